@@ -1,0 +1,35 @@
+"""The one protocol every device speaks: a self-contained job in, an execution out."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from tilewright.records import Execution, GpuProfile, Job
+
+
+class Device(Protocol):
+    """Something that runs jobs. A job's own fault is a `Faulted` value; only a fault of the machine raises."""
+
+    @property
+    def profile(self) -> GpuProfile:
+        """The GPU that jobs are evaluated and built for."""
+        ...
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job to its end or its limit."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory; the device is not used afterwards."""
+        ...
+
+    def __enter__(self) -> Device: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class DeviceError(RuntimeError):
+    """The machine's fault, or ours: no driver, no worker on the spool, a child that cannot be started."""

@@ -1,0 +1,80 @@
+"""What can be wrong with a kernel file, as values: code, place, what was found, what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Code(str, Enum):
+    """The codes of docs/kernel-file.md's table of errors."""
+
+    SYNTAX = "syntax"
+    UNKNOWN_DIRECTIVE = "unknown-directive"
+    UNKNOWN_FUNCTION = "unknown-function"
+    OP_FIRST = "op-first"
+    NO_LAUNCH = "no-launch"
+    PLAN_AFTER_CODE = "plan-after-code"
+    VERSION = "version"
+    PDL = "pdl"
+    LIBRARY = "library"
+    UNKNOWN_NAME = "unknown-name"
+    NAME_TAKEN = "name-taken"
+    UNUSED = "unused"
+    TYPE = "type"
+    TASK_MISMATCH = "task-mismatch"
+    OUT = "out"
+    CONST = "const"
+    VALUE = "value"
+    LIMIT = "limit"
+    MAP = "map"
+    ARGUMENT = "argument"
+    INCLUDE = "include"
+    HOST_CODE = "host-code"
+    DEVICE_STATE = "device-state"
+    DEVICE_CALL = "device-call"
+    BUILD = "build"
+    DOES_NOT_APPLY = "does-not-apply"
+
+
+@dataclass(frozen=True)
+class Mend:
+    """The one mechanical mend of a problem: replace `length` characters at a place by `replacement`."""
+
+    line: int  # 1-based
+    column: int  # 1-based
+    length: int
+    replacement: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a file. Lines and columns are 1-based; 0 where the file as a whole is meant."""
+
+    code: Code
+    line: int
+    column: int
+    found: str  # what stands there
+    remedy: str  # what to write instead
+    mend: Mend | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.line}:{self.column}: " if self.line else ""
+        return f"{place}{self.code.value}: {self.found}; {self.remedy}"
+
+
+class KernelFileError(ValueError):
+    """A kernel file that cannot be used, with every problem found, in the order of the file."""
+
+    def __init__(self, problems: tuple[Problem, ...], name: str = "kernel file") -> None:
+        self.problems = problems
+        self.name = name
+        super().__init__("\n".join(f"{name}:{problem}" for problem in problems))
+
+
+class DoesNotApply(Exception):
+    """Not an error: this file does not take this call, and the line that says so with its values."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))

@@ -1,0 +1,136 @@
+"""What goes into a build and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.records.steps import ConstantValue, Dim3
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """One translation unit: a kernel file's text, its constants, the kernels its plan launches, the exact target."""
+
+    source: str
+    constants: tuple[tuple[str, ConstantValue], ...]
+    kernels: tuple[str, ...]  # C++ name expressions
+    arch: str  # "sm_90a"
+    name: str = "kernel.cu"  # what diagnostics call the file
+
+
+class Severity(str, Enum):
+    ERROR = "error"
+    WARNING = "warning"
+    REMARK = "remark"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message of the compiler, at a line of the kernel file (or of the header it names)."""
+
+    severity: Severity
+    file: str
+    line: int
+    column: int  # 1-based; 0 where the compiler gave none
+    message: str
+    source_line: str
+    notes: tuple[str, ...] = ()  # instantiation backtrace and the like
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.severity.value}: {self.message}"
+
+
+class ParameterKind(str, Enum):
+    POINTER = "pointer"
+    CONST_POINTER = "const pointer"
+    BOOL = "bool"
+    SIGNED = "signed integer"
+    UNSIGNED = "unsigned integer"
+    FLOAT = "float"
+    TENSOR_MAP = "CUtensorMap"
+    OTHER = "struct"
+
+
+class PointeeKind(str, Enum):
+    """Only the kinds that share a size with another kind and must not be confused with it."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class KernelParameter:
+    kind: ParameterKind
+    size: int
+    align: int
+    pointee_size: int = 0
+    pointee_align: int = 0
+    pointee: PointeeKind = PointeeKind.OTHER
+
+
+@dataclass(frozen=True)
+class Resources:
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    static_smem_bytes: int
+    constant_bytes: int
+    barriers: int
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    expression: str  # as the plan names it
+    symbol: str  # as the cubin names it
+    parameters: tuple[KernelParameter, ...]
+    resources: Resources
+    max_threads: int | None  # from __launch_bounds__, else None
+    cluster: Dim3 | None  # from __cluster_dims__, else None
+
+
+@dataclass(frozen=True)
+class Build:
+    """A successful build. `key` is the content address: source, constants, kernels, flags, compiler."""
+
+    key: str
+    arch: str
+    compiler: str
+    cubin: bytes
+    ptx: str
+    kernels: tuple[CompiledKernel, ...]
+    warnings: tuple[Diagnostic, ...]
+    seconds: float
+
+    def kernel(self, expression: str) -> CompiledKernel:
+        for kernel in self.kernels:
+            if kernel.expression == expression:
+                return kernel
+        raise KeyError(expression)
+
+
+class FailureReason(str, Enum):
+    DIAGNOSTICS = "the compiler rejected the source"
+    TIME = "the compilation ran past its time limit"
+    MEMORY = "the compilation ran past its memory limit"
+    CRASH = "the compiler died"
+    EXTERNAL = "the code calls a function that nothing here defines"
+    DEVICE_STATE = "a launched kernel writes a module global"
+
+
+@dataclass(frozen=True)
+class BuildFailure:
+    """A build that did not succeed: an ordinary value, with the reason and where it lies."""
+
+    key: str
+    arch: str
+    reason: FailureReason
+    diagnostics: tuple[Diagnostic, ...]
+    log: str
+    seconds: float
+
+    def __str__(self) -> str:
+        first = next((d for d in self.diagnostics if d.severity is Severity.ERROR), None)
+        return f"{self.reason.value}" + (f": {first}" if first else "")

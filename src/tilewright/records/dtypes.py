@@ -1,0 +1,68 @@
+"""Element types, under the names a launch plan uses for them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DType(str, Enum):
+    """An element type: its plan name is its value, its C++ name and size are properties."""
+
+    F64 = "f64"
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
+    I64 = "i64"
+    I32 = "i32"
+    I16 = "i16"
+    I8 = "i8"
+    U8 = "u8"
+    BOOL = "bool"
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZE[self]
+
+    @property
+    def cpp(self) -> str:
+        return _CPP[self]
+
+    @property
+    def is_float(self) -> bool:
+        return self.value[0] in "f" or self is DType.BF16
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_ITEMSIZE = {
+    DType.F64: 8,
+    DType.F32: 4,
+    DType.F16: 2,
+    DType.BF16: 2,
+    DType.F8E4M3: 1,
+    DType.F8E5M2: 1,
+    DType.I64: 8,
+    DType.I32: 4,
+    DType.I16: 2,
+    DType.I8: 1,
+    DType.U8: 1,
+    DType.BOOL: 1,
+}
+
+_CPP = {
+    DType.F64: "double",
+    DType.F32: "float",
+    DType.F16: "__half",
+    DType.BF16: "__nv_bfloat16",
+    DType.F8E4M3: "__nv_fp8_e4m3",
+    DType.F8E5M2: "__nv_fp8_e5m2",
+    DType.I64: "long long",
+    DType.I32: "int",
+    DType.I16: "short",
+    DType.I8: "signed char",
+    DType.U8: "unsigned char",
+    DType.BOOL: "bool",
+}

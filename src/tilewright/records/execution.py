@@ -1,0 +1,114 @@
+"""Work for a device, and what became of it. A job is self-contained: cubin, plan, inputs, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tilewright.records.steps import BoundPlan
+from tilewright.records.tensors import TensorSpec
+
+# -- how an input is made on the device --
+
+
+@dataclass(frozen=True)
+class Data:
+    """The elements themselves, in the order of the tensor's storage."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Normal:
+    seed: int
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass(frozen=True)
+class Uniform:
+    seed: int
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class Integers:
+    seed: int
+    low: int
+    high: int  # exclusive
+
+
+Content = Data | Normal | Uniform | Integers
+
+
+@dataclass(frozen=True)
+class InputTensor:
+    name: str
+    spec: TensorSpec
+    content: Content
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Ends a job that takes too long or too much, not the worker that runs it."""
+
+    seconds: float = 30.0
+    device_bytes: int = 16 << 30
+
+
+@dataclass(frozen=True)
+class Job:
+    """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back."""
+
+    id: str
+    arch: str
+    cubin: bytes
+    plan: BoundPlan
+    inputs: tuple[InputTensor, ...]
+    returns: tuple[str, ...]
+    timed_runs: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+
+class FaultKind(str, Enum):
+    ILLEGAL_ACCESS = "illegal memory access"
+    MISALIGNED = "misaligned address"
+    LAUNCH_REFUSED = "the driver refused the launch"
+    LOAD_REFUSED = "the driver refused the module"
+    DEVICE_ASSERT = "a trap or assertion fired on the device"
+    TIME = "time limit passed"
+    MEMORY = "memory limit passed"
+    DIED = "the process that ran it died"
+    STATE = "a counter was not left at zero"
+    UNSUITABLE = "this device cannot run it"
+    BROKEN_JOB = "the job could not be read"
+    OTHER = "the driver reported an error"
+
+
+@dataclass(frozen=True)
+class ReturnedTensor:
+    name: str
+    spec: TensorSpec
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Completed:
+    job: str
+    device: str
+    outputs: tuple[ReturnedTensor, ...]
+    run_us: tuple[float, ...]  # one per timed run: the whole plan, on device events
+
+
+@dataclass(frozen=True)
+class Faulted:
+    job: str
+    device: str
+    kind: FaultKind
+    message: str
+    kernel: str | None = None  # the C++ name expression of the launch at fault
+    line: int | None = None  # its `launch` line in the kernel file
+
+
+Execution = Completed | Faulted

@@ -1,0 +1,188 @@
+"""A launch plan at concrete shapes: buffers to allocate, descriptors to encode, steps to run in order.
+
+`kernel_file.evaluate` makes these records, `kernel_file.bind` packs the arguments of the launches against the
+compiled parameter lists, and every device runs the result. Nothing here holds a pointer or knows a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.records.dtypes import DType
+from tilewright.records.tensors import TensorSpec
+
+Dim3 = tuple[int, int, int]
+ConstantValue = int | float | bool | DType
+
+
+class BufferRole(str, Enum):
+    OUT = "out"
+    SAVE = "save"
+    SCRATCH = "scratch"
+
+
+class Clearing(str, Enum):
+    """What a buffer holds when the first step starts."""
+
+    UNDEFINED = "undefined"
+    ZEROED = "zeroed"  # cleared by the runner, inside the timed plan
+    COUNTER = "counter"  # zero at the start because every call must leave it zero
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory the runner provides for one call."""
+
+    name: str
+    role: BufferRole
+    spec: TensorSpec
+    clearing: Clearing = Clearing.UNDEFINED
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A TMA descriptor over a tensor; every list is innermost first, as the driver wants it."""
+
+    name: str
+    tensor: str
+    dtype: DType
+    shape: tuple[int, ...]
+    stride_bytes: tuple[int, ...]  # of the dimensions after the innermost
+    box: tuple[int, ...]
+    step: tuple[int, ...]
+    swizzle: int  # 0, 32, 64 or 128
+    fill_nan: bool
+    l2_bytes: int  # 0, 64, 128 or 256
+
+
+# -- arguments of a launch, before they meet the compiled parameter list --
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    name: str
+
+
+@dataclass(frozen=True)
+class AbsentArgument:
+    """An optional tensor that was not given: a null pointer."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class MapArgument:
+    name: str
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number known at evaluation. `divided`: an integer made by an integer division."""
+
+    value: int | float | bool
+    divided: bool = False
+
+
+class ScalarType(str, Enum):
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+
+
+@dataclass(frozen=True)
+class LateArgument:
+    """A number that depends on scalars which decide nothing else: computed again at every call."""
+
+    index: int  # into the evaluation's late expressions
+    type: ScalarType
+    divided: bool = False
+
+
+Argument = TensorArgument | AbsentArgument | MapArgument | ScalarArgument | LateArgument
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `kernel` is a C++ name expression such as `gemm<128, __half>`."""
+
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    dynamic_smem_bytes: int
+    arguments: tuple[Argument, ...]
+    cluster: Dim3 | None
+    cooperative: bool
+    pdl: bool
+    line: int
+
+
+LibraryValue = (
+    int | float | bool | None | DType | TensorArgument | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...]
+)
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A declared vendor step: a functional ATen operator whose result becomes the buffer `target`."""
+
+    target: str
+    function: str  # "aten.mm"
+    arguments: tuple[LibraryValue, ...]
+    line: int
+
+
+Step = Launch | LibraryCall
+
+
+# -- the same launches packed for the driver --
+
+
+@dataclass(frozen=True)
+class PointerField:
+    offset: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class MapField:
+    offset: int
+    map: str
+
+
+@dataclass(frozen=True)
+class LateField:
+    """Where a late argument goes and as what; `format` is a `struct` code such as `<f`, `<q`, `<i`, `<?`."""
+
+    offset: int
+    format: str
+    index: int
+
+
+@dataclass(frozen=True)
+class PackedLaunch:
+    """A launch whose argument block is ready but for addresses, descriptors and late numbers."""
+
+    symbol: str
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    dynamic_smem_bytes: int
+    cluster: Dim3 | None
+    cooperative: bool
+    pdl: bool
+    parameters: tuple[tuple[int, int], ...]  # (offset, size) of each kernel parameter in the block
+    block_template: bytes  # the whole argument block, zeros where fields go
+    pointers: tuple[PointerField, ...]
+    maps: tuple[MapField, ...]
+    late: tuple[LateField, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """Everything a device needs beside the cubin and the tensors."""
+
+    buffers: tuple[Buffer, ...]
+    maps: tuple[TensorMap, ...]
+    steps: tuple[PackedLaunch | LibraryCall, ...]

@@ -1,0 +1,63 @@
+"""What a launch plan may know of a tensor: its element type and layout, never its address or content."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.records.dtypes import DType
+
+ALLOCATION_ALIGNMENT = 256
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    stride: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Element type, shape, strides in elements, and the bytes its first element is aligned to."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    alignment: int = ALLOCATION_ALIGNMENT
+
+    @classmethod
+    def contiguous(cls, dtype: DType, shape: tuple[int, ...]) -> TensorSpec:
+        return cls(dtype, shape, contiguous_stride(shape))
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last, both included; 0 for an empty tensor."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def storage_bytes(self) -> int:
+        return self.extent * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        if 0 in self.shape:
+            return True
+        expected = contiguous_stride(self.shape)
+        return all(n == 1 or a == b for n, a, b in zip(self.shape, self.stride, expected, strict=True))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
