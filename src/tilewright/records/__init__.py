@@ -31,6 +31,7 @@ from tilewright.records.execution import (
 )
 from tilewright.records.gpu import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, arch_of, cc_of
 from tilewright.records.json_form import RecordError, from_json, to_json
+from tilewright.records.occupancy import Limiter, Occupancy, occupancy
 from tilewright.records.steps import (
     AbsentArgument,
     Argument,
@@ -93,10 +94,12 @@ __all__ = [
     "Launch",
     "LibraryCall",
     "LibraryValue",
+    "Limiter",
     "Limits",
     "MapArgument",
     "MapField",
     "Normal",
+    "Occupancy",
     "PackedLaunch",
     "ParameterKind",
     "PointeeKind",
@@ -116,5 +119,6 @@ __all__ = [
     "cc_of",
     "contiguous_stride",
     "from_json",
+    "occupancy",
     "to_json",
 ]

@@ -33,6 +33,21 @@ class TensorSpec:
     def contiguous(cls, dtype: DType, shape: tuple[int, ...]) -> TensorSpec:
         return cls(dtype, shape, contiguous_stride(shape))
 
+    @classmethod
+    def parse(cls, text: str) -> TensorSpec:
+        """A contiguous tensor from `4096x1024:bf16`; `:f32` is a scalar tensor; the dtype defaults to f32."""
+        sizes, _, dtype = text.strip().partition(":")
+        try:
+            shape = tuple(int(size) for size in sizes.lower().split("x")) if sizes else ()
+            if any(size < 0 for size in shape):
+                raise ValueError
+        except ValueError:
+            raise ValueError(f"{text!r} is not a shape; write sizes and a dtype, such as 4096x1024:bf16") from None
+        try:
+            return cls.contiguous(DType(dtype or "f32"), shape)
+        except ValueError:
+            raise ValueError(f"{dtype!r} is not a dtype; write one of {', '.join(DType)}") from None
+
     @property
     def numel(self) -> int:
         return math.prod(self.shape)

@@ -1,0 +1,6 @@
+"""`python -m tilewright` is the `tilewright` command."""
+
+from tilewright.frontends.cli import main
+
+if __name__ == "__main__":
+    main()

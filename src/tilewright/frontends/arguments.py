@@ -1,0 +1,122 @@
+"""Arguments of an op from the command line: `--shape x=4096x1024:bf16`, `--set eps=1e-5`, or an honest guess."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
+from tilewright.records import DType, GpuProfile, ScalarType, TensorSpec
+
+T = TypeVar("T")
+
+GUESS_SECONDS = 2.0
+
+# Shapes most kernels take, the commonest first; one is tried for every tensor, then mixtures.
+GUESSED_SHAPES = ((512, 1024), (1024,), (1024, 1024), (8, 64, 1024), (8, 64, 32, 32), ())
+GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.U8)
+
+
+class BadArgument(ValueError):
+    """Something on the command line that cannot be used; the message says what to write instead."""
+
+
+def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
+    """What the options say, checked against the op's parameters."""
+    values: dict[str, ArgumentValue] = {}
+    for option, text in [*(("--shape", s) for s in shapes), *(("--set", s) for s in scalars)]:
+        name, equals, value = text.partition("=")
+        parameter = next((p for p in op.parameters if p.name == name.strip()), None)
+        if not equals or parameter is None:
+            known = ", ".join(p.name for p in op.parameters) or "none"
+            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE with one of {op.name}'s parameters: {known}")
+        if parameter.name in values:
+            raise BadArgument(f"{option} {text}: {parameter.name} is given twice")
+        if (parameter.scalar is None) != (option == "--shape"):
+            other = "--set" if option == "--shape" else "--shape"
+            raise BadArgument(f"{option} {text}: {parameter.name} is given with {other}")
+        try:
+            values[parameter.name] = (
+                TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
+            )
+        except ValueError as error:
+            raise BadArgument(f"{option} {text}: {error}") from None
+    return values
+
+
+def parse_scalar(parameter: Parameter, text: str) -> ArgumentValue:
+    """`2`, `1e-5`, `true`, `none`, or `1,2` for a list."""
+    if parameter.optional and text.strip() == "none":
+        return None
+    if not parameter.is_list:
+        return _number(parameter, text)
+    numbers = tuple(_number(parameter, item) for item in text.split(",") if item.strip())
+    if parameter.length is not None and len(numbers) != parameter.length:
+        raise ValueError(f"{parameter.name} takes {parameter.length} numbers, found {len(numbers)}")
+    return numbers
+
+
+def _number(parameter: Parameter, text: str) -> int | float | bool:
+    text = text.strip().lower()
+    try:
+        if parameter.scalar is ScalarType.BOOL:
+            return {"true": True, "false": False}[text]
+        return int(text) if parameter.scalar is ScalarType.INT else float(text)
+    except (KeyError, ValueError):
+        assert parameter.scalar is not None
+        raise ValueError(f"{text!r} is not {parameter.scalar.value}") from None
+
+
+def complete_arguments(
+    file: KernelFile, given: Mapping[str, ArgumentValue], gpu: GpuProfile
+) -> tuple[dict[str, ArgumentValue], bool]:
+    """The given arguments with the rest guessed so that the file applies, and whether a tensor had to be guessed."""
+    wanted = [p for p in file.plan.op.parameters if p.scalar is None and not p.optional and p.name not in given]
+    base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
+    if not wanted:
+        return base, False
+    deadline = time.monotonic() + GUESS_SECONDS
+    reason = ""
+    for specs in _mixtures(len(wanted)):
+        candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
+        try:
+            evaluate(file, candidate, gpu)
+            return candidate, True
+        except DoesNotApply as refusal:
+            reason = reason or str(refusal)
+        except KernelFileError:
+            pass
+        if time.monotonic() > deadline:
+            break
+    names = " ".join(f"--shape {p.name}=ROWSxCOLS:DTYPE" for p in wanted)
+    raise BadArgument(f"{file.name}: no shape I tried fits its needs on {gpu.name} ({reason}); give {names}")
+
+
+def _default(parameter: Parameter) -> ArgumentValue:
+    if parameter.has_default:
+        return parameter.default
+    if parameter.optional or parameter.scalar is None:
+        return None
+    one: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1e-5, ScalarType.BOOL: False}
+    number = one[parameter.scalar]
+    return (number,) * (parameter.length or 1) if parameter.is_list else number
+
+
+def _mixtures(count: int) -> Iterator[tuple[TensorSpec, ...]]:
+    """Specs for `count` tensors: one dtype for all first, then one tensor of another dtype, over all shapes."""
+    patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
+    for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
+        if common is not other and count > 1:
+            patterns.append(tuple(other if i == odd else common for i in range(count)))
+    for dtypes in patterns:
+        for shapes in _near_uniform(GUESSED_SHAPES, count):
+            yield tuple(TensorSpec.contiguous(d, s) for d, s in zip(dtypes, shapes, strict=True))
+
+
+def _near_uniform(options: Sequence[T], count: int) -> Iterator[tuple[T, ...]]:
+    """Every tuple of options, those with the fewest different members first."""
+    return iter(sorted(itertools.product(options, repeat=min(count, 4)), key=lambda t: len(set(t)))) if count <= 4 else (
+        ((option,) * count for option in options)
+    )

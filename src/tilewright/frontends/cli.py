@@ -1,0 +1,142 @@
+"""The `tilewright` command: each command turns its arguments into one call, and a record into text or JSON.
+
+Exit codes: 0 done; 1 the kernel was rejected (it does not build, or does not apply); 2 bad input; 3 a fault of the
+machine; 130 interrupted. Errors are one clear message on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from tilewright import __version__
+from tilewright.frontends.arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.build_report import report_build
+from tilewright.frontends.build_text import show_build
+from tilewright.frontends.doctor import diagnose, show_findings
+from tilewright.kernel_file import KernelFile, KernelFileError, parse
+from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, to_json
+from tilewright.toolchain import ToolchainError, sass_text
+
+app = typer.Typer(
+    name="tilewright",
+    help="Kernel files: one .cu file with a launch plan at its top, built in a blink and called from PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def build(
+    file: Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)],
+    arch: Annotated[
+        list[str] | None, typer.Option(help=f"Target architecture; may be repeated: {', '.join(ARCHITECTURES)}.")
+    ] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help=f"Target GPU; may be repeated: {', '.join(PROFILES)}.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="A tensor, such as x=4096x1024:bf16; may be repeated.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A number, such as eps=1e-5 or stride=2,2.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
+    sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a kernel file for one or several GPUs; show its plan, resource use, occupancy and SASS highlights."""
+    kernel_file = read_kernel_file(file)
+    profiles = choose_profiles(arch or [], gpu or [])
+    given = parse_arguments(kernel_file.plan.op, shape or [], set_ or [])
+    arguments, guessed = complete_arguments(kernel_file, given, profiles[0])
+    report, builds = report_build(kernel_file, arguments, guessed, profiles)
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        for result in filter(None, builds):
+            (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
+            (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
+    if as_json:
+        print(json.dumps(to_json(report), indent=2))
+    else:
+        console = stdout_console()
+        show_build(console, kernel_file, report)
+        for result in filter(None, builds) if sass else ():
+            console.print(sass_text(result), markup=False, highlight=False)
+    if not report.succeeded:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
+    findings = diagnose()
+    if as_json:
+        print(json.dumps(to_json(findings), indent=2))
+    else:
+        show_findings(stdout_console(), findings)
+    if any(finding.blocks for finding in findings):
+        raise typer.Exit(3)
+
+
+def stdout_console() -> Console:
+    """Plain text of fixed width when not a terminal, so that logs and pipes read well."""
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def read_kernel_file(path: Path) -> KernelFile:
+    if not path.is_file():
+        raise BadArgument(f"{path}: no such file; give the path of a kernel file (.cu)")
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise BadArgument(f"{path}: not a text file; a kernel file is UTF-8 text with a plan in //! lines") from None
+    return parse(text, str(path))
+
+
+def choose_profiles(archs: list[str], gpus: list[str]) -> list[GpuProfile]:
+    """The named architectures and GPUs; the H200 when none is named."""
+    profiles: list[GpuProfile] = []
+    by_name = {name.lower().replace(" ", ""): profile for name, profile in PROFILES.items()}
+    for arch in archs:
+        full = arch if arch in TYPICAL else f"{arch}a"  # sm_90 is built as sm_90a: the device is targeted exactly
+        if full not in TYPICAL:
+            raise BadArgument(f"--arch {arch}: unknown; write one of {', '.join(ARCHITECTURES)}")
+        profiles.append(TYPICAL[full])
+    for gpu in gpus:
+        key = gpu.lower().replace(" ", "")
+        if key not in by_name:
+            raise BadArgument(f"--gpu {gpu}: unknown; write one of {', '.join(PROFILES)}")
+        profiles.append(by_name[key])
+    return list(dict.fromkeys(profiles)) or [PROFILES["H200"]]
+
+
+def fail(message: object, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run the command; every expected failure is one message and an exit code, never a traceback."""
+    try:
+        app()
+    except KernelFileError as error:
+        fail(error, 1)
+    except BadArgument as error:
+        fail(f"tilewright: {error}", 2)
+    except ToolchainError as error:
+        fail(f"tilewright: {error}", 3)
+    except OSError as error:
+        fail(f"tilewright: {error.filename or ''}: {error.strerror or error}", 3)
+    except KeyboardInterrupt:
+        fail("tilewright: interrupted", 130)

@@ -1,0 +1,153 @@
+"""`tilewright doctor`: what this machine offers and what would improve it. Names of keys are shown, never values."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright import __version__
+from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
+from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
+LOW_DISK_BYTES = 5 << 30
+
+
+class State(str, Enum):
+    GOOD = "good"
+    ABSENT = "absent"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `blocks`: without it kernels cannot be built here."""
+
+    about: str
+    state: State
+    found: str
+    improve: str = ""
+    blocks: bool = False
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """Look at everything once; nothing is installed, spent or sent."""
+    return tuple([_system(), *_compiler(), *_gpu(), _launcher(), *_keys(), _disk()])
+
+
+def show_findings(console: Console, findings: tuple[Finding, ...]) -> None:
+    marks = {
+        State.GOOD: Text("ok", style="green"),
+        State.ABSENT: Text("-", style="yellow"),
+        State.PROBLEM: Text("!", style="red"),
+    }
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for finding in findings:
+        table.add_row(marks[finding.state], finding.about, Text(finding.found))
+        if finding.improve:
+            table.add_row("", "", Text(f"-> {finding.improve}", style="dim"))
+    console.print(table)
+
+
+def _system() -> Finding:
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "cuda-bindings"))
+    text = f"tilewright {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    if sys.platform != "linux":
+        return Finding("system", State.PROBLEM, text, "NVRTC wheels exist for Linux only; use Linux or WSL", blocks=True)
+    return Finding("system", State.GOOD, f"{text}; {packages}")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _compiler() -> Iterator[Finding]:
+    try:
+        toolkit = find_toolkit()
+    except ToolchainError as error:
+        yield Finding("compiler", State.PROBLEM, "NVRTC was not found", str(error), blocks=True)
+        return
+    yield Finding("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
+    if toolkit.cute_include is None:
+        advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
+        yield Finding("CuTe headers", State.ABSENT, "not found", advice)
+    else:
+        yield Finding("CuTe headers", State.GOOD, str(toolkit.cute_include))
+    if toolkit.cuobjdump is None or toolkit.nvdisasm is None:
+        advice = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        yield Finding("disassembler", State.ABSENT, "cuobjdump or nvdisasm not found; no SASS highlights", advice)
+    else:
+        yield Finding("disassembler", State.GOOD, str(toolkit.cuobjdump))
+
+
+def _gpu() -> Iterator[Finding]:
+    try:
+        driver = driver_version()
+        found = profiles()
+    except DriverError as error:
+        advice = "kernels build here; to run them use a machine with an NVIDIA GPU, or `python -m tilewright.worker DIR` there"
+        yield Finding("GPU", State.ABSENT, f"none ({error})", advice)
+        return
+    for index, profile in enumerate(found):
+        memory = f"{profile.memory_bytes / 1e9:.0f} GB" if profile.memory_bytes else "unknown memory"
+        text = f"cuda:{index} {profile.name}, {profile.arch}, {profile.sms} SMs, {memory}, L2 {profile.l2 >> 20} MiB"
+        yield Finding("GPU", State.GOOD, text)
+    yield _driver(driver)
+
+
+def _driver(driver: tuple[int, int]) -> Finding:
+    text = f"supports CUDA {driver[0]}.{driver[1]}"
+    try:
+        compiler = find_toolkit().version
+    except ToolchainError:
+        return Finding("driver", State.GOOD, text)
+    if compiler[:2] > driver:
+        advice = (
+            f"the compiler is CUDA {compiler[0]}.{compiler[1]}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* "
+            "or a newer driver if a kernel fails to load"
+        )
+        return Finding("driver", State.PROBLEM, text, advice)
+    return Finding("driver", State.GOOD, text)
+
+
+def _launcher() -> Finding:
+    if launcher_available():
+        return Finding("launcher", State.GOOD, "compiled")
+    advice = "install a C compiler and reinstall tilewright; calls then cost a few microseconds less"
+    return Finding("launcher", State.ABSENT, "pure Python", advice)
+
+
+def _keys() -> Iterator[Finding]:
+    present = [name for name in KEYS if os.environ.get(name)]
+    if present:
+        yield Finding("keys", State.GOOD, f"{', '.join(present)} set")
+    else:
+        yield Finding("keys", State.ABSENT, f"none of {', '.join(KEYS)} is set; nothing here needs one")
+
+
+def _disk() -> Finding:
+    directory = cache_directory()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"build cache {directory}, {cache_size_bytes() / 2**20:.0f} MiB used, {free / 2**30:.0f} GiB free"
+    if not os.access(existing, os.W_OK):
+        return Finding("disk", State.PROBLEM, text, "the folder cannot be written; set TILEWRIGHT_CACHE to one that can")
+    if free < LOW_DISK_BYTES:
+        return Finding("disk", State.PROBLEM, text, "little room is left; free some or set TILEWRIGHT_CACHE elsewhere")
+    return Finding("disk", State.GOOD, text)

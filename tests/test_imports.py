@@ -1,0 +1,81 @@
+"""The shape of the house: imports point one way, and `import tilewright` is light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "tilewright"
+
+# part -> parts it may import; a part may always import itself. Keep in step with docs/architecture.md.
+ALLOWED: dict[str, set[str]] = {
+    "records": set(),
+    "kernel_file": {"records"},
+    "toolchain": {"records", "kernel_file"},
+    "devices": {"records", "kernel_file"},
+    "worker": {"records", "devices"},
+    "runtime": {"records", "kernel_file", "toolchain", "devices"},
+    "frontends": {"records", "kernel_file", "toolchain", "devices", "runtime", "__init__"},
+    "__init__": {"runtime"},
+    "__main__": {"frontends"},
+}
+
+# What may be imported from outside, beside the standard library.
+THIRD_PARTY: dict[str, set[str]] = {
+    "records": set(),
+    "kernel_file": set(),
+    "toolchain": {"cuda"},
+    "devices": {"numpy", "torch", "cuda"},
+    "worker": {"numpy", "torch", "cuda"},
+    "runtime": {"numpy", "torch"},
+    "frontends": {"torch", "typer", "rich", "click"},
+    "__init__": set(),
+    "__main__": set(),
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported_modules(path: Path) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            if node.module == "tilewright":
+                found += [(node.lineno, f"tilewright.{alias.name}") for alias in node.names]
+            else:
+                found.append((node.lineno, node.module))
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    part = part_of(path)
+    assert part in ALLOWED, f"{part} is not in the table of parts"
+    for line, module in imported_modules(path):
+        names = module.split(".")
+        if names[0] == "tilewright":
+            target = names[1] if len(names) > 1 else "__init__"
+            if target == "__version__":
+                target = "__init__"
+            assert target == part or target in ALLOWED[part], f"{path}:{line}: {part} may not import {target}"
+        elif names[0] not in sys.stdlib_module_names:
+            assert names[0] in THIRD_PARTY[part], f"{path}:{line}: {part} may not import {names[0]}"
+
+
+def test_import_tilewright_is_light() -> None:
+    program = "import sys, tilewright; print(sorted({'torch', 'numpy', 'typer', 'rich', 'cuda'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
