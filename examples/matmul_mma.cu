@@ -1,8 +1,8 @@
 // c = a @ b on the tensor cores of any GPU since Ampere, in plain CUDA: cp.async, ldmatrix and mma.sync.
 //
 // A block computes a BM x BN tile of c. It walks along K in steps of BK; STAGES steps are in flight at once, each in its
-// own slot of shared memory, so that the copies of later steps run under the arithmetic of the present one. A warp owns
-// a WARP_M x WARP_N part of the tile, kept as f32 in registers and computed as a grid of 16 x 8 mma instructions.
+// own slot of shared memory, so that the copies of later steps run under the arithmetic of the present one. The warps
+// share the tile as a WARPS_M x WARPS_N grid; each keeps its part in registers, as f32, a grid of 16 x 8 mma blocks.
 //
 //! op      matmul(a, b) -> c
 //! need    a.ndim == 2 and b.ndim == 2 and a.shape[1] == b.shape[0]
@@ -14,25 +14,27 @@
 //! const   T = a.dtype
 //! tune    BM = 128 | 64
 //! tune    BN = 128 | 256 | 64
+//! let     tiles = ceil_div(M, BM) * ceil_div(N, BN)
+//! need    tiles >= device.sms or (BM == 64 and BN == 64)      # smaller tiles where large ones leave much of the GPU idle
 //! tune    BK = 32 | 64
 //! tune    STAGES = 4 | 3 | 2
-//! tune    WARP_N = 64 | 32
-//! const   WARP_M = 64
 //! let     smem = max(STAGES * (BM + BN) * BK * 2, BM * BN * 2)
 //! need    smem <= device.smem_block
-//! let     threads = BM / WARP_M * (BN / WARP_N) * 32
-//! launch  matmul_mma<<<ceil_div(M, BM) * ceil_div(N, BN), threads, smem>>>(a, b, c, M, N, K)
+//! const   WARPS_M = 2, WARPS_N = BN / 64 if BN > 128 else 2
+//! launch  matmul_mma<<<tiles, WARPS_M * WARPS_N * 32, smem>>>(a, b, c, M, N, K)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-constexpr int WARPS_N = BN / WARP_N, THREADS = BM / WARP_M * WARPS_N * 32;
+constexpr int THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = BN / WARPS_N;
 constexpr int A_BYTES = BM * BK * 2, B_BYTES = BK * BN * 2, SLOT_BYTES = A_BYTES + B_BYTES;
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8, STEPS_K = BK / 16;  // mma instructions of a warp along m, n, k
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that the blocks in flight share their operands in L2
 static_assert(STEPS_K % 2 == 0, "fragments alternate between two sets of registers");
 
 // Shared tiles are rows of 16-byte chunks. ldmatrix reads the same chunk of eight rows at once; stored plainly, those
-// would lie in the same banks. Exclusive-or with the row number spreads them over all 32 banks.
+// would lie in the same banks. Exclusive-or with the row number spreads them over all 32 banks. The pattern repeats every
+// 8 rows, and moving by an aligned power of two of chunks is an exclusive-or of the offset: both are used below to
+// compute a thread's offset once and reach the others with constants.
 template <int CHUNKS> __device__ __forceinline__ int chunk_offset(int row, int chunk) {
   static_assert(CHUNKS == 4 || CHUNKS % 8 == 0, "a row is 64 bytes or a multiple of 128");
   const int spread = CHUNKS == 4 ? (row >> 1) & 3 : row & 7;
@@ -46,37 +48,49 @@ __device__ __forceinline__ void copy_async(uint32_t to, const T* from, bool insi
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
-// The tile of ROWS rows and CHUNKS * 8 columns at (row0, column0) of a rows x columns matrix.
-template <int ROWS, int CHUNKS>
-__device__ __forceinline__ void copy_tile(uint32_t to, const T* from, int row0, int column0, int rows, int columns) {
-  static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies the same number of chunks");
-#pragma unroll
-  for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-    const int row = row0 + i / CHUNKS, column = column0 + i % CHUNKS * 8;
-    const bool inside = row < rows && column < columns;
-    copy_async(to + chunk_offset<CHUNKS>(i / CHUNKS, i % CHUNKS), inside ? from + (size_t)row * columns + column : from, inside);
+// A tile of ROWS rows and CHUNKS * 8 columns, copied by the whole block: a thread keeps its chunk and strides over rows.
+template <int ROWS, int CHUNKS> struct TileCopy {
+  static constexpr int PASS_ROWS = THREADS / CHUNKS, PASSES = ROWS / PASS_ROWS;
+  static_assert(THREADS % CHUNKS == 0 && PASS_ROWS % 8 == 0 && ROWS % PASS_ROWS == 0, "a pass covers whole rows, eight at a time");
+  const T* from;         // this thread's first chunk
+  int rows, columns;     // what is left of the matrix from there on
+  long long pass_pitch;  // elements from one pass to the next
+  int offset;            // in shared memory
+
+  __device__ __forceinline__ TileCopy(const T* matrix, int row0, int column0, int matrix_rows, int matrix_columns) {
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    from = matrix + (long long)(row0 + row) * matrix_columns + column0 + chunk * 8;
+    rows = matrix_rows - row0 - row;
+    columns = matrix_columns - column0 - chunk * 8;
+    pass_pitch = (long long)PASS_ROWS * matrix_columns;
+    offset = chunk_offset<CHUNKS>(row, chunk);
   }
-}
+  __device__ __forceinline__ void start(uint32_t tile) const {
+#pragma unroll
+    for (int p = 0; p < PASSES; ++p)
+      copy_async(tile + offset + p * PASS_ROWS * CHUNKS * 16, from + p * pass_pitch, columns > 0 && p * PASS_ROWS < rows);
+  }
+};
 
 // Four 8 x 8 matrices, one per register; lanes 8i .. 8i+7 give the row addresses of matrix i. Lane l then holds the
-// elements 2(l % 4) and 2(l % 4) + 1 of row l / 4 (of column l / 4, two rows, with the transposing form).
+// elements 2(l % 4) and 2(l % 4) + 1 of row l / 4; in the transposing form, of column l / 4.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
-__device__ __forceinline__ void load_matrices_transposed(uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, uint32_t at) {
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(at) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
 // d (16 x 8, f32) += a (16 x 16) * b (16 x 8); the last argument only selects the element type.
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half) {
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __nv_bfloat16) {
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void store_pair(char* to, float x, float y, __half) { *(__half2*)to = __floats2half2_rn(x, y); }
@@ -94,52 +108,64 @@ __global__ void __launch_bounds__(THREADS) matmul_mma(const T* __restrict__ a, c
   const int group_rows = min(TILE_GROUP, tiles_m - group * TILE_GROUP);
   const int m0 = (group * TILE_GROUP + in_group % group_rows) * BM, n0 = in_group / group_rows * BN;
 
+  // Copies, STAGES - 1 steps ahead of the arithmetic.
   const int steps = (K + BK - 1) / BK;
-  auto copy_step = [&](int step) {  // always commits, so that the count of groups stays in step with the loop
-    if (step < steps) {
-      const uint32_t slot = slots + step % STAGES * SLOT_BYTES;
-      copy_tile<BM, BK / 8>(slot, a, m0, step * BK, M, K);
-      copy_tile<BK, BN / 8>(slot + A_BYTES, b, step * BK, n0, K, N);
+  TileCopy<BM, BK / 8> a_copy(a, m0, 0, M, K);
+  TileCopy<BK, BN / 8> b_copy(b, 0, n0, K, N);
+  int copied = 0;
+  uint32_t copy_slot = slots;
+  auto copy_step = [&] {
+    if (copied < steps) {
+      a_copy.start(copy_slot);
+      b_copy.start(copy_slot + A_BYTES);
+      a_copy.from += BK, a_copy.columns -= BK;
+      b_copy.from += (long long)BK * N, b_copy.rows -= BK;
+      copy_slot = ++copied % STAGES ? copy_slot + SLOT_BYTES : slots;
     }
-    commit();
+    commit();  // even when empty, so that the count of pending groups stays in step with the loop
   };
 
-  uint32_t a_part[2][BLOCKS_M][4], b_part[2][BLOCKS_N][2];
-  auto load_parts = [&](int set, int step, int k) {  // operands of the k-th mma of a step, from its slot to registers
-    const uint32_t slot = slots + step % STAGES * SLOT_BYTES;
+  // Operands of the k-th mma of a step, from its slot to registers. The four matrices of a are its quarters, rows first;
+  // those of b are two pairs (k 0-7 and 8-15) for 16 columns. b lies as [k][n], mma wants columns: the transposing load.
+  uint32_t a_part[2][BLOCKS_M][4], b_part[2][BLOCKS_N / 2][4];
+  const int a_offset = chunk_offset<BK / 8>(warp_m + lane % 16, lane / 16);
+  const int b_offset = A_BYTES + chunk_offset<BN / 8>(lane % 16, warp_n / 8 + lane / 16);
+  auto load_parts = [&](int set, uint32_t slot, int k) {
 #pragma unroll
-    for (int i = 0; i < BLOCKS_M; ++i)
-      load_matrices(a_part[set][i], slot + chunk_offset<BK / 8>(warp_m + i * 16 + lane % 16, k * 2 + lane / 16));
+    for (int i = 0; i < BLOCKS_M; ++i) load_matrices(a_part[set][i], slot + (a_offset ^ k * 32) + i * 16 * BK * 2);
 #pragma unroll
-    for (int j = 0; j < BLOCKS_N; j += 2)  // b lies as [k][n]; mma wants its columns: the transposing load
-      load_matrices_transposed(b_part[set][j][0], b_part[set][j][1], b_part[set][j + 1][0], b_part[set][j + 1][1],
-                               slot + A_BYTES + chunk_offset<BN / 8>(k * 16 + lane % 16, (warp_n + j * 8) / 8 + lane / 16));
+    for (int j = 0; j < BLOCKS_N / 2; ++j) load_matrices_transposed(b_part[set][j], slot + (b_offset ^ j * 32) + k * 16 * BN * 2);
   };
 
   float sum[BLOCKS_M][BLOCKS_N][4] = {};
-#pragma unroll
-  for (int step = 0; step < STAGES - 1; ++step) copy_step(step);
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy_step();
   wait<STAGES - 2>();
   __syncthreads();
-  if (steps > 0) load_parts(0, 0, 0);
+  uint32_t slot = slots;
+  if (steps > 0) load_parts(0, slot, 0);
 
+#pragma unroll 1
   for (int step = 0; step < steps; ++step) {
+    const uint32_t next_slot = (step + 1) % STAGES ? slot + SLOT_BYTES : slots;
 #pragma unroll
     for (int k = 0; k < STEPS_K; ++k) {
       // Operands of the next mma are fetched while the present one runs; the last of a step fetches from the next slot.
       if (k + 1 < STEPS_K) {
-        load_parts((k + 1) % 2, step, k + 1);
+        load_parts((k + 1) % 2, slot, k + 1);
       } else if (step + 1 < steps) {
         wait<STAGES - 2>();
         __syncthreads();  // the next slot has arrived for everyone, and everyone has read the present one
-        load_parts(0, step + 1, 0);
+        load_parts(0, next_slot, 0);
       }
-      if (k == 0) copy_step(step + STAGES - 1);  // into the slot of the step before this one
+      if (k == 0) copy_step();  // into the slot of the step before this one
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i)
 #pragma unroll
-        for (int j = 0; j < BLOCKS_N; ++j) mma(sum[i][j], a_part[k % 2][i], b_part[k % 2][j], T());
+        for (int j = 0; j < BLOCKS_N; ++j)
+          mma(sum[i][j], a_part[k % 2][i], b_part[k % 2][j / 2][j % 2 * 2], b_part[k % 2][j / 2][j % 2 * 2 + 1], T());
     }
+    slot = next_slot;
   }
 
   // A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block. Through shared memory they

@@ -117,6 +117,6 @@ def _mixtures(count: int) -> Iterator[tuple[TensorSpec, ...]]:
 
 def _near_uniform(options: Sequence[T], count: int) -> Iterator[tuple[T, ...]]:
     """Every tuple of options, those with the fewest different members first."""
-    return iter(sorted(itertools.product(options, repeat=min(count, 4)), key=lambda t: len(set(t)))) if count <= 4 else (
-        ((option,) * count for option in options)
-    )
+    if count > 4:  # too many mixtures to try them all
+        return ((option,) * count for option in options)
+    return iter(sorted(itertools.product(options, repeat=count), key=lambda mixture: len(set(mixture))))

@@ -146,9 +146,7 @@ def _built(evaluation: Evaluation, result: Build, gpu: GpuProfile) -> Built:
         gpu=gpu.name,
         arch=gpu.arch,
         constants=evaluation.constants,
-        buffers=tuple(
-            BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers
-        ),
+        buffers=tuple(BufferReport(b.name, b.role.value, str(b.spec), b.clearing.value) for b in evaluation.buffers),
         launches=tuple(launches),
         library_calls=tuple(step.function for step in evaluation.steps if not isinstance(step, Launch)),
         cubin_bytes=len(result.cubin),

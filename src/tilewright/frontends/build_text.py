@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.frontends.build_report import Built, BuildReport, LaunchReport, NotBuilt
+from tilewright.frontends.build_report import BuildReport, Built, LaunchReport, NotBuilt
 from tilewright.kernel_file import KernelFile, print_plan
 from tilewright.records import Diagnostic, Dim3
 
@@ -23,8 +23,8 @@ def show_build(console: Console, file: KernelFile, report: BuildReport) -> None:
     built = [target for target in report.targets if isinstance(target, Built)]
     if built:
         console.print(_resource_table(built))
-        for target in built:
-            console.print(Text(_plan_line(target)))
+        for each in built:
+            console.print(Text(_plan_line(each)))
         console.print("")
         console.print(_sass_table(built))
     for target in report.targets:
@@ -48,7 +48,17 @@ def show_diagnostic(console: Console, diagnostic: Diagnostic) -> None:
 
 def _resource_table(built: list[Built]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("GPU", "target", "kernel", "grid x block", "registers", "spills", "shared", "occupancy", "limited by"):
+    for heading in (
+        "GPU",
+        "target",
+        "kernel",
+        "grid x block",
+        "registers",
+        "spills",
+        "shared",
+        "occupancy",
+        "limited by",
+    ):
         table.add_column(heading, no_wrap=True)
     for target in built:
         for launch in target.launches:

@@ -46,11 +46,20 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def build(
     file: Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)],
     arch: Annotated[
-        list[str] | None, typer.Option(help=f"Target architecture; may be repeated: {', '.join(ARCHITECTURES)}.")
+        list[str] | None,
+        typer.Option(metavar="ARCH", help=f"Target architecture; may be repeated: {', '.join(ARCHITECTURES)}."),
     ] = None,
-    gpu: Annotated[list[str] | None, typer.Option(help=f"Target GPU; may be repeated: {', '.join(PROFILES)}.")] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="A tensor, such as x=4096x1024:bf16; may be repeated.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A number, such as eps=1e-5 or stride=2,2.")] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="GPU", help=f"Target GPU; may be repeated: {', '.join(PROFILES)}.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
     as_json: JsonOption = False,

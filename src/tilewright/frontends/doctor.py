@@ -42,7 +42,7 @@ class Finding:
 
 def diagnose() -> tuple[Finding, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
-    return tuple([_system(), *_compiler(), *_gpu(), _launcher(), *_keys(), _disk()])
+    return (_system(), *_compiler(), *_gpu(), _launcher(), *_keys(), _disk())
 
 
 def show_findings(console: Console, findings: tuple[Finding, ...]) -> None:
@@ -66,7 +66,9 @@ def _system() -> Finding:
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "cuda-bindings"))
     text = f"tilewright {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        return Finding("system", State.PROBLEM, text, "NVRTC wheels exist for Linux only; use Linux or WSL", blocks=True)
+        return Finding(
+            "system", State.PROBLEM, text, "NVRTC wheels exist for Linux only; use Linux or WSL", blocks=True
+        )
     return Finding("system", State.GOOD, f"{text}; {packages}")
 
 
@@ -101,7 +103,7 @@ def _gpu() -> Iterator[Finding]:
         driver = driver_version()
         found = profiles()
     except DriverError as error:
-        advice = "kernels build here; to run them use a machine with an NVIDIA GPU, or `python -m tilewright.worker DIR` there"
+        advice = "kernels build here; run them on a GPU machine, or feed one through `python -m tilewright.worker DIR`"
         yield Finding("GPU", State.ABSENT, f"none ({error})", advice)
         return
     for index, profile in enumerate(found):
@@ -114,16 +116,22 @@ def _gpu() -> Iterator[Finding]:
 def _driver(driver: tuple[int, int]) -> Finding:
     text = f"supports CUDA {driver[0]}.{driver[1]}"
     try:
-        compiler = find_toolkit().version
+        compiler = _major_minor(find_toolkit().compiler)
     except ToolchainError:
         return Finding("driver", State.GOOD, text)
-    if compiler[:2] > driver:
+    if compiler > driver:
         advice = (
             f"the compiler is CUDA {compiler[0]}.{compiler[1]}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* "
             "or a newer driver if a kernel fails to load"
         )
         return Finding("driver", State.PROBLEM, text, advice)
     return Finding("driver", State.GOOD, text)
+
+
+def _major_minor(compiler: str) -> tuple[int, int]:
+    """(13, 0) of "NVRTC 13.0.88"."""
+    major, minor = compiler.split()[-1].split(".")[:2]
+    return int(major), int(minor)
 
 
 def _launcher() -> Finding:
@@ -147,7 +155,9 @@ def _disk() -> Finding:
     free = shutil.disk_usage(existing).free
     text = f"build cache {directory}, {cache_size_bytes() / 2**20:.0f} MiB used, {free / 2**30:.0f} GiB free"
     if not os.access(existing, os.W_OK):
-        return Finding("disk", State.PROBLEM, text, "the folder cannot be written; set TILEWRIGHT_CACHE to one that can")
+        return Finding(
+            "disk", State.PROBLEM, text, "the folder cannot be written; set TILEWRIGHT_CACHE to one that can"
+        )
     if free < LOW_DISK_BYTES:
         return Finding("disk", State.PROBLEM, text, "little room is left; free some or set TILEWRIGHT_CACHE elsewhere")
     return Finding("disk", State.GOOD, text)

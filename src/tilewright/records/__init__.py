@@ -29,7 +29,7 @@ from tilewright.records.execution import (
     ReturnedTensor,
     Uniform,
 )
-from tilewright.records.gpu import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, arch_of, cc_of
+from tilewright.records.gpu import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, arch_of, cc_of, runs_on
 from tilewright.records.json_form import RecordError, from_json, to_json
 from tilewright.records.occupancy import Limiter, Occupancy, occupancy
 from tilewright.records.steps import (
@@ -120,5 +120,6 @@ __all__ = [
     "contiguous_stride",
     "from_json",
     "occupancy",
+    "runs_on",
     "to_json",
 ]

@@ -69,6 +69,7 @@ class Job:
     returns: tuple[str, ...]
     timed_runs: int = 0
     limits: Limits = field(default_factory=Limits)
+    late: tuple[int | float | bool, ...] = ()  # the plan's late numbers, by index
 
 
 class FaultKind(str, Enum):

@@ -20,6 +20,13 @@ def cc_of(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
+def runs_on(arch: str, cc: int) -> bool:
+    """Whether a cubin for `arch` loads on a compute capability: `sm_90a` on 90 alone, `sm_80` on 80 to 89."""
+    if arch.endswith("a"):
+        return cc_of(arch) == cc
+    return cc_of(arch) // 10 == cc // 10 and cc_of(arch) <= cc
+
+
 @dataclass(frozen=True)
 class GpuProfile:
     """One kind of GPU. The first block is what a plan sees as `device`; the rest serves occupancy and roofline."""

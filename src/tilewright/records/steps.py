@@ -115,6 +115,8 @@ class Launch:
     cooperative: bool
     pdl: bool
     line: int
+    column: int = 1
+    places: tuple[tuple[int, int], ...] = ()  # (line, column) of each argument, for messages
 
 
 LibraryValue = (
@@ -157,6 +159,7 @@ class LateField:
     offset: int
     format: str
     index: int
+    place: tuple[int, int] = (0, 0)  # (line, column) of the argument in the kernel file, for messages
 
 
 @dataclass(frozen=True)

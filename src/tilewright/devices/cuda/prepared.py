@@ -1,0 +1,193 @@
+"""A plan prepared for one device: allocate, fill, launch, on torch's current stream.
+
+What can be known before a call is computed once, when `Prepared` is made; `run` does only what depends on the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from tilewright.devices.cuda.launcher import Launcher, Number, failure_of
+from tilewright.devices.cuda.layout import DeviceWork, PlanLayout
+from tilewright.devices.cuda.library_steps import LibraryStep
+from tilewright.devices.cuda.sequences import Place
+from tilewright.devices.cuda.tensor_maps import TensorMapEncoder
+from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.records import Buffer, DType, LibraryCall, TensorSpec
+
+Tensors = Sequence[torch.Tensor | None]
+Addresses = tuple[int, ...]
+
+
+class Memory(Protocol):
+    """Where a plan's buffers and its stream come from."""
+
+    stream: Callable[[], int]
+
+    def is_elsewhere(self) -> bool: ...
+
+    def here(self) -> contextlib.AbstractContextManager[Any]: ...
+
+    def is_capturing(self) -> bool: ...
+
+    def allocator(self, spec: TensorSpec) -> Callable[[], torch.Tensor]: ...
+
+    def zeros(self, size_bytes: int) -> torch.Tensor: ...
+
+
+class _DevicePart:
+    """One sequence as the launcher prepared it, and the encoders of its descriptors."""
+
+    def __init__(self, work: DeviceWork, launcher: Launcher) -> None:
+        self.sequence = work.sequence
+        self.record = launcher.prepare(work.sequence)
+        self._launch = launcher.launch
+        self._encoders = tuple(
+            (TensorMapEncoder(launcher.library, use.record), use.place.slot, use.place.addend) for use in work.maps
+        )
+
+    def run(self, stream: int, addresses: Addresses, late: tuple[Number, ...]) -> None:
+        descriptors = tuple([encoder.descriptor(addresses[slot] + more) for encoder, slot, more in self._encoders])
+        answer = self._launch(self.record, stream, addresses, descriptors, late)
+        if answer:
+            raise failure_of(self.sequence, answer)
+
+
+class _LibraryPart:
+    """One library step and the slot its result belongs in."""
+
+    def __init__(self, call: LibraryCall, layout: PlanLayout) -> None:
+        target = next(buffer for buffer in layout.targets if buffer.name == call.target)
+        self.step = LibraryStep(call, target)
+        self.name = target.name
+        self.slot = layout.places[target.name].slot
+
+
+class Prepared:
+    """A plan that can be run again and again, from several threads and on several streams."""
+
+    def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: Memory, launcher: Launcher) -> None:
+        self._layout = layout
+        self._memory = memory
+        self._stream = memory.stream
+        self._launch = launcher.launch
+        self._parts = tuple(
+            _LibraryPart(part, layout) if isinstance(part, LibraryCall) else _DevicePart(part, launcher)
+            for part in layout.work
+        )
+        self._allocators = tuple(memory.allocator(buffer.spec) for buffer in layout.allocated)
+        self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena_bytes,)))
+        self._counters: dict[int, torch.Tensor] = {}  # one for each stream, zero between calls
+        self._one_at_a_time = threading.Lock()
+        self._results = results
+        self.run_at: Callable[[Tensors, Addresses, tuple[Number, ...]], tuple[torch.Tensor, ...]] = self._run_any
+        if self._is_plain():
+            first = self._parts[0]
+            assert isinstance(first, _DevicePart)
+            self._record, self._sequence, self._allocate = first.record, first.sequence, self._allocators[0]
+            self.run_at = self._run_plain
+
+    def run(self, tensors: Tensors, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+        """Run the plan on `tensors`, one for each input name and None for an absent optional; answers the results."""
+        if len(tensors) != len(self._layout.inputs):
+            raise ValueError(f"the plan takes {len(self._layout.inputs)} tensors, not {len(tensors)}")
+        return self.run_at(tensors, tuple([0 if t is None else t.data_ptr() for t in tensors]), late)
+
+    def counters_left(self) -> tuple[str, ...]:
+        """Names of counters that some call did not leave at zero. Waits for the device, so not for hot paths."""
+        with self._one_at_a_time:
+            memories = list(self._counters.values())
+        left: set[str] = set()
+        for memory in memories:
+            if memory.is_cuda:
+                torch.cuda.synchronize(memory.device)
+            values = memory.cpu()
+            for buffer in self._layout.counters:
+                start = self._layout.places[buffer.name].addend
+                if bool(values[start : start + buffer.spec.storage_bytes].any()):
+                    left.add(buffer.name)
+        return tuple(sorted(left))
+
+    def _is_plain(self) -> bool:
+        """One result, launches, and nothing else: the case whose cost is counted in tenths of a microsecond."""
+        layout = self._layout
+        return (
+            len(layout.work) == 1
+            and isinstance(layout.work[0], DeviceWork)
+            and not layout.work[0].maps
+            and not layout.arena_bytes
+            and not layout.counter_bytes
+            and len(layout.allocated) == 1
+            and self._results == (layout.allocated[0].name,)
+        )
+
+    def _run_plain(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+        if self._memory.is_elsewhere():
+            return self._run_any(tensors, addresses, late)
+        out = self._allocate()
+        answer = self._launch(self._record, self._stream(), (*addresses, out.data_ptr()), (), late)
+        if answer:
+            raise failure_of(self._sequence, answer)
+        return (out,)
+
+    def _run_any(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+        if not self._memory.is_elsewhere():
+            return self._run_here(tensors, addresses, late)
+        with self._memory.here():
+            return self._run_here(tensors, addresses, late)
+
+    def _run_here(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+        layout = self._layout
+        stream = self._stream()
+        made = [allocate() for allocate in self._allocators]
+        memory = [*addresses, *[tensor.data_ptr() for tensor in made], *[0] * len(layout.targets)]
+        arena = self._allocate_arena() if layout.arena_bytes else None
+        if arena is not None:
+            memory.append(arena.data_ptr())
+        if not layout.counter_bytes:
+            return self._run_parts(stream, tensors, made, arena, memory, late)
+        # The launches of a call leave a counter zero only together: no other call may come between on this stream.
+        with self._one_at_a_time:
+            counters = self._counter_memory(stream)
+            memory.append(counters.data_ptr())
+            return self._run_parts(stream, tensors, made, arena, memory, late)
+
+    def _counter_memory(self, stream: int) -> torch.Tensor:
+        if self._memory.is_capturing():  # a replay must find zeros even if a call on this stream runs in between
+            return self._memory.zeros(self._layout.counter_bytes)
+        counters = self._counters.get(stream)
+        if counters is None:
+            counters = self._counters[stream] = self._memory.zeros(self._layout.counter_bytes)
+        return counters
+
+    def _run_parts(
+        self,
+        stream: int,
+        tensors: Tensors,
+        made: list[torch.Tensor],
+        arena: torch.Tensor | None,
+        memory: list[int],
+        late: tuple[Number, ...],
+    ) -> tuple[torch.Tensor, ...]:
+        named = {name: tensor for name, tensor in zip(self._layout.inputs, tensors, strict=True) if tensor is not None}
+        named.update((buffer.name, tensor) for buffer, tensor in zip(self._layout.allocated, made, strict=True))
+        if arena is not None and self._layout.has_library:
+            named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena)
+        for part in self._parts:
+            if isinstance(part, _DevicePart):
+                part.run(stream, tuple(memory), late)
+            else:
+                result = part.step.run(named)
+                named[part.name] = result
+                memory[part.slot] = result.data_ptr()
+        return tuple([named[name] for name in self._results])
+
+    def _arena_tensor(self, arena: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+        place: Place = self._layout.places[buffer.name]
+        part = arena[place.addend : place.addend + buffer.spec.storage_bytes]
+        return part.view(TORCH_DTYPE[buffer.spec.dtype]).as_strided(buffer.spec.shape, buffer.spec.stride)

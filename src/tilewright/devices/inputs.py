@@ -1,0 +1,158 @@
+"""A job's tensors on a torch device: memory laid out as their specs say, filled from a seed or from bytes.
+
+The same seed, spec and kind of device give the same elements every time. Random elements are drawn in row-major order
+of the tensor's shape whatever its strides, so a transposed tensor holds the same values as a contiguous one. Memory
+that no element occupies, and outputs before a run, hold the poison: bytes of 0xFF, NaN in every float type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.records import (
+    ALLOCATION_ALIGNMENT,
+    Content,
+    Data,
+    DType,
+    Integers,
+    Normal,
+    TensorSpec,
+    Uniform,
+)
+
+POISON_BYTE = 0xFF
+_DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
+
+
+class ContentError(ValueError):
+    """A content that cannot fill its tensor; the message says why."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor and the bytes it lives in, from its first element to its last."""
+
+    spec: TensorSpec
+    storage: torch.Tensor  # uint8
+    tensor: torch.Tensor
+
+
+def allocation_bytes(spec: TensorSpec) -> int:
+    """What `allocate` takes for a tensor, at most."""
+    return -(-(spec.storage_bytes + _offset(spec)) // 512) * 512
+
+
+def allocate(spec: TensorSpec, device: torch.device) -> Held:
+    """Poisoned memory for a tensor, aligned exactly as its spec says and no better."""
+    offset = _offset(spec)
+    raw = torch.empty(spec.storage_bytes + offset, dtype=torch.uint8, device=device)
+    storage = raw[offset:]
+    held = Held(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
+    poison(held)
+    return held
+
+
+def poison(held: Held) -> None:
+    held.storage.fill_(POISON_BYTE)
+
+
+def clear(held: Held) -> None:
+    held.storage.zero_()
+
+
+def content_of(held: Held) -> bytes:
+    """The tensor's bytes in the order of its storage."""
+    return bytes(held.storage.cpu().numpy().tobytes())
+
+
+def _offset(spec: TensorSpec) -> int:
+    # torch aligns allocations to 512 bytes; a spec that promises less must get less, or a kernel that relies on more
+    # than it was promised passes here and fails elsewhere.
+    if spec.alignment >= ALLOCATION_ALIGNMENT:
+        return 0
+    return max(spec.alignment, spec.dtype.itemsize)
+
+
+def fill(held: Held, content: Content) -> None:
+    """Put the elements in. Raises `ContentError` when they do not fit the tensor."""
+    if isinstance(content, Data):
+        _fill_bytes(held, content.content)
+        return
+    _refuse(held.spec.dtype, content)
+    poison(held)
+    if 0 in held.spec.shape:
+        return
+    target = _without_repeats(held)
+    generator = torch.Generator(device=held.storage.device)
+    generator.manual_seed(content.seed)
+    if target.is_contiguous():
+        _draw(target.view(-1), content, generator)
+    else:
+        drawn = torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        _draw(drawn.view(-1), content, generator)
+        target.copy_(drawn)
+
+
+def _fill_bytes(held: Held, content: bytes) -> None:
+    if len(content) != held.spec.storage_bytes:
+        raise ContentError(
+            f"{held.spec} with strides {held.spec.stride} takes {held.spec.storage_bytes} bytes, "
+            f"its data has {len(content)}"
+        )
+    if content:
+        held.storage.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
+def _refuse(dtype: DType, content: Normal | Uniform | Integers) -> None:
+    if not isinstance(content, Integers):
+        if not dtype.is_float:
+            raise ContentError(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
+        return
+    if content.low >= content.high:
+        raise ContentError(f"Integers from {content.low} to below {content.high} is empty")
+    if dtype.is_float:
+        return
+    lowest, highest = _range(dtype)
+    if content.low < lowest or content.high - 1 > highest:
+        raise ContentError(f"Integers from {content.low} to {content.high - 1} do not fit {dtype}")
+
+
+def _range(dtype: DType) -> tuple[int, int]:
+    if dtype is DType.BOOL:
+        return 0, 1
+    limits = torch.iinfo(TORCH_DTYPE[dtype])
+    return int(limits.min), int(limits.max)
+
+
+def _without_repeats(held: Held) -> torch.Tensor:
+    """The tensor with every address once: repeated (stride 0) dimensions cut to one, overlapping windows laid flat."""
+    spec = held.spec
+    shape = tuple(1 if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True))
+    reach = 1
+    for step, size in sorted((step, size) for size, step in zip(shape, spec.stride, strict=True) if size > 1):
+        if step < reach:
+            return held.storage.view(TORCH_DTYPE[spec.dtype])
+        reach += (size - 1) * step
+    return held.tensor.as_strided(shape, spec.stride)
+
+
+def _draw(target: torch.Tensor, content: Normal | Uniform | Integers, generator: torch.Generator) -> None:
+    for piece in torch.split(target, _DRAWN_AT_ONCE):
+        piece.copy_(_drawn(piece, content, generator))
+
+
+def _drawn(piece: torch.Tensor, content: Normal | Uniform | Integers, generator: torch.Generator) -> torch.Tensor:
+    shape, device = piece.shape, piece.device
+    # Narrow floats are drawn wide and rounded, so every float type sees the same values.
+    wide = torch.float64 if piece.dtype == torch.float64 else torch.float32
+    if isinstance(content, Integers):
+        whole = torch.randint(content.low, content.high, shape, generator=generator, dtype=torch.int64, device=device)
+        return whole.to(wide) if piece.dtype.is_floating_point else whole
+    if isinstance(content, Normal):
+        drawn = torch.randn(shape, generator=generator, dtype=wide, device=device)
+        return drawn.mul_(content.deviation).add_(content.mean)
+    drawn = torch.rand(shape, generator=generator, dtype=wide, device=device)
+    return drawn.mul_(content.high - content.low).add_(content.low)

@@ -1,0 +1,314 @@
+"""The directory protocol of a spool: what lies where, and the renames that make each change whole or absent.
+
+    jobs/<id>.job                 waiting; <id>~2.job has already cost one worker its life
+    claimed/<worker>/<id>.job     being run by that worker
+    results/<id>.result           done, kept until discarded
+    workers/<worker>.json         who serves this spool; its modification time is the heartbeat
+    broken/<name>                 job files that could not be read, for a person to look at
+    writing/                      files on their way, renamed into place when complete
+
+Everything moves by rename within one file system, which is atomic on local disks and on NFS. This module starts no
+process and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.devices.envelope import (
+    Envelope,
+    EnvelopeError,
+    Header,
+    Kind,
+    attach_execution,
+    detach_execution,
+    header_of,
+    seal,
+    unseal,
+)
+from tilewright.devices.protocol import DeviceError
+from tilewright.records import Execution, GpuProfile, RecordError, from_json, to_json
+
+_FOLDERS = ("jobs", "claimed", "results", "workers", "broken", "writing")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119}")
+_JOB_FILE = re.compile(r"(?P<id>[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119})(?:~(?P<attempt>[1-9][0-9]{0,3}))?\.job")
+_HEADER_BYTES = 256
+
+
+@dataclass(frozen=True)
+class JobName:
+    """The name of a job file: the job's id and which attempt at running it this is."""
+
+    id: str
+    attempt: int = 1
+
+    @classmethod
+    def parse(cls, file_name: str) -> JobName | None:
+        match = _JOB_FILE.fullmatch(file_name)
+        return cls(match["id"], int(match["attempt"] or 1)) if match else None
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.id}.job" if self.attempt == 1 else f"{self.id}~{self.attempt}.job"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A worker, and enough about its process for a neighbour to tell that it is dead."""
+
+    worker: str
+    profile: GpuProfile
+    versions: tuple[tuple[str, str], ...]
+    host: str
+    pid: int
+    process_start: str  # in the kernel's ticks, as /proc has it
+    pid_space: str  # boot and pid namespace in which `pid` means anything
+
+
+@dataclass(frozen=True)
+class SpoolResult:
+    """What became of a job. `digest` is the job file's, so that a result is never taken for another job's."""
+
+    execution: Execution
+    digest: str  # empty where the job file could not be read
+    worker: str
+    attempt: int
+
+
+def checked_id(job_id: str) -> str:
+    """A job id that is safe as a file name, or a `DeviceError` that says what is."""
+    if _ID.fullmatch(job_id):
+        return job_id
+    raise DeviceError(
+        f"{job_id!r} cannot name a job on a spool: use 1 to 120 letters, digits and any of _ . @ = + -, "
+        "starting with a letter, digit or _"
+    )
+
+
+class SpoolFiles:
+    """The files of one spool."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.root = Path(directory).absolute()
+
+    def create(self) -> None:
+        """Make the folders that are missing."""
+        try:
+            for folder in _FOLDERS:
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeviceError(
+                f"{self.root} cannot be used as a spool: {error.strerror}: {error.filename}; "
+                "name a directory this user may write to"
+            ) from error
+
+    def _put(self, content: bytes, target: Path) -> None:
+        """Write a file so that it appears under its name whole or not at all."""
+        temporary = self.root / "writing" / f"{target.name}.{uuid.uuid4().hex}"
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+
+    # -- jobs --
+
+    def put_job(self, job_id: str, content: bytes) -> None:
+        self._put(content, self.root / "jobs" / JobName(checked_id(job_id)).file_name)
+
+    def waiting(self) -> tuple[JobName, ...]:
+        """Jobs to be had, oldest first."""
+        found: list[tuple[int, str, JobName]] = []
+        with os.scandir(self.root / "jobs") as entries:
+            for entry in entries:
+                name = JobName.parse(entry.name)
+                if name is None:
+                    continue
+                try:
+                    found.append((entry.stat().st_mtime_ns, entry.name, name))
+                except FileNotFoundError:
+                    continue  # claimed meanwhile
+        return tuple(name for _, _, name in sorted(found, key=lambda item: item[:2]))
+
+    def waiting_path(self, name: JobName) -> Path:
+        return self.root / "jobs" / name.file_name
+
+    def withdraw_job(self, name: JobName) -> None:
+        self.waiting_path(name).unlink(missing_ok=True)
+
+    # -- claims --
+
+    def claim_path(self, worker: str, name: JobName) -> Path:
+        return self.root / "claimed" / worker / name.file_name
+
+    def claim(self, worker: str, name: JobName) -> bool:
+        """Take a waiting job for `worker`; False when another was quicker."""
+        target = self.claim_path(worker, name)
+        try:
+            target.parent.mkdir(exist_ok=True)
+            os.rename(self.waiting_path(name), target)
+        except FileNotFoundError:
+            # A repeated request on NFS can report failure for a rename that took place: what counts is where it lies.
+            return target.exists()
+        return True
+
+    def give_back(self, worker: str, name: JobName, attempt: int) -> bool:
+        """Return a claimed job to the waiting ones; False when it is no longer there."""
+        target = self.waiting_path(JobName(name.id, attempt))
+        try:
+            os.rename(self.claim_path(worker, name), target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def drop_claim(self, worker: str, name: JobName) -> None:
+        self.claim_path(worker, name).unlink(missing_ok=True)
+
+    def set_aside(self, worker: str, name: JobName) -> None:
+        """Keep an unreadable job file where a person can look at it."""
+        try:
+            os.replace(self.claim_path(worker, name), self.root / "broken" / name.file_name)
+        except FileNotFoundError:
+            return
+
+    def claims(self) -> Iterator[tuple[str, JobName]]:
+        """Every claimed job with its worker; a worker with no claim and an empty folder does not appear."""
+        for worker in sorted(os.listdir(self.root / "claimed")):
+            for file_name in _listed(self.root / "claimed" / worker):
+                name = JobName.parse(file_name)
+                if name is not None:
+                    yield worker, name
+
+    def remove_claims_folder(self, worker: str) -> None:
+        try:
+            (self.root / "claimed" / worker).rmdir()
+        except OSError:
+            return  # not empty, or gone already
+
+    # -- results --
+
+    def put_result(self, result: SpoolResult) -> None:
+        record, blobs = detach_execution(result.execution)
+        outer = {
+            "is": "SpoolResult",
+            "execution": record,
+            "digest": result.digest,
+            "worker": result.worker,
+            "attempt": result.attempt,
+        }
+        self._put(seal(Kind.RESULT, outer, blobs), self._result_path(result.execution.job))
+
+    def _result_path(self, job_id: str) -> Path:
+        return self.root / "results" / f"{job_id}.result"
+
+    def result_ids(self) -> frozenset[str]:
+        # Listing a directory asks the server; looking a name up may be answered from a cache that does not know it yet.
+        suffix = ".result"
+        return frozenset(n[: -len(suffix)] for n in os.listdir(self.root / "results") if n.endswith(suffix))
+
+    def result(self, job_id: str) -> SpoolResult | None:
+        """The result of a job, or None while there is none; raises `DeviceError` when the file is damaged."""
+        try:
+            content = self._result_path(job_id).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return _open_result(unseal(content))
+        except EnvelopeError as error:
+            raise DeviceError(
+                f"{self._result_path(job_id)} cannot be used: {error}; delete it and submit the job again"
+            ) from error
+
+    def discard_result(self, job_id: str) -> None:
+        self._result_path(checked_id(job_id)).unlink(missing_ok=True)
+
+    # -- workers --
+
+    def announce(self, announcement: Announcement) -> None:
+        content = json.dumps(to_json(announcement), indent=2).encode("ascii") + b"\n"
+        self._put(content, self._announcement_path(announcement.worker))
+
+    def _announcement_path(self, worker: str) -> Path:
+        return self.root / "workers" / f"{worker}.json"
+
+    def beat(self, worker: str) -> bool:
+        """Say that a worker lives; False when its announcement has been removed."""
+        try:
+            os.utime(self._announcement_path(worker))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def withdraw(self, worker: str) -> None:
+        self._announcement_path(worker).unlink(missing_ok=True)
+
+    def announced(self) -> dict[str, tuple[Announcement, int]]:
+        """Workers by name, each with the time of its last heartbeat in nanoseconds of the file system's clock."""
+        found = {}
+        for file_name in sorted(_listed(self.root / "workers")):
+            path = self.root / "workers" / file_name
+            try:
+                beat_ns = path.stat().st_mtime_ns
+                announcement: Announcement = from_json(Announcement, json.loads(path.read_bytes()))
+            except (OSError, ValueError, RecordError):
+                continue  # withdrawn meanwhile, or written by another release
+            found[announcement.worker] = (announcement, beat_ns)
+        return found
+
+    # -- house-keeping --
+
+    def sweep(self, older_than_s: float) -> None:
+        """Remove results and abandoned temporary files of a certain age, by the file system's clock."""
+        probe = self.root / "writing" / f"clock.{uuid.uuid4().hex}"
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink(missing_ok=True)
+        for folder in ("results", "writing"):
+            for file_name in _listed(self.root / folder):
+                path = self.root / folder / file_name
+                try:
+                    if now - path.stat().st_mtime > older_than_s:
+                        path.unlink()
+                except FileNotFoundError:
+                    continue
+
+
+def peek(path: Path) -> tuple[Header, Any]:
+    """The header and the bare record of a job file, without its byte strings.
+
+    Raises `EnvelopeError` when it cannot be read and `FileNotFoundError` when it has gone.
+    """
+    with open(path, "rb") as file:
+        start = file.read(_HEADER_BYTES)
+        header = header_of(start)
+        file.seek(start.index(b"\n") + 1)
+        text = file.read(header.record_bytes)
+    try:
+        return header, json.loads(text)["record"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise EnvelopeError(f"its record cannot be read: {error}") from None
+
+
+def _open_result(envelope: Envelope) -> SpoolResult:
+    record = envelope.record
+    if envelope.header.kind is not Kind.RESULT or not isinstance(record, dict):
+        raise EnvelopeError(f"it holds a {envelope.header.kind.value}, not a result")
+    execution = attach_execution(record.get("execution"), envelope.blobs)
+    digest, worker, attempt = record.get("digest"), record.get("worker"), record.get("attempt")
+    if not (isinstance(digest, str) and isinstance(worker, str) and isinstance(attempt, int)):
+        raise EnvelopeError("it does not say which job and worker it belongs to")
+    return SpoolResult(execution, digest, worker, attempt)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

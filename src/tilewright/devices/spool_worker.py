@@ -1,0 +1,244 @@
+"""A worker of a spool: takes jobs, runs them on its device, puts the results back, and mends what dead workers left.
+
+A job is in exactly one place at any instant, so nothing is lost when this process is killed: the job it had in hand
+is returned by the next worker that notices. A job that has cost two workers their lives is not tried a third time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.envelope import EnvelopeError, open_job, unseal
+from tilewright.devices.liveness import Heartbeats, pid_space, process_start
+from tilewright.devices.protocol import DeviceError
+from tilewright.devices.spool_files import Announcement, JobName, SpoolFiles, SpoolResult, peek
+from tilewright.devices.supervisor import Interrupted
+from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
+
+ATTEMPTS = 2  # workers a job may cost
+BEAT_S = 2.0
+SWEEP_S = 3600.0  # between two rounds of house-keeping
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a worker looks, and how long it waits before it takes another for dead."""
+
+    poll_s: float = 0.2
+    stale_s: float = 30.0
+    keep_results_s: float = 14 * 24 * 3600.0
+
+
+class Worker:
+    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand."""
+
+    def __init__(
+        self, files: SpoolFiles, device: CudaDevice, pace: Pace, stopping: Callable[[], bool], say: Say
+    ) -> None:
+        self._files = files
+        self._device = device
+        self._pace = pace
+        self._stopping = stopping
+        self._say = say
+        self._heartbeats = Heartbeats(files, pace.stale_s)
+        self._next_sweep = 0.0
+        self.announcement = _announcement(device)
+        self.in_hand: JobName | None = None
+
+    @property
+    def id(self) -> str:
+        return self.announcement.worker
+
+    def serve(self, *, once: bool = False, drain: bool = False) -> int:
+        """Run jobs until told to stop, or until one is run (`once`) or none waits (`drain`); returns how many."""
+        self._files.announce(self.announcement)
+        beating = _Beat(self._files, self.announcement)
+        done = 0
+        try:
+            while not self._stopping():
+                self._mend()
+                if self._run_next():
+                    done += 1
+                    if once:
+                        break
+                elif drain and not self._files.waiting():
+                    break
+                else:
+                    time.sleep(self._pace.poll_s)
+        finally:
+            beating.stop()
+            self._files.withdraw(self.id)
+            self._files.remove_claims_folder(self.id)
+        return done
+
+    # -- running --
+
+    def _run_next(self) -> bool:
+        """Run one waiting job; False when there was none to be had."""
+        for name in self._files.waiting():
+            if self._stopping():
+                return False
+            if not self._leave_to_others(name) and self._files.claim(self.id, name):
+                self._run(name)
+                return True
+        return False
+
+    def _leave_to_others(self, name: JobName) -> bool:
+        """A job for another GPU is left alone while a worker that has one lives; with none, its owner is told."""
+        arch = self._arch_of(name)
+        if arch is None or runs_on(arch, self.announcement.profile.cc):
+            return False
+        return any(runs_on(arch, other.profile.cc) for other in self._heartbeats.living().values())
+
+    def _arch_of(self, name: JobName) -> str | None:
+        try:
+            arch = peek(self._files.waiting_path(name))[1]["arch"]
+        except (EnvelopeError, OSError, KeyError, TypeError):
+            return None  # gone, or broken: claiming it will tell
+        return arch if arch in ARCHITECTURES else None
+
+    def _run(self, name: JobName) -> None:
+        self.in_hand = name
+        started = time.monotonic()
+        path = self._files.claim_path(self.id, name)
+        try:
+            envelope = unseal(path.read_bytes())
+            job = open_job(envelope)
+            if job.id != name.id:
+                raise EnvelopeError(f"the file is called {name.id!r} and holds job {job.id!r}")
+        except FileNotFoundError:
+            self.in_hand = None
+            return  # taken from us while we were away
+        except EnvelopeError as error:
+            self._refuse(name, error)
+            return
+        digest = envelope.header.digest
+        if self._is_done(name.id, digest):
+            self._files.drop_claim(self.id, name)
+        else:
+            execution = self._execute(job, name)
+            self._publish(name, execution, digest)
+            self._say(f"{name.id}: {_in_words(execution)} ({time.monotonic() - started:.2f} s)")
+        self.in_hand = None
+
+    def _execute(self, job: Job, name: JobName) -> Execution:
+        try:
+            return self._device.execute(job)
+        except (Interrupted, DeviceError):
+            # Not the job's fault: it goes back as it came.
+            self._files.give_back(self.id, name, name.attempt)
+            raise
+
+    def _publish(self, name: JobName, execution: Execution, digest: str) -> None:
+        if not self._files.claim_path(self.id, name).exists():
+            self._say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
+            return
+        self._files.put_result(SpoolResult(execution, digest, self.id, name.attempt))
+        self._files.drop_claim(self.id, name)
+
+    def _refuse(self, name: JobName, error: EnvelopeError) -> None:
+        message = f"the job file {name.file_name} cannot be read: {error}"
+        fault = Faulted(name.id, self.announcement.profile.name, FaultKind.BROKEN_JOB, message)
+        self._files.put_result(SpoolResult(fault, "", self.id, name.attempt))
+        self._files.set_aside(self.id, name)
+        self._say(f"{name.id}: {message}")
+        self.in_hand = None
+
+    def _is_done(self, job_id: str, digest: str) -> bool:
+        try:
+            result = self._files.result(job_id)
+        except DeviceError:
+            return False  # damaged: it will be replaced
+        return result is not None and result.digest == digest
+
+    # -- mending --
+
+    def _mend(self) -> None:
+        """Take back what dead workers had in hand; now and then, remove what nobody will ask for."""
+        claims: dict[str, list[JobName]] = {}
+        for worker, name in self._files.claims():
+            claims.setdefault(worker, []).append(name)
+        for worker in self._heartbeats.dead(frozenset(claims)) - {self.id}:
+            for name in claims.get(worker, ()):
+                self._take_back(worker, name)
+            self._files.withdraw(worker)
+            self._files.remove_claims_folder(worker)
+            self._heartbeats.forget(worker)
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + SWEEP_S
+            self._files.sweep(self._pace.keep_results_s)
+
+    def _take_back(self, worker: str, name: JobName) -> None:
+        try:
+            digest = peek(self._files.claim_path(worker, name))[0].digest
+        except FileNotFoundError:
+            return
+        except EnvelopeError:
+            digest = ""
+        if digest and self._is_done(name.id, digest):
+            self._files.drop_claim(worker, name)  # it died between result and claim
+        elif name.attempt < ATTEMPTS:
+            if self._files.give_back(worker, name, name.attempt + 1):
+                self._say(f"{name.id}: worker {worker} died with it in hand; it waits again")
+        else:
+            message = (
+                f"{ATTEMPTS} worker processes died while they had this job in hand, the last one {worker}; "
+                "it is not tried again. Submit it under a new id if the workers died for another reason"
+            )
+            fault = Faulted(name.id, self.announcement.profile.name, FaultKind.DIED, message)
+            self._files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
+            self._files.drop_claim(worker, name)
+            self._say(f"{name.id}: {message}")
+
+
+class _Beat:
+    """Touches the announcement from a thread, whatever the worker is busy with."""
+
+    def __init__(self, files: SpoolFiles, announcement: Announcement) -> None:
+        self._files = files
+        self._announcement = announcement
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            try:
+                if not self._files.beat(self._announcement.worker):
+                    self._files.announce(self._announcement)  # taken for dead, and back again
+            except OSError:
+                continue  # a file server's bad moment; the next beat tries again
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _announcement(device: CudaDevice) -> Announcement:
+    ready = device.ready()
+    host = socket.gethostname()
+    short_host = "".join(c for c in host.split(".")[0] if c.isalnum() or c == "-") or "host"
+    return Announcement(
+        worker=f"{short_host}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+        profile=ready.profile,
+        versions=ready.versions,
+        host=host,
+        pid=os.getpid(),
+        process_start=process_start(os.getpid()) or "",
+        pid_space=pid_space(),
+    )
+
+
+def _in_words(execution: Execution) -> str:
+    if not isinstance(execution, Faulted):
+        return "completed"
+    where = f" in {execution.kernel} (line {execution.line})" if execution.kernel else ""
+    return f"{execution.kind.value}{where}"

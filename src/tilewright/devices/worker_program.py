@@ -1,0 +1,141 @@
+"""The command line of a worker: arguments, signals, exit status, and the few lines a person sees."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from tilewright.devices.cuda_device import RUNNER, CudaDevice
+from tilewright.devices.protocol import DeviceError
+from tilewright.devices.spool_files import SpoolFiles
+from tilewright.devices.spool_worker import Pace, Worker
+from tilewright.devices.supervisor import Interrupted
+
+INTERRUPTED_STATUS = 130  # what a shell expects of a program ended by Ctrl-C
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop:
+    """Requests to stop. The first lets the job in hand finish for a while; the second does not wait."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._deadline = 0.0
+        self.by: signal.Signals | None = None
+        self.busy: Callable[[], bool] = _idle
+
+    def install(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self._deadline = time.monotonic() + (self._grace_s if self.by is None else 0.0)
+        self.by = signal.Signals(number)
+
+    def requested(self) -> bool:
+        return self.by is not None
+
+    def overdue(self) -> bool:
+        """Whether what is going on must be abandoned now."""
+        return self.by is not None and (not self.busy() or time.monotonic() >= self._deadline)
+
+
+def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER) -> int:
+    """Serve a spool; returns the exit status. `command` is the runner program."""
+    options = _options(arguments)
+    stop = Stop(options.grace)
+    stop.install()
+    try:
+        files = SpoolFiles(options.directory)
+        files.create()
+        _tell(f"starting a runner on cuda:{options.device}")
+        with CudaDevice(options.device, command=command, interrupt=stop.overdue) as device:
+            return _serve(options, files, device, stop)
+    except Interrupted:
+        return _farewell(stop, "no job had been begun")
+    except DeviceError as error:
+        _tell(str(error))
+        return 1
+
+
+def _serve(options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, stop: Stop) -> int:
+    pace = Pace(options.poll, options.stale, options.keep_days * 86400.0)
+    worker = Worker(files, device, pace, stop.requested, _progress if sys.stderr.isatty() else _silence)
+    stop.busy = lambda: worker.in_hand is not None
+    _tell(f"{worker.id} serves {files.root} with {worker.announcement.profile.name}; Ctrl-C stops it")
+    try:
+        done = worker.serve(once=options.once, drain=options.drain)
+    except Interrupted:
+        returned = f"job {worker.in_hand.id} was returned to the spool" if worker.in_hand else "no job was in hand"
+        return _farewell(stop, returned)
+    if stop.requested():
+        return _farewell(stop, f"{done} job(s) run, none left in hand")
+    _tell(f"{done} job(s) run")
+    return 0
+
+
+def _farewell(stop: Stop, state: str) -> int:
+    assert stop.by is not None
+    _tell(f"stopped by {stop.by.name}: {state}")
+    return INTERRUPTED_STATUS if stop.by is signal.SIGINT else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tilewright.worker",
+        description="Runs the jobs of a spool directory on a GPU of this machine. Start as many as there are GPUs.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="the spool; made if it is not there")
+    parser.add_argument("--device", type=_index, default=0, metavar="N", help="which GPU, as CUDA counts (default 0)")
+    until = parser.add_mutually_exclusive_group()
+    until.add_argument("--once", action="store_true", help="end after one job")
+    until.add_argument("--drain", action="store_true", help="end when no job waits")
+    parser.add_argument("--poll", type=_seconds, default=0.2, metavar="S", help="seconds between looks (default 0.2)")
+    parser.add_argument(
+        "--stale", type=_seconds, default=30.0, metavar="S", help="silence after which a worker is dead (default 30)"
+    )
+    parser.add_argument(
+        "--grace", type=_seconds, default=5.0, metavar="S", help="time for the job in hand at Ctrl-C (default 5)"
+    )
+    parser.add_argument(
+        "--keep-days", type=_seconds, default=14.0, metavar="D", help="days until a result is removed (default 14)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _index(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device number; write 0, 1, ...")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return value
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"tilewright worker: {line}\n")
+    sys.stderr.flush()
+
+
+def _progress(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+def _silence(line: str) -> None:
+    """Nobody watches."""
+
+
+def _idle() -> bool:
+    return False

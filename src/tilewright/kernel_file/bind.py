@@ -1,0 +1,338 @@
+"""A plan meets its build: each launch's arguments packed as the compiled kernel declares them.
+
+Nothing wraps or truncates, inputs bind only to `const` pointers, and a plan that breaks a limit of the GPU is refused
+here, before anything is launched. Addresses and descriptors are filled in by the device, late numbers by `pack_late`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.kernel_file.compiled_plan import compiled_plan
+from tilewright.kernel_file.evaluate import Evaluation
+from tilewright.kernel_file.layout import TENSOR_ALIGNMENT
+from tilewright.kernel_file.limits import argument_block_problem, compiled_problems
+from tilewright.kernel_file.problems import Code, KernelFileError, Problem
+from tilewright.kernel_file.values import show_value
+from tilewright.records import (
+    ALLOCATION_ALIGNMENT,
+    AbsentArgument,
+    Argument,
+    BoundPlan,
+    Build,
+    CompiledKernel,
+    DType,
+    GpuProfile,
+    KernelParameter,
+    LateArgument,
+    LateField,
+    Launch,
+    LibraryCall,
+    MapArgument,
+    MapField,
+    PackedLaunch,
+    ParameterKind,
+    PointeeKind,
+    PointerField,
+    ScalarArgument,
+    ScalarType,
+    TensorArgument,
+)
+
+TENSOR_MAP_BYTES = 128
+_SIGNED = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
+_UNSIGNED = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}
+_FLOATS = {4: "<f", 8: "<d"}
+_INTEGER_RANGES = {
+    **{code: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) for size, code in _SIGNED.items()},
+    **{code: (0, 2 ** (8 * size) - 1) for size, code in _UNSIGNED.items()},
+}
+_HALVES = {DType.F16: PointeeKind.F16, DType.BF16: PointeeKind.BF16}
+
+
+class _Misfit(Exception):
+    """An argument that does not fit its parameter."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        self.found = found
+        self.remedy = remedy
+        super().__init__(found)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """What binding needs to know of a tensor by name."""
+
+    dtype: DType
+    is_input: bool
+    is_unaligned: bool
+    alignment: int  # that the file may count on
+
+
+def bind(evaluation: Evaluation, build: Build, gpu: GpuProfile) -> BoundPlan:
+    """The plan with packed launches; raises `KernelFileError` with every argument and limit that does not fit."""
+    tensors = _tensors(evaluation)
+    problems: list[Problem] = []
+    steps: list[PackedLaunch | LibraryCall] = []
+    for step in evaluation.steps:
+        if isinstance(step, LibraryCall):
+            steps.append(step)
+            continue
+        kernel = build.kernel(step.kernel)
+        packed, found = _pack(step, kernel, tensors)
+        problems.extend(found)
+        problems.extend(compiled_problems(step, kernel, gpu))
+        if packed is not None:
+            steps.append(packed)
+    if problems:
+        raise KernelFileError(tuple(problems), evaluation.file.name)
+    return BoundPlan(evaluation.buffers, evaluation.maps, tuple(steps))
+
+
+def _tensors(evaluation: Evaluation) -> dict[str, _Tensor]:
+    accepts = compiled_plan(evaluation.file).accepts
+    tensors = {}
+    for parameter in evaluation.file.plan.op.parameters:
+        accept = accepts.get(parameter.name)
+        unaligned = accept is not None and accept.unaligned
+        for name, spec in evaluation.tensors:
+            if name == parameter.name:
+                alignment = spec.dtype.itemsize if unaligned else TENSOR_ALIGNMENT
+                tensors[name] = _Tensor(spec.dtype, not parameter.in_place, unaligned, alignment)
+    for buffer in evaluation.buffers:
+        tensors[buffer.name] = _Tensor(buffer.spec.dtype, False, False, ALLOCATION_ALIGNMENT)
+    return tensors
+
+
+# -- packing --
+
+
+def _pack(
+    launch: Launch, kernel: CompiledKernel, tensors: dict[str, _Tensor]
+) -> tuple[PackedLaunch | None, list[Problem]]:
+    given, declared = len(launch.arguments), len(kernel.parameters)
+    if given != declared:
+        found = f"{launch.kernel} takes {declared} arguments, {given} are passed (lists count each item)"
+        remedy = "pass one for each parameter of the kernel"
+        return None, [Problem(Code.ARGUMENT, launch.line, launch.column, found, remedy)]
+    problems: list[Problem] = []
+    places = launch.places or ((launch.line, launch.column),) * given
+    layout = _layout(kernel.parameters)
+    size = max((offset + length for offset, length in layout), default=0)
+    writer = _Writer(bytearray(size), tensors)
+    rows = zip(launch.arguments, kernel.parameters, layout, places, strict=True)
+    for number, (argument, parameter, (offset, _), place) in enumerate(rows, 1):
+        try:
+            writer.write(argument, parameter, offset, place)
+        except _Misfit as misfit:
+            found = f"argument {number} of {launch.kernel}: {misfit.found}"
+            problems.append(Problem(Code.ARGUMENT, *place, found, misfit.remedy))
+    too_large = argument_block_problem(launch, size)
+    if too_large is not None:
+        problems.append(too_large)
+    if problems:
+        return None, problems
+    packed = PackedLaunch(
+        symbol=kernel.symbol,
+        kernel=launch.kernel,
+        grid=launch.grid,
+        block=launch.block,
+        dynamic_smem_bytes=launch.dynamic_smem_bytes,
+        cluster=launch.cluster or kernel.cluster,
+        cooperative=launch.cooperative,
+        pdl=launch.pdl,
+        parameters=layout,
+        block_template=bytes(writer.block),
+        pointers=tuple(writer.pointers),
+        maps=tuple(writer.maps),
+        late=tuple(writer.late),
+        line=launch.line,
+    )
+    return packed, []
+
+
+def _layout(parameters: Sequence[KernelParameter]) -> tuple[tuple[int, int], ...]:
+    """(offset, size) of each parameter: in order, each at its own alignment."""
+    layout = []
+    end = 0
+    for parameter in parameters:
+        align = max(parameter.align, 1)
+        offset = -(-end // align) * align
+        layout.append((offset, parameter.size))
+        end = offset + parameter.size
+    return tuple(layout)
+
+
+class _Writer:
+    """Fills an argument block, and notes what is filled in later."""
+
+    def __init__(self, block: bytearray, tensors: dict[str, _Tensor]) -> None:
+        self.block = block
+        self.tensors = tensors
+        self.pointers: list[PointerField] = []
+        self.maps: list[MapField] = []
+        self.late: list[LateField] = []
+
+    def write(self, argument: Argument, parameter: KernelParameter, offset: int, place: tuple[int, int]) -> None:
+        match argument:
+            case TensorArgument(name=name):
+                _check_pointer(name, self.tensors[name], parameter)
+                self.pointers.append(PointerField(offset, name))
+            case AbsentArgument(name=name):
+                _check_absent(name, parameter)  # the block is zero there: a null pointer
+            case MapArgument(name=name):
+                _check_map(name, parameter)
+                self.maps.append(MapField(offset, name))
+            case ScalarArgument(value=value, divided=divided):
+                code = _format(_scalar_type(value), divided, show_value(value), parameter)
+                _check_range(code, value, parameter)
+                struct.pack_into(code, self.block, offset, value)
+            case LateArgument(index=index, type=scalar_type, divided=divided):
+                code = _format(scalar_type, divided, f"a {scalar_type.value}", parameter)
+                self.late.append(LateField(offset, code, index, place))
+
+
+def _scalar_type(value: int | float | bool) -> ScalarType:
+    if isinstance(value, bool):
+        return ScalarType.BOOL
+    return ScalarType.INT if isinstance(value, int) else ScalarType.FLOAT
+
+
+# -- rules --
+
+
+def describe_parameter(parameter: KernelParameter) -> str:
+    """A parameter's type in words: `const pointer to 4 bytes`, `32-bit signed integer`."""
+    match parameter.kind:
+        case ParameterKind.POINTER | ParameterKind.CONST_POINTER:
+            what = parameter.pointee.value if parameter.pointee is not PointeeKind.OTHER else "elements"
+            return f"a {parameter.kind.value} to {what} of {parameter.pointee_size} bytes"
+        case ParameterKind.SIGNED | ParameterKind.UNSIGNED | ParameterKind.FLOAT:
+            return f"a {8 * parameter.size}-bit {parameter.kind.value}"
+        case ParameterKind.OTHER:
+            return f"a struct of {parameter.size} bytes"
+    return f"a {parameter.kind.value}"
+
+
+def _check_pointer(name: str, tensor: _Tensor, parameter: KernelParameter) -> None:
+    declared = describe_parameter(parameter)
+    what = f"{name} is a tensor of {tensor.dtype}, the kernel declares {declared}"
+    if parameter.kind not in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
+        raise _Misfit(what, f"declare it `const {tensor.dtype.cpp}*`, or pass a number")
+    if tensor.is_input and parameter.kind is ParameterKind.POINTER:
+        raise _Misfit(f"{name} is an input, the kernel declares {declared}", f"declare it `const {tensor.dtype.cpp}*`")
+    half = _HALVES.get(tensor.dtype)
+    if PointeeKind.OTHER not in (half or PointeeKind.OTHER, parameter.pointee) and half is not parameter.pointee:
+        raise _Misfit(what, f"declare it {tensor.dtype.cpp}, or pass a tensor of the kernel's type")
+    size, itemsize = parameter.pointee_size, tensor.dtype.itemsize
+    if size > 1 and size % itemsize:
+        raise _Misfit(what, f"the pointee is a multiple of {itemsize} bytes, or 1 byte")
+    if tensor.is_unaligned and size > itemsize:
+        raise _Misfit(
+            f"{what}, and {name} is accepted unaligned", f"declare it {tensor.dtype.cpp}, or align the tensor"
+        )
+    if parameter.pointee_align > tensor.alignment:
+        found = f"{what}, aligned to {parameter.pointee_align} bytes; {name} is aligned to {tensor.alignment}"
+        raise _Misfit(found, "use a type of smaller alignment")
+
+
+def _check_absent(name: str, parameter: KernelParameter) -> None:
+    declared = describe_parameter(parameter)
+    if parameter.kind not in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
+        raise _Misfit(f"{name} is an optional tensor, the kernel declares {declared}", "declare it a const pointer")
+    if parameter.kind is ParameterKind.POINTER:
+        raise _Misfit(f"{name} is an input, the kernel declares {declared}", "declare it a const pointer")
+
+
+def _check_map(name: str, parameter: KernelParameter) -> None:
+    if parameter.kind is not ParameterKind.TENSOR_MAP or parameter.size != TENSOR_MAP_BYTES:
+        found = f"{name} is a map, the kernel declares {describe_parameter(parameter)}"
+        raise _Misfit(found, "declare it `const __grid_constant__ CUtensorMap`")
+
+
+def _format(scalar_type: ScalarType, divided: bool, text: str, parameter: KernelParameter) -> str:
+    """How a number travels into a parameter, as a `struct` code."""
+    kind, size = parameter.kind, parameter.size
+    what = f"{text} is {'an' if scalar_type is ScalarType.INT else 'a'} {scalar_type.value}"
+    if text == f"a {scalar_type.value}":
+        what = f"{'an' if scalar_type is ScalarType.INT else 'a'} {scalar_type.value}"
+    found = f"{what}, the kernel declares {describe_parameter(parameter)}"
+    if kind is ParameterKind.SIGNED and scalar_type is not ScalarType.FLOAT and size in _SIGNED:
+        return _SIGNED[size]
+    if kind is ParameterKind.UNSIGNED and scalar_type is not ScalarType.FLOAT and size in _UNSIGNED:
+        return _UNSIGNED[size]
+    if kind is ParameterKind.FLOAT and scalar_type is not ScalarType.BOOL and size in _FLOATS:
+        if divided:
+            raise _Misfit(f"{found}; the int comes from an integer division", "divide floats: write `1.0 / n`")
+        return _FLOATS[size]
+    if kind is ParameterKind.BOOL and scalar_type is ScalarType.BOOL:
+        return "<?"
+    if kind in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
+        raise _Misfit(found, "pass a tensor; numbers never become pointers")
+    if kind is ParameterKind.TENSOR_MAP:
+        raise _Misfit(found, "pass the name of a `map`")
+    if kind is ParameterKind.OTHER:
+        raise _Misfit(found, "kernels take pointers, numbers and CUtensorMap; pass the parts as numbers")
+    if scalar_type is ScalarType.FLOAT:
+        raise _Misfit(found, "declare it float or double")
+    raise _Misfit(found, "pass a value of the declared type, or change the declaration")
+
+
+def _check_range(code: str, value: int | float | bool, parameter: KernelParameter) -> None:
+    problem = _range_fault(code, value)
+    if problem is not None:
+        raise _Misfit(f"{value} {problem}, the kernel declares {describe_parameter(parameter)}", _WIDER)
+
+
+_WIDER = "declare a wider type such as long long, or add a `need`"
+
+
+def _range_fault(code: str, value: int | float | bool) -> str | None:
+    bounds = _INTEGER_RANGES.get(code)
+    if bounds is not None:
+        return None if bounds[0] <= value <= bounds[1] else f"is outside {bounds[0]} to {bounds[1]}"
+    if code == "<f" and math.isfinite(value):
+        try:
+            struct.pack(code, value)
+        except OverflowError:
+            return "is beyond the range of a float"
+    return None
+
+
+# -- late numbers --
+
+
+def pack_late(launch: PackedLaunch, block: bytearray, values: Sequence[int | float | bool]) -> None:
+    """Write the late numbers of a call into the launch's argument block; raises `KernelFileError` if one does not fit.
+
+    `values` are the evaluation's late values.
+    """
+    for late in launch.late:
+        value = values[late.index]
+        try:
+            struct.pack_into(late.format, block, late.offset, value)
+        except (struct.error, OverflowError):
+            raise _late_error(launch, late, value) from None
+
+
+def _late_error(launch: PackedLaunch, late: LateField, value: int | float | bool) -> KernelFileError:
+    number = 1 + next(i for i, (offset, _) in enumerate(launch.parameters) if offset == late.offset)
+    fault = _range_fault(late.format, value) or "does not fit"
+    line, column = late.place if late.place[0] else (launch.line, 0)
+    found = f"argument {number} of {launch.kernel}: {value} {fault}"
+    return KernelFileError((Problem(Code.ARGUMENT, line, column, found, _WIDER),))
+
+
+def settle(plan: BoundPlan, values: Sequence[int | float | bool]) -> BoundPlan:
+    """The plan with the late numbers of one call written in, so that it stands on its own."""
+    steps: list[PackedLaunch | LibraryCall] = []
+    for step in plan.steps:
+        if isinstance(step, PackedLaunch) and step.late:
+            block = bytearray(step.block_template)
+            pack_late(step, block, values)
+            step = replace(step, block_template=bytes(block), late=())
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))

@@ -1,0 +1,155 @@
+"""A Python call made regular: positional and keyword arguments, defaults, types, in the order of the op's parameters.
+
+Tensors pass through untouched, whatever object they are; `evaluate` wants a `TensorSpec` in their place.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright.kernel_file.syntax import Op, Parameter
+from tilewright.kernel_file.values import INT_MAX, INT_MIN, MAX_LIST_LENGTH
+from tilewright.records import ScalarType, TensorSpec
+
+ArgumentValue = TensorSpec | int | float | bool | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | None
+Arguments = Mapping[str, ArgumentValue]
+
+_NOT_TENSORS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, type(None)})
+
+
+class CallError(TypeError):
+    """A call that does not fit the op's parameters."""
+
+
+class Signature:
+    """An op's parameters, ready to make calls regular at speed."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.names = tuple(parameter.name for parameter in op.parameters)
+        self._converters = tuple(_converter(op.name, parameter) for parameter in op.parameters)
+        self._count = len(self.names)
+
+    def normalise(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of all parameters in order: defaults filled in, `int` made `float` where that is asked for."""
+        if not kwargs and len(args) == self._count:
+            return tuple([convert(value) for convert, value in zip(self._converters, args, strict=True)])
+        return tuple(
+            [convert(value) for convert, value in zip(self._converters, self._arranged(args, kwargs), strict=True)]
+        )
+
+    def arguments(self, arguments: Arguments) -> dict[str, Any]:
+        """A mapping made regular in the same way."""
+        return dict(zip(self.names, self.normalise((), arguments), strict=True))
+
+    def __str__(self) -> str:
+        return f"{self.op.name}({', '.join(_describe_parameter(p) for p in self.op.parameters)})"
+
+    def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        name = self.op.name
+        if len(args) > self._count:
+            raise CallError(f"{name}() takes {self._count} arguments, {len(args)} were given; it is {self}")
+        unknown = [key for key in kwargs if key not in self.names]
+        if unknown:
+            raise CallError(f"{name}() has no parameter {unknown[0]!r}; it is {self}")
+        values = list(args)
+        for key in self.names[: len(args)]:
+            if key in kwargs:
+                raise CallError(f"{name}() got {key!r} twice, by position and by name; give it once")
+        for parameter in self.op.parameters[len(args) :]:
+            if parameter.name in kwargs:
+                values.append(kwargs[parameter.name])
+            elif parameter.has_default:
+                values.append(parameter.default)
+            elif parameter.optional:
+                values.append(None)
+            else:
+                raise CallError(f"{name}() misses {parameter.name!r}; it is {self}")
+        return values
+
+
+def normalise_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of all parameters of `op` in order; keep a `Signature` where this is done often."""
+    return Signature(op).normalise(args, kwargs)
+
+
+def _describe_parameter(parameter: Parameter) -> str:
+    if parameter.scalar is None:
+        return parameter.name + ("!" if parameter.in_place else "?" if parameter.optional else "")
+    brackets = f"[{parameter.length if parameter.length is not None else ''}]" if parameter.is_list else ""
+    return f"{parameter.name}: {parameter.scalar.value}{brackets}{'?' if parameter.optional else ''}"
+
+
+def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:
+    what = f"{op}(): {parameter.name}"
+    if parameter.scalar is None:
+        convert = _tensor_converter(what)
+    else:
+        scalar = _scalar_converter(what, parameter.scalar)
+        convert = _list_converter(what, parameter, scalar) if parameter.is_list else scalar
+    if not parameter.optional:
+        return convert
+    return lambda value: None if value is None else convert(value)
+
+
+def _tensor_converter(what: str) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if type(value) in _NOT_TENSORS:
+            raise CallError(f"{what} is a tensor; found {_describe(value)}; give a tensor")
+        return value
+
+    return convert
+
+
+def _scalar_converter(what: str, scalar: ScalarType) -> Callable[[Any], Any]:
+    def to_int(value: Any) -> int:
+        if type(value) is not int:
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise CallError(f"{what} is an int; found {_describe(value)}; give a whole number")
+            value = int(value)
+        if INT_MIN <= value <= INT_MAX:
+            return value  # type: ignore[no-any-return]
+        raise CallError(f"{what} is a 64-bit int; found {value}; give a smaller one")
+
+    def to_float(value: Any) -> float:
+        if type(value) is float:
+            return value
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise CallError(f"{what} is a float; found {_describe(value)}; give a number")
+        try:
+            return float(value)
+        except OverflowError:
+            raise CallError(f"{what} is a float; found an int beyond its range; give a smaller one") from None
+
+    def to_bool(value: Any) -> bool:
+        if type(value) is not bool:
+            raise CallError(f"{what} is a bool; found {_describe(value)}; give True or False")
+        return value
+
+    return {ScalarType.INT: to_int, ScalarType.FLOAT: to_float, ScalarType.BOOL: to_bool}[scalar]
+
+
+def _list_converter(what: str, parameter: Parameter, scalar: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    length = parameter.length
+
+    def convert(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            if length is None or isinstance(value, (str, bytes, dict)) or value is None:
+                raise CallError(f"{what} is a list; found {_describe(value)}; give a list or tuple of numbers")
+            return (scalar(value),) * length  # one number stands for all, as in PyTorch's own operators
+        if length is not None and len(value) != length:
+            raise CallError(f"{what} has {length} items; found {len(value)}; give {length}")
+        if len(value) > MAX_LIST_LENGTH:
+            raise CallError(f"{what} has at most {MAX_LIST_LENGTH} items; found {len(value)}; give fewer")
+        return tuple([scalar(item) for item in value])
+
+    return convert
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "None"
+    text = repr(value) if isinstance(value, (bool, int, float, str)) else ""
+    return f"{type(value).__name__} {text[:40]}".rstrip()

@@ -1,0 +1,271 @@
+"""Finds variables in C++ text that would outlive a kernel: globals, static members, static locals.
+
+Works on tokens, so it judges what the file itself spells out. What macros make of it is seen again in the build.
+Constants (`constexpr`, `const`, initialised `__constant__`) and shared memory are no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken
+from tilewright.kernel_file.problems import Code
+
+_OPENERS = {"(": ")", "[": "]", "{": "}"}
+_CLOSERS = frozenset(_OPENERS.values())
+# Specifiers with an argument list that does not make the declaration a function.
+_WITH_ARGUMENTS = frozenset(
+    ("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__align__", "__attribute__")
+) | frozenset(("alignas", "decltype", "typeof", "__typeof__", "noexcept", "explicit", "requires", "sizeof"))
+_NO_VARIABLE = frozenset(
+    ("using", "typedef", "friend", "static_assert", "template", "concept", "return", "namespace", "import", "export")
+) | frozenset(("asm", "__asm__", "__asm", "module", "public", "private", "protected"))
+_CLASS_WORDS = frozenset(("struct", "class", "union"))
+_REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
+
+
+class _Scope(Enum):
+    NAMESPACE = "namespace"
+    CLASS = "class"
+
+
+@dataclass
+class _Open:
+    """A namespace or class whose closing brace is awaited; `head` is what stood before its opening brace."""
+
+    scope: _Scope
+    head: list[CppToken]
+
+
+def find_device_state(cpp: CppText) -> None:
+    """Report every variable that keeps its value from one call to the next."""
+    _Walker(cpp).walk()
+
+
+class _Walker:
+    def __init__(self, cpp: CppText) -> None:
+        self.cpp = cpp
+        self.tokens = cpp.code
+        self.open = [_Open(_Scope.NAMESPACE, [])]
+        self.head: list[CppToken] = []  # of the declaration being read
+
+    def walk(self) -> None:
+        position = 0
+        while position < len(self.tokens):
+            token = self.tokens[position]
+            text = token.text
+            if token.kind != "punct" or text not in "(){}[];:":
+                self.head.append(token)
+            elif text in ("(", "["):
+                end = self._matching(position)
+                self.head.extend(self.tokens[position : end + 1])
+                position = end
+            elif text == "{":
+                position = self._brace(position)
+            elif text == "}":
+                self._close(token)
+            elif text == ";":
+                self._judge(self.head)
+                self.head = []
+            elif text == ":" and self.head and self.head[-1].text in ("public", "private", "protected"):
+                self.head = []
+            else:
+                self.head.append(token)
+            position += 1
+
+    def _matching(self, position: int) -> int:
+        """Where the bracket at a position closes, or the last token."""
+        awaited = [_OPENERS[self.tokens[position].text]]
+        for index in range(position + 1, len(self.tokens)):
+            kind, text, _ = self.tokens[index]
+            if kind != "punct":
+                continue
+            if text in _OPENERS:
+                awaited.append(_OPENERS[text])
+            elif text in _CLOSERS:
+                if text == awaited[-1]:
+                    awaited.pop()
+                if not awaited:
+                    return index
+        return len(self.tokens) - 1
+
+    def _brace(self, position: int) -> int:
+        """Enter a namespace or class, or pass over a function, an enum or an initialiser; the last token passed."""
+        head = _without_template(self.head)
+        words = [token.text for token in head if token.is_identifier]
+        linkage = len(head) == 2 and head[0].text == "extern" and head[1].kind == "string"
+        if "namespace" in words[:2] or linkage or not head:
+            self.open.append(_Open(_Scope.NAMESPACE, []))
+            self.head = []
+            return position
+        end = self._matching(position)
+        if "enum" in words[:2]:
+            self.head = _after_body(head, self.tokens[end])
+            return end
+        if _is_function(head):
+            self._function(position, end)
+            self.head = []
+            return end
+        if _CLASS_WORDS & set(words) and not any(token.text == "=" for token in head):
+            self.open.append(_Open(_Scope.CLASS, head))
+            self.head = []
+            return position
+        self.head.append(CppToken("punct", "{", self.tokens[position].start))
+        return end
+
+    def _close(self, brace: CppToken) -> None:
+        if len(self.open) == 1:
+            self.head = []
+            return
+        closed = self.open.pop()
+        self.head = [] if closed.scope is _Scope.NAMESPACE else _after_body(closed.head, brace)
+
+    def _function(self, start: int, end: int) -> None:
+        for index in range(start, end):
+            token = self.tokens[index]
+            if token.text == "static" and token.is_identifier:
+                statement = self._statement(index, end)
+                if not _is_function(statement) and not _is_constant(statement):
+                    self._report(statement, "the static variable")
+
+    def _statement(self, start: int, end: int) -> list[CppToken]:
+        """From a token to the end of its declaration or the brace that opens its body."""
+        statement: list[CppToken] = []
+        position = start
+        while position < end and self.tokens[position].text not in (";", "{", "}"):
+            stop = self._matching(position) if self.tokens[position].text in ("(", "[") else position
+            statement.extend(self.tokens[position : stop + 1])
+            position = stop + 1
+        return statement
+
+    def _judge(self, head: Sequence[CppToken]) -> None:
+        tokens = _without_template(head)
+        if not tokens or tokens[0].text in _NO_VARIABLE or _is_function(tokens) or _is_constant(tokens):
+            return
+        in_class = self.open[-1].scope is _Scope.CLASS
+        if in_class and all(token.text != "static" for token in tokens):
+            return
+        if not _declares_type_only(tokens):
+            self._report(tokens, "the static member" if in_class else "the global variable")
+
+    def _report(self, tokens: Sequence[CppToken], what: str) -> None:
+        name = _declared_name(tokens)
+        self.cpp.report(Code.DEVICE_STATE, name, f"{what} `{name.text}` outlives the call", _REMEDY)
+
+
+def _without_template(head: Sequence[CppToken]) -> list[CppToken]:
+    """A declaration without its `template <...>` parts and without specifiers that take arguments."""
+    tokens = list(head)
+    while tokens and tokens[0].text == "template" and len(tokens) > 1 and tokens[1].text == "<":
+        tokens = tokens[_after_angles(tokens, 1) :]
+    return _without_arguments(tokens)
+
+
+def _after_angles(tokens: Sequence[CppToken], start: int) -> int:
+    depth = brackets = 0
+    for index in range(start, len(tokens)):
+        text = tokens[index].text if tokens[index].kind == "punct" else ""
+        if text in ("(", "["):
+            brackets += 1
+        elif text in (")", "]"):
+            brackets -= 1
+        elif not brackets and text == "<":
+            depth += 1
+        elif not brackets and text == ">":
+            depth -= 1
+            if not depth:
+                return index + 1
+    return len(tokens)
+
+
+def _without_arguments(tokens: Sequence[CppToken]) -> list[CppToken]:
+    kept: list[CppToken] = []
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        following = tokens[position + 1].text if position + 1 < len(tokens) else ""
+        attribute = token.text == "[" and following == "["
+        if attribute or (token.text in _WITH_ARGUMENTS and following == "("):
+            position = _after_bracket(tokens, position if attribute else position + 1)
+        else:
+            kept.append(token)
+            position += 1
+    return kept
+
+
+def _after_bracket(tokens: Sequence[CppToken], position: int) -> int:
+    depth = 0
+    for index in range(position, len(tokens)):
+        if tokens[index].text in ("(", "["):
+            depth += 1
+        elif tokens[index].text in (")", "]"):
+            depth -= 1
+            if not depth:
+                return index + 1
+    return len(tokens)
+
+
+def _is_function(tokens: Sequence[CppToken]) -> bool:
+    """Whether an argument list follows a name before any initialiser."""
+    for index, token in enumerate(tokens):
+        if token.kind != "punct":
+            continue
+        if token.text == "=" and not (index and tokens[index - 1].text == "operator"):
+            return False
+        if token.text == "[" and not (index and tokens[index - 1].text == "operator"):
+            return False
+        if token.text == "(" and index:
+            inside = tokens[index + 1] if index + 1 < len(tokens) else token
+            pointer = inside.text in ("*", "&") and tokens[index - 1].text != "operator"
+            return not pointer and inside.kind not in ("number", "string", "char")
+    return False
+
+
+def _is_constant(tokens: Sequence[CppToken]) -> bool:
+    texts = [token.text for token in tokens]
+    if "constexpr" in texts or "__shared__" in texts:
+        return True
+    initialised = "=" in texts or "{" in texts
+    if "__constant__" in texts:
+        return initialised
+    if "const" not in texts or "mutable" in texts:
+        return False
+    declarator = texts[: texts.index("=")] if "=" in texts else texts
+    if "*" not in declarator:
+        return True
+    last_star = len(declarator) - 1 - declarator[::-1].index("*")
+    return "const" in declarator[last_star:]
+
+
+def _declared_name(tokens: Sequence[CppToken]) -> CppToken:
+    name = next((token for token in tokens if token.is_identifier), tokens[0])
+    for token in tokens:
+        if token.text in ("=", "[", "{", "(") and name.is_identifier and token.kind == "punct":
+            break
+        if token.is_identifier:
+            name = token
+    return name
+
+
+def _after_body(head: Sequence[CppToken], brace: CppToken) -> list[CppToken]:
+    """What counts of a class or enum when its body has closed: a variable may follow, as in `struct {...} x;`."""
+    kept = [token for token in head if token.text in ("const", "constexpr", "static", "typedef", "__shared__")]
+    return [*kept, CppToken("punct", "}", brace.start)]
+
+
+def _declares_type_only(tokens: Sequence[CppToken]) -> bool:
+    """`struct A;`, `template <> struct A<int>;`, or the `;` after a body."""
+    texts = [token.text for token in tokens]
+    if "}" in texts:
+        return not any(token.is_identifier for token in tokens[texts.index("}") :])
+    if texts[0] == "enum" and "=" not in texts:
+        return True
+    if texts[0] not in _CLASS_WORDS:
+        return not any(token.is_identifier for token in tokens)
+    depth, names = 0, 0
+    for index, token in enumerate(tokens):
+        depth += (token.text == "<") - (token.text == ">")
+        names += token.is_identifier and not depth and (not index or texts[index - 1] != "::")
+    return names <= 2

@@ -1,0 +1,243 @@
+"""Which file runs: an op as an ordered list of kernel files, and the first that takes a call.
+
+Selections are remembered by what decides them (shapes, strides, dtypes, alignment, deciding scalars), so a repeated
+call costs a lookup whatever else changes. Nothing is built here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from tilewright.kernel_file.calls import Arguments
+from tilewright.kernel_file.compiled_plan import compiled_plan
+from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
+from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
+from tilewright.kernel_file.search import ChoiceError
+from tilewright.kernel_file.syntax import KernelFile
+from tilewright.kernel_file.tuned import TunedChoices
+from tilewright.records import ConstantValue, GpuProfile
+
+MAX_CONSTANT_SETS = 16
+DEFAULT_CAPACITY = 1024
+MAX_REMEMBERED_FILES = 4096
+TENSOR_ALIGNMENT = 16
+
+LateValues = tuple[int | float | bool, ...]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The file that runs, what it does, and the late arguments of this very call."""
+
+    index: int
+    evaluation: Evaluation
+    late: LateValues
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one file does not take a call."""
+
+    file: str
+    problem: Problem
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.problem}"
+
+
+@dataclass(frozen=True)
+class NoneApplies:
+    """No file takes the call: one reason for each, in order."""
+
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.reasons))
+
+
+Selection = Selected | NoneApplies
+
+
+class ConstantSets:
+    """How many different sets of `const` values each file has been used with: every one is a build."""
+
+    def __init__(self, limit: int = MAX_CONSTANT_SETS) -> None:
+        self.limit = limit
+        self._lock = Lock()
+        self._sets: OrderedDict[str, set[tuple[tuple[str, ConstantValue], ...]]] = OrderedDict()
+
+    def admit(self, evaluation: Evaluation) -> bool:
+        """Whether this set is known or one of the first `limit` of its file; counts it if so."""
+        constants = evaluation.constant_set
+        with self._lock:
+            known = self._sets.setdefault(evaluation.file.identity, set())
+            self._sets.move_to_end(evaluation.file.identity)
+            if len(self._sets) > MAX_REMEMBERED_FILES:
+                self._sets.popitem(last=False)
+            if constants in known:
+                return True
+            if len(known) >= self.limit:
+                return False
+            known.add(constants)
+            return True
+
+
+# One count for the whole process, as the specification has it.
+PROCESS_CONSTANT_SETS = ConstantSets()
+
+
+class _Entry:
+    """A remembered selection and when it was last used; a hit takes no lock."""
+
+    __slots__ = ("selection", "used")
+
+    def __init__(self, selection: Selection, used: int) -> None:
+        self.selection = selection
+        self.used = used
+
+
+class Dispatcher:
+    """Selects among kernel files of one op. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        files: Sequence[KernelFile],
+        gpu: GpuProfile,
+        tuned: TunedChoices | None = None,
+        capacity: int = DEFAULT_CAPACITY,
+        constant_sets: ConstantSets = PROCESS_CONSTANT_SETS,
+    ) -> None:
+        if not files:
+            raise ValueError("an op has at least one kernel file; none was given")
+        op = files[0].plan.op
+        for file in files[1:]:
+            if op_signature(file) != op_signature(files[0]):
+                raise ValueError(
+                    f"{file.name} is not the op of {files[0].name}; the `op` lines of its files must agree"
+                )
+        self.files = tuple(files)
+        self.gpu = gpu
+        self.evaluations = 0  # how many files were evaluated so far
+        self._tuned = tuned or TunedChoices()
+        self._capacity = capacity
+        self._constant_sets = constant_sets
+        self._lock = Lock()
+        self._turns = itertools.count()
+        self._cache: dict[Hashable, _Entry] = {}
+        plans = [compiled_plan(file) for file in files]
+        #: Scalar parameters that decide something in some file; the others never need to be part of a key.
+        self.deciding: frozenset[str] = frozenset().union(*(plan.deciding for plan in plans))
+        self._tensor_names = tuple(p.name for p in op.parameters if p.scalar is None)
+        self._deciding_names = tuple(p.name for p in op.parameters if p.name in self.deciding)
+        late = [p for p in op.parameters if p.scalar is not None and p.name not in self.deciding]
+        self._late_optional = tuple(p.name for p in late if p.optional)
+        self._late_lists = tuple(p.name for p in late if p.is_list and p.length is None)
+
+    def key(self, arguments: Arguments) -> Hashable:
+        """What decides a selection; arguments must be complete and regular (`Signature.arguments`)."""
+        parts: list[Any] = []
+        for name in self._tensor_names:
+            spec: Any = arguments[name]
+            if spec is None:
+                parts.append(None)
+            else:
+                alignment = spec.alignment
+                parts += (spec.dtype, spec.shape, spec.stride, alignment if alignment < TENSOR_ALIGNMENT else None)
+        for name in self._deciding_names:
+            parts.append(arguments[name])
+        for name in self._late_optional:
+            parts.append(arguments[name] is None)
+        for name in self._late_lists:
+            parts.append(len(arguments[name] or ()))  # type: ignore[arg-type]
+        return tuple(parts)
+
+    def select(self, arguments: Arguments) -> Selection:
+        """The first file that takes the call; raises `KernelFileError` for an error in that file's steps."""
+        return self.select_by(self.key(arguments), arguments, lambda: arguments)
+
+    def select_by(self, key: Hashable, scalars: Mapping[str, Any], arguments: Callable[[], Arguments]) -> Selection:
+        """`select` with a key of the caller's own, for callers that can make one faster than a `TensorSpec`.
+
+        Two calls may share a key only where tensors' dtypes, shapes, strides and 16-byte alignment agree, the
+        `deciding` scalars are equal, and the others agree in presence and length. `arguments` is called on a miss.
+        """
+        entry = self._cache.get(key)
+        if entry is None:
+            return self._evaluate(key, arguments())
+        entry.used = next(self._turns)
+        known = entry.selection
+        if isinstance(known, NoneApplies) or known.evaluation.late.is_empty:
+            return known
+        try:
+            return Selected(known.index, known.evaluation, known.evaluation.late_values(scalars))
+        except DoesNotApply:
+            # Scalars of no other weight make a `let` fail: this call, and no other, goes elsewhere.
+            return self._evaluate(None, arguments())
+
+    def _evaluate(self, key: Hashable | None, arguments: Arguments) -> Selection:
+        reasons: list[Reason] = []
+        cacheable = key is not None
+        selection: Selection | None = None
+        for index, file in enumerate(self.files):
+            outcome = self._evaluate_file(file, arguments)
+            if isinstance(outcome, Refused):
+                cacheable = cacheable and not outcome.hangs_on_late
+                reasons.append(Reason(file.name, outcome.problem))
+                continue
+            if not self._constant_sets.admit(outcome):
+                cacheable = False  # another file's limit is not this call's property
+                reasons.append(Reason(file.name, _too_many_sets(file, self._constant_sets.limit)))
+                continue
+            selection = Selected(index, outcome, outcome.late_values(arguments))
+            break
+        if selection is None:
+            selection = NoneApplies(tuple(reasons))
+        if cacheable:
+            self._remember(key, selection)
+        return selection
+
+    def _evaluate_file(self, file: KernelFile, arguments: Arguments) -> Evaluation | Refused:
+        for choice in self._tuned.nearest(file, self.gpu.name, arguments):
+            try:
+                outcome = self._counted(file, arguments, choice)
+            except ChoiceError:
+                continue  # not a choice of the file as it is now
+            if isinstance(outcome, Evaluation):
+                return outcome
+        return self._counted(file, arguments, None)
+
+    def _counted(
+        self, file: KernelFile, arguments: Arguments, choice: Mapping[str, int | bool] | None
+    ) -> Evaluation | Refused:
+        self.evaluations += 1
+        return try_evaluate(file, arguments, self.gpu, choice)
+
+    def _remember(self, key: Hashable, selection: Selection) -> None:
+        with self._lock:
+            self._cache[key] = _Entry(selection, next(self._turns))
+            if len(self._cache) > self._capacity:
+                # Several at once, so that a full cache is not sorted at every call.
+                oldest = sorted(self._cache, key=lambda known: self._cache[known].used)
+                for old in oldest[: max(1, self._capacity // 8)]:
+                    del self._cache[old]
+
+
+def _too_many_sets(file: KernelFile, limit: int) -> Problem:
+    at = file.plan.op.at
+    found = f"{limit} different sets of `const` values were used in this process already"
+    remedy = "pass the value as an argument instead, or start a new process"
+    return Problem(Code.LIMIT, at.line, at.column, found, remedy)
+
+
+def op_signature(file: KernelFile) -> tuple[Any, ...]:
+    """An op without the places it is written at."""
+    op = file.plan.op
+    parameters = tuple(
+        (p.name, p.scalar, p.in_place, p.optional, p.is_list, p.length, p.has_default, p.default) for p in op.parameters
+    )
+    return op.name, parameters, op.results

@@ -1,0 +1,289 @@
+"""From the text of a kernel file to the tokens of its plan, one statement per directive.
+
+A plan line starts with `//!` and stands above the code. This module finds those lines, refuses what could hide
+plan text from a reader or a compiler, and splits them into tokens that remember their place. It knows brackets,
+because a directive continues while one is open, and nothing else of the grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilewright.kernel_file import words
+from tilewright.kernel_file.problems import Code, Mend, Problem
+from tilewright.kernel_file.syntax import Place
+
+
+class Token(NamedTuple):
+    kind: str  # "name", "int", "float", "op" or "end"
+    text: str
+    line: int
+    column: int  # 1-based
+
+    @property
+    def at(self) -> Place:
+        return Place(self.line, self.column, len(self.text))
+
+    @property
+    def end_column(self) -> int:
+        return self.column + len(self.text)
+
+    def __str__(self) -> str:
+        return "the end of the directive" if self.kind == "end" else f"`{self.text}`"
+
+
+@dataclass
+class Statement:
+    """The tokens of one directive, the "end" token last, and whether its text was readable at all."""
+
+    tokens: list[Token]
+    broken: bool = False  # a problem of it has been reported; reading it further would only add noise
+
+    @property
+    def word(self) -> Token:
+        return self.tokens[0]
+
+
+@dataclass
+class PlanText:
+    statements: list[Statement] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t]+)
+      | (?P<comment>\#.*)
+      | (?P<float>\d[\d_]*\.(?!\.)\d*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)
+      | (?P<int>\d[\d_]*)
+      | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
+      | (?P<op><<<|>>>|->|==|!=|<=|>=|&&|\|\||//|::|[-+*/%<>=(),.:\[\]|?!;])
+      | (?P<other>\*\*|.)
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_HEX = re.compile(r"0[xX][0-9A-Fa-f]+\Z")
+_SUFFIX = re.compile(r"(?:[uU]?[lL]{0,2}|[fF])\Z")
+_CLOSER = {"(": ")", "[": "]", "<<<": ">>>"}
+_CLOSERS = frozenset(_CLOSER.values())
+_NOT_PLAN_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
+
+
+def read_plan_text(text: str) -> PlanText:
+    """Every statement of the plan, and every problem with the lines themselves."""
+    return _PlanReader().read(text)
+
+
+def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -> list[Token]:
+    """The tokens of one line's text; what is no token goes to `problems`."""
+    tokens: list[Token] = []
+    for match in _TOKEN.finditer(body):
+        kind = match.lastgroup or "other"
+        if kind in ("space", "comment"):
+            continue
+        token = Token(kind, match.group(), line, first_column + match.start())
+        if kind == "other":
+            remedy = words.OPERATOR_SPELLINGS.get(
+                token.text, "delete it; a plan is written in names, numbers and + - * /"
+            )
+            problems.append(Problem(Code.SYNTAX, line, token.column, f"unexpected `{token.text}`", remedy))
+        elif (
+            kind == "name" and tokens and tokens[-1].kind in ("int", "float") and tokens[-1].end_column == token.column
+        ):
+            tokens[-1] = _number_with_letters(tokens[-1], token, problems)
+        else:
+            tokens.append(token)
+    return tokens
+
+
+def _number_with_letters(number: Token, letters: Token, problems: list[Problem]) -> Token:
+    """`0x40`, `1.0f`, `256u`: say what is meant, and go on with the plain number."""
+    whole = number.text + letters.text
+    plain = number.text
+    if _HEX.match(whole):
+        plain = str(int(whole, 16))
+    mend = None
+    if _HEX.match(whole) or _SUFFIX.match(letters.text):
+        mend = Mend(number.line, number.column, len(whole), plain)
+    remedy = f"write {plain}" if mend else "numbers are decimal; a name does not start with a digit"
+    problems.append(Problem(Code.SYNTAX, number.line, number.column, f"`{whole}` is no plan number", remedy, mend))
+    return number
+
+
+class _PlanReader:
+    """Walks the lines of a file up to its code and beyond, collecting statements and problems."""
+
+    def __init__(self) -> None:
+        self.result = PlanText()
+        self.open: list[Token] = []  # brackets of the unfinished statement
+        self.current: Statement | None = None
+        self.code_line = 0  # first line of code, once seen
+        self.in_comment = False
+        self.plan_lines = 0
+
+    def read(self, text: str) -> PlanText:
+        for number, line in enumerate(text.split("\n"), 1):
+            line = line.removesuffix("\r")
+            if self.in_comment or not line.lstrip().startswith("//!"):
+                # After the first line of code only misplaced plan lines matter.
+                if not self.code_line:
+                    self._between(number, line)
+            elif self.code_line:
+                self._misplaced(number, line)
+            else:
+                self._plan_line(number, line)
+        self._finish()
+        return self.result
+
+    def _problem(self, code: Code, line: int, column: int, found: str, remedy: str, mend: Mend | None = None) -> None:
+        self.result.problems.append(Problem(code, line, column, found, remedy, mend))
+
+    def _misplaced(self, number: int, line: str) -> None:
+        self._problem(
+            Code.PLAN_AFTER_CODE,
+            number,
+            line.index("//!") + 1,
+            "a //! line below the first line of code",
+            f"move it above line {self.code_line}; the whole plan stands before the code",
+        )
+
+    def _between(self, number: int, line: str) -> None:
+        """A line that is no plan line: blank, a comment, or the first line of code."""
+        position = 0
+        while True:
+            if self.in_comment:
+                if line[position:].lstrip().startswith("//!"):
+                    column = line.index("//!", position) + 1
+                    self._problem(
+                        Code.SYNTAX, number, column, "a //! line inside a block comment", "move it out of /* */"
+                    )
+                end = line.find("*/", position)
+                if end < 0:
+                    return
+                self.in_comment, position = False, end + 2
+            rest = line[position:].lstrip()
+            if rest.startswith("/*"):
+                self.in_comment, position = True, line.index("/*", position) + 2
+            elif rest.startswith("//!"):
+                column = line.index("//!", position) + 1
+                self._problem(Code.SYNTAX, number, column, "text before `//!`", "a plan line starts with //!")
+                return
+            else:
+                if rest and not rest.startswith("//"):
+                    self.code_line = number
+                return
+
+    def _plan_line(self, number: int, line: str) -> None:
+        self.plan_lines += 1
+        start = line.index("//!") + 3
+        body = line[start:]
+        before = len(self.result.problems)
+        if self.plan_lines == words.MAX_PLAN_LINES + 1:
+            limit = words.MAX_PLAN_LINES
+            self._problem(Code.LIMIT, number, 1, f"more than {limit} plan lines", "join or drop `let` lines")
+        if self.plan_lines > words.MAX_PLAN_LINES:
+            return
+        if len(line) > words.MAX_LINE_CHARACTERS:
+            found = f"a plan line of {len(line)} characters"
+            limit = words.MAX_LINE_CHARACTERS
+            self._problem(Code.LIMIT, number, limit + 1, found, f"at most {limit}; break it inside brackets")
+        body = self._refuse_hidden(number, start, body)
+        tokens: list[Token] = []
+        if len(self.result.problems) == before:
+            tokens = tokenize(body, number, start + 1, self.result.problems)
+        self._add(tokens, broken=len(self.result.problems) > before)
+
+    def _refuse_hidden(self, number: int, start: int, body: str) -> str:
+        """Refuse what would make a line differ for a reader and for a compiler; return the rest of it."""
+        strange = _NOT_PLAN_CHARACTER.search(body)
+        if strange:
+            found = f"character U+{ord(strange.group()):04X} in a plan line"
+            column = start + strange.start() + 1
+            self._problem(Code.SYNTAX, number, column, found, "plan lines are plain ASCII")
+        stripped = body.rstrip()
+        for ending in ("\\", "??/"):
+            if stripped.endswith(ending):
+                column = start + len(stripped) - len(ending) + 1
+                self._problem(
+                    Code.SYNTAX,
+                    number,
+                    column,
+                    f"a plan line ending in `{ending}`",
+                    f"delete the `{ending}`; a directive continues while a bracket is open",
+                    Mend(number, column, len(body) - len(stripped) + len(ending), ""),
+                )
+        return body
+
+    def _add(self, tokens: list[Token], broken: bool) -> None:
+        if self.current is not None and tokens and _starts_directive(tokens):
+            self._unclosed()
+        if self.current is None:
+            if not tokens and not broken:
+                return
+            if self._continues_broken(tokens):
+                return
+            self.current = Statement([])
+        self.current.tokens.extend(tokens)
+        self.current.broken |= broken
+        balanced = self._track_brackets(tokens)
+        if not self.open or not balanced or self.current.broken:
+            self._close()
+
+    def _continues_broken(self, tokens: list[Token]) -> bool:
+        """A line after an unreadable directive that starts with no directive word belongs to that directive."""
+        statements = self.result.statements
+        if not statements or not statements[-1].broken or not tokens:
+            return False
+        first = tokens[0].text
+        return first not in words.DIRECTIVES and not words.near_names(first, words.DIRECTIVES)
+
+    def _track_brackets(self, tokens: list[Token]) -> bool:
+        for token in tokens:
+            if token.kind != "op":
+                continue
+            if token.text in _CLOSER:
+                self.open.append(token)
+            elif token.text in _CLOSERS and (not self.open or _CLOSER[self.open.pop().text] != token.text):
+                return False
+        return True
+
+    def _unclosed(self) -> None:
+        assert self.current is not None
+        bracket = self.open[-1]
+        closer = _CLOSER[bracket.text]
+        self._problem(
+            Code.SYNTAX,
+            bracket.line,
+            bracket.column,
+            f"unclosed {bracket.text} from line {bracket.line}",
+            f"close it with `{closer}`",
+        )
+        self.current.broken = True
+        self._close()
+
+    def _close(self) -> None:
+        assert self.current is not None
+        tokens = self.current.tokens
+        if tokens and tokens[-1].text == ";":
+            tokens.pop()
+        if tokens:
+            last = tokens[-1]
+            tokens.append(Token("end", "", last.line, last.end_column))
+            self.result.statements.append(self.current)
+        self.current = None
+        self.open = []
+
+    def _finish(self) -> None:
+        if self.current is not None:
+            self._unclosed()
+
+
+def _starts_directive(tokens: list[Token]) -> bool:
+    """Whether a line begins a directive: no expression has a directive's word followed by a name or a bracket."""
+    if tokens[0].text not in words.DIRECTIVES or len(tokens) < 2:
+        return False
+    following = tokens[1]
+    if following.kind == "name":
+        return following.text not in ("if", "else", "and", "or", "in")
+    return following.text == "("

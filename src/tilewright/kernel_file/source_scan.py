@@ -1,0 +1,390 @@
+"""The rules for the C++ text of a kernel file: which headers, no host code, no state, no heap, prints or clocks.
+
+Judges tokens, not meaning: plain text is refused plainly, and what macros hide is refused later, when the build
+shows it. Everything it knows of the code that the plan's rules need comes back as `CodeFacts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tilewright.kernel_file import words
+from tilewright.kernel_file.check import CodeFacts
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, string_content, tokenize_cpp
+from tilewright.kernel_file.device_state import find_device_state
+from tilewright.kernel_file.problems import Code, Mend, Problem
+
+ALLOWED_HEADERS = (
+    "cuda_fp16.h",
+    "cuda_bf16.h",
+    "cuda_fp8.h",
+    "mma.h",
+    "cuda_pipeline.h",
+    "cooperative_groups.h",
+)
+ALLOWED_FOLDERS = ("cooperative_groups/", "cuda/", "cub/block/", "cub/warp/", "cute/", "cutlass/")
+# What these give is in the prelude already, so the line can simply go.
+_NEEDLESS_HEADERS = frozenset(
+    (
+        "cuda.h",
+        "cuda_runtime.h",
+        "cuda_runtime_api.h",
+        "device_launch_parameters.h",
+        "device_functions.h",
+        "vector_types.h",
+        "stdint.h",
+        "cstdint",
+        "stddef.h",
+        "cstddef",
+        "math.h",
+        "cmath",
+        "float.h",
+        "cfloat",
+        "limits.h",
+        "climits",
+    )
+)
+_CLOCK_HEADERS = ("cuda/std/chrono", "cuda/std/ctime")
+_HEADER_NAME = re.compile(r"<([A-Za-z0-9_+.-]+(?:/[A-Za-z0-9_+.-]+)*)>\Z")
+_DIRECTIVES = frozenset(
+    ("", "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
+) | frozenset(("error", "warning", "pragma", "include"))
+_CONDITIONS = frozenset(("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef"))
+_PRAGMA = re.compile(
+    r"(?:unroll|nounroll|once|pack|nv_diag\w*|diag_\w+|nv_exec_check_disable|hd_warning_disable|GCC +diagnostic"
+    r"|GCC +unroll|clang +diagnostic|clang +loop)\b"
+)
+
+_HEAP_AND_PRINT = frozenset(
+    (
+        "malloc",
+        "calloc",
+        "realloc",
+        "printf",
+        "vprintf",
+        "fprintf",
+        "putchar",
+        "__assertfail",
+        "__nv_aligned_device_malloc",
+    )
+)
+_CLOCKS = re.compile(
+    r"(?:clock64|clock_gettime|__?clock(?:64|hi)?|__nv_clock\w*|__?globaltimer\w*|globaltimer\w*|chrono"
+    r"|__nvvm_read_ptx_sreg_(?:clock|globaltimer)\w*|__DATE__|__TIME__|__TIMESTAMP__)\Z"
+)
+_CALLED_ONLY = {  # everyday words: refused as calls, free as names
+    "free": (Code.DEVICE_CALL, "use registers, __shared__ or a //! scratch buffer"),
+    "puts": (Code.DEVICE_CALL, "print nothing; results go to the outputs"),
+    "clock": (Code.DEVICE_CALL, "a kernel reads no clock"),
+    "main": (Code.HOST_CODE, "delete it; the plan launches the kernels"),
+    "system": (Code.HOST_CODE, "delete it; there is no host code"),
+    "getenv": (Code.HOST_CODE, "delete it; there is no host code"),
+    "fopen": (Code.HOST_CODE, "delete it; there is no host code"),
+}
+_DEVICE_LAUNCH = re.compile(r"cuda(?:LaunchDevice|GetParameterBuffer|LaunchKernel|LaunchCooperative|GraphLaunch)\w*\Z")
+_RUNTIME_API = re.compile(r"cuda[A-Z]\w*\Z")
+_DEVICE_RUNTIME_API = frozenset(
+    (
+        "cudaGridDependencySynchronize",
+        "cudaTriggerProgrammaticLaunchCompletion",
+        "cudaRoundMode",
+        "cudaRoundNearest",
+        "cudaRoundZero",
+        "cudaRoundPosInf",
+        "cudaRoundMinInf",
+    )
+)
+_DRIVER_API = re.compile(r"cu(?:[A-Z][a-z]\w*|blas\w*|dnn\w*|fft\w*|sparse\w*|solver\w*|rand\w*)\Z")
+_HOST_NAMESPACES = frozenset(("torch", "at", "c10", "pybind11", "thrust"))
+_HOST_STD = frozenset(
+    ("thread", "jthread", "async", "mutex", "cout", "cerr", "ifstream", "ofstream", "fstream", "filesystem", "vector")
+) | frozenset(("string", "map", "unordered_map", "system", "getenv", "printf"))
+_HOST_MACROS = frozenset(
+    ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
+)
+_HAS_FILE = frozenset(("__has_include", "__has_include_next", "__has_embed"))
+_ASM_WORDS = frozenset(("asm", "__asm__", "__asm"))
+_ASM_CLOCK = re.compile(r"%(?:clock|globaltimer)\w*")
+_ASM_STATE = re.compile(r"(?<![\w.%])\.(?:global|visible|extern|weak|common|managed)\b")
+_ASM_FILE = re.compile(r"(?<![\w.%])\.(?:include|incbin)\b")
+_ASM_CALL = re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b")
+_NO_KERNEL_NAME = frozenset(
+    ("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__align__", "alignas", "__attribute__")
+) | frozenset(("decltype", "requires"))
+
+
+def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Problem]]:
+    """What the plan needs to know of the code, and every problem of the code; `constants` are tune and const names."""
+    cpp = tokenize_cpp(text)
+    known = frozenset(constants)
+    pastes = any(token.text == "##" for directive in cpp.directives for token in directive)
+    bodies: list[CppToken] = []
+    for directive in cpp.directives:
+        _directive(cpp, directive, known)
+        if len(directive) > 3 and directive[1].text == "define":
+            bodies.extend(directive[3:])
+            bodies.append(CppToken("punct", ";", directive[-1].start))
+    _tokens(cpp, cpp.code)
+    _tokens(cpp, bodies)
+    find_device_state(cpp)
+    identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
+    return CodeFacts(identifiers, _kernel_names(cpp.code), pastes), cpp.problems
+
+
+# -- preprocessor lines --
+
+
+def _directive(cpp: CppText, directive: Sequence[CppToken], constants: frozenset[str]) -> None:
+    word = directive[1].text if len(directive) > 1 else ""
+    rest = directive[2:]
+    if word not in _DIRECTIVES:
+        remedy = "a kernel file may define, test, include an allowed header, and give pragmas; delete the line"
+        cpp.report(Code.INCLUDE, directive[0], f"the preprocessor line `#{word}`", remedy)
+    elif word == "include":
+        _include(cpp, directive, rest)
+    elif word == "pragma":
+        _pragma(cpp, directive[0], " ".join(token.text for token in rest))
+    elif word in ("define", "undef") and rest and rest[0].text in constants:
+        remedy = f"delete the line; {rest[0].text} is a C++ constexpr already"
+        cpp.report(Code.CONST, rest[0], f"`#{word}` of the plan's constant {rest[0].text}", remedy)
+    elif word in _CONDITIONS:
+        for token in rest:
+            if token.text in constants:
+                found = f"the plan's constant {token.text} in `#{word}`"
+                cpp.report(Code.CONST, token, found, "it is no macro; use `if constexpr`")
+    for token in rest:
+        if token.text in _HAS_FILE:
+            cpp.report(Code.INCLUDE, token, f"`{token.text}`", "delete the test; the allowed headers are always there")
+
+
+def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToken]) -> None:
+    allowed = f"allowed: {words.quoted(f'<{name}>' for name in ALLOWED_HEADERS)}"
+    allowed += f" and headers below {words.quoted(ALLOWED_FOLDERS)}"
+    if not rest:
+        cpp.report(Code.INCLUDE, directive[0], "an include without a header", allowed)
+        return
+    first, last = cpp.original(rest[0].start), cpp.original(rest[-1].start) + len(rest[-1].text)
+    written = cpp.text[first:last]
+    match = _HEADER_NAME.match(written)
+    if match is None or any(part.startswith(".") for part in match.group(1).split("/")):
+        cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write the header's name in < >; {allowed}")
+        return
+    name = match.group(1)
+    if name in _CLOCK_HEADERS:
+        cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", "a kernel reads no clock; delete the line")
+    elif name not in ALLOWED_HEADERS and not name.startswith(ALLOWED_FOLDERS):
+        mend = None
+        remedy = allowed
+        if name in _NEEDLESS_HEADERS:
+            line, column = cpp.place(directive[0].start)
+            start = cpp.original(directive[0].start)
+            remedy = "delete the line; what it declares is there already"
+            if "\n" not in cpp.text[start:last]:
+                mend = Mend(line, column, last - start, "")
+        cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy, mend)
+
+
+def _pragma(cpp: CppText, at: CppToken, text: str) -> None:
+    if not _PRAGMA.match(text):
+        remedy = "allowed: unroll, nounroll, once, pack, nv_diag_...; delete the line"
+        cpp.report(Code.INCLUDE, at, f"the pragma `{text[:40]}`", remedy)
+
+
+# -- words of the code --
+
+
+def _tokens(cpp: CppText, tokens: Sequence[CppToken]) -> None:
+    for index, token in enumerate(tokens):
+        kind, text, _ = token
+        if kind == "ident":
+            _word(cpp, tokens, index, token, text)
+        elif text == "<<<" and kind == "punct":
+            cpp.report(
+                Code.HOST_CODE, token, "a kernel launch in the code", "launches are //! launch lines of the plan"
+            )
+
+
+def _word(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken, text: str) -> None:
+    check = _WORDS.get(text)
+    if check is None:
+        if text[:2] == "cu":
+            _api(cpp, tokens, index, token)
+        elif _may_be_clock(text) and _CLOCKS.match(text) and not _is_member(tokens, index):
+            cpp.report(Code.DEVICE_CALL, token, f"the clock `{text}`", "a kernel reads no clock; delete it")
+        return
+    check(cpp, tokens, index)
+
+
+def _may_be_clock(text: str) -> bool:
+    """A cheap look before the pattern: most words of a file are no clocks."""
+    return "clock" in text or "timer" in text or "chrono" in text or text.startswith(("__DATE", "__TIME"))
+
+
+def _is_member(tokens: Sequence[CppToken], index: int) -> bool:
+    return index > 0 and tokens[index - 1].text in (".", "->")
+
+
+def _following(tokens: Sequence[CppToken], index: int) -> str:
+    return tokens[index + 1].text if index + 1 < len(tokens) else ""
+
+
+def _preceding(tokens: Sequence[CppToken], index: int) -> str:
+    return tokens[index - 1].text if index else ""
+
+
+def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) -> None:
+    text = token.text
+    if _DEVICE_LAUNCH.match(text):
+        cpp.report(Code.DEVICE_CALL, token, f"the launch `{text}`", "launches are //! launch lines of the plan")
+    elif _RUNTIME_API.match(text):
+        if text not in _DEVICE_RUNTIME_API:
+            cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", "delete it; the runner owns memory and streams")
+    elif _DRIVER_API.match(text) and _following(tokens, index) == "(" and not _is_member(tokens, index):
+        remedy = "delete it; a TMA descriptor is a //! map line, a vendor call a //! library line"
+        cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", remedy)
+
+
+def _heap_or_print(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    if _is_member(tokens, index):
+        return
+    remedy = "use registers, __shared__ or a //! scratch buffer"
+    if "print" in token.text or "put" in token.text or "assert" in token.text:
+        remedy = "print nothing; results go to the outputs"
+    cpp.report(Code.DEVICE_CALL, token, f"`{token.text}`", remedy)
+
+
+def _called_only(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    if _following(tokens, index) == "(" and not _is_member(tokens, index):
+        code, remedy = _CALLED_ONLY[token.text]
+        cpp.report(code, token, f"`{token.text}(`", remedy)
+
+
+def _new_or_delete(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    if token.text == "delete" and _preceding(tokens, index) == "=":
+        return
+    remedy = "there is no heap; use registers, __shared__ or a //! scratch buffer"
+    cpp.report(Code.DEVICE_CALL, token, f"`{token.text}`", remedy)
+
+
+def _host_namespace(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    if _following(tokens, index) == "::" and _preceding(tokens, index) not in ("::", ".", "->"):
+        cpp.report(Code.HOST_CODE, token, f"`{token.text}::`", "delete it; the file holds device code only")
+
+
+def _std(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    if _following(tokens, index) != "::" or index + 2 >= len(tokens) or _preceding(tokens, index) == "::":
+        return
+    name = tokens[index + 2]
+    if name.text in _HOST_STD:
+        cpp.report(Code.HOST_CODE, tokens[index], f"`std::{name.text}`", "delete it; the file holds device code only")
+
+
+def _host_macro(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    cpp.report(Code.HOST_CODE, token, f"`{token.text}`", "delete it; the file holds device code only")
+
+
+def _host_attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    """`__host__` is fine beside `__device__` in one declaration."""
+    for step in (-1, 1):
+        position = index + step
+        while 0 <= position < len(tokens) and tokens[position].is_identifier and abs(position - index) < 8:
+            if tokens[position].text == "__device__":
+                return
+            position += step
+    remedy = "write __device__, or __host__ __device__; there is no host code"
+    cpp.report(Code.HOST_CODE, tokens[index], "`__host__` without `__device__`", remedy)
+
+
+def _managed(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    cpp.report(Code.DEVICE_STATE, token, f"`{token.text}`", "memory across blocks is a //! scratch buffer")
+
+
+def _has_file(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    token = tokens[index]
+    cpp.report(Code.INCLUDE, token, f"`{token.text}`", "delete it; the allowed headers are always there")
+
+
+def _pragma_operator(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    literal = tokens[index + 2] if index + 2 < len(tokens) else None
+    if literal is None or literal.kind != "string":
+        remedy = 'write it out: _Pragma("unroll")'
+        cpp.report(Code.INCLUDE, tokens[index], f"`{tokens[index].text}` of something not written out", remedy)
+    else:
+        _pragma(cpp, tokens[index], string_content(literal))
+
+
+def _attribute(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    for token in tokens[index + 1 : index + 6]:
+        if token.text in ("constructor", "destructor", "__constructor__", "__destructor__"):
+            cpp.report(Code.HOST_CODE, token, f"the attribute `{token.text}`", "delete it; there is no host code")
+
+
+def _import(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    if _preceding(tokens, index) in ("", ";", "}", "export") and _following(tokens, index) not in ("(", "=", ";", ","):
+        cpp.report(Code.INCLUDE, tokens[index], "a module import", "include allowed headers instead")
+
+
+def _assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    position = index + 1
+    while position < len(tokens) and tokens[position].text in ("volatile", "__volatile__", "goto", "inline"):
+        position += 1
+    if position >= len(tokens) or tokens[position].text != "(":
+        return
+    template, first = "", None
+    for token in tokens[position + 1 :]:
+        if token.text in (":", "::", ")", ";"):
+            break
+        if token.kind == "string":
+            first = first or token
+            template += string_content(token)
+    if first is None:
+        return
+    rules = (
+        (_ASM_CLOCK, Code.DEVICE_CALL, "a kernel reads no clock; delete it"),
+        (_ASM_CALL, Code.DEVICE_CALL, "nothing may be called from assembly; delete it"),
+        (_ASM_STATE, Code.DEVICE_STATE, "declare no memory in assembly; use a //! scratch buffer"),
+        (_ASM_FILE, Code.INCLUDE, "assembly may read no files; delete it"),
+    )
+    for pattern, code, remedy in rules:
+        match = pattern.search(template)
+        if match:
+            cpp.report(code, first, f"`{match.group()}` in assembly", remedy)
+
+
+_WORDS = {
+    **dict.fromkeys(_HEAP_AND_PRINT, _heap_or_print),
+    **dict.fromkeys(_CALLED_ONLY, _called_only),
+    **dict.fromkeys(("new", "delete"), _new_or_delete),
+    **dict.fromkeys(_HOST_NAMESPACES, _host_namespace),
+    **dict.fromkeys(_HOST_MACROS, _host_macro),
+    **dict.fromkeys(("__managed__", "thread_local", "_Thread_local"), _managed),
+    **dict.fromkeys(_HAS_FILE, _has_file),
+    **dict.fromkeys(_ASM_WORDS, _assembly),
+    **dict.fromkeys(("__attribute__", "__attribute"), _attribute),
+    **dict.fromkeys(("_Pragma", "__pragma"), _pragma_operator),
+    "std": _std,
+    "__host__": _host_attribute,
+    "import": _import,
+}
+
+
+def _kernel_names(tokens: Sequence[CppToken]) -> tuple[str, ...]:
+    names: list[str] = []
+    for index, token in enumerate(tokens):
+        if token.text != "__global__":
+            continue
+        for position in range(index + 1, min(index + 40, len(tokens) - 1)):
+            candidate = tokens[position]
+            if candidate.text in (";", "{"):
+                break
+            if candidate.is_identifier and tokens[position + 1].text == "(" and candidate.text not in _NO_KERNEL_NAME:
+                names.append(candidate.text)
+                break
+    return tuple(dict.fromkeys(names))

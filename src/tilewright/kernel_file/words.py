@@ -1,0 +1,195 @@
+"""The vocabulary of a launch plan: its words, its limits, and the mis-spellings whose meaning is certain.
+
+Only data and look-ups; the grammar is in `grammar` and `expressions`, the rules in `check`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tilewright.records import DType, ScalarType
+
+DIRECTIVES = (
+    "version",
+    "op",
+    "out",
+    "save",
+    "scratch",
+    "let",
+    "const",
+    "need",
+    "tune",
+    "accept",
+    "map",
+    "library",
+    "launch",
+)
+FUNCTIONS = (
+    "ceil_div",
+    "round_up",
+    "min",
+    "max",
+    "prod",
+    "len",
+    "log2",
+    "next_pow2",
+    "sqrt",
+    "sizeof",
+    "has",
+)
+DTYPES = {dtype.value: dtype for dtype in DType}
+SCALAR_TYPES = {scalar.value: scalar for scalar in ScalarType}
+TENSOR_ATTRIBUTES = ("shape", "stride", "dtype", "numel", "ndim", "itemsize")
+DEVICE_ATTRIBUTES = ("sms", "cc", "smem_block", "smem_sm", "l2")
+LAUNCH_ATTRIBUTES = ("cluster", "cooperative", "pdl", "when")
+MAP_OPTIONS = ("box", "shape", "stride", "step", "swizzle", "fill", "l2")
+ACCEPT_FLAGS = ("strided", "unaligned")
+OPERATOR_WORDS = ("if", "else", "and", "or", "not", "in")
+LITERAL_WORDS = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
+
+# Names a plan may not define. Directive words, `stride`, `counter` and the options of `tiled` are read only where
+# nothing else can stand, so a tensor may be called `out` and a parameter `stride`.
+_PLAN_WORDS = ("device", "dim3", "tiled", "zeroed")
+TAKEN = frozenset(
+    (*FUNCTIONS, *DTYPES, *SCALAR_TYPES, *LAUNCH_ATTRIBUTES, *OPERATOR_WORDS, *LITERAL_WORDS, *_PLAN_WORDS)
+)
+
+# Single-result functional operators; a `library` step may call nothing else.
+LIBRARY_FUNCTIONS = (
+    "aten.mm",
+    "aten.bmm",
+    "aten.mv",
+    "aten.matmul",
+    "aten.linear",
+    "aten.addmm",
+    "aten.addmv",
+    "aten.addbmm",
+    "aten.baddbmm",
+    "aten._scaled_mm",
+    "aten.convolution",
+    "aten.conv1d",
+    "aten.conv2d",
+    "aten.conv3d",
+    "aten.scaled_dot_product_attention",
+)
+
+MAX_PLAN_LINES = 100
+MAX_LINE_CHARACTERS = 1000
+MAX_NESTING = 20
+MAX_EXPRESSION_HEIGHT = 100  # of the tree, so that whoever walks an expression may recurse
+MAX_LAUNCHES = 32
+MAX_SCRATCH_BUFFERS = 16
+MAX_TUNE_COMBINATIONS = 4096
+MAX_INT = 2**63 - 1
+
+CONSTANT_NAME = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+# Upper-case names that the prelude or the compiler's own headers define as macros.
+MACRO_NAME = re.compile(
+    r"(?:INFINITY|NAN|NULL|EOF|CHAR_BIT|SIZE_MAX|FLT_\w+|DBL_\w+|M_\w+"
+    r"|(?:CHAR|SCHAR|UCHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG|U?INT(?:8|16|32|64|PTR|MAX))_(?:MAX|MIN))\Z"
+)
+
+# -- spellings of other languages whose meaning here is certain --
+
+DTYPE_SPELLINGS = {
+    "float64": "f64",
+    "double": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "half": "f16",
+    "fp64": "f64",
+    "fp32": "f32",
+    "fp16": "f16",
+    "bfloat16": "bf16",
+    "__half": "f16",
+    "__nv_bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "fp8e4m3": "f8e4m3",
+    "fp8e5m2": "f8e5m2",
+    "__nv_fp8_e4m3": "f8e4m3",
+    "__nv_fp8_e5m2": "f8e5m2",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "int64_t": "i64",
+    "int32_t": "i32",
+    "int16_t": "i16",
+    "int8_t": "i8",
+    "uint8_t": "u8",
+}
+TORCH_DTYPES = DTYPE_SPELLINGS | {"float": "f32", "int": "i32", "long": "i64", "short": "i16", "bool": "bool"}
+FUNCTION_SPELLINGS = {
+    "cdiv": "ceil_div",
+    "ceildiv": "ceil_div",
+    "ceilDiv": "ceil_div",
+    "div_up": "ceil_div",
+    "divup": "ceil_div",
+    "ceil_divide": "ceil_div",
+    "roundup": "round_up",
+    "align_up": "round_up",
+    "next_power_of_2": "next_pow2",
+    "next_power_of_two": "next_pow2",
+}
+# `x.numel()` and `x.strides`: attributes of torch and numpy, with or without empty brackets.
+ATTRIBUTE_SPELLINGS = {
+    "size": "shape",
+    "sizes": "shape",
+    "shape": "shape",
+    "strides": "stride",
+    "stride": "stride",
+    "numel": "numel",
+    "nelement": "numel",
+    "dim": "ndim",
+    "ndim": "ndim",
+    "ndimension": "ndim",
+    "rank": "ndim",
+    "element_size": "itemsize",
+    "itemsize": "itemsize",
+    "dtype": "dtype",
+    "scalar_type": "dtype",
+}
+OPERATOR_SPELLINGS = {
+    "**": "the plan has no power; multiply, or use next_pow2",
+    "<<": "the plan has no shifts; multiply by a power of two",
+    ">>": "the plan has no shifts; divide by a power of two",
+    "&": "write `and`",
+    "^": "the plan has no bit operations",
+    "~": "write `not`",
+    '"': "the plan has no strings",
+    "'": "the plan has no strings",
+    "{": "write `(` or `[`",
+    "}": "write `)` or `]`",
+    "@": "the plan has no decorators or matrix products",
+    "\\": "a directive continues on the next //! line while a bracket is open; delete the `\\`",
+}
+
+
+def within_one_edit(a: str, b: str) -> bool:
+    """Whether one insertion, deletion, replacement or swap of neighbours turns `a` into `b`."""
+    if a == b:
+        return True
+    if abs(len(a) - len(b)) > 1:
+        return False
+    start = 0
+    while start < min(len(a), len(b)) and a[start] == b[start]:
+        start += 1
+    rest_a, rest_b = a[start:], b[start:]
+    return (
+        rest_a[1:] == rest_b[1:]
+        or rest_a == rest_b[1:]
+        or rest_a[1:] == rest_b
+        or (rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:])
+    )
+
+
+def near_names(found: str, known: Iterable[str]) -> list[str]:
+    """The known names one edit away. Names of one or two letters are all near each other, so they have none."""
+    return sorted({name for name in known if min(len(name), len(found)) >= 3 and within_one_edit(found, name)})
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,54 @@
+"""Kernel files from disk: one file, an ordered list, or a folder; with the tuner's winners beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tilewright.kernel_file import KernelFile, TunedChoices, parse
+from tilewright.runtime.errors import LoadError
+
+Source = str | os.PathLike[str]
+
+
+def find_files(source: Source | Iterable[Source]) -> tuple[Path, ...]:
+    """The files an operation is made of, in order: as listed, or a folder's `*.cu` by name."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if not path.is_dir():
+            return (path,)
+        found = tuple(sorted(path.glob("*.cu")))
+        if not found:
+            raise LoadError(f"{path} has no *.cu file; name a kernel file or a folder of them")
+        return found
+    listed = tuple(Path(item) for item in source)
+    if not listed:
+        raise LoadError("no kernel file was named; give a path, a list of paths, or a folder")
+    return listed
+
+
+def read_files(paths: Sequence[Path], allow_library: bool) -> tuple[KernelFile, ...]:
+    """Parse every file; raises `LoadError` for what cannot be read and `KernelFileError` for what is wrong in one."""
+    return tuple(parse(_text(path), name=str(path), allow_library=allow_library) for path in paths)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise LoadError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise LoadError(f"{path} is a folder; load a folder by itself, or list its files") from None
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise LoadError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_tuned(paths: Sequence[Path]) -> TunedChoices:
+    """The recorded winners of all files together."""
+    tuned = TunedChoices()
+    for path in paths:
+        tuned = tuned.joined(TunedChoices.load(path))
+    return tuned

@@ -1,0 +1,104 @@
+"""An operation on one GPU: which file runs, its build, and the plan prepared for calls of one kind."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import toolchain
+from tilewright.devices.cuda.executor import CaptureRefused, Executor
+from tilewright.devices.cuda.prepared import Prepared
+from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices, bind
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Launch
+from tilewright.runtime.errors import BuildDuringCapture, BuildFailed
+
+MOST_PREPARED = 2048
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A plan that can run: what was chosen, what it is bound to, and the runner."""
+
+    selected: Selected
+    plan: BoundPlan
+    prepared: Prepared
+
+
+class Builds:
+    """Builds by request, kept for the life of an operation: a new shape of a known kernel costs no look at the disk."""
+
+    def __init__(self) -> None:
+        self._known: dict[BuildRequest, Build] = {}
+
+    def known(self, evaluation: Evaluation) -> Build | None:
+        return self._known.get(evaluation.build_request(evaluation.gpu.arch))
+
+    def build(self, evaluation: Evaluation) -> Build | None:
+        """The build, from memory, the cache or the compiler; None where nothing is launched."""
+        if not any(isinstance(step, Launch) for step in evaluation.steps):
+            return None
+        request = evaluation.build_request(evaluation.gpu.arch)
+        known = self._known.get(request)
+        if known is None:
+            outcome = toolchain.build(request, isolated=False)
+            if isinstance(outcome, BuildFailure):
+                raise BuildFailed(evaluation.file.name, outcome)
+            known = self._known[request] = outcome
+        return known
+
+
+class OnDevice:
+    """The files of one op on one GPU of this process."""
+
+    def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, executor: Executor, builds: Builds) -> None:
+        op = files[0].plan.op
+        self.executor = executor
+        self.dispatcher = Dispatcher(files, executor.profile, tuned)
+        self._builds = builds
+        self._inputs = tuple(p.name for p in op.parameters if p.scalar is None)
+        self._results = op.results
+        self._ready: OrderedDict[Hashable, tuple[BoundPlan, Prepared]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def ready(self, arguments: Mapping[str, Any]) -> Ready | NoneApplies:
+        """Choose, build, bind and load for these arguments, as far as that was not done before."""
+        selected = self.dispatcher.select(arguments)
+        if isinstance(selected, NoneApplies):
+            return selected
+        key = (self.dispatcher.key(arguments), selected.index, tuple(selected.evaluation.choice.items()))
+        with self._lock:  # one build of one thing, however many threads ask for it
+            known = self._ready.get(key)
+            if known is None:
+                known = self._ready[key] = self._make(selected.evaluation)
+            self._ready.move_to_end(key)
+            while len(self._ready) > MOST_PREPARED:
+                self._ready.popitem(last=False)
+        return Ready(selected, *known)
+
+    def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, Prepared]:
+        op = evaluation.file.plan.op.name
+        with self.executor.memory.here():
+            if self.executor.memory.is_capturing():
+                raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name))
+        build = self._builds.build(evaluation)
+        if build is None:
+            plan, cubin = BoundPlan(evaluation.buffers, evaluation.maps, _library_steps(evaluation)), b""
+        else:
+            plan, cubin = bind(evaluation, build, evaluation.gpu), build.cubin
+        try:
+            return plan, self.executor.prepare(cubin, plan, self._inputs, self._results)
+        except CaptureRefused as error:
+            raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name)) from error
+
+
+_CAPTURE = (
+    "{op}: {file} is not prepared for these shapes, and nothing is built or loaded while a CUDA graph is captured; "
+    "call {op}.prepare(...) or run it once with the same shapes before the capture"
+)
+
+
+def _library_steps(evaluation: Evaluation) -> tuple[Any, ...]:
+    return tuple(step for step in evaluation.steps if not isinstance(step, Launch))

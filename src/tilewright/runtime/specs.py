@@ -1,0 +1,80 @@
+"""Tensors as a launch plan knows them: from torch tensors, from specs, from text such as `4096x1024:bf16`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.kernel_file import CallError, Code, Op, Problem
+from tilewright.records import ScalarType, TensorSpec
+
+TENSOR_ALIGNMENT = 16
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """What a plan may know of a tensor. Alignment counts to 16 bytes; no rule asks for more."""
+    address = 0 if is_fake(tensor) else tensor.data_ptr()
+    alignment = (address | TENSOR_ALIGNMENT) & -(address | TENSOR_ALIGNMENT)
+    return TensorSpec(
+        DTYPE_OF_TORCH[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), alignment
+    )
+
+
+def unusable(tensor: torch.Tensor, name: str) -> Problem | None:
+    """Why no kernel file can take this tensor, whatever its needs: a reason like any other."""
+    if tensor.layout is not torch.strided:
+        return _reason(f"{name} is a {tensor.layout} tensor", f"pass {name}.to_dense()")
+    if tensor.dtype not in DTYPE_OF_TORCH:
+        known = " ".join(DTYPE_OF_TORCH.values())
+        return _reason(f"{name} has dtype {tensor.dtype}", f"kernel files take {known}")
+    if tensor.is_neg():
+        return _reason(f"{name} is a negated view", f"pass {name}.resolve_neg()")
+    return None
+
+
+def _reason(found: str, remedy: str) -> Problem:
+    return Problem(Code.DOES_NOT_APPLY, 0, 0, found, remedy)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape and no content: on the meta device, or made by torch's fake mode."""
+    if tensor.device.type == "meta":
+        return True
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode")
+
+
+def read_specs(op: Op, values: Sequence[Any]) -> dict[str, Any]:
+    """Arguments for the evaluator, tensors given as tensors, specs or text; scalars as they are."""
+    found: dict[str, Any] = {}
+    for parameter, value in zip(op.parameters, values, strict=True):
+        if parameter.scalar is None and value is not None:
+            found[parameter.name] = _read_spec(op.name, parameter.name, value)
+        else:
+            found[parameter.name] = value
+    return found
+
+
+def _read_spec(op: str, name: str, value: Any) -> TensorSpec:
+    if isinstance(value, TensorSpec):
+        return value
+    if isinstance(value, torch.Tensor):
+        problem = unusable(value, name)
+        if problem is not None:
+            raise CallError(f"{op}(): {problem.found}; {problem.remedy}")
+        return spec_of(value)
+    if isinstance(value, str):
+        try:
+            return TensorSpec.parse(value)
+        except ValueError as error:
+            raise CallError(f"{op}(): {name}: {error}") from None
+    raise CallError(
+        f"{op}(): {name} is a tensor; found {type(value).__name__}; "
+        "give a tensor, a TensorSpec or text like 4096x1024:bf16"
+    )
+
+
+# Stands for a number that decides nothing, when something is prepared or explained before the number is known.
+PLACEHOLDER: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1.0, ScalarType.BOOL: False}

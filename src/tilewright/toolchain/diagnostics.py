@@ -1,0 +1,230 @@
+"""The compiler's log as diagnostics at the kernel file's own lines.
+
+Messages inside headers move to the line of the file that brought them about, where the log says which; warnings inside
+headers are dropped. Nothing of the prelude, of the signature tables or of this machine's paths comes through.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from tilewright.records import BuildRequest, Diagnostic, Severity
+from tilewright.toolchain.kernel_names import describe_missing_kernel, line_of_constant, line_of_kernel
+from tilewright.toolchain.ptx_text import line_of_ptx_line
+from tilewright.toolchain.source import KERNEL_FILE_NAME, PRELUDE_NAME, SIGNATURE_NAME, TranslationUnit
+from tilewright.toolchain.toolkit import INSTALL_CUTE, Toolkit
+
+MAX_DIAGNOSTICS = 50
+MAX_NOTES = 16
+MAX_NOTE_CHARACTERS = 600
+
+_NAME_MAP = "__nv_name_map"
+_END = "end of source"
+_NAME_PRAGMA = "#pragma nv_mangled_name "
+_HEAD = re.compile(
+    r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?P<kind>catastrophic error|internal error|error|warning|remark|note)"
+    r"(?: #(?P<number>\d+)(?:-D)?)?: (?P<message>.*)$"
+)
+_AT_END = re.compile(r"^At end of source: error(?: #\d+(?:-D)?)?: (?P<message>.*)$")
+_CARET = re.compile(r"^\s*\^\s*$")
+_AT_LINE = re.compile(r"at line (\d+) of \"?([^\"\s]+)\"?")
+_PTXAS_AT = re.compile(r"^ptxas .*?, line (\d+); (error|warning|fatal)\s*: (.*)$")
+_PTXAS = re.compile(r"^ptxas (error|warning|fatal|info)\s*: (.*)$")
+_QUOTED = re.compile(r"'([^']+)'")
+_ADVICE_CODE = re.compile(r"\(C\d+\)")
+_NO_FILE = re.compile(r"cannot open source file \"(cute|cutlass)/")
+
+_SEVERITY = {"warning": Severity.WARNING, "remark": Severity.REMARK}
+
+
+@dataclass
+class _Message:
+    file: str
+    line: int
+    kind: str
+    text: str
+    body: list[str]
+
+    def split(self) -> tuple[list[str], str, int, list[str]]:
+        """Continuation of the message, the source line, the column, and what follows the caret."""
+        for index, line in enumerate(self.body):
+            if index and _CARET.match(line):
+                # The compiler indents both lines by two; tabs of the source stand in both.
+                return self.body[: index - 1], self.body[index - 1][2:], line.index("^") - 1, self.body[index + 1 :]
+        return self.body, "", 0, []
+
+
+def read_log(
+    log: str, ptx: str, request: BuildRequest, unit: TranslationUnit, toolkit: Toolkit
+) -> tuple[Diagnostic, ...]:
+    """Every message of a log that concerns the kernel file, in the log's order. Files are named by internal name."""
+    reader = _LogReader(ptx, request, unit, toolkit)
+    for message in _messages(log):
+        reader.add(message)
+    for line in log.splitlines():
+        reader.add_ptxas(line)
+    reader.finish()
+    return tuple(reader.found[:MAX_DIAGNOSTICS])
+
+
+def renamed(diagnostics: tuple[Diagnostic, ...], name: str) -> tuple[Diagnostic, ...]:
+    """The same diagnostics with the kernel file called `name`."""
+    return tuple(
+        replace(
+            diagnostic,
+            file=name if diagnostic.file == KERNEL_FILE_NAME else diagnostic.file,
+            notes=tuple(note.replace(KERNEL_FILE_NAME, name) for note in diagnostic.notes),
+        )
+        for diagnostic in diagnostics
+    )
+
+
+def _messages(log: str) -> list[_Message]:
+    messages: list[_Message] = []
+    open_message = False
+    for line in log.splitlines():
+        head = _HEAD.match(line)
+        at_end = _AT_END.match(line)
+        if head is not None:
+            messages.append(_Message(head["file"], int(head["line"]), head["kind"], head["message"].strip(), []))
+            open_message = True
+        elif at_end is not None:
+            messages.append(_Message(_END, 0, "error", at_end["message"].strip(), []))
+            open_message = True
+        elif not line.strip():
+            open_message = False
+        elif open_message and line.startswith(" "):
+            messages[-1].body.append(line)
+    return messages
+
+
+class _LogReader:
+    def __init__(self, ptx: str, request: BuildRequest, unit: TranslationUnit, toolkit: Toolkit) -> None:
+        self.found: list[Diagnostic] = []
+        self.ptx = ptx
+        self.request = request
+        self.unit = unit
+        self.toolkit = toolkit
+        self.source_lines = request.source.split("\n")
+        # Longest first: one include directory lies inside another.
+        self.prefixes = sorted((f"{directory}/" for directory in toolkit.search_path), key=len, reverse=True)
+        self.missing: set[str] = set()
+        self.after_the_file: list[str] = []  # errors in what follows the file
+        self.dropped = False  # whether the last message was, so that its notes are too
+
+    def add(self, message: _Message) -> None:
+        if message.kind == "note":
+            self._add_note(message)
+        elif message.file == _NAME_MAP:
+            self._add_missing_kernel(message)
+        elif message.file == PRELUDE_NAME:
+            self._add_constant(message)
+        elif message.file == SIGNATURE_NAME:
+            self.dropped = True
+            if message.kind not in _SEVERITY:
+                self.after_the_file.append(message.text)
+        elif message.file == _END:
+            self.dropped = False
+            self._add_at(self._last_line(), f"at the end of the file: {message.text}")
+        else:
+            self._add_message(message)
+
+    def finish(self) -> None:
+        """Errors behind the file matter only where nothing else explains them: its last declaration is unfinished."""
+        if self.after_the_file and not any(d.severity is Severity.ERROR for d in self.found):
+            expected = next((text for text in self.after_the_file if text.startswith("expected")), "")
+            text = "the last declaration of the file is not finished"
+            self._add_at(self._last_line(), f"{text}: {expected}" if expected else text)
+
+    def _add_message(self, message: _Message) -> None:
+        severity = _SEVERITY.get(message.kind, Severity.ERROR)
+        continuation, source_line, column, trailer = message.split()
+        notes = [line.strip() for line in trailer if line.strip() not in ("detected during:", "")]
+        file, line = message.file, message.line
+        if file != KERNEL_FILE_NAME:
+            if severity is not Severity.ERROR:
+                self.dropped = True
+                return
+            inside = f"in {self._clean(file)}({line}): {source_line.strip()}"
+            line_in_file = self._line_that_caused(trailer)
+            if line_in_file is None:
+                file = self._clean(file)
+            else:
+                file, line, column = KERNEL_FILE_NAME, line_in_file, 0
+                source_line = self._source_line(line)
+                notes.insert(0, inside)
+        text = " ".join([message.text, *(part.strip() for part in continuation)])
+        if _NO_FILE.search(text) and self.toolkit.cute_include is None:
+            notes.append(f"CuTe's headers were not found on this machine; run: {INSTALL_CUTE}")
+        self.dropped = False
+        self.found.append(Diagnostic(severity, file, line, column, self._clean(text), source_line, self._notes(notes)))
+
+    def _line_that_caused(self, trailer: list[str]) -> int | None:
+        for line in trailer:
+            for number, file in _AT_LINE.findall(line):
+                if file == KERNEL_FILE_NAME:
+                    return int(number)
+        return None
+
+    def _add_note(self, message: _Message) -> None:
+        if self.dropped or not self.found:
+            return
+        last = self.found[-1]
+        if len(last.notes) < MAX_NOTES and self.unit.namespace not in message.text:
+            note = self._clean(f"{message.file}({message.line}): {message.text}")[:MAX_NOTE_CHARACTERS]
+            self.found[-1] = replace(last, notes=(*last.notes, note))
+
+    def _add_missing_kernel(self, message: _Message) -> None:
+        self.dropped = True
+        _, source_line, _, _ = message.split()
+        kernel = source_line.removeprefix(_NAME_PRAGMA).strip()
+        if kernel in self.missing or not source_line.startswith(_NAME_PRAGMA):
+            return
+        self.missing.add(kernel)
+        self._add_at(line_of_kernel(self.request, kernel), describe_missing_kernel(self.request, kernel, message.text))
+
+    def _add_constant(self, message: _Message) -> None:
+        self.dropped = True
+        constant = dict(self.unit.constant_lines).get(message.line)
+        if constant is not None and message.kind not in _SEVERITY:
+            text = f"the constant {constant} cannot be defined: {message.text}; give it another name"
+            self._add_at(line_of_constant(self.request, constant), text)
+
+    def add_ptxas(self, line: str) -> None:
+        """Messages of the assembler: inline assembly it cannot read, limits passed, advice with a code."""
+        located = _PTXAS_AT.match(line)
+        if located is not None:
+            place = line_of_ptx_line(self.ptx, int(located[1]), KERNEL_FILE_NAME)
+            severity = Severity.WARNING if located[2] == "warning" else Severity.ERROR
+            self._add_at(place or 0, f"inline assembly: {located[3]}", severity)
+            return
+        plain = _PTXAS.match(line)
+        if plain is None or (plain[1] == "info" and not _ADVICE_CODE.search(plain[2])):
+            return
+        if plain[1] == "fatal" and any(d.severity is Severity.ERROR for d in self.found):
+            return  # only says that there were errors
+        severity = Severity.ERROR if plain[1] in ("error", "fatal") else Severity.WARNING
+        symbol = _QUOTED.search(plain[2])
+        self._add_at(line_of_kernel(self.request, symbol[1]) if symbol else 0, f"assembler: {plain[2]}", severity)
+
+    def _add_at(self, line: int, text: str, severity: Severity = Severity.ERROR) -> None:
+        self.found.append(Diagnostic(severity, KERNEL_FILE_NAME, line, 0, self._clean(text), self._source_line(line)))
+
+    def _last_line(self) -> int:
+        return max((n for n, line in enumerate(self.source_lines, start=1) if line.strip()), default=1)
+
+    def _source_line(self, line: int) -> str:
+        return self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
+
+    def _notes(self, notes: list[str]) -> tuple[str, ...]:
+        kept = [self._clean(note)[:MAX_NOTE_CHARACTERS] for note in notes if not self._is_ours(note)]
+        return tuple(kept[:MAX_NOTES])
+
+    def _is_ours(self, text: str) -> bool:
+        return self.unit.namespace in text or PRELUDE_NAME in text or SIGNATURE_NAME in text
+
+    def _clean(self, text: str) -> str:
+        for prefix in self.prefixes:
+            text = text.replace(prefix, "")
+        return text

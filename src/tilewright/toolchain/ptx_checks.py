@@ -1,0 +1,214 @@
+"""What a finished build may not contain: calls that nothing defines, writes to module globals, clock reads.
+
+Works on the PTX, so it sees through macros, templates and headers alike. Only what the launched kernels reach counts.
+Addresses of globals are followed through registers, without regard to order: an address used for anything but a load
+counts as a write. That refuses a few harmless programs, such as one that hands a table's address to a function that was
+not inlined; it lets no store through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilewright.records import FailureReason
+from tilewright.toolchain.ptx_text import Function, Module, Statement, identifiers
+
+# The assertion handler ends the kernel with an error, which is what a failed assertion should do.
+ALLOWED_EXTERNAL = frozenset({"__assertfail"})
+
+_WHY_EXTERNAL = {
+    "vprintf": "printf is not available in a kernel file",
+    "malloc": "memory is the plan's to give: declare a scratch buffer",
+    "free": "memory is the plan's to give: declare a scratch buffer",
+}
+_CLOCK = re.compile(r"%(?:clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?)\b")
+# Where libcu++ reads the clock while it waits: the clock, the polling loop, and then one of its own primitives.
+_WAIT_FILES = ("/cuda/std/__cuda/chrono.h", "/cuda/std/__thread/threading_support.h", ".h")
+_MAY_SEE_TIME = re.compile(
+    r"(?:wait|acquire)_(?:for|until)|poll_with_backoff|chrono|__cccl|##|%:|^[ \t]*#[ \t]*(?:line\b|\d)", re.MULTILINE
+)
+_GUARD = re.compile(r"^@!?%?[\w$]+\s*")
+_OPCODE = re.compile(r"[\w.:]+")
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+
+# Instructions whose address in brackets is only read. Anything else that takes a tainted address writes through it.
+_READS = ("ld.", "ldu.", "wmma.load.", "applypriority.")
+_COPIES = ("cp.async",)  # first bracket is the destination, the others are read
+# Instructions that may compute an address from an address; the destination is then one, too.
+_DATA = re.compile(
+    r"^(?:mov|add|sub|mul|mad|cvta|cvt|selp|and|or|xor|shl|shr|min|max|lop3|prmt|bfi|shf|not|neg|slct)\b"
+)
+_COMPARES = ("setp", "set.", "isspacep")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a build may not contain."""
+
+    reason: FailureReason
+    symbol: str
+    message: str
+    at: int  # index into the module's locations; -1 where unknown
+
+
+def check_module(module: Module, entries: Iterable[str], source: str) -> list[Finding]:
+    """Everything wrong with what the entries reach, external calls first. `source` is the kernel file's text."""
+    functions = _reachable(module, entries)
+    findings = [finding for function in functions for finding in _external_calls(module, function)]
+    findings += [finding for function in functions for finding in _clock_reads(module, function, source)]
+    findings += _global_writes(module, functions)
+    return findings
+
+
+# -- what the entries reach --
+
+
+def _reachable(module: Module, entries: Iterable[str]) -> list[Function]:
+    waiting = [name for name in entries if name in module.functions]
+    seen: dict[str, Function] = {}
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen[name] = module.functions[name]
+        for statement in seen[name].statements:
+            # A function whose address is taken may be called from anywhere, so a mention is a call.
+            waiting += [word for word in identifiers(statement.text) if word in module.functions and word not in seen]
+    return list(seen.values())
+
+
+def _external_calls(module: Module, function: Function) -> list[Finding]:
+    findings = []
+    for statement in function.statements:
+        if not module.external:
+            break
+        for name in identifiers(statement.text):
+            if name in module.external and name not in ALLOWED_EXTERNAL:
+                why = _WHY_EXTERNAL.get(name, "define it in the file, or call something that is")
+                text = f"the code calls {name}, which nothing here defines; {why}"
+                findings.append(Finding(FailureReason.EXTERNAL, name, text, statement.at))
+    return findings
+
+
+def _clock_reads(module: Module, function: Function, source: str) -> list[Finding]:
+    findings = []
+    for statement in function.statements:
+        found = _CLOCK.search(statement.text)
+        if found is not None and not _is_library_wait(module, statement, source):
+            text = f"the code reads the clock {found.group()}; a kernel's work may not depend on time: remove it"
+            findings.append(Finding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+    return findings
+
+
+def _is_library_wait(module: Module, statement: Statement, source: str) -> bool:
+    """Whether the clock is read by cuda::barrier and its kin, which back off longer the longer they have waited.
+
+    Their untimed waits tell the kernel nothing of the time. Files that could be asking for a timed wait, or that play
+    with names or line numbers, are not given the benefit of the doubt.
+    """
+    if _MAY_SEE_TIME.search(source):
+        return False
+    files = [file for file, _ in module.calls_behind(statement.at)]
+    return len(files) > 2 and all(file.endswith(end) for file, end in zip(files, _WAIT_FILES, strict=False))
+
+
+# -- writes to globals --
+
+
+def _global_writes(module: Module, functions: list[Function]) -> list[Finding]:
+    symbols = set(module.variables)
+    findings: dict[str, Finding] = {}
+    mentioned: set[str] = set()
+    for function in functions:
+        relevant = [s for s in function.statements if not symbols.isdisjoint(identifiers(s.text))]
+        if not relevant:
+            continue
+        for statement in relevant:
+            mentioned |= symbols.intersection(identifiers(statement.text))
+        for symbol, at in _written_in(function, symbols):
+            findings.setdefault(symbol, _write_finding(symbol, at))
+    # A global that holds another's address hands it to whoever loads it.
+    for holder in mentioned:
+        for symbol in identifiers(module.variables[holder].initialiser):
+            if symbol in symbols:
+                findings.setdefault(symbol, _write_finding(symbol, -1))
+    return list(findings.values())
+
+
+def _write_finding(symbol: str, at: int) -> Finding:
+    text = (
+        f"a launched kernel writes the module global {symbol}, or lets its address out; "
+        "nothing may survive a call: use a scratch buffer, or make a table that is only read `const`"
+    )
+    return Finding(FailureReason.DEVICE_STATE, symbol, text, at)
+
+
+def _written_in(function: Function, symbols: set[str]) -> list[tuple[str, int]]:
+    """The symbols whose address a function uses for anything but a load, with the place of the first such use."""
+    holds: dict[str, set[str]] = {}  # register -> symbols whose address it may hold
+    changed = True
+    while changed:
+        changed = False
+        for statement in function.statements:
+            changed |= _propagate(statement, symbols, holds)
+    written = []
+    for index, statement in enumerate(function.statements):
+        misused = _misused(statement, symbols, holds)
+        if misused and not _goes_to_assertion(function, index):
+            written += [(symbol, statement.at) for symbol in misused]
+    return written
+
+
+def _split(statement: Statement) -> tuple[str, str]:
+    """Opcode and operands of an instruction, without its guard."""
+    text = _GUARD.sub("", statement.text)
+    found = _OPCODE.match(text)
+    return (found.group(), text[found.end() :]) if found else ("", text)
+
+
+def _addresses(text: str, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    for word in identifiers(text):
+        if word in symbols:
+            found.add(word)
+        found |= holds.get(word, set())
+    return found
+
+
+def _propagate(statement: Statement, symbols: set[str], holds: dict[str, set[str]]) -> bool:
+    opcode, operands = _split(statement)
+    if not _DATA.match(opcode):
+        return False
+    destination, _, sources = operands.partition(",")
+    if "{" in destination:  # mov.b64 {%r1, %r2}, %rd1
+        destination, _, sources = operands.partition("}")
+    found = _addresses(sources, symbols, holds)
+    changed = False
+    for register in identifiers(destination):
+        if found - holds.setdefault(register, set()):
+            holds[register] |= found
+            changed = True
+    return changed
+
+
+def _misused(statement: Statement, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
+    opcode, operands = _split(statement)
+    if opcode.startswith((".", *_READS, *_COMPARES)) or _DATA.match(opcode) or "prefetch" in opcode:
+        return set()
+    if opcode.startswith(_COPIES):
+        brackets = _BRACKET.findall(operands)
+        return _addresses(brackets[0] if brackets else operands, symbols, holds)
+    return _addresses(operands, symbols, holds)
+
+
+def _goes_to_assertion(function: Function, index: int) -> bool:
+    """Whether a statement passes its value to the assertion handler: the strings of an assertion are globals."""
+    if not function.statements[index].text.startswith("st.param"):
+        return False
+    for statement in function.statements[index + 1 :]:
+        opcode, operands = _split(statement)
+        if opcode.startswith("call"):
+            return not ALLOWED_EXTERNAL.isdisjoint(identifiers(operands))
+    return False

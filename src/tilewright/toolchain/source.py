@@ -1,0 +1,181 @@
+"""Assembles the translation unit around a kernel file's text, and the options it is compiled with.
+
+In front: the prelude the kernel file is promised, then its constants. Behind: one table per launched kernel with the
+types of its parameters (see `signature`). The file itself stands between two `#line` directives, so that every
+message and every line of debug information speaks of the file's own lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+
+from tilewright.records import BuildRequest, ConstantValue, DType
+from tilewright.toolchain.signature import TABLE_TYPES, table_definition
+from tilewright.toolchain.toolkit import Toolkit
+
+# Absolute, because the compiler would put the working directory in front of a relative name and the same source would
+# give different bytes in different places; and in a folder that does not exist, because that folder is searched for
+# quoted includes.
+KERNEL_FILE_NAME = "/tilewright/kernel.cu"
+PRELUDE_NAME = "/tilewright/prelude"
+SIGNATURE_NAME = "/tilewright/signature"
+
+_HEADERS = {
+    DType.F16: "cuda_fp16.h",
+    DType.BF16: "cuda_bf16.h",
+    DType.F8E4M3: "cuda_fp8.h",
+    DType.F8E5M2: "cuda_fp8.h",
+}
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
+# With no others the compiler may leave out its runtime-API and texture declarations: a fifth of a plain build.
+_LIGHT_INCLUDES = frozenset({"cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h"})
+
+# The macros and types a kernel file is promised without an include. Repeated typedefs to the same type are legal, so
+# headers that bring their own agree with these. cuda.h cannot be read by NVRTC (it wants host headers); its guard is
+# defined so that a header which asks for it still gets CUtensorMap, from here.
+_PRELUDE = """\
+typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;
+typedef long long intptr_t; typedef unsigned long long uintptr_t; typedef decltype((char*)0 - (char*)0) ptrdiff_t;
+#ifndef INFINITY
+#define INFINITY __builtin_bit_cast(float, 0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __builtin_bit_cast(float, 0x7fffffff)
+#endif
+#define __cuda_cuda_h__
+typedef struct CUtensorMap_st { alignas(128) unsigned long long opaque[16]; } CUtensorMap;
+struct __half; struct __half2; struct __nv_bfloat16; struct __nv_bfloat162;
+namespace cutlass { struct half_t; struct bfloat16_t; }
+"""
+
+_LIMIT_MACROS = {
+    "FLT_MAX": "3.402823466e+38f",
+    "FLT_MIN": "1.175494351e-38f",
+    "FLT_EPSILON": "1.192092896e-07f",
+    "DBL_MAX": "1.7976931348623157e+308",
+    "DBL_MIN": "2.2250738585072014e-308",
+    "DBL_EPSILON": "2.2204460492503131e-16",
+    "CHAR_BIT": "8",
+    "SCHAR_MIN": "(-128)",
+    "SCHAR_MAX": "127",
+    "UCHAR_MAX": "255",
+    "SHRT_MIN": "(-32768)",
+    "SHRT_MAX": "32767",
+    "USHRT_MAX": "65535",
+    "INT_MIN": "(-2147483647 - 1)",
+    "INT_MAX": "2147483647",
+    "UINT_MAX": "4294967295u",
+    "LLONG_MIN": "(-9223372036854775807ll - 1)",
+    "LLONG_MAX": "9223372036854775807ll",
+    "ULLONG_MAX": "18446744073709551615ull",
+    "INT8_MIN": "(-128)",
+    "INT8_MAX": "127",
+    "UINT8_MAX": "255",
+    "INT16_MIN": "(-32768)",
+    "INT16_MAX": "32767",
+    "UINT16_MAX": "65535",
+    "INT32_MIN": "(-2147483647 - 1)",
+    "INT32_MAX": "2147483647",
+    "UINT32_MAX": "4294967295u",
+    "INT64_MIN": "(-9223372036854775807ll - 1)",
+    "INT64_MAX": "9223372036854775807ll",
+    "UINT64_MAX": "18446744073709551615ull",
+    "M_E": "2.7182818284590452354",
+    "M_LOG2E": "1.4426950408889634074",
+    "M_LN2": "0.69314718055994530942",
+    "M_PI": "3.14159265358979323846",
+    "M_2_SQRTPI": "1.12837916709551257390",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440",
+}
+
+# Words of the appended tables that the file might have made macros of.
+_TABLE_WORDS = ("extern", "const", "decltype")
+
+
+@dataclass(frozen=True)
+class TranslationUnit:
+    """What the compiler is given, and what is needed to read its answer."""
+
+    text: str
+    options: tuple[str, ...]  # without the include directories, which are the machine's
+    kernels: tuple[str, ...]
+    tables: tuple[str, ...]  # the symbol of each kernel's signature table
+    namespace: str  # the name that everything of ours in the unit carries
+    constant_lines: tuple[tuple[int, str], ...]  # (line of the prelude, constant)
+
+
+def assemble(request: BuildRequest) -> TranslationUnit:
+    """The translation unit of a request. The same request always gives the same text."""
+    # A name the file cannot contain: it holds the file's own hash.
+    digest = hashlib.sha256("\0".join((request.source, *request.kernels)).encode(errors="surrogatepass")).hexdigest()
+    namespace = f"tilewright_{digest[:16]}"
+    head = [f'#line 1 "{PRELUDE_NAME}"', *_PRELUDE.splitlines()]
+    for macro, number in _LIMIT_MACROS.items():
+        head += [f"#ifndef {macro}", f"#define {macro} {number}", "#endif"]
+    head += [f"#include <{header}>" for header in _needed_headers(request)]
+    head += TABLE_TYPES.replace("NAMESPACE", namespace).splitlines()
+    constant_lines = []
+    for name, value in request.constants:
+        constant_lines.append((len(head), name))  # the first line, a directive, is not counted
+        head.append(_constant(name, value))
+    tables = tuple(f"{namespace}_{index}" for index in range(len(request.kernels)))
+    tail = ["", f'#line 1 "{SIGNATURE_NAME}"', *(f"#undef {word}" for word in _TABLE_WORDS)]
+    tail += [table_definition(namespace, table, kernel) for table, kernel in zip(tables, request.kernels, strict=True)]
+    text = "\n".join([*head, f'#line 1 "{KERNEL_FILE_NAME}"', request.source, *tail, ""])
+    return TranslationUnit(text, _options(request), request.kernels, tables, namespace, tuple(constant_lines))
+
+
+def include_options(toolkit: Toolkit) -> tuple[str, ...]:
+    """The include directories as options."""
+    return tuple(f"-I{directory}" for directory in toolkit.search_path)
+
+
+def includes(source: str) -> tuple[str, ...]:
+    """The names a text includes, as far as plain directives go."""
+    return tuple(_INCLUDE.findall(source))
+
+
+def _options(request: BuildRequest) -> tuple[str, ...]:
+    light = _LIGHT_INCLUDES.issuperset(includes(request.source))
+    return (
+        f"-arch={request.arch}",
+        "-std=c++17",
+        "-default-device",
+        "-lineinfo",
+        "--ptxas-options=-v",
+        *(("-minimal",) if light else ()),
+    )
+
+
+def _needed_headers(request: BuildRequest) -> list[str]:
+    types = [value for _, value in request.constants if isinstance(value, DType)]
+    types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
+    return sorted({_HEADERS[dtype] for dtype in types if dtype in _HEADERS})
+
+
+def _constant(name: str, value: ConstantValue) -> str:
+    if isinstance(value, DType):
+        return f"using {name} = {value.cpp};"
+    if isinstance(value, bool):
+        return f"constexpr bool {name} = {'true' if value else 'false'};"
+    if isinstance(value, float):
+        return f"constexpr float {name} = {_float_literal(value)};"
+    if -(2**31) <= value < 2**31:
+        return f"constexpr int {name} = {value};"
+    # The most negative number has no literal of its own.
+    return (
+        f"constexpr long long {name} = {value + 1}ll - 1;" if value < 0 else f"constexpr long long {name} = {value}ll;"
+    )
+
+
+def _float_literal(value: float) -> str:
+    if math.isnan(value):
+        return "__builtin_bit_cast(float, 0x7fffffff)"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_bit_cast(float, 0x7f800000)"
+    return f"static_cast<float>({value!r})"

@@ -1,0 +1,513 @@
+"""Clients and workers of one spool as real processes, killed at any instant."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
+
+from tilewright.devices.envelope import seal_job
+from tilewright.devices.protocol import Device, DeviceError
+from tilewright.devices.spool import SpoolDevice
+from tilewright.devices.spool_files import JobName, SpoolFiles
+from tilewright.records import Completed, Execution, Faulted, FaultKind, Job
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def start(spool: Path) -> Iterator[Start]:
+    """Starts workers on the spool; ends those that are left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(*options: str) -> subprocess.Popen[str]:
+        command = [*WORKER, str(spool), "--poll", "0.02", "--stale", "20", *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def client(spool: Path, timeout: float = 60.0) -> SpoolDevice:
+    return SpoolDevice(spool, timeout=timeout, poll=0.02)
+
+
+def is_running(spool: Path, job_id: str) -> bool:
+    return any(name.id == job_id for _, name in SpoolFiles(spool).claims())
+
+
+def nothing_left(spool: Path) -> None:
+    """No job, claim, announcement or half-written file remains."""
+    left = [p for f in ("jobs", "claimed", "writing", "workers") for p in (spool / f).rglob("*") if p.is_file()]
+    assert left == []
+
+
+def fault(execution: Execution, kind: FaultKind) -> Faulted:
+    assert isinstance(execution, Faulted), execution
+    assert execution.kind is kind
+    return execution
+
+
+# -- the plain path --
+
+
+def test_jobs_go_out_and_results_come_back(spool: Path, start: Start) -> None:
+    start()
+    device: Device = client(spool)
+    assert device.profile == PROFILE
+    assert answer_of(device.execute(scripted_job("one", numbers=(4.0,)))) == [5.0]
+    many = [scripted_job(f"m{i}", numbers=(float(i),)) for i in range(10)]
+    assert [answer_of(e) for e in client(spool).execute_many(many)] == [[i + 1.0] for i in range(10)]
+
+
+def test_a_worker_says_who_it_is(spool: Path, start: Start) -> None:
+    process = start()
+    device = client(spool)
+    wait_until(lambda: len(device.workers()) == 1)
+    (worker,) = device.workers()
+    assert worker.profile == PROFILE
+    assert worker.pid == process.pid
+    assert dict(worker.versions).keys() == {"numpy", "pid"}
+
+
+def test_drain_ends_when_nothing_waits(spool: Path, start: Start) -> None:
+    device = client(spool)
+    for i in range(3):
+        device.submit(scripted_job(f"d{i}", numbers=(float(i),)))
+    process = start("--drain")
+    _, words = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert words.endswith("tilewright worker: 3 job(s) run\n")
+    assert [answer_of(device.execute(scripted_job(f"d{i}", numbers=(float(i),)))) for i in range(3)] == [[1], [2], [3]]
+    nothing_left(spool)
+
+
+def test_once_runs_one_job(spool: Path, start: Start) -> None:
+    device = client(spool)
+    for i in range(2):
+        device.submit(scripted_job(f"d{i}"))
+    process = start("--once")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert len(list((spool / "jobs").iterdir())) == 1
+    assert len(list((spool / "results").iterdir())) == 1
+
+
+def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Start) -> None:
+    start()
+    jobs = [
+        scripted_job("ok-1", numbers=(1.0,)),
+        scripted_job("hang", "hang", seconds=1.0),
+        scripted_job("ok-2", numbers=(2.0,)),
+        scripted_job("wild", "spoilt"),
+        scripted_job("crash", "signal SIGSEGV"),
+        scripted_job("ok-3", numbers=(3.0,)),
+        scripted_job("arch", arch="sm_80"),
+    ]
+    done = dict(zip([j.id for j in jobs], client(spool).execute_many(jobs), strict=True))
+    assert [answer_of(done[f"ok-{i}"]) for i in (1, 2, 3)] == [[2.0], [3.0], [4.0]]
+    assert fault(done["hang"], FaultKind.TIME).kernel == "hang"
+    assert fault(done["wild"], FaultKind.ILLEGAL_ACCESS).kernel == "spoilt"
+    assert "SIGSEGV" in fault(done["crash"], FaultKind.DIED).message
+
+
+# -- clients that come and go --
+
+
+def test_a_later_client_collects_by_id(spool: Path, start: Start) -> None:
+    job_id = client(spool).submit(scripted_job("earlier", numbers=(7.0,)))
+    assert client(spool).collect(job_id) is None
+    start("--drain").communicate(timeout=30)
+    found = client(spool).collect("earlier")
+    assert found is not None
+    assert answer_of(found) == [8.0]
+    # No worker serves the spool now: an equal job is answered from its result, a different one under the id is not.
+    assert client(spool).execute(scripted_job("earlier", numbers=(7.0,))) == found
+    with pytest.raises(DeviceError, match=r"no worker serves it: start `python -m tilewright.worker"):
+        client(spool, timeout=0.2).execute(scripted_job("earlier", numbers=(8.0,)))
+    client(spool).discard("earlier")
+    assert client(spool).collect("earlier") is None
+
+
+def test_submitting_twice_runs_once(spool: Path, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = scripted_job("same", "sleep 0.5", log=log)
+    device = client(spool)
+    device.submit(job)
+    device.submit(job)
+    start()
+    wait_until(lambda: is_running(spool, "same"))
+    device.submit(job)
+    with pytest.raises(DeviceError, match="is running another job called 'same'; give this one a new id"):
+        device.submit(scripted_job("same", "add"))
+    device.execute(job)
+    device.execute(job)
+    assert log.read_text().count("begin same") == 1
+
+
+def test_two_equal_ids_in_one_call_are_refused(spool: Path) -> None:
+    with pytest.raises(DeviceError, match="two of the jobs have the same id"):
+        client(spool).execute_many([scripted_job("a"), scripted_job("a")])
+
+
+def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Start) -> None:
+    start()
+    device = client(spool, timeout=1.0)
+    assert device.profile == PROFILE
+    with pytest.raises(
+        DeviceError, match=r"1 job\(s\) are not done, 'slow' first \(worker .* has it in hand\); 1 worker"
+    ):
+        device.execute(scripted_job("slow", "sleep 30"))
+    with pytest.raises(DeviceError, match="no worker for sm_80 serves"):
+        _ = SpoolDevice(spool, timeout=0.2, arch="sm_80").profile
+
+
+def test_a_killed_client_loses_nothing(spool: Path, start: Start) -> None:
+    """Killed at random instants while it submits: every job file is whole or absent, and the rest can be submitted."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+from scripted_jobs import scripted_job
+from tilewright.devices.spool import SpoolDevice
+device = SpoolDevice({str(spool)!r})
+print("go", flush=True)
+for i in range(10_000):
+    device.submit(scripted_job(f"k{{i}}", numbers=tuple(float(i) for _ in range(50_000))))
+"""
+    chance = random.Random(1)
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(chance.uniform(0.05, 0.3))
+        process.kill()
+        process.communicate()
+    waiting = [name.id for name in SpoolFiles(spool).waiting()]
+    assert len(waiting) > 5
+    start("--drain").communicate(timeout=60)
+    for job_id in waiting:
+        found = client(spool).collect(job_id)
+        assert found is not None
+        assert answer_of(found) == [float(job_id[1:]) + 1] * 50_000
+
+
+# -- workers that come and go --
+
+
+def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for _ in range(3):
+        start()
+    device = client(spool)
+    wait_until(lambda: len(device.workers()) == 3)
+    jobs = [scripted_job(f"s{i}", "sleep 0.03", numbers=(float(i),), log=log) for i in range(30)]
+    assert [answer_of(e) for e in device.execute_many(jobs)] == [[i + 1.0] for i in range(30)]
+    begun = [line.split() for line in log.read_text().splitlines() if line.startswith("begin")]
+    assert sorted(job_id for _, job_id, _, _ in begun) == sorted(job.id for job in jobs)
+    assert len({pid for _, _, pid, _ in begun}) == 3, "all workers should have had something to do"
+
+
+def test_workers_and_children_killed_at_random_lose_nothing(spool: Path, start: Start, tmp_path: Path) -> None:
+    """Two workers, one of them or a child killed with SIGKILL every little while: all results come, whole and right."""
+    chance = random.Random(7)
+    log = tmp_path / "log"
+    device = client(spool)
+    jobs = [scripted_job(f"r{i}", "sleep 0.05", numbers=(float(i),), log=log) for i in range(40)]
+    for job in jobs:
+        device.submit(job)
+    workers = [start(), start()]
+    deadline = time.monotonic() + 60
+    kills = 0
+    while len(SpoolFiles(spool).result_ids()) < len(jobs):
+        assert time.monotonic() < deadline
+        time.sleep(chance.uniform(0.2, 0.6))
+        if kills >= 8:
+            continue
+        kills += 1
+        victim = chance.randrange(2)
+        if chance.random() < 0.5:
+            for child in children_of(workers[victim].pid):
+                os.kill(child, signal.SIGKILL)
+        else:
+            workers[victim].kill()
+            workers[victim].wait()
+            workers[victim] = start()
+    for job in jobs:
+        found = device.collect(job.id)
+        assert found is not None
+        if isinstance(found, Faulted):  # only a job that was twice in a killed worker's hand
+            assert found.kind is FaultKind.DIED
+        else:
+            assert answer_of(found) == [float(job.id[1:]) + 1]
+    completed = sum(isinstance(device.collect(job.id), Completed) for job in jobs)
+    assert completed >= len(jobs) - 2
+    check_log(log)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def check_log(log: Path) -> None:
+    """A job begins again only after its first run's end, or after that run's process was killed and never ended."""
+    open_runs: dict[str, str] = {}
+    for line in log.read_text().splitlines():
+        what, job_id, pid, _ = line.split()
+        if what == "begin":
+            open_runs[job_id] = pid
+        else:
+            assert open_runs.get(job_id) == pid, f"{job_id} ended in a process that no longer had it"
+
+
+def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Start) -> None:
+    device = client(spool)
+    device.submit(scripted_job("deadly", "hang"))
+    for attempt in (1, 2):
+        process = start()
+        wait_until(lambda attempt=attempt: JobName("deadly", attempt) in [n for _, n in SpoolFiles(spool).claims()])
+        process.kill()
+        process.wait()
+    start()
+    execution = device.execute(scripted_job("deadly", "hang"))
+    assert "2 worker processes died while they had this job in hand" in fault(execution, FaultKind.DIED).message
+    assert answer_of(device.execute(scripted_job("after"))) == [2.0, 3.0, 4.0]
+
+
+def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = scripted_job("late", log=log)
+    device = client(spool)
+    device.submit(job)
+    start("--drain").communicate(timeout=30)
+    files = SpoolFiles(spool)
+    files.claim_path("dead-1", JobName("late")).parent.mkdir()
+    files.claim_path("dead-1", JobName("late")).write_bytes(seal_job(job))
+    start("--stale", "0.3")
+    wait_until(lambda: list(files.claims()) == [])
+    assert answer_of(device.execute(scripted_job("other"))) == [2.0, 3.0, 4.0]
+    assert log.read_text().count("begin late") == 1
+    assert files.waiting() == ()
+
+
+def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, start: Start) -> None:
+    files = SpoolFiles(spool)
+    files.create()
+    files.claim_path("far-1", JobName("left")).parent.mkdir()
+    files.claim_path("far-1", JobName("left")).write_bytes(seal_job(scripted_job("left", numbers=(1.0,))))
+    start("--stale", "0.5")
+    execution = client(spool).execute(scripted_job("left", numbers=(1.0,)))
+    assert answer_of(execution) == [2.0]
+    result = files.result("left")
+    assert result is not None
+    assert result.attempt == 2
+
+
+def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = scripted_job("slow", "sleep 1.0", log=log)
+    device = client(spool)
+    device.submit(job)
+    first = start()
+    wait_until(lambda: is_running(spool, "slow"))
+    os.kill(first.pid, signal.SIGSTOP)  # its machine sleeps; its neighbours sit on another one
+    for path in (spool / "workers").iterdir():
+        path.write_text(path.read_text().replace('"pid_space": "', '"pid_space": "another '))
+    start("--stale", "0.5")
+    execution = device.execute(job)
+    assert answer_of(execution) == [2.0, 3.0, 4.0]
+    os.kill(first.pid, signal.SIGCONT)
+    wait_until(lambda: len(device.workers()) == 2)
+    assert answer_of(device.execute(scripted_job("next"))) == [2.0, 3.0, 4.0]
+    result = SpoolFiles(spool).result("slow")
+    assert result is not None
+    assert result.attempt == 2
+
+
+# -- files that are not what they should be --
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"\x00" * 1000, "has no first line"),
+        (seal_job(scripted_job("bad"))[:-3], "should hold"),
+        (
+            seal_job(scripted_job("bad")).replace(b"tilewright 1 ", b"tilewright 7 "),
+            "version 7 and this side reads version 1",
+        ),
+        (seal_job(scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
+        (seal_job(scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
+    ],
+    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered"],
+)
+def test_a_broken_job_file_gets_its_reason_and_harms_nobody(
+    spool: Path, start: Start, content: bytes, reason: str
+) -> None:
+    device = client(spool)
+    (spool / "jobs" / "bad.job").write_bytes(content)
+    device.submit(scripted_job("good"))
+    start("--drain").communicate(timeout=30)
+    found = device.collect("bad")
+    assert found is not None
+    assert reason in fault(found, FaultKind.BROKEN_JOB).message
+    assert (spool / "broken" / "bad.job").read_bytes() == content
+    good = device.collect("good")
+    assert good is not None
+    assert answer_of(good) == [2.0, 3.0, 4.0]
+    nothing_left(spool)
+
+
+def test_strange_files_in_the_spool_are_left_alone(spool: Path, start: Start) -> None:
+    device = client(spool)
+    for place in ("jobs/notes.txt", "jobs/.nfs000", "workers/x.json", "results/x.tmp"):
+        (spool / place).write_text("hello")
+    (spool / "jobs" / "folder.job.d").mkdir()
+    device.submit(scripted_job("good"))
+    start("--drain").communicate(timeout=30)
+    assert device.collect("good") is not None
+    assert (spool / "jobs" / "notes.txt").read_text() == "hello"
+
+
+# -- signals and the command line --
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_an_idle_worker_stops_cleanly(spool: Path, start: Start, number: signal.Signals, status: int) -> None:
+    process = start()
+    wait_until(lambda: len(client(spool).workers()) == 1)
+    process.send_signal(number)
+    _, words = process.communicate(timeout=10)
+    assert process.returncode == status
+    assert words.splitlines()[-1] == f"tilewright worker: stopped by {number.name}: 0 job(s) run, none left in hand"
+    assert "Traceback" not in words
+    nothing_left(spool)
+
+
+def test_a_short_job_is_finished_at_ctrl_c(spool: Path, start: Start) -> None:
+    process = start()
+    device = client(spool)
+    device.submit(scripted_job("short", "sleep 0.5"))
+    wait_until(lambda: is_running(spool, "short"))
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert words.endswith("stopped by SIGINT: 1 job(s) run, none left in hand\n")
+    found = device.collect("short")
+    assert found is not None
+    assert answer_of(found) == [2.0, 3.0, 4.0]
+    nothing_left(spool)
+
+
+@pytest.mark.parametrize("impatient", [False, True])
+def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Start, impatient: bool) -> None:
+    process = start("--grace", "60" if impatient else "0.3")
+    job = scripted_job("long", "sleep 30")
+    client(spool).submit(job)
+    wait_until(lambda: is_running(spool, "long"))
+    time.sleep(0.3)
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    if impatient:
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert words.endswith("stopped by SIGINT: job long was returned to the spool\n")
+    assert [name.file_name for name in SpoolFiles(spool).waiting()] == ["long.job"], "as it came: it cost nobody's life"
+    assert children
+    assert all(not Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Start) -> None:
+    process = start("--device", "7")  # whose runner never comes up
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert words.endswith("stopped by SIGTERM: no job had been begun\n")
+
+
+def test_a_worker_without_its_device_says_why(spool: Path, start: Start) -> None:
+    process = start("--device", "9")
+    _, words = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert words.splitlines()[-1] == "tilewright worker: there is no cuda:9 here; use cuda:0"
+    nothing_left(spool)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "-1"), "'-1' is not a device number"),
+        (("--poll", "soon"), "'soon' is not a number of 0 or more"),
+        (("--once", "--drain"), "not allowed with"),
+    ],
+)
+def test_bad_options_are_refused(spool: Path, start: Start, options: tuple[str, ...], message: str) -> None:
+    process = start(*options)
+    _, words = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert message in words
+
+
+def test_a_spool_that_cannot_be_made_ends_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([*WORKER, str(tmp_path / "file")], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "cannot be used as a spool" in done.stderr
+
+
+def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Start) -> None:
+    """A job for sm_80 is left alone while a worker with such a GPU lives; with none it is told that it cannot run."""
+    files = SpoolFiles(spool)
+    files.create()
+    other = {
+        "worker": "ampere",
+        "profile": {"name": "A100", "cc": 80, "sms": 108, "smem_block": 1, "smem_sm": 1, "l2": 1},
+        "versions": [],
+        "host": "far",
+        "pid": 1,
+        "process_start": "1",
+        "pid_space": "far",
+    }
+    announcement = spool / "workers" / "ampere.json"
+    announcement.write_text(json.dumps(other))
+    device = client(spool)
+    job: Job = scripted_job("ampere-job", arch="sm_80")
+    device.submit(job)
+    start("--stale", "3")
+    assert SpoolDevice(spool, arch="sm_80", timeout=5).profile.name == "A100"
+    assert answer_of(device.execute(scripted_job("hopper-job"))) == [2.0, 3.0, 4.0]
+    assert [name.id for name in files.waiting()] == ["ampere-job"]
+    device.execute(job)  # the silent worker is dead in the end, and this one tries: the runner decides
+    assert files.waiting() == ()

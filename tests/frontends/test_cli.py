@@ -1,0 +1,125 @@
+"""The command as a person meets it: a real process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = """\
+//! op      double_it(x) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32
+//! tune    THREADS = 256 | 128
+//! let     n = x.numel
+//! launch  double_it<<<ceil_div(n, THREADS), THREADS>>>(x, y, n)
+__global__ void __launch_bounds__(THREADS) double_it(const float* x, float* y, long long n) {
+  long long i = blockIdx.x * (long long)THREADS + threadIdx.x;
+  if (i < n) y[i] = 2.f * x[i];
+}
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    path = tmp_path / "double_it.cu"
+    path.write_text(GOOD)
+    return path
+
+
+def tilewright(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tilewright", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+def test_build_shows_plan_resources_and_highlights(kernel: Path, tmp_path: Path) -> None:
+    done = tilewright(
+        "build", kernel, "--arch", "sm_80", "--gpu", "h200", "--shape", "x=1000:f32", "-o", tmp_path / "out"
+    )
+    assert done.returncode == 0, done.stderr
+    for text in ("//! launch", "double_it", "sm_80", "sm_90a", "A100", "H200", "registers", "100%", "f32[1000]", "LDG"):
+        assert text in done.stdout, text
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "double_it.sm_80.cubin",
+        "double_it.sm_80.ptx",
+        "double_it.sm_90a.cubin",
+        "double_it.sm_90a.ptx",
+    ]
+    assert (tmp_path / "out" / "double_it.sm_80.cubin").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_build_json_is_the_same_report(kernel: Path) -> None:
+    done = tilewright("build", kernel, "--arch", "sm_90", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["op"] == "double_it"
+    assert report["guessed"] is True
+    [target] = report["targets"]
+    [launch] = target["launches"]
+    assert target["arch"] == "sm_90a"
+    assert launch["block"] == [256, 1, 1]
+    assert launch["resources"]["spill_store_bytes"] == 0
+    assert launch["occupancy"]["fraction"] == 1.0
+    assert target["constants"] == [["THREADS", 256]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["build", "missing.cu"], "no such file"),
+        (["build", "KERNEL", "--arch", "sm_12"], "unknown; write one of sm_75"),
+        (["build", "KERNEL", "--gpu", "H2OO"], "unknown; write one of T4"),
+        (["build", "KERNEL", "--shape", "z=3"], "one of double_it's parameters: x"),
+        (["build", "KERNEL", "--shape", "x=3y4"], "write sizes and a dtype"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(kernel: Path, arguments: list[str], message: str) -> None:
+    done = tilewright(*(kernel if a == "KERNEL" else a for a in arguments))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_malformed_plan_is_located(kernel: Path) -> None:
+    kernel.write_text(GOOD.replace("x.numel", "x.nmel"))
+    done = tilewright("build", kernel)
+    assert done.returncode == 1
+    assert f"{kernel}:5:" in done.stderr
+    assert "unknown-name" in done.stderr
+    assert "numel" in done.stderr
+
+
+def test_a_compile_error_is_located_in_the_file(kernel: Path) -> None:
+    kernel.write_text(GOOD.replace("2.f * x[i]", "2.f * z[i]"))
+    done = tilewright("build", kernel, "--shape", "x=8:f32")
+    assert done.returncode == 1
+    assert "double_it.cu:9:" in done.stdout
+    assert 'identifier "z" is undefined' in done.stdout
+
+
+def test_a_file_that_does_not_apply_says_which_need(kernel: Path) -> None:
+    done = tilewright("build", kernel, "--shape", "x=8:f16")
+    assert done.returncode == 1
+    assert "does not apply" in done.stdout
+    assert "x.dtype == f32" in done.stdout
+
+
+def test_doctor_names_keys_and_never_their_values() -> None:
+    done = tilewright("doctor", ANTHROPIC_API_KEY="sk-very-secret")
+    assert done.returncode == 0, done.stderr
+    assert "ANTHROPIC_API_KEY" in done.stdout
+    assert "very-secret" not in done.stdout + done.stderr
+    assert "nvrtc" in done.stdout.lower()
+    findings = json.loads(tilewright("doctor", "--json").stdout)
+    assert {"system", "compiler", "GPU", "launcher", "keys", "disk"} <= {finding["about"] for finding in findings}
+
+
+def test_version_and_help() -> None:
+    assert tilewright("--version").stdout.startswith("tilewright 0.")
+    assert "build" in tilewright("--help").stdout
+    assert tilewright("bild").returncode == 2
