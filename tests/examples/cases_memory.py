@@ -7,6 +7,7 @@ column, no rows, several blocks, and the last size before a file must refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -23,11 +24,12 @@ def _calls(
     shapes: Iterable[Shape],
     dtypes: Iterable[torch.dtype],
     make: Callable[[torch.device, Shape, torch.dtype], Arguments],
+    suffix: str = "",
 ) -> tuple[Call, ...]:
     """One call per shape and dtype."""
 
     def call(shape: Shape, dtype: torch.dtype) -> Call:
-        return Call(label(shape, dtype), lambda device: make(device, shape, dtype))
+        return Call(label(shape, dtype) + suffix, lambda device: make(device, shape, dtype))
 
     return tuple(call(shape, dtype) for shape in shapes for dtype in dtypes)
 
@@ -220,7 +222,7 @@ SOFTMAX_MASK = Case(
     reference=_softmax_mask,
     calls=(
         *_calls([(1, 1), (3, 5), (130, 64), (5, 1000), (3, 1025), (2, 16384), (0, 128)], FLOATS, _unmasked),
-        *_calls([(7, 9), (2, 3, 33, 33), (2, 4, 128, 128)], FLOATS, _causal),
+        *_calls([(7, 9), (2, 3, 33, 33), (2, 4, 128, 128)], FLOATS, _causal, "-causal"),
         *[_mask_of(shape) for shape in [(24,), (5, 24), (3, 5, 24), (2, 3, 5, 24)]],
         Call("all-hidden", _all_hidden),
         Call("nan", _with_nan),
@@ -255,6 +257,11 @@ def _half_hidden(device: torch.device) -> torch.Tensor:
 # -- reductions --
 
 
+def _few_values(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:
+    """Small integers: sums of them are exact in any order, and the greatest of them occurs many times."""
+    return (integers(device, "x", shape, dtype, -3, 4),)
+
+
 def _row_sum(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1, dtype=accumulator(x))
 
@@ -268,6 +275,15 @@ ROW_SUM = Case(
         [(1, 1), (3, 5), (130, 64), (7, 1001), (2, 3, 4096), (3, 100003), (0, 16), (4, 0), (9,)], FLOATS, _one
     ),
     refused=_calls([(3, 5)], [torch.int32], _one),
+)
+
+
+ROW_SUM_EXACT = replace(
+    ROW_SUM,
+    name="row_sum-integers",
+    exact=True,
+    calls=_calls([(3, 5), (130, 64), (7, 1001), (3, 100003)], FLOATS, _few_values),
+    refused=(),
 )
 
 
@@ -287,13 +303,18 @@ GRID_SUM = Case(
 )
 
 
+GRID_SUM_EXACT = replace(
+    GRID_SUM,
+    name="grid_sum-integers",
+    exact=True,
+    calls=_calls([(7,), (4097,), (1000, 1003), ((1 << 24) + 3,)], FLOATS, _few_values),
+    refused=(),
+)
+
+
 def _greatest(x: torch.Tensor) -> Results:
     result = torch.max(x, dim=-1)
     return result.values, result.indices
-
-
-def _few_values(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:
-    return (integers(device, "x", shape, dtype, -3, 4),)  # so that the greatest occurs many times
 
 
 def _nan_and_infinity(device: torch.device) -> Arguments:
@@ -314,7 +335,7 @@ ARGMAX = Case(
     exact=True,
     calls=(
         *_calls([(1, 1), (3, 5), (130, 64), (7, 1001), (2, 3, 4096), (3, 100003), (0, 16), (9,)], FLOATS, _one),
-        *_calls([(5, 64), (4, 3001), (2, 16384)], FLOATS, _few_values),
+        *_calls([(5, 64), (4, 3001), (2, 16384)], FLOATS, _few_values, "-ties"),
         Call("nan-and-infinity", _nan_and_infinity),
     ),
     refused=_calls([(3, 0), ()], [F32], _one),
@@ -360,6 +381,14 @@ CUMSUM = Case(
         _one,
     ),
     refused=_calls([(3, 8)], [F16, torch.float64], _one),
+)
+
+CUMSUM_EXACT = replace(
+    CUMSUM,
+    name="cumsum-integers",
+    exact=True,
+    calls=_calls([(3, 5), (5, 1001), (3, 4100), (2, 65536), (2, 3, 10007)], [F32], _few_values),
+    refused=(),
 )
 
 # -- layout --
@@ -483,10 +512,13 @@ CASES: tuple[Case, ...] = (
     SOFTMAX_MASK,
     CLUSTER_SOFTMAX,
     ROW_SUM,
+    ROW_SUM_EXACT,
     GRID_SUM,
+    GRID_SUM_EXACT,
     ARGMAX,
     HISTOGRAM,
     CUMSUM,
+    CUMSUM_EXACT,
     TRANSPOSE,
     CHANNELS_LAST_BIAS_RELU,
     L2_NORMALIZE,

@@ -62,6 +62,7 @@ class CudaEngine:
         self._executor = Executor(index)
         self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)
+        torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
 
     @property
     def profile(self) -> GpuProfile:
@@ -168,11 +169,10 @@ class _Run:
         missing = next((name for name in job.returns if name not in names), None)
         if missing is not None:
             raise _Fault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
-        late = max(
-            (field.index + 1 for s in self._plan.steps if isinstance(s, PackedLaunch) for field in s.late), default=0
-        )
-        if late > len(job.late):
-            raise _Fault(FaultKind.BROKEN_JOB, f"the plan takes {late} late numbers and the job gives {len(job.late)}")
+        unsettled = next((step for step in self._plan.steps if isinstance(step, PackedLaunch) and step.late), None)
+        if unsettled is not None:
+            message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
+            raise _Fault(FaultKind.BROKEN_JOB, message, unsettled)
         self._check_memory()
 
     def _check_memory(self) -> None:
@@ -227,12 +227,19 @@ class _Run:
         self._check_counters("run step by step")
 
     def _run_whole(self, whole: Prepared, names: tuple[str, ...]) -> None:
-        self._report(Progress(Stage.WHOLE))
+        self._report(self._together(Stage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
         self._keep_library_results(self._start(whole, names, None, where))
         self._await(When.RUN, None, where)
         self._check_counters("run as a whole")
+
+    def _together(self, stage: Stage) -> Progress:
+        """What to blame while all steps run: the step, where there is but one."""
+        if len(self._plan.steps) != 1:
+            return Progress(stage)
+        (step,) = self._plan.steps
+        return Progress(stage, 0, name_of(step), step.line)
 
     def _prepare_step(self, step: PackedLaunch | LibraryCall) -> tuple[Prepared, tuple[str, ...]]:
         """A plan of this step alone. All memory comes from us; a library step's target must be the executor's own."""
@@ -276,13 +283,11 @@ class _Run:
         self, prepared: Prepared, names: tuple[str, ...], step: PackedLaunch | LibraryCall | None, where: str
     ) -> tuple[torch.Tensor, ...]:
         try:
-            return prepared.run(self._tensors.named(names), self._job.late)
+            return prepared.run(self._tensors.named(names), ())
         except DriverError as error:
             raise self._driver_fault(error, When.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
             raise _Fault(FaultKind.MEMORY, f"{where}: {error}", step) from error
-        except OverflowError as error:
-            raise _Fault(FaultKind.BROKEN_JOB, f"{where}: {error}", step) from error
         except RuntimeError as error:  # a library step's, or torch noticing what a kernel did before it
             self._await(When.RUN, step, where)
             raise _Fault(FaultKind.OTHER, f"{where}: {error}", step) from error
@@ -310,18 +315,25 @@ class _Run:
 
     def _check_counters(self, how: str) -> None:
         for buffer in self._plan.buffers:
-            if buffer.clearing is not Clearing.COUNTER:
+            held = self._tensors.buffers[buffer.name]
+            if buffer.clearing is not Clearing.COUNTER or not bool(held.storage.any().item()):
                 continue
-            storage = self._tensors.buffers[buffer.name].storage
-            if bool(storage.any().item()):
-                left = self._tensors.buffers[buffer.name].tensor.flatten()
-                index = int(left.ne(0).nonzero()[0].item())
-                raise _Fault(
-                    FaultKind.STATE,
-                    f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
-                    "the last block that uses a counter must set it back to 0",
-                    self._plan.steps[0] if len(self._plan.steps) == 1 else None,
-                )
+            left = held.tensor.flatten()
+            index = int(left.ne(0).nonzero()[0].item())
+            raise _Fault(
+                FaultKind.STATE,
+                f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
+                "the last block that uses a counter must set it back to 0",
+                self._last_user(buffer.name),
+            )
+
+    def _last_user(self, name: str) -> PackedLaunch | None:
+        users = [
+            step
+            for step in self._plan.steps
+            if isinstance(step, PackedLaunch) and any(field.tensor == name for field in step.pointers)
+        ]
+        return users[-1] if users else None
 
     # -- timing and results --
 
@@ -332,7 +344,7 @@ class _Run:
         flush = torch.empty(2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
         run_us = []
         for _ in range(self._job.timed_runs):
-            self._report(Progress(Stage.TIMING))
+            self._report(self._together(Stage.TIMING))
             self._reset()
             flush.zero_()
             start, stop = _event(), _event()

@@ -54,7 +54,8 @@ class Progress:
     def __str__(self) -> str:
         if self.kernel is None or self.step is None:
             return self.stage.value
-        return f"running step {self.step + 1}: {self.kernel} (line {self.line})"
+        doing = "running" if self.stage is Stage.STEP else self.stage.value
+        return f"{doing} step {self.step + 1}: {self.kernel} (line {self.line})"
 
 
 @dataclass(frozen=True)

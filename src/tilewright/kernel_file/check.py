@@ -200,6 +200,7 @@ class _Checker:
         elif self.op is not None and buffer.name in self.op.results:
             found_text = f"`{buffer.role.value}` of the result `{buffer.name}`"
             self._problem(Code.OUT, buffer.at, found_text, "a result is declared with `out`")
+            self.outs.add(buffer.name)
         if buffer.role is BufferRole.SCRATCH:
             self._scratch(buffer)
         sources = frozenset(found.sources)
@@ -391,11 +392,12 @@ class _Checker:
     # -- the plan as a whole --
 
     def _whole(self) -> None:
+        if self.op is None:
+            return
         if self.previous_step is None and not self.lost.words & {"launch", "library"}:
-            at = self.op.at if self.op is not None else Place(1, 1)
             remedy = "end the plan with `//! launch kernel<<<grid, block>>>(...)`"
-            self._problem(Code.NO_LAUNCH, at, "the plan launches nothing", remedy)
-        if self.op is not None and "out" not in self.lost.words:
+            self._problem(Code.NO_LAUNCH, self.op.at, "the plan launches nothing", remedy)
+        if "out" not in self.lost.words:
             for result in self.op.results:
                 if result not in self.outs and result not in self.lost.names:
                     remedy = f"add `//! out {result}: dtype[sizes]`"

@@ -23,6 +23,7 @@ _NO_VARIABLE = frozenset(
     ("using", "typedef", "friend", "static_assert", "template", "concept", "return", "namespace", "import", "export")
 ) | frozenset(("asm", "__asm__", "__asm", "module", "public", "private", "protected"))
 _CLASS_WORDS = frozenset(("struct", "class", "union"))
+_NO_STATE = frozenset(("constexpr", "__shared__", "CUTE_INLINE_CONSTANT", "CUTE_STATIC_CONSTEXPR"))
 _REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
 
 
@@ -217,15 +218,15 @@ def _is_function(tokens: Sequence[CppToken]) -> bool:
         if token.text == "[" and not (index and tokens[index - 1].text == "operator"):
             return False
         if token.text == "(" and index:
-            inside = tokens[index + 1] if index + 1 < len(tokens) else token
-            pointer = inside.text in ("*", "&") and tokens[index - 1].text != "operator"
+            inside, second = (*tokens[index + 1 : index + 3], token, token)[:2]
+            pointer = inside.text in ("*", "&") and second.is_identifier and tokens[index - 1].text != "operator"
             return not pointer and inside.kind not in ("number", "string", "char")
     return False
 
 
 def _is_constant(tokens: Sequence[CppToken]) -> bool:
     texts = [token.text for token in tokens]
-    if "constexpr" in texts or "__shared__" in texts:
+    if not _NO_STATE.isdisjoint(texts):
         return True
     initialised = "=" in texts or "{" in texts
     if "__constant__" in texts:

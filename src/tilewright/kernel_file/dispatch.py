@@ -190,7 +190,6 @@ class Dispatcher:
                 reasons.append(Reason(file.name, outcome.problem))
                 continue
             if not self._constant_sets.admit(outcome):
-                cacheable = False  # another file's limit is not this call's property
                 reasons.append(Reason(file.name, _too_many_sets(file, self._constant_sets.limit)))
                 continue
             selection = Selected(index, outcome, outcome.late_values(arguments))

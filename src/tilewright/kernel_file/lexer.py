@@ -58,8 +58,9 @@ _TOKEN = re.compile(
       | (?P<float>\d[\d_]*\.(?!\.)\d*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)
       | (?P<int>\d[\d_]*)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
+      | (?P<other>\*\*|<<(?!<)|>>(?!>))
       | (?P<op><<<|>>>|->|==|!=|<=|>=|&&|\|\||//|::|[-+*/%<>=(),.:\[\]|?!;])
-      | (?P<other>\*\*|.)
+      | (?P<strange>.)
     """,
     re.VERBOSE | re.ASCII,
 )
@@ -79,11 +80,11 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
     """The tokens of one line's text; what is no token goes to `problems`."""
     tokens: list[Token] = []
     for match in _TOKEN.finditer(body):
-        kind = match.lastgroup or "other"
+        kind = match.lastgroup or "strange"
         if kind in ("space", "comment"):
             continue
         token = Token(kind, match.group(), line, first_column + match.start())
-        if kind == "other":
+        if kind in ("other", "strange"):
             remedy = words.OPERATOR_SPELLINGS.get(
                 token.text, "delete it; a plan is written in names, numbers and + - * /"
             )

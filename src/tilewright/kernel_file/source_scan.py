@@ -257,7 +257,11 @@ def _heap_or_print(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None
 
 def _called_only(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
     token = tokens[index]
-    if _following(tokens, index) == "(" and not _is_member(tokens, index):
+    if _following(tokens, index) != "(" or _is_member(tokens, index):
+        return
+    before = tokens[index - 1] if index else token
+    declared = before.is_identifier and before.text not in ("return", "else", "do") and index > 0
+    if not declared or token.text == "main":
         code, remedy = _CALLED_ONLY[token.text]
         cpp.report(code, token, f"`{token.text}(`", remedy)
 

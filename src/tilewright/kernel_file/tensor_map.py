@@ -40,7 +40,7 @@ def tensor_map(name: str, tensor: Tensor, options: Mapping[str, Any]) -> TensorM
     box = _integers(options, "box")
     step = _integers(options, "step") if "step" in options else (1,) * len(shape)
     _check_ranks(shape, stride, box, step)
-    stride = _without_idle_strides(shape, stride)
+    stride = _without_idle_strides(spec.dtype.itemsize, shape, stride)
     _check_view(spec, shape, stride)
     _check_box(spec.dtype, box, step)
     return TensorMap(
@@ -84,13 +84,22 @@ def _check_ranks(shape: tuple[int, ...], stride: tuple[int, ...], box: tuple[int
             raise MapFault(key, found, f"give {rank}; {key} is outermost first")
 
 
-def _without_idle_strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+def _without_idle_strides(itemsize: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     """A dimension of size 1 is never stepped along, so its stride may be anything; the driver wants a regular one."""
     result = list(stride)
     for i in range(len(shape) - 1, -1, -1):
-        if shape[i] == 1:
-            result[i] = 1 if i == len(shape) - 1 else max(shape[i + 1], 1) * result[i + 1]
+        if shape[i] != 1:
+            continue
+        if i == len(shape) - 1:
+            result[i] = 1
+        elif not _is_regular(result[i] * itemsize):
+            row_bytes = max(shape[i + 1] * result[i + 1] * itemsize, 1)
+            result[i] = -(-row_bytes // ALIGNMENT) * ALIGNMENT // itemsize
     return tuple(result)
+
+
+def _is_regular(stride_bytes: int) -> bool:
+    return 0 <= stride_bytes < MAX_STRIDE_BYTES and stride_bytes % ALIGNMENT == 0
 
 
 def _check_view(spec: TensorSpec, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
@@ -101,7 +110,7 @@ def _check_view(spec: TensorSpec, shape: tuple[int, ...], stride: tuple[int, ...
     if stride[-1] != 1:
         raise MapFault("stride", f"the innermost stride is {stride[-1]}", "it must be 1; the order is outermost first")
     for step in stride[:-1]:
-        if step < 0 or step * itemsize % ALIGNMENT or step * itemsize >= MAX_STRIDE_BYTES:
+        if not _is_regular(step * itemsize):
             found = f"a stride of {step} elements is {step * itemsize} bytes"
             raise MapFault("stride", found, f"strides are multiples of {ALIGNMENT} bytes below 2^40; add a `need`")
     if not _stays_inside(spec, shape, stride):

@@ -168,27 +168,31 @@ OPERATOR_SPELLINGS = {
 }
 
 
-def within_one_edit(a: str, b: str) -> bool:
-    """Whether one insertion, deletion, replacement or swap of neighbours turns `a` into `b`."""
-    if a == b:
-        return True
-    if abs(len(a) - len(b)) > 1:
+def within_one_edit(found: str, known: str) -> bool:
+    """Whether one slip of the pen turns `known` into `found`: a letter too many, too few, wrong, or swapped.
+
+    Names that differ in a digit, in a one-letter part (`BLOCK_M`, `BLOCK_N`), or in one letter of a few (`sin`,
+    `min`) differ on purpose.
+    """
+    if found == known or abs(len(found) - len(known)) > 1 or min(len(found), len(known)) < 3:
         return False
     start = 0
-    while start < min(len(a), len(b)) and a[start] == b[start]:
+    while start < min(len(found), len(known)) and found[start] == known[start]:
         start += 1
-    rest_a, rest_b = a[start:], b[start:]
-    return (
-        rest_a[1:] == rest_b[1:]
-        or rest_a == rest_b[1:]
-        or rest_a[1:] == rest_b
-        or (rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:])
-    )
+    rest, meant = found[start:], known[start:]
+    if any(character.isdigit() for character in (rest[:1] + meant[:1])):
+        return False
+    if len(rest) != len(meant):
+        return rest == meant[1:] or rest[1:] == meant
+    if rest[2:] == meant[2:] and rest[:2] == meant[1::-1]:
+        return True
+    one_letter_part = found[start - 1 : start] in ("", "_") and rest[1:2] in ("", "_")
+    return rest[1:] == meant[1:] and len(found) >= 5 and not one_letter_part
 
 
 def near_names(found: str, known: Iterable[str]) -> list[str]:
-    """The known names one edit away. Names of one or two letters are all near each other, so they have none."""
-    return sorted({name for name in known if min(len(name), len(found)) >= 3 and within_one_edit(found, name)})
+    """The known names that `found` may be a slip of."""
+    return sorted({name for name in known if within_one_edit(found, name)})
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -59,7 +59,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back."""
+    """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back.
+
+    The plan stands on its own: late numbers are written in (`kernel_file.settle`).
+    """
 
     id: str
     arch: str
@@ -69,7 +72,6 @@ class Job:
     returns: tuple[str, ...]
     timed_runs: int = 0
     limits: Limits = field(default_factory=Limits)
-    late: tuple[int | float | bool, ...] = ()  # the plan's late numbers, by index
 
 
 class FaultKind(str, Enum):

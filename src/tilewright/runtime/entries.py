@@ -74,7 +74,9 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
         for one, other in pairs:
             start, other_start = addresses[one], addresses[other]
             if start < other_start + extents[other] and other_start < start + extents[one]:
-                _refuse_overlap(op.name, tensors[one].name, tensors[other].name, *_regions(one, other, addresses, specs))
+                _refuse_overlap(
+                    op.name, tensors[one].name, tensors[other].name, *_regions(one, other, addresses, specs)
+                )
         return entry(values, addresses, numbers)
 
     return checked

@@ -62,7 +62,9 @@ class BuildFailed(OperationError):
         errors = [str(d) for d in failure.diagnostics if d.severity is Severity.ERROR]
         shown = errors[:_SHOWN_DIAGNOSTICS] or [failure.log.strip()[:2000]]
         more = [f"and {len(errors) - len(shown)} more errors"] if len(errors) > len(shown) else []
-        super().__init__("\n".join([f"{file} does not build for {failure.arch}: {failure.reason.value}", *shown, *more]))
+        super().__init__(
+            "\n".join([f"{file} does not build for {failure.arch}: {failure.reason.value}", *shown, *more])
+        )
 
 
 class BuildDuringCapture(OperationError):

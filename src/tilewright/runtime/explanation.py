@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tilewright.kernel_file import Evaluation, NoneApplies, Reason, Selected
 from tilewright.records import (
-    Build,
     Buffer,
     BufferRole,
+    Build,
     CompiledKernel,
     ConstantValue,
     Dim3,

@@ -6,6 +6,7 @@ check, choose a file, build, load, run, remember. It computes no gradients and c
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,33 +15,34 @@ from typing import Any
 import torch
 
 from tilewright.devices.cuda.executor import executor_of
-from tilewright.devices.cuda.facts import gpu_profile
+from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import (
-    CallError,
+    ConstantSets,
     Dispatcher,
     DoesNotApply,
     KernelFile,
     NoneApplies,
     Op,
     Reason,
+    Refused,
     Signature,
     TunedChoices,
     out_specs,
     try_evaluate,
-    Refused,
 )
-from tilewright.records import PROFILES, GpuProfile, TensorSpec
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.kernel_file.compiled_plan import compiled_plan
+from tilewright.kernel_file.syntax import Accept
+from tilewright.records import PROFILES, GpuProfile
+from tilewright.runtime.devices import check_tensors, device_index, device_of, named_profile
 from tilewright.runtime.entries import make_entry, refuse_gradients
-from tilewright.runtime.errors import LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed
+from tilewright.runtime.errors import LoadError, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
-from tilewright.runtime.on_device import Builds, OnDevice, Ready
-from tilewright.runtime.quick_call import Recent, make_key_function, make_quick_call
-from tilewright.runtime.specs import PLACEHOLDER, is_fake, read_specs, spec_of, unusable
+from tilewright.runtime.on_device import Builds, OnDevice
+from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
+from tilewright.runtime.specs import arguments_ahead, is_fake, spec_of, unusable
 
 Reference = Callable[..., Any]
-_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_PLAIN_NUMBERS = frozenset({int, float, bool, type(None)})
+Device = int | str | torch.device | None
 
 
 class Operation:
@@ -53,25 +55,31 @@ class Operation:
         reference: Reference | None = None,
         strict: bool = False,
     ) -> None:
-        self.files = _agreeing(files)
+        self.files = tuple(files)
+        self.op: Op = files[0].plan.op
         self.reference = reference
         self.strict = strict
-        self.op: Op = files[0].plan.op
-        self.__name__ = self.op.name
         self.signature = Signature(self.op)
+        self.__name__ = self.op.name
         self.__doc__ = f"{self.signature}, from {', '.join(file.name for file in files)}"
         self._tuned = tuned or TunedChoices()
+        self._deciding = _deciding(self.files)
         self._builds = Builds()
         self._devices: dict[int, OnDevice] = {}
         self._lock = threading.Lock()
         self._warned: set[tuple[object, ...]] = set()
         self._count = len(self.op.parameters)
-        self._arrangements: dict[tuple[object, ...], tuple[Any, ...]] = {}
-        # A profile decides nothing about which scalars decide, so any will do here.
-        deciding = Dispatcher(self.files, PROFILES["H200"]).deciding
+        # Ways of giving arguments that fit: how many by position and which by name -> the rest with its defaults.
+        self._ways: dict[tuple[object, ...], tuple[tuple[str, Any], ...]] = {}
+        self._tensor_positions = [i for i, p in enumerate(self.op.parameters) if p.scalar is None]
+        self._number_positions = [i for i, p in enumerate(self.op.parameters) if p.scalar is not None]
+        # The first file whose choice may hang on numbers that are not part of a key.
+        late = [number for number, file in enumerate(self.files) if compiled_plan(file).late_lets]
+        self._first_undecided = late[0] if late else len(self.files)
         self._recent = Recent()
-        self._key = make_key_function(self.op, deciding)
-        self._quick = make_quick_call(self.op, deciding, self._recent, self._slow)
+        form = KeyForm(self.op, self._deciding, _strided(self.files))
+        self._key = make_key_function(form)
+        self._quick = make_quick_call(form, self._recent, self._slow)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on CUDA tensors; answers the result, a tuple of several, or None if all work is in place."""
@@ -84,89 +92,164 @@ class Operation:
 
     # -- ahead of a call --
 
-    def prepare(self, *args: Any, device: int | str | torch.device | None = None, **kwargs: Any) -> None:
+    def prepare(self, *args: Any, device: Device = None, **kwargs: Any) -> None:
         """Build and load what calls like this one need, so that they cost no more, or can be captured in a graph.
 
         Tensors are given as tensors (on any device; only their layout counts), as `TensorSpec`, or as text such as
         `"4096x1024:bf16"`. Numbers that decide nothing may be left out. Raises `NoKernelApplies` where no file does.
         """
-        arguments = self._arguments(args, kwargs)
-        outcome = self._on(_device_index(device, args, kwargs)).ready(arguments)
+        arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
+        outcome = self._on(device_index(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
         if isinstance(outcome, NoneApplies):
-            raise self._none_applies(outcome.reasons)
+            raise self._none_applies(outcome)
 
     def explain(
-        self,
-        *args: Any,
-        gpu: GpuProfile | str | None = None,
-        device: int | str | torch.device | None = None,
-        **kwargs: Any,
+        self, *args: Any, gpu: GpuProfile | str | None = None, device: Device = None, **kwargs: Any
     ) -> Explanation:
         """Which file takes such a call and with what launches, or why none does. Builds, and runs nothing.
 
-        `gpu` asks for another GPU than one of this machine: a profile, or the name of a known one such as `"H200"`.
+        Arguments are as for `prepare`. `gpu` asks about another GPU than this machine's: a profile, or the name of a
+        known one such as `"H200"`; it needs no GPU here.
         """
-        arguments = self._arguments(args, kwargs)
-        profile = _profile(gpu, device, args, kwargs)
-        selection = Dispatcher(self.files, profile, self._tuned).select(arguments)
-        falls_back = self.reference is not None and not self.strict
+        arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
+        if gpu is None:
+            dispatcher = self._on(device_index(self.op.name, device, (*args, *kwargs.values()))).dispatcher
+        else:  # a count of its own: asking must not use up what calls may build
+            dispatcher = Dispatcher(self.files, named_profile(gpu), self._tuned, constant_sets=ConstantSets())
+        selection = dispatcher.select(arguments)
         if isinstance(selection, NoneApplies):
-            return explain_none(self.op.name, profile, selection, falls_back)
-        earlier = ((file, try_evaluate(file, arguments, profile)) for file in self.files[: selection.index])
+            falls_back = self.reference is not None and not self.strict
+            return explain_none(self.op.name, dispatcher.gpu, selection, falls_back)
+        earlier = ((file, try_evaluate(file, arguments, dispatcher.gpu)) for file in self.files[: selection.index])
         refused = tuple(Reason(file.name, outcome.problem) for file, outcome in earlier if isinstance(outcome, Refused))
         return explain_selected(self.op.name, selection, self._builds.build(selection.evaluation), refused)
 
-    # -- the slow way of a call --
+    # -- a call --
+
+    def _arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """One value for each parameter, in order; a way of calling is checked the first time it is used."""
+        way = (len(args), *kwargs)
+        rest = self._ways.get(way)
+        if rest is None:
+            self.signature.normalise(args, kwargs)
+            rest = self._ways[way] = tuple((p.name, p.default) for p in self.op.parameters[len(args) :])
+        return (*args, *[kwargs.get(name, default) for name, default in rest])
 
     def _slow(self, *values: Any) -> Any:
+        """A call not seen before, or one that is wrong."""
+        plain = is_plain(self.op, values)
+        entry = self._recent.find(self._key(*values)) if plain else None
         regular = self.signature.normalise(values, {})
-        tensors = tuple(v for p, v in zip(self.op.parameters, regular, strict=True) if p.scalar is None)
-        given = [tensor for tensor in tensors if tensor is not None]
-        self._check_tensors(tensors)
-        if any(map(is_fake, given)):
-            return self._fake_results(regular, given)
-        index = self._device_of(tensors)
-        reasons = self._unusable(tensors)
+        tensors = tuple([regular[i] for i in self._tensor_positions])
+        if entry is not None:
+            numbers = tuple([regular[i] for i in self._number_positions])
+            return entry(tensors, _addresses(tensors), numbers)
+        check_tensors(self.op, tensors)
+        if any(tensor is not None and is_fake(tensor) for tensor in tensors):
+            return self._fake_results(regular, tensors)
+        device_of(self.op, tensors)
         if torch.is_grad_enabled():
             refuse_gradients(self.op, tensors)
-        if reasons:
-            return self._fall_back(NoneApplies(reasons), values)
-        arguments = self._specs(regular)
-        ready = self._on(index).ready(arguments)
-        if isinstance(ready, NoneApplies):
-            return self._fall_back(ready, values)
-        return self._run(ready, arguments, tensors, values)
+        return self._choose_and_run(regular, tensors, plain, values)
 
-    def _run(self, ready: Ready, arguments: Mapping[str, Any], tensors: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-        specs = [arguments[p.name] for p in self.op.parameters if p.scalar is None]
+    def _choose_and_run(
+        self, regular: tuple[Any, ...], tensors: tuple[Any, ...], remember: bool, values: tuple[Any, ...]
+    ) -> Any:
+        reasons = self._unusable(tensors)
+        if reasons:
+            return self._fall_back(NoneApplies(reasons), regular)
+        arguments = self._arguments(regular)
+        ready = self._on(device_of(self.op, tensors)).ready(arguments)
+        if isinstance(ready, NoneApplies):
+            return self._fall_back(ready, regular)
+        specs = [arguments[self.signature.names[i]] for i in self._tensor_positions]
         requires_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
         entry = make_entry(ready, self.op, specs, requires_grad, self._again)
-        if self._is_memorable(values):
+        if remember and ready.selected.index <= self._first_undecided:
             self._recent.add(self._key(*values), entry)
-        numbers = tuple(arguments[p.name] for p in self.op.parameters if p.scalar is not None)
-        return entry(tensors, tuple(0 if t is None else t.data_ptr() for t in tensors), numbers)
+        return entry(tensors, _addresses(tensors), tuple([regular[i] for i in self._number_positions]))
 
     def _again(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
-        """A call that an entry could not serve, because its numbers make a `let` of the chosen file fail."""
-        tensor, number = iter(tensors), iter(numbers)
-        values = tuple(next(tensor) if p.scalar is None else next(number) for p in self.op.parameters)
-        arguments = self._specs(self.signature.normalise(values, {}))
-        ready = self._on(self._device_of(tensors)).ready(arguments)
-        if isinstance(ready, NoneApplies):
-            return self._fall_back(ready, values)
-        specs = [arguments[p.name] for p in self.op.parameters if p.scalar is None]
-        entry = make_entry(ready, self.op, specs, False, self._again)
-        return entry(tensors, tuple(0 if t is None else t.data_ptr() for t in tensors), numbers)
+        """A call that its entry could not serve, because its numbers make a `let` of the chosen file fail."""
+        values: list[Any] = [None] * self._count
+        for positions, given in ((self._tensor_positions, tensors), (self._number_positions, numbers)):
+            for position, value in zip(positions, given, strict=True):
+                values[position] = value
+        return self._choose_and_run(self.signature.normalise(values, {}), tensors, False, ())
 
-    def _is_memorable(self, values: Sequence[Any]) -> bool:
-        """Whether a key tells calls like this one from others: plain tensors and numbers, nothing derived from them."""
-        for parameter, value in zip(self.op.parameters, values, strict=True):
-            if parameter.scalar is None:
-                if value is not None and type(value) not in _PLAIN_TENSORS:
-                    return False
-            elif parameter.is_list and value is not None:
-                if not isinstance(value, (list, tuple)) or any(type(item) not in _PLAIN_NUMBERS for item in value):
-                    return False
-            elif type(value) not in _PLAIN_NUMBERS:
-                return False
-        return True
+    def _arguments(self, regular: Sequence[Any]) -> dict[str, Any]:
+        """The call as the evaluator wants it: a spec in the place of each tensor."""
+        pairs = zip(self.op.parameters, regular, strict=True)
+        return {p.name: spec_of(v) if p.scalar is None and v is not None else v for p, v in pairs}
+
+    def _on(self, index: int) -> OnDevice:
+        with self._lock:
+            found = self._devices.get(index)
+            if found is None:
+                found = self._devices[index] = OnDevice(self.files, self._tuned, executor_of(index), self._builds)
+            return found
+
+    # -- what is not a plain call --
+
+    def _fake_results(self, regular: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
+        """Results without content for inputs without content: the `out` lines need no device."""
+        fake = next(tensor for tensor in tensors if tensor is not None and is_fake(tensor))
+        reasons = list(self._unusable(tensors))
+        arguments = {} if reasons else self._arguments(regular)
+        for file in () if reasons else self.files:
+            try:
+                specs = out_specs(file, arguments)
+            except DoesNotApply as refusal:
+                reasons.append(Reason(file.name, refusal.problem))
+                continue
+            with getattr(fake, "fake_mode", None) or contextlib.nullcontext():
+                made = [
+                    torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=fake.device)
+                    for spec in specs
+                ]
+            return made[0] if len(made) == 1 else tuple(made) or None
+        return self._fall_back(NoneApplies(tuple(reasons)), regular)
+
+    def _unusable(self, tensors: Sequence[torch.Tensor | None]) -> tuple[Reason, ...]:
+        names = (self.signature.names[i] for i in self._tensor_positions)
+        found = (unusable(t, name) for name, t in zip(names, tensors, strict=True) if t is not None)
+        return tuple(Reason(self.op.name, problem) for problem in found if problem is not None)
+
+    def _fall_back(self, none: NoneApplies, values: Sequence[Any]) -> Any:
+        if self.reference is None or self.strict:
+            raise self._none_applies(none)
+        kind = tuple((reason.file, reason.problem.code, reason.problem.line) for reason in none.reasons)
+        if kind not in self._warned:
+            self._warned.add(kind)
+            text = f"{self.op.name}: no kernel file takes this call, so the reference runs (said once):\n{_list(none)}"
+            warnings.warn(text, ReferenceUsed, stacklevel=_CALLER)
+        return self.reference(*values)
+
+    def _none_applies(self, none: NoneApplies) -> NoKernelApplies:
+        remedy = "" if self.reference is not None else "\npass load(..., reference=...) to have a last resort"
+        return NoKernelApplies(f"{self.op.name}: no kernel file takes this call:\n{_list(none)}{remedy}", none.reasons)
+
+
+_CALLER = 6  # frames from a warning up to whoever called the operation
+
+
+def _list(none: NoneApplies) -> str:
+    return "\n".join(f"  {reason}" for reason in none.reasons)
+
+
+def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:
+    return tuple([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+
+
+def _deciding(files: Sequence[KernelFile]) -> frozenset[str]:
+    """The numbers that decide something in some file; raises `LoadError` where the files are not of one op."""
+    try:  # which profile is asked makes no difference to this
+        return Dispatcher(files, PROFILES["H200"]).deciding
+    except ValueError as error:
+        raise LoadError(str(error)) from error
+
+
+def _strided(files: Sequence[KernelFile]) -> frozenset[str]:
+    """The tensors that some file takes with any strides."""
+    lines = (line for file in files for line in file.plan.directives)
+    return frozenset(line.name for line in lines if isinstance(line, Accept) and line.strided)

@@ -1,22 +1,38 @@
 """The quick way into an operation: a function made for the op's parameters that recognises a call seen before.
 
-A call is recognised by what decides how it runs: for each tensor its type, layout, dtype, device, alignment and
+A call is recognised by what decides how it runs: for each tensor its layout, dtype, device, alignment and
 whether it requires grad; for each number its type, and its value if it decides something. The function is generated
 as text, as `dataclasses` does it, because a loop over parameters would cost more than the launch it leads to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tilewright.kernel_file import Op, Parameter
+from tilewright.records import ScalarType
 
 # tensors, their addresses (0 where absent), numbers: all in the order of the op's parameters
 Entry = Callable[[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]], Any]
 
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_NUMBER: dict[ScalarType, type] = {ScalarType.INT: int, ScalarType.FLOAT: float, ScalarType.BOOL: bool}
+
 # What a value of the wrong kind provokes; the slow way then says what is wrong with it.
 _NOT_SEEN_BEFORE = (KeyError, AttributeError, TypeError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class KeyForm:
+    """What a key is made of: the op's parameters, the numbers that decide, the tensors with strides of any kind."""
+
+    op: Op
+    deciding: frozenset[str]
+    strided: frozenset[str]
 
 
 class Recent:
@@ -47,33 +63,56 @@ class Recent:
         return len(self.entries) + len(self._older)
 
 
-def make_key_function(op: Op, deciding: frozenset[str]) -> Callable[..., tuple[Any, ...]]:
+def is_plain(op: Op, values: Sequence[Any]) -> bool:
+    """Whether a key tells calls like this one from all others: plain tensors, and numbers of the declared type."""
+    return all(_is_plain(parameter, value) for parameter, value in zip(op.parameters, values, strict=True))
+
+
+def _is_plain(parameter: Parameter, value: Any) -> bool:
+    if value is None:
+        return parameter.optional
+    if parameter.scalar is None:
+        return type(value) in _PLAIN_TENSORS
+    if parameter.is_list:
+        return type(value) in (list, tuple) and all(type(item) is _NUMBER[parameter.scalar] for item in value)
+    # An int stands for the float of the same value, here as in Python.
+    return type(value) is _NUMBER[parameter.scalar] or (parameter.scalar is ScalarType.FLOAT and type(value) is int)
+
+
+def make_key_function(form: KeyForm) -> Callable[..., tuple[Any, ...]]:
     """`key(*values)`: the key that `make_quick_call` looks up."""
-    names = _names(op)
-    parts = ", ".join(_key_part(parameter, name, deciding) for parameter, name in zip(op.parameters, names, strict=True))
-    return _define(f"def key({', '.join(names)}):\n    return ({parts},)\n" if names else "def key():\n    return ()\n", op)
+    names = _names(form.op)
+    text = f"def key({', '.join(names)}):\n    return ({_key_parts(form)})\n"
+    return _define(text, "key", form.op, {})
 
 
-def make_quick_call(op: Op, deciding: frozenset[str], recent: Recent, slow: Callable[..., Any]) -> Callable[..., Any]:
+def make_quick_call(form: KeyForm, recent: Recent, slow: Callable[..., Any]) -> Callable[..., Any]:
     """`call(*values)`, one value for each parameter: runs the entry of a known key, else `slow(*values)`."""
-    names = _names(op)
-    pairs = list(zip(op.parameters, names, strict=True))
-    parts = [_key_part(parameter, name, deciding) for parameter, name in pairs]
+    names = _names(form.op)
+    pairs = list(zip(form.op.parameters, names, strict=True))
     tensors = [name for parameter, name in pairs if parameter.scalar is None]
-    optional = [f"        p_{name} = 0" for parameter, name in pairs if parameter.scalar is None and parameter.optional]
-    numbers = [name for parameter, name in pairs if parameter.scalar is not None]
-    text = "\n".join(
-        [
-            f"def call({', '.join(names)}):",
-            "    try:",
-            *optional,
-            f"        entry = entries[({', '.join(parts)}{',' if parts else ''})]",
-            "    except not_seen_before:",
-            f"        return slow({', '.join(names)})",
-            f"    return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
-        ]
-    )
-    return _define(text, op, entries=recent.entries, slow=slow, not_seen_before=_NOT_SEEN_BEFORE)
+    absent = [f"        p_{name} = 0" for parameter, name in pairs if parameter.scalar is None and parameter.optional]
+    numbers = [_number(parameter, name) for parameter, name in pairs if parameter.scalar is not None]
+    # Only of these is it known that an address means memory: a fake tensor would warn, or answer 0.
+    plain = [f"(type({name}) in plain or {name} is None)" for name in tensors] or ["True"]
+    lines = [
+        f"def call({', '.join(names)}):",
+        f"    if not ({' and '.join(plain)}):",
+        f"        return slow({', '.join(names)})",
+        "    try:",
+        *absent,
+        f"        entry = entries[({_key_parts(form)})]",
+        "    except not_seen_before:",
+        f"        return slow({', '.join(names)})",
+        f"    return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
+    ]
+    scope = {"entries": recent.entries, "slow": slow, "plain": _PLAIN_TENSORS, "not_seen_before": _NOT_SEEN_BEFORE}
+    return _define("\n".join(lines), "call", form.op, scope)
+
+
+def _key_parts(form: KeyForm) -> str:
+    pairs = zip(form.op.parameters, _names(form.op), strict=True)
+    return "".join(f"{_key_part(parameter, name, form)}, " for parameter, name in pairs)
 
 
 def _names(op: Op) -> list[str]:
@@ -81,26 +120,34 @@ def _names(op: Op) -> list[str]:
     return [f"a{number}" for number in range(len(op.parameters))]
 
 
-def _key_part(parameter: Parameter, name: str, deciding: frozenset[str]) -> str:
+def _key_part(parameter: Parameter, name: str, form: KeyForm) -> str:
     if parameter.scalar is None:
         part = (
-            f"type({name}), {name}.shape, {name}.stride(), {name}.dtype, {name}.device, {name}.requires_grad, "
+            f"{name}.shape, {name}.stride(), {name}.dtype, {name}.device, {name}.requires_grad, "
             f"(p_{name} := {name}.data_ptr()) & 15"
         )
+        if parameter.name in form.strided:  # a negated view is one more way of not being contiguous
+            part += f", {name}.is_neg()"
         return f"None if {name} is None else ({part})" if parameter.optional else part
-    decides = parameter.name in deciding
+    decides = parameter.name in form.deciding
     if parameter.is_list:
         part = f"tuple(map(type, {name}))" + (f", tuple({name})" if decides else "")
         return f"None if {name} is None else ({part},)" if parameter.optional else part
     return f"type({name}), {name}" if decides else f"type({name})"
 
 
+def _number(parameter: Parameter, name: str) -> str:
+    if not parameter.is_list:
+        return name
+    return f"None if {name} is None else tuple({name})" if parameter.optional else f"tuple({name})"
+
+
 def _tuple(items: Sequence[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _define(text: str, op: Op, **values: Any) -> Callable[..., Any]:
+def _define(text: str, name: str, op: Op, values: Mapping[str, Any]) -> Callable[..., Any]:
     scope: dict[str, Any] = {"__builtins__": {"type": type, "tuple": tuple, "map": map}, **values}
     exec(compile(text, f"<quick call of {op.name}>", "exec"), scope)
-    made: Callable[..., Any] = scope["call" if "call" in scope else "key"]
+    made: Callable[..., Any] = scope[name]
     return made

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.kernel_file import CallError, Code, Op, Problem
+from tilewright.kernel_file import CallError, Code, Problem, Signature
 from tilewright.records import ScalarType, TensorSpec
 
 TENSOR_ALIGNMENT = 16
@@ -46,19 +46,34 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode")
 
 
-def read_specs(op: Op, values: Sequence[Any]) -> dict[str, Any]:
-    """Arguments for the evaluator, tensors given as tensors, specs or text; scalars as they are."""
-    found: dict[str, Any] = {}
-    for parameter, value in zip(op.parameters, values, strict=True):
-        if parameter.scalar is None and value is not None:
-            found[parameter.name] = _read_spec(op.name, parameter.name, value)
-        else:
-            found[parameter.name] = value
-    return found
+# Stands for a number that decides nothing, when something is prepared or explained before the number is known.
+_PLACEHOLDER: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1.0, ScalarType.BOOL: False}
 
 
-def _read_spec(op: str, name: str, value: Any) -> TensorSpec:
-    if isinstance(value, TensorSpec):
+def arguments_ahead(
+    signature: Signature, deciding: frozenset[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments of a call that is not made yet: tensors as tensors, specs or text; idle numbers may be missing."""
+    op = signature.op
+    names = signature.names
+    given = dict(kwargs)
+    for parameter in op.parameters[len(args) :]:
+        idle = parameter.scalar is not None and parameter.name not in deciding and not parameter.is_list
+        if idle and parameter.name not in given and not parameter.has_default and not parameter.optional:
+            assert parameter.scalar is not None
+            given[parameter.name] = _PLACEHOLDER[parameter.scalar]
+    tensors = {parameter.name for parameter in op.parameters if parameter.scalar is None}
+    positional = [
+        read_spec(op.name, names[i], value) if i < len(names) and names[i] in tensors else value
+        for i, value in enumerate(args)
+    ]
+    named = {name: read_spec(op.name, name, value) if name in tensors else value for name, value in given.items()}
+    return dict(zip(names, signature.normalise(positional, named), strict=True))
+
+
+def read_spec(op: str, name: str, value: Any) -> TensorSpec | None:
+    """A tensor's spec from a tensor, a spec, or text; None stays None."""
+    if value is None or isinstance(value, TensorSpec):
         return value
     if isinstance(value, torch.Tensor):
         problem = unusable(value, name)
@@ -74,7 +89,3 @@ def _read_spec(op: str, name: str, value: Any) -> TensorSpec:
         f"{op}(): {name} is a tensor; found {type(value).__name__}; "
         "give a tensor, a TensorSpec or text like 4096x1024:bf16"
     )
-
-
-# Stands for a number that decides nothing, when something is prepared or explained before the number is known.
-PLACEHOLDER: dict[ScalarType, int | float | bool] = {ScalarType.INT: 1, ScalarType.FLOAT: 1.0, ScalarType.BOOL: False}

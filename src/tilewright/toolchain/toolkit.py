@@ -19,6 +19,8 @@ INSTALL_COMPILER = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cud
 INSTALL_CUTE = "pip install --no-deps nvidia-cutlass"
 INSTALL_TOOLS = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
 
+SYSTEM_TOOLKIT = Path("/usr/local/cuda")
+
 _ENVIRONMENT = ("CUDA_HOME", "TILEWRIGHT_CUTLASS_INCLUDE")
 
 
@@ -56,7 +58,7 @@ def find_toolkit() -> Toolkit:
 @lru_cache(maxsize=4)
 def _find(environment: tuple[str, str]) -> Toolkit:
     cuda_home, cutlass_directory = environment
-    roots = [*_wheel_roots(), *([Path(cuda_home)] if cuda_home else []), Path("/usr/local/cuda")]
+    roots = [*_wheel_roots(), *([Path(cuda_home)] if cuda_home else []), SYSTEM_TOOLKIT]
     for root in roots:
         library = _first(root / "lib", "libnvrtc.so.*") or _first(root / "lib64", "libnvrtc.so.*")
         if library is not None:

@@ -23,7 +23,9 @@ static CUcontext current;
 static int calls_until_failure = -1;
 static CUresult failure;
 
-#define RECORD(...) (used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__))
+/* A full log stays full: what no longer fits is not recorded. */
+#define RECORD(...) \
+    (used + 1 < sizeof text ? (void)(used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__)) : (void)0)
 
 const char *null_log(void) { return text; }
 CUcontext null_current(void) { return current; }

@@ -1,0 +1,125 @@
+"""Tensors made from specs and contents; the CPU stands in for the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.inputs import ContentError, Held, allocate, allocation_bytes, clear, content_of, fill
+from tilewright.records import Content, Data, DType, Integers, Normal, TensorSpec, Uniform
+
+CPU = torch.device("cpu")
+FLOATS = [dtype for dtype in DType if dtype.is_float]
+
+
+def made(spec: TensorSpec, content: Content) -> Held:
+    held = allocate(spec, CPU)
+    fill(held, content)
+    return held
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_poison_is_nan_in_every_float_type(dtype: DType) -> None:
+    held = allocate(TensorSpec.contiguous(dtype, (3, 5)), CPU)
+    assert held.tensor.dtype == TORCH_DTYPE[dtype]
+    assert bool(held.tensor.to(torch.float32).isnan().all())
+    clear(held)
+    assert bool((held.tensor.to(torch.float32) == 0).all())
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_bytes_go_in_and_come_out_in_storage_order(dtype: DType) -> None:
+    spec = TensorSpec.contiguous(dtype, (4, 3))
+    raw = bytes(i % 2 for i in range(spec.storage_bytes))
+    held = made(spec, Data(raw))
+    assert content_of(held) == raw
+    assert held.tensor.shape == (4, 3)
+
+
+def test_strides_are_honoured() -> None:
+    spec = TensorSpec(DType.F32, (2, 3), (1, 4))  # a transposed view with a gap after every two elements
+    raw = np.arange(10, dtype=np.float32)
+    held = made(spec, Data(raw.tobytes()))
+    assert held.tensor.tolist() == [[0.0, 4.0, 8.0], [1.0, 5.0, 9.0]]
+    assert content_of(held) == raw.tobytes()
+
+
+@pytest.mark.parametrize("content", [Normal(3, 1.5, 0.25), Uniform(3, -2.0, 5.0), Integers(3, -4, 9)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_seed_gives_the_same_elements_and_every_float_type_the_same_values(dtype: DType, content: Content) -> None:
+    spec = TensorSpec.contiguous(dtype, (64, 17))
+    first, again = made(spec, content), made(spec, content)
+    assert content_of(first) == content_of(again)
+    if dtype is not DType.F64:
+        wide = made(TensorSpec.contiguous(DType.F32, (64, 17)), content).tensor
+        assert torch.equal(wide.to(TORCH_DTYPE[dtype]).view(torch.uint8), first.tensor.view(torch.uint8))
+
+
+def test_distributions_have_their_parameters() -> None:
+    spec = TensorSpec.contiguous(DType.F32, (200_000,))
+    normal = made(spec, Normal(1, 3.0, 0.5)).tensor
+    assert abs(normal.mean().item() - 3.0) < 0.01
+    assert abs(normal.std().item() - 0.5) < 0.01
+    uniform = made(spec, Uniform(1, -1.0, 3.0)).tensor
+    assert -1.0 <= uniform.min().item() < -0.99
+    assert 2.99 < uniform.max().item() <= 3.0
+    assert abs(uniform.mean().item() - 1.0) < 0.02
+    whole = made(TensorSpec.contiguous(DType.I16, (10_000,)), Integers(1, -3, 4)).tensor
+    assert sorted(set(whole.tolist())) == list(range(-3, 4))
+    truth = made(TensorSpec.contiguous(DType.BOOL, (10_000,)), Integers(1, 0, 2)).tensor
+    assert 4_500 < int(truth.sum()) < 5_500
+    assert content_of(made(spec, Normal(1))) != content_of(made(spec, Normal(2)))
+
+
+def test_layout_does_not_change_the_elements() -> None:
+    plain = made(TensorSpec.contiguous(DType.F32, (5, 7)), Normal(9)).tensor
+    gapped = made(TensorSpec(DType.F32, (5, 7), (1, 8)), Normal(9))
+    assert torch.equal(gapped.tensor, plain)
+    storage = gapped.storage.view(torch.float32)
+    assert storage.isnan().sum().item() == storage.numel() - 35, "what no element occupies stays poisoned"
+
+
+def test_repeated_and_overlapping_elements_are_filled() -> None:
+    broadcast = made(TensorSpec(DType.F32, (4, 3), (0, 1)), Normal(5)).tensor
+    assert torch.equal(broadcast[0], broadcast[3])
+    assert not bool(broadcast.isnan().any())
+    window = made(TensorSpec(DType.F32, (4, 3), (1, 1)), Normal(5))
+    assert window.storage.numel() == 6 * 4
+    assert not bool(window.tensor.isnan().any())
+    assert window.tensor[1, 0] == window.tensor[0, 1]
+
+
+@pytest.mark.parametrize("alignment", [2, 4, 16, 64, 256])
+def test_memory_is_aligned_as_promised_and_no_better(alignment: int) -> None:
+    spec = TensorSpec(DType.F16, (8,), (1,), alignment)
+    held = made(spec, Integers(1, 0, 5))
+    start = held.tensor.untyped_storage().data_ptr()
+    offset = held.tensor.data_ptr() - start
+    assert offset == (0 if alignment == 256 else alignment)
+    assert allocation_bytes(spec) == 512
+    assert len(content_of(held)) == 16
+
+
+@pytest.mark.parametrize("content", [Normal(1), Data(b""), Integers(1, 0, 5)])
+def test_empty_tensors_are_fine(content: Content) -> None:
+    held = made(TensorSpec.contiguous(DType.F32, (3, 0, 2)), content)
+    assert content_of(held) == b""
+    assert held.tensor.shape == (3, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "content", "message"),
+    [
+        (DType.F32, Data(b"abc"), r"f32\[2, 2\] with strides \(2, 1\) takes 16 bytes, its data has 3"),
+        (DType.I32, Normal(1), "a i32 tensor cannot be filled from Normal; use Integers or Data"),
+        (DType.BOOL, Uniform(1), "a bool tensor cannot be filled from Uniform"),
+        (DType.I8, Integers(1, 0, 200), "Integers from 0 to 199 do not fit i8"),
+        (DType.BOOL, Integers(1, 0, 3), "Integers from 0 to 2 do not fit bool"),
+        (DType.F32, Integers(1, 5, 5), "Integers from 5 to below 5 is empty"),
+    ],
+)
+def test_contents_that_cannot_be_are_refused(dtype: DType, content: Content, message: str) -> None:
+    with pytest.raises(ContentError, match=message):
+        made(TensorSpec.contiguous(dtype, (2, 2)), content)

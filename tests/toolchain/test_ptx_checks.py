@@ -1,0 +1,113 @@
+"""What a build may not contain, found in the PTX of real compilations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tilewright.records import Build, BuildFailure, FailureReason
+
+Compiled = Callable[..., Build]
+Refused = Callable[..., BuildFailure]
+
+
+@pytest.mark.parametrize(
+    ("source", "symbol", "line"),
+    [
+        ("__global__ void k(float* x) {\n  printf(\"%d\", 3);\n}", "vprintf", 2),
+        ("__global__ void k(float* x) {\n  int* p = (int*)malloc(8);\n  p[0] = 1; x[0] = p[1];\n}", "malloc", 2),
+        ("__global__ void k(int* x) {\n  free(x);\n}", "free", 2),
+        ("extern \"C\" __device__ float other(float);\n__global__ void k(float* x) {\n\n  x[0] = other(x[1]);\n}", "other", 4),
+    ],
+)
+def test_functions_that_nothing_defines(refused: Refused, source: str, symbol: str, line: int) -> None:
+    failure = refused(source)
+    assert failure.reason is FailureReason.EXTERNAL
+    assert failure.diagnostics[0].line == line
+    assert symbol in failure.diagnostics[0].message
+
+
+def test_assertions_are_allowed(compiled: Compiled) -> None:
+    build = compiled("__global__ void k(float* x) { assert(x[0] > 3); x[1] = 1; }")
+    assert "__assertfail" in build.ptx
+
+
+STATE = [
+    ("__device__ int g;\n__global__ void k(int* x) {\n  g = x[0];\n}", "g", 3),
+    ("#define D __dev##ice__\n#define HIDE D int g\n#define D2 __device__\nD2 int g;\n__global__ void k(int* x) {\n  x[0] = atomicAdd(&g, 1);\n}", "g", 6),
+    ("int g;\n__global__ void k(int* x) {\n  if (x[0]) g = 1;\n}", "g", 3),
+    ("namespace a { int g[4]; }\n__global__ void k(int* x) {\n  a::g[x[0]] = 1;\n}", "_ZN1a1gE", 3),
+    ("__global__ void k(int* x) {\n  static int calls;\n  x[0] = calls++;\n}", "_ZZ1kPiE5calls", 3),
+    ("struct S { static int g; };\nint S::g;\n__global__ void k(int* x) {\n  S::g = x[0];\n}", "_ZN1S1gE", 4),
+    ("__device__ int g;\n__global__ void k(int** x) {\n  x[0] = &g;\n}", "g", 3),
+    ("__device__ int g;\n__device__ int* p = &g;\n__global__ void k(int* x) {\n  p[0] = x[0];\n}", "g", 0),
+    ("__device__ __managed__ int g;\n__global__ void k(int* x) {\n  g = x[0];\n}", "g", 3),
+    ("__global__ void k(int* x) {\n  asm volatile(\"{ .global .u32 g; st.global.u32 [g], 1; }\");\n}", "g", 2),
+    ("const int t[4] = {1, 2, 3, 4};\n__global__ void k(int* x) {\n  const_cast<int*>(t)[x[0]] = 1;\n}", "t", 3),
+    ("__device__ float4 g;\n__global__ void k(float4* x) {\n  g = x[0];\n}", "g", 3),
+    ("__device__ int g;\n__device__ __noinline__ void put(int* p, int v) { *p = v; }\n__global__ void k(int* x) {\n  put(&g, x[0]); put(x, 3);\n}", "g", 4),
+    ("__device__ int g;\n__device__ __noinline__ void put(int v) {\n  g = v;\n}\n__global__ void k(int* x) { put(x[0]); }", "g", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "symbol", "line"), STATE)
+def test_writes_to_module_globals(refused: Refused, source: str, symbol: str, line: int) -> None:
+    failure = refused(source)
+    assert failure.reason is FailureReason.DEVICE_STATE
+    assert (symbol, line) in [(d.message.split("module global ")[1].split(",")[0], d.line) for d in failure.diagnostics]
+
+
+READ_ONLY = [
+    "__device__ const float t[4] = {1, 2, 3, 4};\n__global__ void k(float* x, int n) { x[0] = t[n]; }",
+    "constexpr float t[4] = {1, 2, 3, 4};\n__global__ void k(float* x, int n) { x[0] = t[n]; }",
+    "__constant__ float t[4] = {1, 2, 3, 4};\n__global__ void k(float* x, int n) { x[0] = t[n]; }",
+    "__device__ float t[4] = {1, 2, 3, 4};\n__global__ void k(float* x, int n) { x[0] = t[n]; }",
+    "__global__ void k(float* x, int n) { static const float t[4] = {1, 2, 3, 4}; x[0] = t[n] + t[n + 1]; }",
+    "__device__ const float4 t[2] = {{1, 2, 3, 4}};\n__global__ void k(float4* x, int n) { x[0] = t[n]; }",
+    "__device__ int g;\n__global__ void other(int* x) { g = 1; }\n__global__ void k(int* x) { x[0] = g; }",
+    "__global__ void k(float* x) { __shared__ float s[64]; s[threadIdx.x] = x[0]; __syncthreads(); x[0] = s[1]; }",
+    "__global__ void k(double* x, float* y) { x[0] = sin(x[0]) + pow(x[1], x[2]); y[0] = sinf(y[1] * 1e10f); }",
+    "__device__ const char text[3] = {1, 2, 3};\n__global__ void k(int* x) { assert(x[0]); x[1] = text[x[2]]; }",
+]
+
+
+@pytest.mark.parametrize("source", READ_ONLY)
+def test_tables_that_are_only_read_are_fine(compiled: Compiled, source: str) -> None:
+    compiled(source)
+
+
+@pytest.mark.parametrize(
+    ("expression", "register"),
+    [
+        ("clock()", "%clock"),
+        ("clock64()", "%clock64"),
+        ("([] { long long t; asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(t)); return t; })()", "%globaltimer"),
+        ("([] { int t; asm volatile(\"mov.u32 %0, %%globaltimer_lo;\" : \"=r\"(t)); return t; })()", "%globaltimer_lo"),
+    ],
+)
+def test_clocks(refused: Refused, expression: str, register: str) -> None:
+    failure = refused(f"__global__ void k(long long* x) {{\n  x[0] = {expression};\n}}")
+    assert failure.reason is FailureReason.DEVICE_CALL
+    assert failure.diagnostics[0].line == 2
+    assert register in failure.diagnostics[0].message
+
+
+BARRIER = """#include <cuda/barrier>
+__global__ void k(float* x) {
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  if (threadIdx.x == 0) init(&bar, blockDim.x);
+  __syncthreads();
+  WAIT;
+  x[threadIdx.x] = 1;
+}
+"""
+
+
+def test_a_library_barrier_may_back_off_by_the_clock(compiled: Compiled) -> None:
+    assert "%globaltimer" in compiled(BARRIER.replace("WAIT", "bar.arrive_and_wait()")).ptx
+
+
+def test_a_timed_wait_may_not(refused: Refused) -> None:
+    wait = "bar.try_wait_for(bar.arrive(), cuda::std::chrono::nanoseconds(100))"
+    assert refused(BARRIER.replace("WAIT", wait)).reason is FailureReason.DEVICE_CALL
