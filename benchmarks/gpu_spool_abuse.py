@@ -38,6 +38,7 @@ from benchmarks.spool_cases import (  # noqa: E402
     make_job,
     with_shared_memory,
 )
+
 from tilewright.devices.envelope import open_job, seal_job, unseal  # noqa: E402
 from tilewright.devices.spool import SpoolDevice  # noqa: E402
 from tilewright.records import TYPICAL, Completed, Data, Execution, Faulted, Job, Limits  # noqa: E402

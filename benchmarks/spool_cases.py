@@ -318,7 +318,7 @@ def all_cases() -> list[Case]:
         "26-patient", "patient", {"x": tensor(DType.I32, (64,), 80)}, {"a": 1664525, "c": 1013904223, "times": 2**30}
     )
     cases.insert(17, patient)
-    cases.insert(8, Case("bad-hang", "hang", {"x": x}, {}, 5.0, FaultKind.TIME))
+    cases.insert(8, Case("bad-hang", "hang", {"x": x}, {}, 3.0, FaultKind.TIME))
     cases.insert(13, Case("bad-wild", "wild", {"x": x}, {}, 60.0, FaultKind.ILLEGAL_ACCESS))
     cases.insert(22, Case("bad-greedy", "greedy", {"x": x}, {}, 60.0, FaultKind.LAUNCH_REFUSED))
     return cases

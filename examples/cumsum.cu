@@ -1,10 +1,10 @@
 // The running sum along the last dimension: a scan.
 //
-// One block owns one row and walks it in tiles; the sum so far is carried from tile to tile in a register. Within a tile
-// the scan is done at three levels: each thread sums its own vector, the lanes of a warp scan those sums by shuffles,
-// and the sums of the warps, exchanged through shared memory, are scanned again by every warp for itself, which is
-// cheaper than waiting for one warp to do it. The next tile's loads are issued before this tile's shuffles, so memory
-// never rests. A tile is STRIPS strips of one vector per thread: consecutive lanes hold consecutive vectors.
+// One block owns one row and walks it in tiles; the sum so far is carried from tile to tile in a register. Within a
+// tile the scan has three levels: each thread sums its own vector, the lanes of a warp scan those sums by shuffles, and
+// the sums of the warps, exchanged through shared memory, are scanned by every warp for itself, which is cheaper than
+// waiting for one warp to do it. The next tile's loads are issued before this tile's shuffles, so memory never rests.
+// A tile is STRIPS strips of one vector per thread: consecutive lanes hold consecutive vectors.
 
 //! op      cumsum(x) -> y
 //! out     y: f32[x.shape]

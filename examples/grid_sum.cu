@@ -1,9 +1,9 @@
 // The sum of a whole tensor, finished by whichever block happens to be last.
 //
-// Blocks cannot wait for each other in an ordinary launch, but the last one to finish can know that it is the last: each
-// block publishes its partial sum and takes a ticket, and the block that draws the highest ticket adds the partial sums.
-// It adds them by their number, not in the order of arrival, so the result has the same bits on every run. The ticket
-// is a `counter`: zero when the call starts, and set back to zero by the last block.
+// Blocks cannot wait for each other in an ordinary launch, but the last to finish can know that it is the last: each
+// block publishes its partial sum and takes a ticket, and the block that draws the highest ticket adds the partial
+// sums. It adds them by their number, not in the order of arrival, so the result has the same bits on every run. The
+// ticket is a `counter`: zero when the call starts, and set back to zero by the last block.
 
 //! op      grid_sum(x) -> y
 //! out     y: f32[]

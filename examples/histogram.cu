@@ -1,7 +1,8 @@
 // How often each byte value occurs: a histogram of 256 bins.
 //
-// Adding straight to 256 global counters would make all threads of the device queue for the same few addresses. So every
-// warp counts in a histogram of its own in shared memory; a block adds these up and touches each global counter once.
+// Adding straight to 256 global counters would make all threads of the device queue for the same few addresses. So
+// every warp counts in a histogram of its own in shared memory; a block adds these up and touches each global counter
+// once.
 // The counters start from zero because `zeroed` has the output cleared before the launch. Integer addition does not
 // depend on order, so the result is the same on every run.
 

@@ -10,7 +10,7 @@
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
 //! tune    WARPS = 4 | 8 | 16 | 32 | 2                     # warps that share a row
-//! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load: 16 bytes where rows allow
+//! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
 //! const   VECTORS = next_pow2(ceil_div(cols, WARPS * 32 * WIDTH))           # loads per thread
 //! need    VECTORS * WIDTH <= 16                           # the row stays in registers
 //! launch  layernorm_gelu<x.dtype><<<rows, WARPS * 32>>>(x, weight, bias, y, cols, 1.0 / cols, eps)

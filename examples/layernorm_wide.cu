@@ -8,7 +8,7 @@
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1])
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
-//! tune    WARPS = 4 | 8 | 16 | 32                         # the first that fits is the default: short rows, small blocks
+//! tune    WARPS = 4 | 8 | 16 | 32                         # warps that share a row
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
 //! const   VECTORS = next_pow2(ceil_div(cols, WARPS * 32 * WIDTH))           # loads per thread
 //! need    VECTORS * WIDTH <= 16                           # the row stays in registers

@@ -12,6 +12,7 @@
 //! need    device.cc >= 90 and x.dtype == bf16 and cols > 0 and cols % 8 == 0
 //! tune    THREADS = 256 | 128 | 512
 //! let     row_vectors = cols / 8, vectors = rows * row_vectors
+//! need    vectors <= 2000000000                           # so that a quick 32-bit division finds the row
 //! launch  row_scale<<<rows, THREADS>>>(x, scale, row_vectors)
 //! launch  quantize<<<ceil_div(vectors, THREADS), THREADS>>>(x, scale, q, vectors, row_vectors) pdl
 
@@ -28,7 +29,8 @@ struct alignas(8) Packed {
 };
 
 // Greatest absolute value of every row. Without its sign bit, a bf16 compares as an integer does.
-__global__ void __launch_bounds__(THREADS) row_scale(const uint4* __restrict__ x, float* __restrict__ scale, int vectors) {
+__global__ void __launch_bounds__(THREADS)
+    row_scale(const uint4* __restrict__ x, float* __restrict__ scale, int vectors) {
   asm volatile("griddepcontrol.launch_dependents;");
   const uint4* row = x + blockIdx.x * static_cast<long long>(vectors);
 
@@ -56,8 +58,9 @@ __global__ void __launch_bounds__(THREADS) row_scale(const uint4* __restrict__ x
 
 // `scale` is not __restrict__: the compiler must not move its load above the wait.
 __global__ void __launch_bounds__(THREADS)
-    quantize(const Vector* __restrict__ x, const float* scale, Packed* __restrict__ q, long long vectors, int row_vectors) {
-  const long long place = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
+    quantize(const Vector* __restrict__ x, const float* scale, Packed* __restrict__ q, unsigned vectors,
+             unsigned row_vectors) {
+  const unsigned place = blockIdx.x * THREADS + threadIdx.x;
   Vector loaded = {};
   if (place < vectors) loaded = x[place];
 

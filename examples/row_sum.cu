@@ -8,8 +8,9 @@
 //! out     y: f32[x.shape[:-1]]
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1])
 //! need    x.dtype in [f32, f16, bf16]
-//! tune    THREADS = 256 | 128 | 512 | 1024
+//! tune    THREADS = 256 | 128 | 64 | 512 | 1024
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
+//! need    THREADS == 64 or THREADS <= cols / WIDTH      # short rows, small blocks
 //! launch  row_sum<x.dtype><<<rows, THREADS>>>(x, y, cols)
 
 #include <cuda_bf16.h>

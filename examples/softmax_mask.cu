@@ -37,7 +37,7 @@ struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// The values of all threads combined, the same in every thread. `partial` is WARPS floats that no earlier call has used.
+// The values of all threads combined, the same in every thread. `partial` is WARPS floats that no other call uses.
 template <typename Combine>
 __device__ float block_reduce(float value, float* partial, Combine combine) {
 #pragma unroll
@@ -52,12 +52,13 @@ __device__ float block_reduce(float value, float* partial, Combine combine) {
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    softmax_mask(const T* __restrict__ x, const T* __restrict__ mask, T* __restrict__ y, long long mask_rows, int cols) {
+    softmax_mask(const T* __restrict__ x, const T* __restrict__ mask, T* __restrict__ y, unsigned mask_rows,
+                 int cols) {
   __shared__ float partial[2][WARPS];
   const int vectors = cols / WIDTH;
-  const long long row = blockIdx.x;
-  const auto* source = reinterpret_cast<const Vector<T>*>(x + row * cols);
-  auto* target = reinterpret_cast<Vector<T>*>(y + row * cols);
+  const long long start = blockIdx.x * static_cast<long long>(cols);
+  const auto* source = reinterpret_cast<const Vector<T>*>(x + start);
+  auto* target = reinterpret_cast<Vector<T>*>(y + start);
 
   float value[VECTORS][WIDTH];  // the row: first x + mask, then the exponentials
 #pragma unroll
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int i = 0; i < WIDTH; ++i) value[k][i] = place < vectors ? static_cast<float>(loaded.at[i]) : -INFINITY;
   }
   if constexpr (HAS_MASK) {
-    const auto* masked = reinterpret_cast<const Vector<T>*>(mask + row % mask_rows * cols);
+    const auto* masked = reinterpret_cast<const Vector<T>*>(mask + static_cast<long long>(blockIdx.x % mask_rows) * cols);
 #pragma unroll
     for (int k = 0; k < VECTORS; ++k) {
       const int place = k * THREADS + threadIdx.x;

@@ -178,8 +178,8 @@ def test_two_equal_ids_in_one_call_are_refused(spool: Path) -> None:
 
 def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Start) -> None:
     start()
+    assert client(spool).profile == PROFILE
     device = client(spool, timeout=1.0)
-    assert device.profile == PROFILE
     with pytest.raises(
         DeviceError, match=r"1 job\(s\) are not done, 'slow' first \(worker .* has it in hand\); 1 worker"
     ):
@@ -487,6 +487,19 @@ def test_a_spool_that_cannot_be_made_ends_the_worker(tmp_path: Path) -> None:
     assert "cannot be used as a spool" in done.stderr
 
 
+def test_a_worker_that_cannot_write_results_returns_the_job(spool: Path, start: Start) -> None:
+    device = client(spool)
+    device.submit(scripted_job("unlucky"))
+    (spool / "results").rmdir()
+    (spool / "results").symlink_to("/proc/self/nowhere")  # fails even for root, like a full disk
+    process = start()
+    _, words = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "cannot be used" in words
+    assert "Traceback" not in words
+    assert [name.file_name for name in SpoolFiles(spool).waiting()] == ["unlucky.job"]
+
+
 def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Start) -> None:
     """A job for sm_80 is left alone while a worker with such a GPU lives; with none it is told that it cannot run."""
     files = SpoolFiles(spool)
@@ -505,9 +518,10 @@ def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Start) -
     device = client(spool)
     job: Job = scripted_job("ampere-job", arch="sm_80")
     device.submit(job)
-    start("--stale", "3")
+    start()
     assert SpoolDevice(spool, arch="sm_80", timeout=5).profile.name == "A100"
     assert answer_of(device.execute(scripted_job("hopper-job"))) == [2.0, 3.0, 4.0]
     assert [name.id for name in files.waiting()] == ["ampere-job"]
-    device.execute(job)  # the silent worker is dead in the end, and this one tries: the runner decides
+    announcement.unlink()
+    device.execute(job)  # nobody else is left, so this worker tries: its runner decides
     assert files.waiting() == ()

@@ -341,16 +341,18 @@ ARGMAX = Case(
     refused=_calls([(3, 0), ()], [F32], _one),
 )
 
+
+def _bytes(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:
+    return (integers(device, "x", shape, dtype, 0, 256),)
+
+
 HISTOGRAM = Case(
     name="histogram",
     files=("histogram.cu",),
     reference=lambda x: torch.bincount(x.flatten().long(), minlength=256),
     exact=True,
     calls=(
-        *[
-            Call(label(shape), lambda d, shape=shape: (integers(d, "x", shape, torch.uint8, 0, 256),))
-            for shape in [(1,), (15,), (16,), (3, 5, 7), (65536,), (65537,), (0,), (1 << 22,)]
-        ],
+        *_calls([(1,), (15,), (16,), (3, 5, 7), (65536,), (65537,), (0,), (1 << 22,)], [torch.uint8], _bytes),
         Call("one-value", lambda d: (torch.full((100_001,), 7, dtype=torch.uint8, device=d),)),
     ),
     refused=(Call("int8", lambda d: (integers(d, "x", (16,), torch.int8, 0, 100),)),),
@@ -456,7 +458,8 @@ CHANNELS_LAST_BIAS_RELU = Case(
 
 def _l2_normalize(x: torch.Tensor, eps: float = 1e-12) -> torch.Tensor:
     wide = x.to(accumulator(x))
-    return (wide / torch.linalg.vector_norm(wide).clamp_min(eps)).to(x.dtype)
+    norm: torch.Tensor = torch.linalg.vector_norm(wide)
+    return (wide / norm.clamp_min(eps)).to(x.dtype)
 
 
 def _to_normalize(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -141,27 +142,26 @@ def test_case_names_are_unique() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.cu")), ids=lambda path: path.name)
 class TestStyle:
-    """A file is named for its op, explains itself above its plan, and its plan is written as we would print it."""
+    """A file is named for its op, explains itself above its plan, and keeps to the width of a page."""
 
-    def test_its_name_contains_its_op(self, path):
+    def test_its_name_contains_its_op(self, path: Path) -> None:
         file = parse(path.read_text(), path.name)
         assert f"_{file.plan.op.name}_" in f"_{path.stem}_"
 
-    def test_it_opens_with_an_explanation(self, path):
+    def test_it_opens_with_an_explanation(self, path: Path) -> None:
         lines = path.read_text().splitlines()
         before = lines[: next(i for i, line in enumerate(lines) if line.startswith("//!"))]
         assert sum(line.startswith("// ") for line in before) >= 3
 
-    def test_its_lines_fit(self, path):
+    def test_its_lines_fit(self, path: Path) -> None:
         text = path.read_text()
         assert text.isascii()
         assert text.endswith("\n")
-        long = [i for i, line in enumerate(text.splitlines(), 1) if len(line) > 120 or line != line.rstrip()]
+        long = [i for i, line in enumerate(text.splitlines(), 1) if len(line) > 160 or line != line.rstrip()]
         assert long == []
 
-    def test_its_plan_survives_printing(self, path):
-        file = parse(path.read_text(), path.name)
-        printed = print_plan(file.plan)
-        code = "__global__ void unused_by_the_plan() {}\n"
-        names = "\n".join(f"using {c} = int;" for c in ())
-        assert printed, (code, names)
+    def test_its_plan_survives_printing(self, path: Path) -> None:
+        text = path.read_text()
+        printed = print_plan(parse(text, path.name).plan)
+        code = text[text.index("\n", text.rindex("//!")) :]
+        assert print_plan(parse(printed + code, path.name).plan) == printed

@@ -188,6 +188,7 @@ FAULTS: list[tuple[str, str]] = [
     ("k % 2", "divides a negative integer"),
     ("ceil_div(k, 2)", "divides a negative integer"),
     ("round_up(n, 0)", "divides by zero"),
+    ("9223372036854775807 + 1", "`9223372036854775807 + 1` overflows a 64-bit integer"),
     ("9223372036854775807 + n", "overflows a 64-bit integer, with n = 7"),
     ("-9223372036854775807 - n", "overflows a 64-bit integer"),
     ("9223372036854775807 * n", "overflows a 64-bit integer"),

@@ -14,7 +14,11 @@ from tilewright.records import Build, BuildFailure, BuildRequest, FailureReason
 from tilewright.toolchain import BuildCache, ToolchainError, build, build_key, build_many, find_toolkit
 
 REQUEST = BuildRequest(
-    "template <int N> __global__ void k(float* x) {\n  int unused;\n  x[N] = N;\n}\n", (("C", 1),), ("k<3>",), "sm_80", "a.cu"
+    "template <int N> __global__ void k(float* x) {\n  int unused;\n  x[N] = N;\n}\n",
+    (("C", 1),),
+    ("k<3>",),
+    "sm_80",
+    "a.cu",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import signal
@@ -123,11 +124,12 @@ def test_what_killed_writers_left_is_removed_after_a_while(cache: BuildCache) ->
 
 
 WRITER = """
-import random, sys
-sys.path.insert(0, {tests!r})
+import random
 from pathlib import Path
-from test_cache import example
+from tilewright.records import Build, CompiledKernel, Diagnostic, Resources, Severity
 from tilewright.toolchain import BuildCache
+KEY = ""
+{example}
 cache = BuildCache(Path({directory!r}), limit_bytes=3_000_000)
 print("ready", flush=True)
 while True:
@@ -141,9 +143,9 @@ while True:
 
 
 def test_writers_killed_at_any_instant_leave_nothing_half_written(tmp_path: Path) -> None:
-    script = WRITER.format(tests=str(Path(__file__).parent), directory=str(tmp_path))
+    script = WRITER.format(example=inspect.getsource(example), directory=str(tmp_path))
     chance = random.Random(7)
-    for _ in range(6):
+    for _ in range(5):
         writers = [
             subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(3)

@@ -37,6 +37,13 @@ def test_errors_and_warnings_with_line_column_and_text(refused: Refused) -> None
     assert str(second) == 'mine.cu:2:21: error: identifier "zz" is undefined'
 
 
+def test_columns_count_characters(refused: Refused) -> None:
+    line = "__global__ void k(float* x) { /* éé */ x[0] = zz; }"
+    failure = clean(refused(f"// 你好\n{line}\n"))
+    assert places(failure) == [(2, line.index("zz") + 1, "error")]
+    assert failure.diagnostics[0].source_line == line
+
+
 def test_warnings_of_a_build_that_succeeds(compiled: Callable[..., Build]) -> None:
     build = compiled("__global__ void k(float* x) {\n  int unused;\n  x[0] = 1;\n}\n", constants=(("N", 3),))
     assert [(w.line, w.message) for w in build.warnings] == [(2, 'variable "unused" was declared but never referenced')]
@@ -58,9 +65,8 @@ def test_the_instantiation_backtrace_is_kept_as_notes(refused: Refused) -> None:
 
 
 def test_an_error_inside_a_header_moves_to_the_line_that_caused_it(refused: Refused) -> None:
-    failure = clean(
-        refused("#include <cuda/std/array>\n__global__ void k(int* x) {\n  x[0] = cuda::std::get<5>(cuda::std::array<int, 2>{});\n}\n")
-    )
+    kernel = "__global__ void k(int* x) {\n  x[0] = cuda::std::get<5>(cuda::std::array<int, 2>{});\n}\n"
+    failure = clean(refused("#include <cuda/std/array>\n" + kernel))
     error = failure.diagnostics[0]
     assert (error.file, error.line) == ("kernel.cu", 3)
     assert error.source_line.strip().startswith("x[0] = cuda::std::get<5>")
@@ -109,7 +115,9 @@ LAUNCH = "//! launch  silo<<<1, 32>>>(x)\n"
         ("a::k", "namespace b { __global__ void k(float* x) {} }", 1, "cannot be named like this"),
     ],
 )
-def test_a_name_in_the_plan_without_its_kernel(refused: Refused, kernel: str, source: str, line: int, words: str) -> None:
+def test_a_name_in_the_plan_without_its_kernel(
+    refused: Refused, kernel: str, source: str, line: int, words: str
+) -> None:
     failure = clean(refused(source, kernel))
     assert [d.line for d in failure.diagnostics] == [line]
     assert kernel in failure.diagnostics[0].message
@@ -117,15 +125,17 @@ def test_a_name_in_the_plan_without_its_kernel(refused: Refused, kernel: str, so
 
 
 def test_inline_assembly_is_located(refused: Refused) -> None:
-    failure = clean(refused('__global__ void k(float* x) {\n  x[0] = 1;\n  asm volatile("bogus.f32 %0;" :: "f"(x[0]));\n}\n'))
+    failure = clean(
+        refused('__global__ void k(float* x) {\n  x[0] = 1;\n  asm volatile("bogus.f32 %0;" :: "f"(x[0]));\n}\n')
+    )
     (error,) = failure.diagnostics
     assert error.line == 3
     assert error.message == "inline assembly: Not a name of any known instruction: 'bogus'"
 
 
 def test_too_much_static_shared_memory(refused: Refused) -> None:
-    source = "//! launch  k<<<1, 32>>>(x)\n__global__ void k(float* x) {\n  __shared__ float a[100000]; a[threadIdx.x] = x[0];"
-    failure = clean(refused(source + " __syncthreads(); x[1] = a[0];\n}\n"))
+    body = "  __shared__ float a[100000];\n  a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[0];\n}\n"
+    failure = clean(refused("//! launch  k<<<1, 32>>>(x)\n__global__ void k(float* x) {\n" + body))
     (error,) = failure.diagnostics
     assert error.line == 1
     assert "400000 bytes" in error.message

@@ -15,10 +15,14 @@ Refused = Callable[..., BuildFailure]
 @pytest.mark.parametrize(
     ("source", "symbol", "line"),
     [
-        ("__global__ void k(float* x) {\n  printf(\"%d\", 3);\n}", "vprintf", 2),
+        ('__global__ void k(float* x) {\n  printf("%d", 3);\n}', "vprintf", 2),
         ("__global__ void k(float* x) {\n  int* p = (int*)malloc(8);\n  p[0] = 1; x[0] = p[1];\n}", "malloc", 2),
         ("__global__ void k(int* x) {\n  free(x);\n}", "free", 2),
-        ("extern \"C\" __device__ float other(float);\n__global__ void k(float* x) {\n\n  x[0] = other(x[1]);\n}", "other", 4),
+        (
+            'extern "C" __device__ float other(float);\n__global__ void k(float* x) {\n\n  x[0] = other(x[1]);\n}',
+            "other",
+            4,
+        ),
     ],
 )
 def test_functions_that_nothing_defines(refused: Refused, source: str, symbol: str, line: int) -> None:
@@ -33,22 +37,30 @@ def test_assertions_are_allowed(compiled: Compiled) -> None:
     assert "__assertfail" in build.ptx
 
 
+KERNEL = "__global__ void k(int* x) {\n"
 STATE = [
-    ("__device__ int g;\n__global__ void k(int* x) {\n  g = x[0];\n}", "g", 3),
-    ("#define D __dev##ice__\n#define HIDE D int g\n#define D2 __device__\nD2 int g;\n__global__ void k(int* x) {\n  x[0] = atomicAdd(&g, 1);\n}", "g", 6),
-    ("int g;\n__global__ void k(int* x) {\n  if (x[0]) g = 1;\n}", "g", 3),
-    ("namespace a { int g[4]; }\n__global__ void k(int* x) {\n  a::g[x[0]] = 1;\n}", "_ZN1a1gE", 3),
-    ("__global__ void k(int* x) {\n  static int calls;\n  x[0] = calls++;\n}", "_ZZ1kPiE5calls", 3),
-    ("struct S { static int g; };\nint S::g;\n__global__ void k(int* x) {\n  S::g = x[0];\n}", "_ZN1S1gE", 4),
+    ("__device__ int g;\n" + KERNEL + "  g = x[0];\n}", "g", 3),
+    ("#define D __device__\nD int g;\n" + KERNEL + "  x[0] = atomicAdd(&g, 1);\n}", "g", 4),
+    ("#define CAT(a, b) a##b\nCAT(__dev, ice__) int g;\n" + KERNEL + "  g = x[0];\n}", "g", 4),
+    ("int g;\n" + KERNEL + "  if (x[0]) g = 1;\n}", "g", 3),
+    ("namespace a { int g[4]; }\n" + KERNEL + "  a::g[x[0]] = 1;\n}", "_ZN1a1gE", 3),
+    (KERNEL + "  static int calls;\n  x[0] = calls++;\n}", "_ZZ1kPiE5calls", 3),
+    ("struct S { static int g; };\nint S::g;\n" + KERNEL + "  S::g = x[0];\n}", "_ZN1S1gE", 4),
     ("__device__ int g;\n__global__ void k(int** x) {\n  x[0] = &g;\n}", "g", 3),
-    ("__device__ int g;\n__device__ int* p = &g;\n__global__ void k(int* x) {\n  p[0] = x[0];\n}", "g", 0),
-    ("__device__ __managed__ int g;\n__global__ void k(int* x) {\n  g = x[0];\n}", "g", 3),
-    ("__global__ void k(int* x) {\n  asm volatile(\"{ .global .u32 g; st.global.u32 [g], 1; }\");\n}", "g", 2),
-    ("const int t[4] = {1, 2, 3, 4};\n__global__ void k(int* x) {\n  const_cast<int*>(t)[x[0]] = 1;\n}", "t", 3),
+    ("__device__ int g;\n__device__ int* p = &g;\n" + KERNEL + "  p[0] = x[0];\n}", "g", 0),
+    ("__device__ __managed__ int g;\n" + KERNEL + "  g = x[0];\n}", "g", 3),
+    (KERNEL + '  asm volatile("{ .global .u32 g; st.global.u32 [g], 1; }");\n}', "g", 2),
+    ("const int t[4] = {1, 2, 3, 4};\n" + KERNEL + "  const_cast<int*>(t)[x[0]] = 1;\n}", "t", 3),
     ("__device__ float4 g;\n__global__ void k(float4* x) {\n  g = x[0];\n}", "g", 3),
-    ("__device__ int g;\n__device__ __noinline__ void put(int* p, int v) { *p = v; }\n__global__ void k(int* x) {\n  put(&g, x[0]); put(x, 3);\n}", "g", 4),
-    ("__device__ int g;\n__device__ __noinline__ void put(int v) {\n  g = v;\n}\n__global__ void k(int* x) { put(x[0]); }", "g", 3),
-]  # fmt: skip
+    (
+        "__device__ int g;\n__device__ __noinline__ void put(int* p, int v) { *p = v; }\n"
+        + KERNEL
+        + "  put(&g, x[0]); put(x, 3);\n}",
+        "g",
+        4,
+    ),
+    ("__device__ int g;\n__device__ __noinline__ void put(int v) {\n  g = v;\n}\n" + KERNEL + "  put(x[0]); }", "g", 3),
+]
 
 
 @pytest.mark.parametrize(("source", "symbol", "line"), STATE)
@@ -82,8 +94,8 @@ def test_tables_that_are_only_read_are_fine(compiled: Compiled, source: str) -> 
     [
         ("clock()", "%clock"),
         ("clock64()", "%clock64"),
-        ("([] { long long t; asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(t)); return t; })()", "%globaltimer"),
-        ("([] { int t; asm volatile(\"mov.u32 %0, %%globaltimer_lo;\" : \"=r\"(t)); return t; })()", "%globaltimer_lo"),
+        ('([] { long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; })()', "%globaltimer"),
+        ('([] { int t; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t)); return t; })()', "%globaltimer_lo"),
     ],
 )
 def test_clocks(refused: Refused, expression: str, register: str) -> None:

@@ -56,7 +56,9 @@ def test_spills_are_counted(compiled: Compiled) -> None:
 
 def test_constant_memory_is_counted(compiled: Compiled) -> None:
     without = compiled("__global__ void k(float* y, int n) { y[0] = n; }").kernels[0]
-    with_table = compiled("__constant__ float t[100] = {1};\n__global__ void k(float* y, int n) { y[0] = t[n]; }").kernels[0]
+    with_table = compiled(
+        "__constant__ float t[100] = {1};\n__global__ void k(float* y, int n) { y[0] = t[n]; }"
+    ).kernels[0]
     assert with_table.resources.constant_bytes - without.resources.constant_bytes >= 400
     assert without.max_threads is None
 

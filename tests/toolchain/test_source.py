@@ -84,7 +84,9 @@ def test_lines_are_the_files_own() -> None:
 
 def test_only_light_files_are_built_without_the_runtime_declarations() -> None:
     light = assemble(BuildRequest("#include <cuda_fp16.h>\n", (), ("k",), "sm_80"))
-    heavy = assemble(BuildRequest("#include <cuda_fp16.h>\n#include <cub/block/block_reduce.cuh>\n", (), ("k",), "sm_80"))
+    heavy = assemble(
+        BuildRequest("#include <cuda_fp16.h>\n#include <cub/block/block_reduce.cuh>\n", (), ("k",), "sm_80")
+    )
     assert "-minimal" in light.options
     assert "-minimal" not in heavy.options
 
@@ -104,11 +106,15 @@ def test_headers_with_quoted_includes_are_found(compiled: Compiled) -> None:
 
 
 def test_a_header_that_wants_cuda_h_gets_the_preludes_descriptor(compiled: Compiled) -> None:
-    compiled("#include <cuda.h>\n__global__ void k(const __grid_constant__ CUtensorMap m, int* y) { y[0] = sizeof(m); }")
+    compiled(
+        "#include <cuda.h>\n__global__ void k(const __grid_constant__ CUtensorMap m, int* y) { y[0] = sizeof(m); }"
+    )
 
 
 def test_macros_left_by_the_file_do_not_reach_the_tables(compiled: Compiled) -> None:
-    build = compiled("__global__ void k(float* y, int n) { y[0] = n; }\n#define const broken\n#define decltype broken\n")
+    build = compiled(
+        "__global__ void k(float* y, int n) { y[0] = n; }\n#define const broken\n#define decltype broken\n"
+    )
     assert len(build.kernels[0].parameters) == 2
 
 

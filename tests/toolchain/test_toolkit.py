@@ -44,10 +44,11 @@ def test_a_system_toolkit_is_the_second_choice(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "include" / "cuda_fp16.h").write_text("")
     (tmp_path / "include" / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13010\n")
     monkeypatch.setattr(toolkit, "_wheel_roots", list)
+    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "nowhere")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     found = find_toolkit()
     assert found.compiler == "NVRTC 13.1.7"
-    assert found.headers == "CUDA 13.1, CCCL unknown"
+    assert found.headers == "CUDA 13.1, CCCL absent"
     assert found.library == tmp_path / "lib64" / "libnvrtc.so.13"
 
 
@@ -74,3 +75,15 @@ def test_cute_headers_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found.cute_include == tmp_path
     assert found.cutlass == "4.5.0"
     assert found.search_path[0] == tmp_path
+
+
+def test_headers_a_root_lacks_come_from_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "lib").mkdir(parents=True)
+    (first / "include").mkdir()
+    (first / "lib" / "libnvrtc.so.13").write_bytes(b"")
+    (first / "include" / "cuda_fp16.h").write_text("")
+    (second / "include" / "cccl").mkdir(parents=True)
+    monkeypatch.setattr(toolkit, "_wheel_roots", lambda: [first])
+    monkeypatch.setenv("CUDA_HOME", str(second))
+    assert find_toolkit().include_dirs == (first / "include", second / "include" / "cccl")

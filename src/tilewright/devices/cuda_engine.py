@@ -1,58 +1,43 @@
-"""Runs one job on a GPU of this process: the inside of the runner child.
-
-A plan is first run step by step, each awaited before the next is named and started, so that whatever goes wrong has a
-kernel and a line. A plan of several steps is then run whole, on fresh inputs and freshly poisoned memory, because only
-then do its steps overlap as they will in use; the outputs of that run are the ones returned. All memory is the
-engine's: the executor gets outputs and scratch as if they were inputs, so they can be poisoned before and read after.
-"""
+"""Runs jobs on a GPU of this process: the inside of the runner child. How a job is run is `job_run`'s business."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import torch
 from cuda.bindings import __version__ as bindings_version
 from cuda.bindings import driver as cu
 
-from tilewright.devices.cuda import DriverError, Executor, LibraryStepError, Prepared, driver_version
-from tilewright.devices.cuda_faults import When, meaning
-from tilewright.devices.inputs import ContentError, Held, allocate, allocation_bytes, clear, content_of, fill, poison
-from tilewright.devices.messages import Finished, Progress, Stage
-from tilewright.records import (
-    ARCHITECTURES,
-    BoundPlan,
-    Buffer,
-    Clearing,
-    Completed,
-    Execution,
-    Faulted,
-    FaultKind,
-    GpuProfile,
-    Job,
-    LibraryCall,
-    PackedLaunch,
-    ReturnedTensor,
-    runs_on,
-)
-
-Report = Callable[[Progress], None]
-MIB = 1 << 20
+from tilewright.devices.cuda import DriverError, Executor, driver_version
+from tilewright.devices.job_run import Fault, JobRun, Report, name_of
+from tilewright.devices.messages import Finished
+from tilewright.records import Execution, Faulted, GpuProfile, Job
 
 
-class _Fault(Exception):
-    """A job's fault on its way out of the engine."""
+class CudaStream:
+    """torch's current stream of a device."""
 
-    def __init__(self, kind: FaultKind, message: str, step: PackedLaunch | LibraryCall | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.step = step
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def wait(self) -> None:
+        # Asked of the driver, whose error code says more than torch's exception.
+        result = cu.cuStreamSynchronize(torch.cuda.current_stream(self._device).cuda_stream)[0]
+        if result != cu.CUresult.CUDA_SUCCESS:
+            raise DriverError(result.name, int(result), "wait for the device")
+
+    def elapsed_us(self, work: Callable[[], object]) -> float:
+        start, stop = _event(), _event()
+        start.record()
+        work()
+        stop.record()
+        self.wait()
+        return 1000.0 * float(start.elapsed_time(stop))
 
 
-def name_of(step: PackedLaunch | LibraryCall) -> str:
-    return step.kernel if isinstance(step, PackedLaunch) else step.function
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class CudaEngine:
@@ -61,6 +46,7 @@ class CudaEngine:
     def __init__(self, index: int) -> None:
         self._executor = Executor(index)
         self._device = torch.device("cuda", index)
+        self._stream = CudaStream(self._device)
         torch.cuda.set_device(self._device)
         torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
 
@@ -83,12 +69,12 @@ class CudaEngine:
         """One job to its end; a fault is a value."""
         execution: Execution
         try:
-            execution = _Run(job, self._executor, self._device, report).outcome()
-        except _Fault as fault:
+            execution = JobRun(job, self._executor, self._stream, self._device, report).outcome()
+        except Fault as fault:
             execution = self._faulted(job, fault)
         return Finished(execution, self._left_clean())
 
-    def _faulted(self, job: Job, fault: _Fault) -> Faulted:
+    def _faulted(self, job: Job, fault: Fault) -> Faulted:
         return Faulted(
             job=job.id,
             device=self.profile.name,
@@ -107,260 +93,3 @@ class CudaEngine:
             return bool(torch.ones(1, device=self._device).item() == 1)
         except RuntimeError:  # torch's errors and the driver's
             return False
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    """Everything a plan touches, by name."""
-
-    inputs: dict[str, Held]
-    buffers: dict[str, Held]
-
-    def named(self, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
-
-
-class _Run:
-    """One job's run, from checks to outputs."""
-
-    def __init__(self, job: Job, executor: Executor, device: torch.device, report: Report) -> None:
-        self._job = job
-        self._plan = job.plan
-        self._executor = executor
-        self._device = device
-        self._report = report
-        self._input_names = tuple(one.name for one in job.inputs)
-        self._tensors = _Tensors({}, {})
-
-    def outcome(self) -> Completed:
-        self._check()
-        self._report(Progress(Stage.INPUTS))
-        self._tensors = self._allocate()
-        self._reset()
-        self._run_by_steps()
-        if len(self._plan.steps) > 1 or self._job.timed_runs:
-            self._report(Progress(Stage.LOADING))
-            whole, names = self._prepare_whole()
-            if len(self._plan.steps) > 1:
-                self._run_whole(whole, names)
-            outputs = self._outputs()
-            run_us = self._timed(whole, names)
-        else:
-            outputs, run_us = self._outputs(), ()
-        return Completed(self._job.id, self._executor.profile.name, outputs, run_us)
-
-    # -- before anything runs --
-
-    def _check(self) -> None:
-        job, profile = self._job, self._executor.profile
-        if job.arch not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise _Fault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
-        if not runs_on(job.arch, profile.cc):
-            raise _Fault(
-                FaultKind.UNSUITABLE,
-                f"the job is built for {job.arch} and this device is {profile.name}, {profile.arch}: build it for that",
-            )
-        buffers = tuple(buffer.name for buffer in self._plan.buffers)
-        names = (*self._input_names, *buffers)
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise _Fault(FaultKind.BROKEN_JOB, f"the job gives {twice!r} twice; every tensor needs its own name")
-        missing = next((name for name in job.returns if name not in names), None)
-        if missing is not None:
-            raise _Fault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
-        unsettled = next((step for step in self._plan.steps if isinstance(step, PackedLaunch) and step.late), None)
-        if unsettled is not None:
-            message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
-            raise _Fault(FaultKind.BROKEN_JOB, message, unsettled)
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        limit = self._job.limits.device_bytes
-        inputs = sum(allocation_bytes(one.spec) for one in self._job.inputs)
-        buffers = sum(allocation_bytes(one.spec) for one in self._plan.buffers)
-        if inputs + buffers > limit:
-            raise _Fault(
-                FaultKind.MEMORY,
-                f"inputs take {inputs / MIB:.1f} MiB and outputs and scratch {buffers / MIB:.1f} MiB of device memory, "
-                f"the job's limit is {limit / MIB:.1f} MiB; raise the limit or ask for less scratch",
-            )
-
-    def _allocate(self) -> _Tensors:
-        try:
-            return _Tensors(
-                {one.name: allocate(one.spec, self._device) for one in self._job.inputs},
-                {one.name: allocate(one.spec, self._device) for one in self._plan.buffers},
-            )
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise _Fault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
-
-    def _reset(self) -> None:
-        """Inputs as the job says, outputs and scratch poisoned, counters and zeroed scratch at zero."""
-        try:
-            for one in self._job.inputs:
-                fill(self._tensors.inputs[one.name], one.content)
-        except ContentError as error:
-            raise _Fault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
-        except torch.OutOfMemoryError as error:
-            raise _Fault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
-        for buffer in self._plan.buffers:
-            held = self._tensors.buffers[buffer.name]
-            if buffer.clearing is Clearing.UNDEFINED:
-                poison(held)
-            else:
-                clear(held)
-        self._await(When.RUN, None, "the inputs were made")
-
-    # -- running --
-
-    def _run_by_steps(self) -> None:
-        for index, step in enumerate(self._plan.steps):
-            self._report(Progress(Stage.LOADING))
-            prepared, names = self._prepare_step(step)
-            self._report(Progress(Stage.STEP, index, name_of(step), step.line))
-            where = f"step {index + 1} of {len(self._plan.steps)}, {name_of(step)} (line {step.line})"
-            results = self._start(prepared, names, step, where)
-            self._await(When.RUN, step, where)
-            if isinstance(step, LibraryCall):
-                self._tensors.buffers[step.target].tensor.copy_(results[0])
-        self._check_counters("run step by step")
-
-    def _run_whole(self, whole: Prepared, names: tuple[str, ...]) -> None:
-        self._report(self._together(Stage.WHOLE))
-        self._reset()
-        where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
-        self._keep_library_results(self._start(whole, names, None, where))
-        self._await(When.RUN, None, where)
-        self._check_counters("run as a whole")
-
-    def _together(self, stage: Stage) -> Progress:
-        """What to blame while all steps run: the step, where there is but one."""
-        if len(self._plan.steps) != 1:
-            return Progress(stage)
-        (step,) = self._plan.steps
-        return Progress(stage, 0, name_of(step), step.line)
-
-    def _prepare_step(self, step: PackedLaunch | LibraryCall) -> tuple[Prepared, tuple[str, ...]]:
-        """A plan of this step alone. All memory comes from us; a library step's target must be the executor's own."""
-        if isinstance(step, LibraryCall):
-            own = tuple(buffer for buffer in self._plan.buffers if buffer.name == step.target)
-            return self._prepare(BoundPlan(own, (), (step,)), own, (step.target,), step)
-        alone = replace(step, pdl=False)
-        used = {field.map for field in step.maps}
-        maps = tuple(one for one in self._plan.maps if one.name in used)
-        return self._prepare(BoundPlan((), maps, (alone,)), (), (), step)
-
-    def _prepare_whole(self) -> tuple[Prepared, tuple[str, ...]]:
-        """The plan as it will be used: clearing is part of it, so zeroed scratch is the executor's too."""
-        targets = self._library_targets()
-        own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
-        return self._prepare(replace(self._plan, buffers=own), own, targets, None)
-
-    def _library_targets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(step.target for step in self._plan.steps if isinstance(step, LibraryCall)))
-
-    def _prepare(
-        self,
-        plan: BoundPlan,
-        own: tuple[Buffer, ...],
-        results: tuple[str, ...],
-        step: PackedLaunch | LibraryCall | None,
-    ) -> tuple[Prepared, tuple[str, ...]]:
-        owned = {buffer.name for buffer in own}
-        names = (*self._input_names, *(b.name for b in self._plan.buffers if b.name not in owned))
-        try:
-            return self._executor.prepare(self._job.cubin, plan, names, results), names
-        except DriverError as error:
-            raise self._driver_fault(error, When.LOAD, step, "") from error
-        except LibraryStepError as error:
-            raise _Fault(FaultKind.OTHER, str(error), step) from error
-        except KeyError as error:
-            message = f"the plan uses {error}, which is neither an input nor a buffer of the job"
-            raise _Fault(FaultKind.BROKEN_JOB, message, step) from error
-
-    def _start(
-        self, prepared: Prepared, names: tuple[str, ...], step: PackedLaunch | LibraryCall | None, where: str
-    ) -> tuple[torch.Tensor, ...]:
-        try:
-            return prepared.run(self._tensors.named(names), ())
-        except DriverError as error:
-            raise self._driver_fault(error, When.LAUNCH, step, where) from error
-        except torch.OutOfMemoryError as error:
-            raise _Fault(FaultKind.MEMORY, f"{where}: {error}", step) from error
-        except RuntimeError as error:  # a library step's, or torch noticing what a kernel did before it
-            self._await(When.RUN, step, where)
-            raise _Fault(FaultKind.OTHER, f"{where}: {error}", step) from error
-
-    def _keep_library_results(self, results: tuple[torch.Tensor, ...]) -> None:
-        for target, result in zip(self._library_targets(), results, strict=True):
-            self._tensors.buffers[target].tensor.copy_(result)
-
-    def _await(self, when: When, step: PackedLaunch | LibraryCall | None, where: str) -> None:
-        """Wait for the device; an error of a kernel surfaces here."""
-        result = cu.cuStreamSynchronize(torch.cuda.current_stream(self._device).cuda_stream)[0]
-        if result != cu.CUresult.CUDA_SUCCESS:
-            error = DriverError(result.name, int(result), "wait for the device")
-            raise self._driver_fault(error, when, step, where)
-
-    def _driver_fault(
-        self, error: DriverError, when: When, step: PackedLaunch | LibraryCall | None, where: str
-    ) -> _Fault:
-        kind, remedy = meaning(error.name, when)
-        at = step
-        if at is None and error.line is not None:
-            at = next((s for s in self._plan.steps if s.line == error.line), None)
-        place = where or (f"{name_of(at)} (line {at.line})" if at is not None else "the module")
-        return _Fault(kind, f"{place}: {error.name} {when.value} ({error.tried}): {remedy}", at)
-
-    def _check_counters(self, how: str) -> None:
-        for buffer in self._plan.buffers:
-            held = self._tensors.buffers[buffer.name]
-            if buffer.clearing is not Clearing.COUNTER or not bool(held.storage.any().item()):
-                continue
-            left = held.tensor.flatten()
-            index = int(left.ne(0).nonzero()[0].item())
-            raise _Fault(
-                FaultKind.STATE,
-                f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
-                "the last block that uses a counter must set it back to 0",
-                self._last_user(buffer.name),
-            )
-
-    def _last_user(self, name: str) -> PackedLaunch | None:
-        users = [
-            step
-            for step in self._plan.steps
-            if isinstance(step, PackedLaunch) and any(field.tensor == name for field in step.pointers)
-        ]
-        return users[-1] if users else None
-
-    # -- timing and results --
-
-    def _timed(self, whole: Prepared, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Times of the whole plan, each on fresh inputs and with the cache filled by something else."""
-        if not self._job.timed_runs:
-            return ()
-        flush = torch.empty(2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
-        run_us = []
-        for _ in range(self._job.timed_runs):
-            self._report(self._together(Stage.TIMING))
-            self._reset()
-            flush.zero_()
-            start, stop = _event(), _event()
-            start.record()
-            self._start(whole, names, None, "a timed run")
-            stop.record()
-            self._await(When.RUN, None, "a timed run")
-            run_us.append(1000.0 * start.elapsed_time(stop))
-            self._check_counters("in a timed run")
-        return tuple(run_us)
-
-    def _outputs(self) -> tuple[ReturnedTensor, ...]:
-        self._report(Progress(Stage.RETURNING))
-        held = self._tensors.inputs | self._tensors.buffers
-        return tuple(ReturnedTensor(name, held[name].spec, content_of(held[name])) for name in self._job.returns)
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

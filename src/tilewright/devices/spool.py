@@ -119,9 +119,7 @@ class SpoolDevice:
         return ticket
 
     def _waits(self, ticket: _Ticket) -> bool:
-        for name in self._files.waiting():
-            if name.id != ticket.id:
-                continue
+        for name in self._files.waiting_named(ticket.id):
             if self._digest(self._files.waiting_path(name)) == ticket.digest:
                 return True
             self._files.withdraw_job(name)  # the same id with other content: the newer job counts
@@ -175,12 +173,11 @@ class SpoolDevice:
             time.sleep(self._poll)
 
     def _overdue(self, missing: tuple[str, ...]) -> str:
-        waiting = {name.id for name in self._files.waiting()}
         running = {name.id: worker for worker, name in self._files.claims()}
         first = missing[0]
         if first in running:
             where = f"worker {running[first]} has it in hand"
-        elif first in waiting:
+        elif self._files.waiting_named(first):
             where = "it still waits"
         else:
             where = "its job file has gone"

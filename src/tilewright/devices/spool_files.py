@@ -36,6 +36,7 @@ from tilewright.devices.envelope import (
 from tilewright.devices.protocol import DeviceError
 from tilewright.records import Execution, GpuProfile, RecordError, from_json, to_json
 
+ATTEMPTS = 2  # workers a job may cost
 _FOLDERS = ("jobs", "claimed", "results", "workers", "broken", "writing")
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119}")
 _JOB_FILE = re.compile(r"(?P<id>[A-Za-z0-9_][A-Za-z0-9_.@=+-]{0,119})(?:~(?P<attempt>[1-9][0-9]{0,3}))?\.job")
@@ -112,11 +113,15 @@ class SpoolFiles:
     def _put(self, content: bytes, target: Path) -> None:
         """Write a file so that it appears under its name whole or not at all."""
         temporary = self.root / "writing" / f"{target.name}.{uuid.uuid4().hex}"
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     # -- jobs --
 
@@ -136,6 +141,11 @@ class SpoolFiles:
                 except FileNotFoundError:
                     continue  # claimed meanwhile
         return tuple(name for _, _, name in sorted(found, key=lambda item: item[:2]))
+
+    def waiting_named(self, job_id: str) -> tuple[JobName, ...]:
+        """The waiting files of one job, without a look at the others."""
+        names = (JobName(job_id, attempt) for attempt in range(1, ATTEMPTS + 1))
+        return tuple(name for name in names if self.waiting_path(name).exists())
 
     def waiting_path(self, name: JobName) -> Path:
         return self.root / "jobs" / name.file_name

@@ -18,11 +18,10 @@ from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.envelope import EnvelopeError, open_job, unseal
 from tilewright.devices.liveness import Heartbeats, pid_space, process_start
 from tilewright.devices.protocol import DeviceError
-from tilewright.devices.spool_files import Announcement, JobName, SpoolFiles, SpoolResult, peek
+from tilewright.devices.spool_files import ATTEMPTS, Announcement, JobName, SpoolFiles, SpoolResult, peek
 from tilewright.devices.supervisor import Interrupted
 from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
 
-ATTEMPTS = 2  # workers a job may cost
 BEAT_S = 2.0
 SWEEP_S = 3600.0  # between two rounds of house-keeping
 Say = Callable[[str], None]
@@ -141,7 +140,11 @@ class Worker:
         if not self._files.claim_path(self.id, name).exists():
             self._say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
             return
-        self._files.put_result(SpoolResult(execution, digest, self.id, name.attempt))
+        try:
+            self._files.put_result(SpoolResult(execution, digest, self.id, name.attempt))
+        except OSError:
+            self._files.give_back(self.id, name, name.attempt)  # a full disk, say: the job is not to blame
+            raise
         self._files.drop_claim(self.id, name)
 
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import site
 import subprocess
 import tempfile
 import threading
@@ -34,7 +35,7 @@ _LAST_WORDS_BYTES = 4096
 # What a child needs to find its interpreter, its libraries and its GPU. Everything else, keys and tokens above all,
 # stays with the parent.
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "TZ")
-_KEPT_PREFIXES = ("CUDA_", "NVIDIA_", "LC_", "OMP_")
+_KEPT_PREFIXES = ("CUDA_", "NVIDIA_", "PYTORCH_", "TILEWRIGHT_", "LC_", "OMP_")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
 
 
@@ -79,7 +80,8 @@ def child_environment(home: str) -> dict[str, str]:
     }
     search = [package_root, *kept.get("PYTHONPATH", "").split(os.pathsep)]
     kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in search if entry)
-    return kept | {"HOME": home, "TMPDIR": home, "PYTHONUNBUFFERED": "1"}
+    # Packages a user installed for himself are found by way of his home, which the child does not get to see.
+    return kept | {"HOME": home, "TMPDIR": home, "PYTHONUSERBASE": site.getuserbase(), "PYTHONUNBUFFERED": "1"}
 
 
 class RunnerChild:

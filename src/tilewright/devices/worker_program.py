@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER
     except DeviceError as error:
         _tell(str(error))
         return 1
+    except OSError as error:
+        _tell(f"the spool {options.directory} cannot be used: {error}; the job in hand, if any, stays there")
+        return 1
 
 
 def _serve(options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, stop: Stop) -> int:

@@ -40,13 +40,12 @@ def _only_result(ready: Ready) -> Entry:
 
 def _any_result(ready: Ready, op: Op, again: Callable[..., Any]) -> Entry:
     run_at = ready.prepared.run_at
-    names = tuple(p.name for p in op.parameters if p.scalar is not None)
-    late_values = ready.selected.evaluation.late_values
+    late_of = _late_function(ready, op)
     single = len(op.results) == 1
 
     def entry(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
         try:
-            late = late_values(dict(zip(names, numbers)))  # noqa: B905 - as many by construction
+            late = late_of(numbers)
         except DoesNotApply:  # these numbers make a `let` fail: another file must be asked, this once
             return again(tensors, numbers)
         try:
@@ -57,6 +56,27 @@ def _any_result(ready: Ready, op: Op, again: Callable[..., Any]) -> Entry:
         return results[0] if single else results or None
 
     return entry
+
+
+def _late_function(ready: Ready, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
+    """Late numbers from a call's numbers. The last are kept: most calls come with the same `eps` as the one before."""
+    names = tuple(p.name for p in op.parameters if p.scalar is not None)
+    late_values = ready.selected.evaluation.late_values
+    if ready.selected.evaluation.late.is_empty:
+        return lambda numbers: ()
+    has_lists = any(p.is_list for p in op.parameters)
+    known: tuple[Any, tuple[int | float | bool, ...]] = (None, ())
+
+    def late_of(numbers: tuple[Any, ...]) -> tuple[int | float | bool, ...]:
+        nonlocal known
+        if numbers == known[0]:
+            return known[1]
+        late = late_values(dict(zip(names, numbers, strict=True)))
+        if 0.0 not in numbers and not has_lists:  # 0.0 and -0.0 are equal and not the same
+            known = (numbers, late)  # one assignment, so that another thread sees both or neither
+        return late
+
+    return late_of
 
 
 def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:

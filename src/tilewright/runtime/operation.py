@@ -7,6 +7,7 @@ check, choose a file, build, load, run, remember. It computes no gradients and c
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -137,36 +138,36 @@ class Operation:
 
     def _slow(self, *values: Any) -> Any:
         """A call not seen before, or one that is wrong."""
-        plain = is_plain(self.op, values)
-        entry = self._recent.find(self._key(*values)) if plain else None
         regular = self.signature.normalise(values, {})
         tensors = tuple([regular[i] for i in self._tensor_positions])
-        if entry is not None:
-            numbers = tuple([regular[i] for i in self._number_positions])
-            return entry(tensors, _addresses(tensors), numbers)
         check_tensors(self.op, tensors)
         if any(tensor is not None and is_fake(tensor) for tensor in tensors):
             return self._fake_results(regular, tensors)
-        device_of(self.op, tensors)
+        index = device_of(self.op, tensors)
         if torch.is_grad_enabled():
             refuse_gradients(self.op, tensors)
-        return self._choose_and_run(regular, tensors, plain, values)
-
-    def _choose_and_run(
-        self, regular: tuple[Any, ...], tensors: tuple[Any, ...], remember: bool, values: tuple[Any, ...]
-    ) -> Any:
         reasons = self._unusable(tensors)
         if reasons:
             return self._fall_back(NoneApplies(reasons), regular)
+        key = self._key(*values) if is_plain(self.op, values) else None
+        entry = self._recent.find(key)
+        if entry is None:
+            return self._choose_and_run(index, regular, tensors, key)
+        return entry(tensors, _addresses(tensors), tuple([regular[i] for i in self._number_positions]))
+
+    def _choose_and_run(
+        self, index: int, regular: tuple[Any, ...], tensors: tuple[Any, ...], key: tuple[Any, ...] | None
+    ) -> Any:
+        """Choose a file and run it; remember the way under `key` if there is one."""
         arguments = self._arguments(regular)
-        ready = self._on(device_of(self.op, tensors)).ready(arguments)
+        ready = self._on(index).ready(arguments)
         if isinstance(ready, NoneApplies):
             return self._fall_back(ready, regular)
         specs = [arguments[self.signature.names[i]] for i in self._tensor_positions]
         requires_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
         entry = make_entry(ready, self.op, specs, requires_grad, self._again)
-        if remember and ready.selected.index <= self._first_undecided:
-            self._recent.add(self._key(*values), entry)
+        if key is not None and ready.selected.index <= self._first_undecided:
+            self._recent.add(key, entry)
         return entry(tensors, _addresses(tensors), tuple([regular[i] for i in self._number_positions]))
 
     def _again(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
@@ -175,7 +176,7 @@ class Operation:
         for positions, given in ((self._tensor_positions, tensors), (self._number_positions, numbers)):
             for position, value in zip(positions, given, strict=True):
                 values[position] = value
-        return self._choose_and_run(self.signature.normalise(values, {}), tensors, False, ())
+        return self._choose_and_run(device_of(self.op, tensors), self.signature.normalise(values, {}), tensors, None)
 
     def _arguments(self, regular: Sequence[Any]) -> dict[str, Any]:
         """The call as the evaluator wants it: a spec in the place of each tensor."""
@@ -222,7 +223,7 @@ class Operation:
         if kind not in self._warned:
             self._warned.add(kind)
             text = f"{self.op.name}: no kernel file takes this call, so the reference runs (said once):\n{_list(none)}"
-            warnings.warn(text, ReferenceUsed, stacklevel=_CALLER)
+            warnings.warn(text, ReferenceUsed, stacklevel=_frames_to_caller())
         return self.reference(*values)
 
     def _none_applies(self, none: NoneApplies) -> NoKernelApplies:
@@ -230,7 +231,12 @@ class Operation:
         return NoKernelApplies(f"{self.op.name}: no kernel file takes this call:\n{_list(none)}{remedy}", none.reasons)
 
 
-_CALLER = 6  # frames from a warning up to whoever called the operation
+def _frames_to_caller() -> int:
+    """How far up a warning must point to reach whoever called the operation: past every frame of this package."""
+    frame, frames = sys._getframe(1), 1
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or __package__).startswith(__package__):
+        frame, frames = frame.f_back, frames + 1
+    return frames
 
 
 def _list(none: NoneApplies) -> str:

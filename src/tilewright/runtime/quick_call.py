@@ -147,7 +147,7 @@ def _tuple(items: Sequence[str]) -> str:
 
 
 def _define(text: str, name: str, op: Op, values: Mapping[str, Any]) -> Callable[..., Any]:
-    scope: dict[str, Any] = {"__builtins__": {"type": type, "tuple": tuple, "map": map}, **values}
+    scope: dict[str, Any] = {"__name__": __name__, "__builtins__": {"type": type, "tuple": tuple, "map": map}, **values}
     exec(compile(text, f"<quick call of {op.name}>", "exec"), scope)
     made: Callable[..., Any] = scope[name]
     return made

@@ -128,9 +128,10 @@ class BuildCache:
             try:
                 temporary.rename(entry)
             except OSError:
-                if not entry.is_dir():
-                    raise
-                # Another writer was first; the same key holds the same build.
+                if (entry / _RECORD).is_file():
+                    return  # another writer was first, and the same key holds the same build
+                self._remove(entry)
+                temporary.rename(entry)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

@@ -50,8 +50,10 @@ class _Message:
         """Continuation of the message, the source line, the column, and what follows the caret."""
         for index, line in enumerate(self.body):
             if index and _CARET.match(line):
-                # The compiler indents both lines by two; tabs of the source stand in both.
-                return self.body[: index - 1], self.body[index - 1][2:], line.index("^") - 1, self.body[index + 1 :]
+                # The compiler indents both lines by two; tabs of the source stand in both. It counts bytes.
+                source_line = self.body[index - 1][2:]
+                before = source_line.encode()[: line.index("^") - 2].decode(errors="ignore")
+                return self.body[: index - 1], source_line, len(before) + 1, self.body[index + 1 :]
         return self.body, "", 0, []
 
 

@@ -31,10 +31,10 @@ _KEEP_BELOW_BYTES = 1 << 30  # a child that stays larger than this between build
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """What one compilation may take. A CuTe kernel needs up to a minute and a gigabyte or two."""
+    """What one compilation may take. A CuTe kernel needs up to a minute and a gigabyte."""
 
     seconds: float = 180.0
-    memory_bytes: int = 8 << 30
+    memory_bytes: int = 4 << 30
     answer_bytes: int = 512 << 20
 
 

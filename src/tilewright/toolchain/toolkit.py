@@ -71,15 +71,16 @@ def _toolkit_at(root: Path, library: Path, roots: list[Path], cutlass_directory:
     include = root / "include"
     if not (include / "cuda_fp16.h").is_file():
         raise ToolchainError(f"{library} has no CUDA headers beside it (looked in {include}); run: {INSTALL_COMPILER}")
-    cccl = include / "cccl"
+    # A wheel set without CCCL (torch brings one) is completed from the next place that has it.
+    cccl = next((r / "include" / "cccl" for r in (root, *roots) if (r / "include" / "cccl").is_dir()), None)
     cute_include = _cute_include(cutlass_directory)
     return Toolkit(
         library=library,
         builtins=_first(library.parent, "libnvrtc-builtins.so.*"),
-        include_dirs=(include, cccl) if cccl.is_dir() else (include,),
+        include_dirs=(include, cccl) if cccl else (include,),
         cute_include=cute_include,
         compiler=f"NVRTC {_compiler_version(root, library)}",
-        headers=f"CUDA {_cuda_header_version(include)}, CCCL {_cccl_version(cccl)}",
+        headers=f"CUDA {_cuda_header_version(include)}, CCCL {_cccl_version(cccl) if cccl else 'absent'}",
         cutlass=_cutlass_version(cute_include) if cute_include else None,
         cuobjdump=_tool(roots, "cuobjdump"),
         nvdisasm=_tool(roots, "nvdisasm"),

@@ -1,0 +1,324 @@
+"""How a job is run, on the CPU: kernels are Python functions on torch tensors, everything else is the real thing."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.devices.scripted_jobs import PROFILE
+
+from tilewright.devices.cuda import DriverError
+from tilewright.devices.cuda_faults import When, meaning
+from tilewright.devices.job_run import Fault, JobRun, Results
+from tilewright.devices.messages import Progress, Stage
+from tilewright.records import (
+    BoundPlan,
+    Buffer,
+    BufferRole,
+    Clearing,
+    Completed,
+    Data,
+    DType,
+    FaultKind,
+    GpuProfile,
+    InputTensor,
+    Job,
+    LibraryCall,
+    Limits,
+    Normal,
+    PackedLaunch,
+    PointerField,
+    TensorArgument,
+    TensorSpec,
+)
+
+Kernel = Callable[..., None]
+SPEC = TensorSpec.contiguous(DType.F32, (4,))
+# The least that looks like a whole cubin: an ELF header whose section table is empty.
+CUBIN = b"\x7fELF" + bytes(0x24) + struct.pack("<Q", 64) + bytes(10) + struct.pack("<HH", 64, 0) + bytes(2)
+
+
+class CpuStream:
+    """Work is done when it is started; `failing` is what the next wait finds."""
+
+    failing: DriverError | None = None
+
+    def wait(self) -> None:
+        if self.failing is not None:
+            raise self.failing
+
+    def elapsed_us(self, work: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        work()
+        self.wait()
+        return 1e6 * (time.perf_counter() - start)
+
+
+class CpuExecutor:
+    """Executes plans by calling Python functions, with memory of its own for the plan's own buffers."""
+
+    profile: GpuProfile = replace(PROFILE, l2=1024)
+
+    def __init__(self, stream: CpuStream, **kernels: Kernel) -> None:
+        self.stream = stream
+        self.kernels = kernels
+        self.runs: list[tuple[str, ...]] = []  # the steps of each plan that was run
+
+    def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> CpuPrepared:
+        for step in plan.steps:
+            if isinstance(step, PackedLaunch) and step.symbol == "unknown":
+                raise DriverError("CUDA_ERROR_NOT_FOUND", 500, "find kernel", step.kernel, step.line)
+            if isinstance(step, PackedLaunch) and step.dynamic_smem_bytes > 1 << 20:
+                raise DriverError("CUDA_ERROR_INVALID_VALUE", 1, "allow shared memory", step.kernel, step.line)
+            for field in step.pointers if isinstance(step, PackedLaunch) else ():
+                if field.tensor not in inputs and field.tensor not in [b.name for b in plan.buffers]:
+                    raise KeyError(field.tensor)
+        return CpuPrepared(self, plan, inputs, results)
+
+
+class CpuPrepared:
+    def __init__(
+        self, executor: CpuExecutor, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]
+    ) -> None:
+        self.executor, self.plan, self.inputs, self.results = executor, plan, inputs, results
+
+    def run(self, tensors: Results, late: tuple[int | float | bool, ...]) -> Results:
+        assert late == ()
+        named = dict(zip(self.inputs, tensors, strict=True))
+        for buffer in self.plan.buffers:
+            zeroed = buffer.clearing is not Clearing.UNDEFINED
+            named[buffer.name] = torch.full(buffer.spec.shape, 0.0 if zeroed else torch.nan)
+        ran = []
+        for step in self.plan.steps:
+            if isinstance(step, LibraryCall):
+                arguments = [named[a.name] for a in step.arguments if isinstance(a, TensorArgument)]
+                named[step.target] = torch.add(*arguments)
+                ran.append(step.function)
+            else:
+                self.executor.kernels[step.kernel](*(named[field.tensor] for field in step.pointers))
+                ran.append(step.kernel + ("+pdl" if step.pdl else ""))
+        self.executor.runs.append(tuple(ran))
+        return tuple(named[name] for name in self.results)
+
+
+def launch(
+    kernel: str, *tensors: str, line: int = 1, pdl: bool = False, symbol: str = "s", smem: int = 0
+) -> PackedLaunch:
+    pointers = tuple(PointerField(8 * i, name) for i, name in enumerate(tensors))
+    return PackedLaunch(symbol, kernel, (1, 1, 1), (1, 1, 1), smem, None, False, pdl, (), b"", pointers, (), (), line)
+
+
+def out(
+    name: str, role: BufferRole = BufferRole.OUT, clearing: Clearing = Clearing.UNDEFINED, **spec: object
+) -> Buffer:
+    return Buffer(name, role, replace(SPEC, **spec), clearing)  # type: ignore[arg-type]
+
+
+def scratch(name: str, clearing: Clearing = Clearing.UNDEFINED, **spec: object) -> Buffer:
+    return out(name, BufferRole.SCRATCH, clearing, **spec)
+
+
+X = InputTensor("x", SPEC, Data(np.array([1, 2, 3, 4], np.float32).tobytes()))
+
+
+def a_job(steps: tuple[PackedLaunch | LibraryCall, ...], buffers: tuple[Buffer, ...], **options: object) -> Job:
+    job = Job("j", "sm_90a", CUBIN, BoundPlan(buffers, (), steps), (X,), ("y",))
+    return replace(job, **options)  # type: ignore[arg-type]
+
+
+class Ran:
+    """A job that was run, with everything that could be seen."""
+
+    def __init__(self, job: Job, **kernels: Kernel) -> None:
+        self.stream = CpuStream()
+        self.executor = CpuExecutor(self.stream, **kernels)
+        self.said: list[Progress] = []
+        self.completed: Completed | None = None
+        self.fault: Fault | None = None
+        try:
+            self.completed = JobRun(job, self.executor, self.stream, torch.device("cpu"), self.said.append).outcome()
+        except Fault as fault:
+            self.fault = fault
+
+    def numbers(self, name: str = "y") -> list[float]:
+        assert self.completed is not None, self.fault
+        (one,) = (one for one in self.completed.outputs if one.name == name)
+        return [float(v) for v in np.frombuffer(one.content, np.float32)]
+
+    def faulted(self, kind: FaultKind, message: str, line: int | None) -> None:
+        assert self.fault is not None
+        assert self.fault.kind is kind
+        assert message in self.fault.message
+        assert (self.fault.step.line if self.fault.step else None) == line
+
+
+def double(x: torch.Tensor, y: torch.Tensor) -> None:
+    y.copy_(2 * x)
+
+
+def increment(y: torch.Tensor) -> None:
+    y.add_(1)
+
+
+def test_one_step_runs_once_and_comes_back() -> None:
+    ran = Ran(a_job((launch("double", "x", "y", line=7),), (out("y"),)), double=double)
+    assert ran.numbers() == [2, 4, 6, 8]
+    assert ran.executor.runs == [("double",)]
+    assert [p for p in ran.said if p.stage is Stage.STEP] == [Progress(Stage.STEP, 0, "double", 7)]
+    assert [p.stage for p in ran.said] == [Stage.INPUTS, Stage.LOADING, Stage.STEP, Stage.RETURNING]
+
+
+def test_several_steps_run_one_by_one_and_then_whole() -> None:
+    steps = (launch("double", "x", "y"), launch("increment", "y", line=2, pdl=True), launch("increment", "x", line=3))
+    job = a_job(steps, (out("y"),), returns=("y", "x"))
+    ran = Ran(job, double=double, increment=increment)
+    assert ran.executor.runs == [("double",), ("increment",), ("increment",), ("double", "increment+pdl", "increment")]
+    assert ran.numbers() == [3, 5, 7, 9], "the second run began from fresh inputs"
+    assert ran.numbers("x") == [2, 3, 4, 5], "changed once, not twice"
+
+
+def test_what_a_kernel_leaves_unwritten_is_nan_in_either_run() -> None:
+    def half(x: torch.Tensor, y: torch.Tensor) -> None:
+        y[:2] = x[:2]
+
+    for steps in ((launch("half", "x", "y"),), (launch("half", "x", "y"), launch("half", "x", "y"))):
+        found = Ran(a_job(steps, (out("y"),)), half=half).numbers()
+        assert found[:2] == [1, 2]
+        assert np.isnan(found[2:]).all()
+
+
+def test_scratch_is_poisoned_or_zeroed_as_declared() -> None:
+    def show(raw: torch.Tensor, clean: torch.Tensor, y: torch.Tensor) -> None:
+        assert bool(raw.isnan().all())
+        y.copy_(clean)
+        raw.zero_()
+        clean.fill_(9)
+
+    buffers = (out("y"), scratch("raw"), scratch("clean", Clearing.ZEROED))
+    steps = (launch("show", "raw", "clean", "y"), launch("keep"))
+    ran = Ran(a_job(steps, buffers, timed_runs=2), show=show, keep=lambda: None)
+    assert ran.numbers() == [0, 0, 0, 0]
+    assert len(ran.executor.runs) == 2 + 1 + 2
+
+
+def test_a_library_step_fills_its_buffer() -> None:
+    steps = (
+        LibraryCall("t", "aten.add", (TensorArgument("x"), TensorArgument("x")), 5),
+        launch("double", "t", "y", line=6),
+    )
+    ran = Ran(a_job(steps, (out("y"), scratch("t")), returns=("y", "t")), double=double)
+    assert ran.numbers() == [4, 8, 12, 16]
+    assert ran.numbers("t") == [2, 4, 6, 8]
+    assert ran.executor.runs == [("aten.add",), ("double",), ("aten.add", "double")]
+
+
+def test_a_counter_must_be_left_at_zero() -> None:
+    def tick(counter: torch.Tensor) -> None:
+        counter[2] += 3
+
+    def reset(counter: torch.Tensor) -> None:
+        counter.zero_()
+
+    counter = scratch("c", Clearing.COUNTER, dtype=DType.I32)
+    both = (launch("tick", "c", line=3), launch("reset", "c", line=4))
+    assert Ran(a_job(both, (out("y"), counter)), tick=tick, reset=reset).completed is not None
+    ran = Ran(
+        a_job((launch("tick", "c", line=3), launch("keep", line=4)), (out("y"), counter)), tick=tick, keep=lambda: None
+    )
+    ran.faulted(FaultKind.STATE, "run step by step, the plan left counter c[2] at 3", 3)
+
+
+def test_an_error_while_running_names_the_step_it_happened_in() -> None:
+    stream_of: list[CpuStream] = []
+
+    def wild(y: torch.Tensor) -> None:
+        stream_of[0].failing = DriverError("CUDA_ERROR_ILLEGAL_ADDRESS", 700, "wait for the device")
+
+    job = a_job((launch("double", "x", "y", line=3), launch("wild", "y", line=4)), (out("y"),))
+    stream = CpuStream()
+    stream_of.append(stream)
+    executor = CpuExecutor(stream, double=double, wild=wild)
+    with pytest.raises(Fault) as caught:
+        JobRun(job, executor, stream, torch.device("cpu"), lambda progress: None).outcome()
+    assert caught.value.kind is FaultKind.ILLEGAL_ACCESS
+    assert caught.value.step is not None
+    assert caught.value.step.line == 4
+    assert caught.value.message.startswith("step 2 of 2, wild (line 4): CUDA_ERROR_ILLEGAL_ADDRESS while it ran")
+
+
+def test_refusals_before_the_launch_name_the_step() -> None:
+    y = (out("y"),)
+    Ran(a_job((launch("k", "y", line=3, symbol="unknown"),), y)).faulted(FaultKind.LOAD_REFUSED, "NOT_FOUND", 3)
+    Ran(a_job((launch("k", "y", line=3, smem=1 << 21),), y)).faulted(FaultKind.LAUNCH_REFUSED, "INVALID_VALUE", 3)
+
+
+def test_timed_runs_are_as_many_as_asked_and_each_fresh() -> None:
+    def consume(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(x)
+        x.fill_(-1)
+
+    ran = Ran(a_job((launch("consume", "x", "y"),), (out("y"),), timed_runs=3), consume=consume)
+    assert ran.completed is not None
+    assert len(ran.completed.run_us) == 3
+    assert all(us > 0 for us in ran.completed.run_us)
+    assert ran.numbers() == [1, 2, 3, 4]
+    assert [p for p in ran.said if p.stage is Stage.TIMING] == [Progress(Stage.TIMING, 0, "consume", 1)] * 3
+
+
+PLAIN = a_job((launch("double", "x", "y"),), (out("y"),))
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "message"),
+    [
+        (replace(PLAIN, arch="sm_80"), FaultKind.UNSUITABLE, "built for sm_80 and this device is Scripted GPU, sm_90a"),
+        (replace(PLAIN, arch="hopper"), FaultKind.BROKEN_JOB, "'hopper' is no architecture known here"),
+        (replace(PLAIN, returns=("z",)), FaultKind.BROKEN_JOB, "returns 'z'"),
+        (replace(PLAIN, inputs=(X, X)), FaultKind.BROKEN_JOB, "gives 'x' twice"),
+        (replace(PLAIN, inputs=()), FaultKind.BROKEN_JOB, "uses 'x', which is neither"),
+        (replace(PLAIN, inputs=(replace(X, content=Data(b"")),)), FaultKind.BROKEN_JOB, "input 'x': f32[4]"),
+        (replace(PLAIN, cubin=b""), FaultKind.LOAD_REFUSED, "no whole cubin"),
+        (replace(PLAIN, cubin=CUBIN[:40]), FaultKind.LOAD_REFUSED, "no whole cubin"),
+        (replace(PLAIN, cubin=CUBIN[:0x3C] + b"\x01" + CUBIN[0x3D:]), FaultKind.LOAD_REFUSED, "no whole cubin"),
+        (replace(PLAIN, limits=Limits(device_bytes=1000)), FaultKind.MEMORY, "the job's limit is 0.0 MiB"),
+    ],
+)
+def test_jobs_that_cannot_be_run_are_refused_before_anything_is(job: Job, kind: FaultKind, message: str) -> None:
+    ran = Ran(job, double=double)
+    assert ran.fault is not None
+    assert ran.fault.kind is kind
+    assert message in ran.fault.message
+    assert ran.executor.runs == []
+
+
+def test_the_memory_limit_counts_inputs_and_buffers() -> None:
+    big = InputTensor("big", TensorSpec.contiguous(DType.F32, (1 << 18,)), Normal(1))
+    job = replace(PLAIN, inputs=(X, big))
+    assert Ran(replace(job, limits=Limits(device_bytes=(1 << 20) + 1024)), double=double).completed is not None
+    ran = Ran(replace(job, limits=Limits(device_bytes=1 << 20)), double=double)
+    ran.faulted(FaultKind.MEMORY, "inputs take 1.0 MiB and outputs and scratch 0.0 MiB", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "when", "kind"),
+    [
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", When.RUN, FaultKind.ILLEGAL_ACCESS),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", When.LAUNCH, FaultKind.ILLEGAL_ACCESS),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS", When.RUN, FaultKind.MISALIGNED),
+        ("CUDA_ERROR_ASSERT", When.RUN, FaultKind.DEVICE_ASSERT),
+        ("CUDA_ERROR_LAUNCH_FAILED", When.RUN, FaultKind.DEVICE_ASSERT),
+        ("CUDA_ERROR_OUT_OF_MEMORY", When.LOAD, FaultKind.MEMORY),
+        ("CUDA_ERROR_NO_BINARY_FOR_GPU", When.LOAD, FaultKind.UNSUITABLE),
+        ("CUDA_ERROR_INVALID_IMAGE", When.LOAD, FaultKind.LOAD_REFUSED),
+        ("CUDA_ERROR_INVALID_VALUE", When.LOAD, FaultKind.LAUNCH_REFUSED),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", When.LAUNCH, FaultKind.LAUNCH_REFUSED),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", When.RUN, FaultKind.OTHER),
+    ],
+)
+def test_driver_errors_have_their_meaning(name: str, when: When, kind: FaultKind) -> None:
+    assert meaning(name, when)[0] is kind

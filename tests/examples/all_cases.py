@@ -1,0 +1,8 @@
+"""Every case of every example, in one tuple."""
+
+from __future__ import annotations
+
+from . import cases_memory
+from .cases import Case
+
+CASES: tuple[Case, ...] = cases_memory.CASES

@@ -1,0 +1,378 @@
+"""Random expressions and plans: no crash, no hang, no growth; and what is remembered equals what is computed anew."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.kernel_file import (
+    ConstantSets,
+    Dispatcher,
+    DoesNotApply,
+    Evaluation,
+    KernelFile,
+    KernelFileError,
+    NoneApplies,
+    Problem,
+    Selected,
+    combinations,
+    evaluate,
+    parse,
+)
+from tilewright.kernel_file import compiled_plan as compiled_plan_module
+from tilewright.kernel_file.closures import Environment, Failure, Scope, compile_expression
+from tilewright.kernel_file.syntax import (
+    Attribute,
+    Binary,
+    Call,
+    Compare,
+    Conditional,
+    Expr,
+    Index,
+    ListOf,
+    Literal,
+    Logical,
+    Name,
+    Place,
+    Slice,
+    Unary,
+)
+from tilewright.kernel_file.values import INT_MAX, INT_MIN, MAX_LIST_LENGTH, MapName, Tensor
+from tilewright.records import PROFILES, DType, LateArgument, Launch, ScalarArgument, TensorSpec
+
+H200 = PROFILES["H200"]
+AT = Place(1, 1)
+QUICK = settings(max_examples=200, deadline=5000, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=80, deadline=10000, suppress_health_check=[HealthCheck.too_slow])
+
+# -- any tree at all, most of them ill-typed --
+
+NAMES = ("x", "m", "s", "n", "p", "b", "l", "t", "device")
+FUNCTIONS = ("ceil_div", "round_up", "min", "max", "prod", "len", "log2", "next_pow2", "sqrt", "sizeof", "has")
+ATTRIBUTES = ("shape", "stride", "dtype", "numel", "ndim", "itemsize", "sms", "cc", "smem_block", "__class__")
+
+
+def literals() -> st.SearchStrategy[Expr]:
+    values = st.one_of(
+        st.integers(-4, 12),
+        st.sampled_from([0, INT_MAX, INT_MIN, 2**62]),
+        st.floats(),
+        st.booleans(),
+        st.sampled_from(DType),
+        st.none(),
+    )
+    return values.map(lambda value: Literal(value, AT))
+
+
+def larger(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    several = st.lists(inner, max_size=3).map(tuple)
+    optional = st.one_of(st.none(), inner)
+    return st.one_of(
+        st.builds(Attribute, inner, st.sampled_from(ATTRIBUTES), st.just(AT)),
+        st.builds(Index, inner, inner, st.just(AT)),
+        st.builds(Slice, inner, optional, optional, st.just(AT)),
+        st.builds(ListOf, several, st.just(AT)),
+        st.builds(Call, st.sampled_from(FUNCTIONS), several, st.just(AT)),
+        st.builds(Unary, st.sampled_from(["-", "not"]), inner, st.just(AT)),
+        st.builds(Binary, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner, inner, st.just(AT)),
+        st.builds(Compare, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "in"]), inner, inner, st.just(AT)),
+        st.builds(Logical, st.sampled_from(["and", "or"]), inner, inner, st.just(AT)),
+        st.builds(Conditional, inner, inner, inner, st.just(AT)),
+    )
+
+
+TREES = st.recursive(
+    st.one_of(literals(), st.sampled_from(NAMES).map(lambda name: Name(name, AT))), larger, max_leaves=25
+)
+
+
+def environment() -> Environment:
+    values = Environment()
+    x = Tensor("x", TensorSpec.contiguous(DType.F16, (4, 0, 9)))
+    values.update(x=x, m=None, s=None, n=5, p=0.25, b=True, l=(1, 2, 3), t=MapName("t"), device=H200)
+    return values
+
+
+def check_value(value: Any) -> None:
+    if type(value) is int:
+        assert INT_MIN <= value <= INT_MAX
+    elif isinstance(value, tuple):
+        assert len(value) <= MAX_LIST_LENGTH
+        for item in value:
+            assert not isinstance(item, tuple)
+            check_value(item)
+    else:
+        assert value is None or isinstance(value, (bool, float, DType, Tensor, MapName, type(H200)))
+
+
+@QUICK
+@given(TREES)
+def test_any_tree_has_a_value_or_a_located_failure(tree: Expr) -> None:
+    problems: tuple[Problem, ...] = ()
+    try:
+        check_value(compile_expression(tree, Scope(optional={"m", "s"})).run(environment()))
+    except Failure as failure:
+        problems = (failure.problem,)
+    except KernelFileError as error:
+        problems = error.problems
+    assert all(problem.line == 1 and problem.found and problem.remedy for problem in problems)
+
+
+def test_chains_too_deep_for_the_stack_are_refused() -> None:
+    tree: Expr = Literal(1, AT)
+    for _ in range(50_000):
+        tree = Binary("+", tree, Literal(1, AT), AT)
+    with pytest.raises(KernelFileError, match="name the parts with `let` lines"):
+        compile_expression(tree, Scope())
+
+
+# -- integers against Python's own --
+
+
+def reference(tree: Expr) -> int | None:
+    """The value by Python's unbounded integers; None where the plan's language has none."""
+    if isinstance(tree, Literal):
+        assert isinstance(tree.value, int)
+        return tree.value
+    assert isinstance(tree, (Binary, Call))
+    operands = (tree.left, tree.right) if isinstance(tree, Binary) else tree.arguments
+    a, b = (reference(operand) for operand in operands)
+    if a is None or b is None:
+        return None
+    name = tree.operator if isinstance(tree, Binary) else tree.function
+    if name in ("/", "//", "%", "ceil_div", "round_up") and (b == 0 or a < 0 or b < 0):
+        return None
+    result = {
+        "+": lambda: a + b,
+        "-": lambda: a - b,
+        "*": lambda: a * b,
+        "/": lambda: a // b,
+        "//": lambda: a // b,
+        "%": lambda: a % b,
+        "min": lambda: min(a, b),
+        "max": lambda: max(a, b),
+        "ceil_div": lambda: (a + b - 1) // b,
+        "round_up": lambda: (a + b - 1) // b * b,
+    }[name]()
+    return result if INT_MIN <= result <= INT_MAX else None
+
+
+def integer_trees() -> st.SearchStrategy[Expr]:
+    base = st.one_of(st.integers(-3, 40), st.sampled_from([INT_MAX, INT_MIN, 2**31, 2**40])).map(
+        lambda v: Literal(v, AT)
+    )
+
+    def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+        pair = st.tuples(inner, inner)
+        return st.one_of(
+            st.builds(Binary, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner, inner, st.just(AT)),
+            st.builds(Call, st.sampled_from(["min", "max", "ceil_div", "round_up"]), pair, st.just(AT)),
+        )
+
+    return st.recursive(base, grow, max_leaves=12)
+
+
+@QUICK
+@given(integer_trees())
+def test_integers_are_exact_or_refused(tree: Expr) -> None:
+    expected = reference(tree)
+    try:
+        value = compile_expression(tree, Scope()).run(environment())
+    except Failure:
+        assert expected is None
+    else:
+        assert value == expected
+
+
+# -- whole plans --
+
+INTS = (
+    "n",
+    "k",
+    "x.shape[0]",
+    "x.shape[-1]",
+    "x.numel",
+    "x.ndim",
+    "l[0]",
+    "len(l)",
+    "device.sms",
+    "1",
+    "2",
+    "3",
+    "64",
+    "0",
+)
+FLOATS = ("p", "q", "0.5", "2.0", "1.0")
+
+
+def texts(base: tuple[str, ...], operators: list[str], functions: list[str]) -> st.SearchStrategy[str]:
+    def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        binary = st.tuples(inner, st.sampled_from(operators), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})")
+        call = st.tuples(st.sampled_from(functions), inner, inner).map(lambda p: f"{p[0]}({p[1]}, {p[2]})")
+        either = st.tuples(inner, inner, inner).map(lambda p: f"({p[0]} if {p[1]} < 2 else {p[2]})")
+        return st.one_of(binary, call, either)
+
+    return st.recursive(st.sampled_from(base), grow, max_leaves=4)
+
+
+INT_TEXTS = texts(INTS, ["+", "-", "*", "/", "%"], ["ceil_div", "round_up", "min", "max"])
+FLOAT_TEXTS = texts(FLOATS, ["+", "-", "*", "/"], ["min", "max"])
+ARGUMENTS = st.fixed_dictionaries(
+    {
+        "x": st.lists(st.integers(0, 9), max_size=3).map(lambda shape: TensorSpec.contiguous(DType.F32, tuple(shape))),
+        "n": st.integers(-2, 5),
+        "k": st.integers(0, 3),
+        "p": st.sampled_from([0.0, 0.5, 1.0, -2.0, 1e308]),
+        "q": st.sampled_from([0.0, 1.0, 3.5]),
+        "l": st.lists(st.integers(-1, 4), max_size=2).map(tuple),
+    }
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> KernelFile:
+    lines = [
+        "op f(x, n: int, k: int, p: float, q: float, l: int[]) -> y",
+        "out y: f32[x.shape]",
+        "tune A = 1 | 2",
+        "tune B = 4 | 3",
+    ]
+    if draw(st.booleans()):
+        sign, bound = draw(st.sampled_from(["<", ">=", "!="])), draw(st.sampled_from(["A", "B", "2"]))
+        lines.append(f"need {draw(INT_TEXTS)} {sign} {bound}")
+    lines.append(f"let v = {draw(INT_TEXTS)}, w = {draw(FLOAT_TEXTS)}")
+    if draw(st.booleans()):
+        lines.append(f"let u = v * {draw(st.sampled_from(['A', 'k', '2']))}")
+        lines.append(f"need u {draw(st.sampled_from(['<', '>']))} 9")
+    grid = draw(st.sampled_from(["1", "A + B", f"max({draw(INT_TEXTS)}, 1)"]))
+    arguments = ["x", "y", "v", "w", "l", f"[{draw(INT_TEXTS)}, B]", draw(FLOAT_TEXTS)]
+    lines.append(f"launch k<A><<<{grid}, 32 * B>>>({', '.join(arguments)})")
+    return parse(
+        "".join(f"//! {line}\n" for line in lines) + "template <int A> __global__ void k() { int b = B; }\n", "k.cu"
+    )
+
+
+def outcome(file: KernelFile, arguments: dict[str, Any]) -> Any:
+    """What a call comes to, with late numbers put in."""
+    try:
+        evaluation = evaluate(file, arguments, H200)
+        return resolved(evaluation, evaluation.late_values(arguments))
+    except DoesNotApply:
+        return "does not apply"
+    except KernelFileError as error:
+        return [problem.code for problem in error.problems]
+
+
+def resolved(evaluation: Evaluation, late: tuple[Any, ...]) -> Any:
+    steps = []
+    for step in evaluation.steps:
+        assert isinstance(step, Launch)
+        values = []
+        for argument in step.arguments:
+            value: Any = argument
+            if isinstance(argument, LateArgument):
+                value = ScalarArgument(late[argument.index], argument.divided)
+            values.append(repr(value))
+        steps.append((step.kernel, step.grid, step.block, values))
+    return evaluation.choice, evaluation.constants, evaluation.buffers, steps
+
+
+@FEW
+@given(plans(), st.lists(ARGUMENTS, min_size=2, max_size=6))
+def test_what_is_remembered_is_what_would_be_computed(file: KernelFile, calls: list[dict[str, Any]]) -> None:
+    dispatcher = Dispatcher([file], H200, constant_sets=ConstantSets(10**6))
+    alike = [{**call, "x": calls[0]["x"]} for call in calls]  # so that scalars alone tell calls apart
+    for arguments in (*alike, *calls, *alike):
+        expected = outcome(file, arguments)
+        found: Any
+        try:
+            selection = dispatcher.select(arguments)
+        except KernelFileError as error:
+            found = [problem.code for problem in error.problems]
+        else:
+            found = "does not apply"
+            if isinstance(selection, Selected):
+                found = resolved(selection.evaluation, selection.late)
+            else:
+                assert isinstance(selection, NoneApplies)
+        assert found == expected
+
+
+@FEW
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["<", ">", "!=", "=="]), st.integers(1, 9)),
+        max_size=4,
+    ),
+)
+def test_the_search_finds_what_trying_everything_finds(
+    choices: list[list[int]], needs: list[tuple[int, int, str, int]]
+) -> None:
+    names = "ABCD"[: len(choices)]
+    lines = ["op f(x) -> y", "out y: f32[1]"]
+    lines += [f"tune {name} = {' | '.join(map(str, options))}" for name, options in zip(names, choices, strict=True)]
+    conditions = [(i % len(names), j % len(names), sign, bound) for i, j, sign, bound in needs]
+    lines += [f"need {names[i]} * {names[j]} {sign} {bound}" for i, j, sign, bound in conditions]
+    lines.append(f"launch k<{', '.join(names)}><<<1, 1>>>(x, y)")
+    file = parse("".join(f"//! {line}\n" for line in lines) + "template <int... N> __global__ void k() {}\n", "k.cu")
+    compare = {"<": int.__lt__, ">": int.__gt__, "!=": int.__ne__, "==": int.__eq__}
+    expected = [
+        dict(zip(names, combination, strict=True))
+        for combination in itertools.product(*choices)
+        if all(compare[sign](combination[i] * combination[j], bound) for i, j, sign, bound in conditions)
+    ]
+    arguments = {"x": TensorSpec.parse("1:f32")}
+    assert list(combinations(file, arguments, H200)) == expected
+    if expected:
+        assert evaluate(file, arguments, H200).choice == expected[0]
+    else:
+        with pytest.raises(DoesNotApply):
+            evaluate(file, arguments, H200)
+
+
+# -- bounds --
+
+
+def test_4096_combinations_of_which_none_fits_end_soon() -> None:
+    names = "ABCDEFGHIJKL"
+    lines = ["op f(x, n: int) -> y", "out y: f32[1]", *(f"tune {name} = 1 | 2" for name in names)]
+    lines += [f"let total = {' + '.join(names)}", "need total == 99", f"launch k<{', '.join(names)}><<<1, 1>>>(x, y)"]
+    file = parse("".join(f"//! {line}\n" for line in lines) + "template <int... N> __global__ void k() {}\n", "k.cu")
+    with pytest.raises(DoesNotApply, match="no other choice of A, B, C"):
+        evaluate(file, {"x": TensorSpec.parse("1:f32"), "n": 1}, H200)
+    assert math.prod(2 for _ in names) == 4096
+
+
+def test_memory_does_not_grow() -> None:
+    text = (
+        "//! op f(x, n: int) -> y\n//! out y: f32[x.shape]\n//! let a = x.numel * n\n//! launch k<<<1, 32>>>(x, y, a)\n"
+    )
+    text += "__global__ void k() {}\n"
+
+    def work(start: int) -> None:
+        for i in range(start, start + 120):
+            file = parse(text, f"{i}.cu")
+            dispatcher = Dispatcher([file], H200, capacity=8, constant_sets=ConstantSets())
+            for shape in range(i % 7, 20):
+                spec = TensorSpec.contiguous(DType.F32, (shape, 4))
+                dispatcher.select({"x": spec, "n": i})
+
+    work(0)
+    gc.collect()
+    plans_before = len(compiled_plan_module._PLANS)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    work(120)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(compiled_plan_module._PLANS) <= plans_before
+    assert grown < 100_000
