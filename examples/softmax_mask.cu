@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int i = 0; i < WIDTH; ++i) value[k][i] = place < vectors ? static_cast<float>(loaded.at[i]) : -INFINITY;
   }
   if constexpr (HAS_MASK) {
-    const auto* masked = reinterpret_cast<const Vector<T>*>(mask + static_cast<long long>(blockIdx.x % mask_rows) * cols);
+    const long long mask_start = static_cast<long long>(blockIdx.x % mask_rows) * cols;
+    const auto* masked = reinterpret_cast<const Vector<T>*>(mask + mask_start);
 #pragma unroll
     for (int k = 0; k < VECTORS; ++k) {
       const int place = k * THREADS + threadIdx.x;

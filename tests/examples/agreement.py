@@ -4,10 +4,12 @@ A bare tolerance is either too loose to find a wrong last digit or too tight for
 result about as good as PyTorch's own at the same dtype. So for every result, with error |result - truth|:
 
 - NaN and infinities stand exactly where the truth has them;
-- the worst error is at most `factor` times (PyTorch's worst error + one rounding of the element to the dtype), where
-  elements far below the result's usual size count as being of that size;
+- the worst error is at most `factor` times (PyTorch's worst error + one rounding of the element), where elements far
+  below the result's usual size count as being of that size;
 - the root mean square of the error, over enough elements for it to mean something, is at most `factor` times PyTorch's
   plus a quarter of a rounding. One lost bit of precision everywhere shows here, and not in the worst element.
+
+A rounding is one to the result's dtype, plus one in f32 of the larger terms that `Case.magnitude` says cancelled.
 
 Results of 16 bits get half the factor: their error is mostly the last rounding, which both sides have in common.
 """
@@ -36,9 +38,9 @@ def disagreement(case: Case, arguments: Arguments, results: Results) -> str | No
         return None
     wide = in_f64(arguments)
     truths = as_tuple(case.reference(*wide))
-    scales = truths if case.magnitude is None else as_tuple(case.magnitude(*wide))
-    for position, (result, expected, truth, scale) in enumerate(zip(results, own, truths, scales, strict=True)):
-        wrong = _inaccurate(result, expected, truth, scale, case.factor)
+    terms = tuple(map(torch.zeros_like, truths)) if case.magnitude is None else as_tuple(case.magnitude(*wide))
+    for position, (result, expected, truth, term) in enumerate(zip(results, own, truths, terms, strict=True)):
+        wrong = _inaccurate(result, expected, truth, term, case.factor)
         if wrong is not None:
             return f"result {position}: {wrong}"
     return None
@@ -66,7 +68,7 @@ def _unequal(result: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def _inaccurate(
-    result: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, scale: torch.Tensor, factor: float
+    result: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, terms: torch.Tensor, factor: float
 ) -> str | None:
     if result.numel() == 0:
         return None
@@ -86,9 +88,9 @@ def _inaccurate(
     factor = factor / 2 if kind.bits == 16 else factor
     error = (wide - truth)[finite].abs()
     own_error = (own.double() - truth)[finite].abs()
-    size = scale.expand_as(truth)[finite].abs()
-    usual = _rms(size)
-    rounding = kind.eps * torch.maximum(size, usual) + kind.tiny * kind.eps
+    size = truth[finite].abs()
+    on_the_way = torch.finfo(torch.float32).eps * terms.expand_as(truth)[finite].abs()
+    rounding = kind.eps * (torch.maximum(size, _rms(size)) + kind.tiny) + on_the_way
     excess = error - factor * (own_error.max() + rounding)
     if bool((excess > 0).any()):
         worst = int(excess.argmax())
@@ -97,7 +99,7 @@ def _inaccurate(
             f"PyTorch's worst is {float(own_error.max()):.3g}, a rounding {float(rounding[worst]):.3g}"
         )
     if error.numel() >= _ENOUGH_ELEMENTS:
-        found, limit = _rms(error), factor * _rms(own_error) + 0.25 * kind.eps * usual
+        found, limit = _rms(error), factor * _rms(own_error) + 0.25 * _rms(rounding)
         if bool(found > limit):
             return f"a root mean square error of {float(found):.3g}; PyTorch's is {float(_rms(own_error)):.3g}"
     return None

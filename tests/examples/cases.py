@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from tilewright.kernel_file import KernelFile
+from tilewright.kernel_file.syntax import Tune
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 Arguments = tuple[Any, ...]  # tensors, numbers and None, in the order of the op's parameters
@@ -40,10 +43,10 @@ class Case:
     they are it is "PyTorch's own result", called with every floating tensor in f64 it is the truth.
 
     A result is right when its error against the truth is within a small multiple (`factor`) of the error of PyTorch's
-    own result, plus one rounding of each element to the result's dtype: see `agreement`. `magnitude` says what that
-    rounding is relative to where the result itself is the wrong measure: a sum cancels, so its rounding is relative to
-    the sum of absolute values. It gets the f64 arguments and returns one tensor per result. With `exact`, results
-    must equal PyTorch's own bit for bit, and no f64 truth is computed.
+    own result plus one rounding of each element to the result's dtype: see `agreement`. Where terms cancel, as in a
+    sum, the result is much smaller than what was rounded on the way to it: `magnitude` then gives the size of those
+    terms, and one f32 rounding of them is allowed as well. It gets the f64 arguments and returns one tensor per result.
+    With `exact`, results must equal PyTorch's own element by element, and no f64 truth is computed.
     """
 
     name: str
@@ -82,6 +85,12 @@ def in_f64(arguments: Arguments) -> Arguments:
 def accumulator(x: torch.Tensor) -> torch.dtype:
     """The dtype that a reference sums in: f64 for the truth, else f32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def single_choices(file: KernelFile) -> list[tuple[str, int | bool]]:
+    """Every value of every `tune` but the first, one at a time: not all the combinations a tuner has."""
+    tunes = [directive for directive in file.plan.directives if isinstance(directive, Tune)]
+    return [(tune.name, value) for tune in tunes for value in tune.choices[1:]]
 
 
 # -- makers of arguments --

@@ -87,10 +87,17 @@ def _layernorm_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, e
     return functional.gelu(_layernorm(x, weight, bias, eps))
 
 
+def _before_centring(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """The size of the result's terms before the mean is subtracted: roundings of x and the mean are relative to it."""
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    return (x.abs() + mean.abs()) * torch.rsqrt(variance + eps) * weight.abs() + bias.abs()
+
+
 def _norm_arguments(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:
-    # A mean of 4 deviations: a variance computed as E[x^2] - mean^2 would show.
+    # A mean of 32 deviations: a variance computed as E[x^2] - mean^2 would show.
     return (
-        normal(device, "x", shape, dtype, mean=4.0),
+        normal(device, "x", shape, dtype, mean=32.0),
         normal(device, "weight", shape[-1:], dtype, mean=1.0, deviation=0.2),
         normal(device, "bias", shape[-1:], dtype, deviation=0.5),
         1e-5,
@@ -112,6 +119,7 @@ LAYERNORM = Case(
     name="layernorm",
     files=("layernorm.cu", "layernorm_wide.cu"),
     reference=_layernorm,
+    magnitude=_before_centring,
     calls=_calls(
         [
             *[(1, 1), (3, 5), (9, 32), (130, 64), (5, 100), (2, 7, 512), (0, 128)],  # one warp per row
@@ -136,6 +144,7 @@ LAYERNORM_GELU = Case(
     name="layernorm_gelu",
     files=("layernorm_gelu.cu",),
     reference=_layernorm_gelu,
+    magnitude=_before_centring,
     calls=_calls(
         [(1, 1), (3, 5), (130, 64), (2, 7, 512), (5, 1000), (3, 1025), (512, 1024), (3, 8192), (2, 16384), (0, 128)],
         FLOATS,

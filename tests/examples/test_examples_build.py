@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile, bind, evaluate, parse, print_plan
+from tilewright.kernel_file import Choice, DoesNotApply, Evaluation, KernelFile, bind, evaluate, parse, print_plan
 from tilewright.records import PROFILES, TYPICAL, Build, BuildRequest, GpuProfile
 from tilewright.runtime.specs import spec_of
 from tilewright.toolchain import build
 
 from .all_cases import CASES
-from .cases import EXAMPLES, Call, Case
+from .cases import EXAMPLES, Call, Case, single_choices
 
 META = torch.device("meta")
 QUICK = [case for case in CASES if not case.slow_build]
@@ -28,7 +28,7 @@ def _files(case: Case) -> list[KernelFile]:
     return [parse(path.read_text(), path.name, allow_library=case.library) for path in case.paths()]
 
 
-def _evaluate(files: list[KernelFile], call: Call, gpu: GpuProfile) -> Evaluation | None:
+def _evaluate(files: list[KernelFile], call: Call, gpu: GpuProfile, choice: Choice | None = None) -> Evaluation | None:
     """The first file that takes the call, evaluated; None where none does."""
     values = call.make(META)
     for file in files:
@@ -38,7 +38,7 @@ def _evaluate(files: list[KernelFile], call: Call, gpu: GpuProfile) -> Evaluatio
             for parameter, value in zip(parameters, values, strict=False)
         }
         try:
-            return evaluate(file, arguments, gpu)
+            return evaluate(file, arguments, gpu, choice)
         except DoesNotApply:
             continue
     return None
@@ -110,6 +110,19 @@ def test_it_builds_for_every_other_architecture(case: Case, gpu: GpuProfile) -> 
         assert _evaluations(case, gpu) == {}, f"{case.name} takes calls on {gpu.name}, which it is not for"
         return
     _check_builds(case, gpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_every_choice_of_the_tuner_builds(case: Case) -> None:
+    """With the first call that takes it; a choice that no call takes would be dead text."""
+    gpu = next(gpu for gpu in reversed(GPUS) if case.runs_on(gpu.cc))
+    for file in _files(case):
+        for name, value in single_choices(file):
+            evaluations = (_evaluate([file], call, gpu, {name: value}) for call in case.calls)
+            taken = next((evaluation for evaluation in evaluations if evaluation and evaluation.steps), None)
+            assert taken is not None, f"no call takes {file.name} with {name} = {value}"
+            bind(taken, _builds({"": taken}, gpu.arch)[""], gpu)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

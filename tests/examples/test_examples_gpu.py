@@ -8,7 +8,9 @@ same memory out again.
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from tilewright.runtime import NoKernelApplies, Operation
 
 from .agreement import disagreement
 from .all_cases import CASES
-from .cases import Arguments, Call, Case, Results
+from .cases import Arguments, Call, Case, Results, single_choices
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,6 +29,7 @@ pytestmark = [
 ]
 
 POISON = 0xFF
+LARGE = 1 << 20  # elements
 
 
 @cache
@@ -70,9 +73,9 @@ def _copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return copy.set_(raw.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _run(case: Case, arguments: Arguments) -> Results:
+def _run(case: Case, arguments: Arguments, operation: Operation | None = None) -> Results:
     """The op's results, then the tensors it changed in place, as `Case.reference` returns them."""
-    returned = _operation(case)(*arguments)
+    returned = (operation or _operation(case))(*arguments)
     results = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
     parameters = _first_file(case).plan.op.parameters
     changed = tuple(a for parameter, a in zip(parameters, arguments, strict=False) if parameter.in_place)
@@ -121,6 +124,36 @@ def test_it_is_right(case: Case, call: Call) -> None:
     if case.deterministic:
         for position, (one, other) in enumerate(zip(kept, again, strict=True)):
             assert _same_bits(one, other), f"result {position} differs between two runs"
+
+
+def _with_choice(path: Path, name: str, value: int | bool, folder: Path) -> Path:
+    """A copy of an example whose `tune` has one value, as a tuner would fix it."""
+    text, count = re.subn(rf"(?m)^(//! +tune +{name} *=)[^#\n]*", rf"\1 {str(value).lower()} ", path.read_text())
+    assert count == 1, f"{path.name} has {count} tune lines for {name}"
+    copy = folder / f"{path.stem}-{name}-{value}.cu"
+    copy.write_text(text)
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if not case.slow_build], ids=lambda case: case.name)
+def test_every_choice_of_the_tuner_is_right(case: Case, tmp_path: Path) -> None:
+    """One choice at a time, at every call that is not large."""
+    if not case.runs_on(_capability()):
+        pytest.skip(f"not for compute capability {_capability()}")
+    for path in case.paths():
+        for name, value in single_choices(parse(path.read_text(), path.name)):
+            operation = tilewright.load(_with_choice(path, name, value, tmp_path), strict=True)
+            for call in case.calls:
+                arguments = call.make(torch.device("cuda"))
+                if sum(a.numel() for a in arguments if isinstance(a, torch.Tensor)) > LARGE:
+                    continue
+                try:
+                    results = _run(case, _copy(arguments), operation)
+                except NoKernelApplies:
+                    continue  # this choice does not fit this shape, or the other file takes it
+                wrong = disagreement(case, arguments, results)
+                assert wrong is None, f"{call.label} with {name} = {value}: {wrong}"
 
 
 @_parameters("refused", list(CASES))

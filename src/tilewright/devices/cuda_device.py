@@ -6,6 +6,7 @@ kernel. Running kernels in the caller's own process is `devices.cuda`'s business
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -109,7 +110,8 @@ class CudaDevice:
             raise DeviceError("this device is closed; make a new CudaDevice")
         if self._child is not None and not self._child.alive:
             self._drop_child()  # it died idle: nobody's job is lost
-        for remaining in reversed(range(_STARTS)):
+        killed = 0
+        while True:
             if self._child is None:
                 self._child = RunnerChild(self._command, self._host_bytes)
             if self._ready is not None:
@@ -121,9 +123,9 @@ class CudaDevice:
             self._drop_child()
             if isinstance(answer, Unready):
                 raise DeviceError(answer.reason)
-            if not _killed_from_outside(answer) or not remaining:
+            killed += 1
+            if not _killed_from_outside(answer) or killed == _STARTS:
                 raise DeviceError(_no_start(answer))
-        raise AssertionError("unreachable")
 
     def _first_words(self, child: RunnerChild) -> Ready | Unready | Ended:
         try:
@@ -140,7 +142,8 @@ class CudaDevice:
     def _replace_child(self) -> None:
         """End the present child and start the next at once, so that it comes up while the caller is busy elsewhere."""
         self._drop_child()
-        self._child = RunnerChild(self._command, self._host_bytes)
+        with contextlib.suppress(DeviceError):  # the outcome in hand counts more; the next job will hear of it
+            self._child = RunnerChild(self._command, self._host_bytes)
 
     def _fault(self, job: Job, ended: Ended) -> Faulted:
         progress = ended.progress
