@@ -25,6 +25,13 @@ template <class T> struct Instruction;
 template <> struct Instruction<__half> { using Type = half_t; using Mma = SM80_16x8x16_F32F16F16F32_TN; };
 template <> struct Instruction<__nv_bfloat16> { using Type = bfloat16_t; using Mma = SM80_16x8x16_F32BF16BF16F32_TN; };
 
+__device__ __forceinline__ uint32_t round_pair(float low, float high, __half) {
+  uint32_t r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+__device__ __forceinline__ uint32_t round_pair(float low, float high, __nv_bfloat16) {
+  uint32_t r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+
 template <class CudaType>
 __global__ void __launch_bounds__(128) matmul_cute(const CudaType* a, const CudaType* b, CudaType* c, int M, int N, int K) {
   using T = typename Instruction<CudaType>::Type;
@@ -117,14 +124,10 @@ __global__ void __launch_bounds__(128) matmul_cute(const CudaType* a, const Cuda
     }
   }
 
-  // Round, and store pairs of neighbouring columns as one word.
-  auto rounded = make_fragment_like<T>(sums);
-  CUTE_UNROLL
-  for (int i = 0; i < size(sums); ++i) rounded(i) = T(sums(i));
-  auto words = recast<uint32_t>(rounded);
+  // Pairs of neighbouring columns are rounded and stored as one word.
   auto to_c = recast<uint32_t>(mine.partition_C(gc));
   auto at_c = mine.partition_C(make_identity_tensor(Shape<Int<BM>, Int<BN>>{}));
   CUTE_UNROLL
-  for (int i = 0; i < size(words); ++i)
-    if (get<0>(at_c(2 * i)) < rows_a && get<1>(at_c(2 * i)) < rows_b) to_c(i) = words(i);
+  for (int i = 0; i < size(to_c); ++i)
+    if (get<0>(at_c(2 * i)) < rows_a && get<1>(at_c(2 * i)) < rows_b) to_c(i) = round_pair(sums(2 * i), sums(2 * i + 1), CudaType());
 }

@@ -28,6 +28,13 @@ template <> struct Instruction<__nv_bfloat16> { using Type = bfloat16_t; using M
 
 constexpr uint32_t SLOT_BYTES = (BM + BN) * BK * 2;
 
+__device__ __forceinline__ uint32_t round_pair(float low, float high, __half) {
+  uint32_t r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+__device__ __forceinline__ uint32_t round_pair(float low, float high, __nv_bfloat16) {
+  uint32_t r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;
+}
+
 template <class CudaType>
 __global__ void __launch_bounds__(384, 1) matmul_cute(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                                                       CudaType* c, int M, int N, int K) {
@@ -93,16 +100,12 @@ __global__ void __launch_bounds__(384, 1) matmul_cute(const __grid_constant__ CU
   warpgroup_wait<0>();
   warpgroup_fence_operand(sums);
 
-  // Round, and store pairs of neighbouring columns as one word.
+  // Pairs of neighbouring columns are rounded and stored as one word.
   auto mc = make_tensor(make_gmem_ptr(reinterpret_cast<T*>(c)), make_shape(M, N), make_stride(N, _1{}));
   auto gc = local_tile(mc, Shape<Int<BM>, Int<BN>>{}, make_coord(blockIdx.x, blockIdx.y));
-  auto rounded = make_fragment_like<T>(sums);
-  CUTE_UNROLL
-  for (int i = 0; i < size(sums); ++i) rounded(i) = T(sums(i));
-  auto words = recast<uint32_t>(rounded);
   auto to_c = recast<uint32_t>(mine.partition_C(gc));
   auto at_c = mine.partition_C(make_identity_tensor(Shape<Int<BM>, Int<BN>>{}));
   CUTE_UNROLL
-  for (int i = 0; i < size(words); ++i)
-    if (m0 + get<0>(at_c(2 * i)) < M && n0 + get<1>(at_c(2 * i)) < N) to_c(i) = words(i);
+  for (int i = 0; i < size(to_c); ++i)
+    if (m0 + get<0>(at_c(2 * i)) < M && n0 + get<1>(at_c(2 * i)) < N) to_c(i) = round_pair(sums(2 * i), sums(2 * i + 1), CudaType());
 }

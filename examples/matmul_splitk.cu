@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS) matmul_piece(const float* __restrict_
   __shared__ __align__(16) float a_tile[2][BK][TILE + PAD], b_tile[2][BK][TILE];
   const int tiles_m = (M + TILE - 1) / TILE;
   const int m0 = blockIdx.x % tiles_m * TILE, n0 = blockIdx.x / tiles_m * TILE;
-  const int k_begin = min((long long)K, (long long)blockIdx.y * piece), k_end = min((long long)K, (long long)k_begin + piece);
+  const int k_begin = min(K, (int)blockIdx.y * piece), k_end = min(K, k_begin + piece);
   const int steps = (k_end - k_begin + BK - 1) / BK;
 
   // Global memory to registers, then (a transposed) to shared memory: the step between hides the latency of the loads.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -255,6 +256,18 @@ def test_a_child_started_by_a_thread_that_ended_lives_on() -> None:
         time.sleep(0.3)
         still_works(device)
         assert device.runner_pid == pid
+
+
+def test_what_a_killed_parent_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept = ("tilewright-runner-1-alive", "tilewright-runner-x", "other")
+    for name in (f"tilewright-runner-{ended.pid}-a", *kept):
+        (tmp_path / name).mkdir()
+    with CudaDevice(command=RUNNER) as device:
+        still_works(device)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 @pytest.mark.parametrize("from_thread", [False, True])

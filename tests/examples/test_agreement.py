@@ -10,7 +10,7 @@ from .cases import Arguments, Case, Results, as_tuple
 from .cases_memory import ARGMAX, CASES, GRID_SUM_EXACT, LAYERNORM, ROW_SUM, SILU, SOFTMAX_MASK
 
 CPU = torch.device("cpu")
-SMALL = 200_000  # elements: the references run on the CPU here
+SMALL = 50_000  # elements: the references run on the CPU here
 
 
 def _arguments(case: Case, label: str) -> Arguments:

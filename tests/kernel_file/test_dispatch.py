@@ -95,7 +95,7 @@ def test_an_error_in_a_let_is_a_reason_and_in_a_step_an_error() -> None:
 
 def test_files_of_one_op_must_agree() -> None:
     other = plan("op f(x, eps: float) -> y\nout y: f32[1]\nlaunch k<<<1, 1>>>(x, y, eps)", name="other.cu")
-    with pytest.raises(ValueError, match=r"other.cu is not the op of fast.cu"):
+    with pytest.raises(ValueError, match=r"other\.cu is `op .*`, fast\.cu is `op .*`; the `op` lines .* must agree"):
         dispatcher(FAST, other)
     with pytest.raises(ValueError, match="at least one kernel file"):
         dispatcher()

@@ -422,7 +422,8 @@ def test_calls_are_made_regular() -> None:
             normalise_call(op, args, kwargs)
         assert found in str(caught.value)
         assert str(caught.value).startswith("f()")
-    assert str(Signature(op)) == "f(x, m?, n: int, p: float, b: bool, l: int[2], s: float?)"
+    text = "f(x, m?, n: int, p: float = 0.5, b: bool = false, l: int[2] = [1, 2], s: float? = none) -> y"
+    assert str(Signature(op)) == text
 
 
 def test_evaluate_checks_its_arguments() -> None:

@@ -246,8 +246,8 @@ def test_facts_for_the_plan() -> None:
     assert facts.kernels == ("one", "two")
     assert {"one", "two", "N", "used_in_macro"} <= facts.identifiers
     assert "hidden" not in facts.identifiers
-    assert not facts.pastes_tokens
-    assert scan_source("#define GLUE(a, b) a##b\n", ())[0].pastes_tokens
+    assert not facts.incomplete
+    assert scan_source("#define GLUE(a, b) a##b\n", ())[0].incomplete
 
 
 def test_places_after_splices() -> None:

@@ -109,8 +109,12 @@ def test_in_place(gpu_make: Make) -> None:
     accumulate = gpu_make(plans.IN_PLACE)
     y, x = randn(20, 30), randn(20, 30)
     expected = y + x
+    version = y._version
     assert accumulate(y, x) is None
     assert torch.equal(y, expected)
+    assert y._version == version + 1  # so that a backward which saved y notices
+    with torch.inference_mode():
+        accumulate(randn(20, 30), x)
     halves = randn(20, 60)
     expected = halves[:, :30] + halves[:, 30:]
     accumulate(halves[:, :30], halves[:, 30:])  # columns of their own: ranges meet, elements do not

@@ -7,6 +7,7 @@ This module turns everything it may do - answer, hang, die, babble - into a valu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -29,6 +30,7 @@ from tilewright.records import Job
 TICK_S = 0.1  # how often limits are looked at while nothing arrives
 DYING_WAIT_S = 10.0  # a process that dies by itself has its context torn down too
 END_WAIT_S = 20.0  # a process whose kernel hangs can outlive SIGKILL until the driver has torn its context down
+HOME_PREFIX = "tilewright-runner-"
 _READ_BYTES = 1 << 20
 _LAST_WORDS_BYTES = 4096
 
@@ -84,12 +86,22 @@ def child_environment(home: str) -> dict[str, str]:
     return kept | {"HOME": home, "TMPDIR": home, "PYTHONUSERBASE": site.getuserbase(), "PYTHONUNBUFFERED": "1"}
 
 
+def _remove_abandoned_homes() -> None:
+    """Remove the empty homes whose owner was killed before it could."""
+    for home in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
+        owner = home.name.removeprefix(HOME_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            with contextlib.suppress(OSError):  # not empty, not ours, or gone meanwhile
+                home.rmdir()
+
+
 class RunnerChild:
     """A started child. Not safe for several threads at once; its owner holds a lock."""
 
     def __init__(self, command: Sequence[str], host_bytes: int) -> None:
         self._host_bytes = host_bytes
-        self._home = tempfile.TemporaryDirectory(prefix="tilewright-runner-", ignore_cleanup_errors=True)
+        _remove_abandoned_homes()
+        self._home = tempfile.TemporaryDirectory(prefix=f"{HOME_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
         self._replies, replies_end = os.pipe()
         arguments = [*command, "--replies", str(replies_end)]
         # The kernel sends the parent-death signal when the *thread* that started the child ends, so only the main

@@ -9,6 +9,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.syntax import Op, Parameter
 from tilewright.kernel_file.values import INT_MAX, INT_MIN, MAX_LIST_LENGTH
 from tilewright.records import ScalarType, TensorSpec
@@ -45,7 +46,7 @@ class Signature:
         return dict(zip(self.names, self.normalise((), arguments), strict=True))
 
     def __str__(self) -> str:
-        return f"{self.op.name}({', '.join(_describe_parameter(p) for p in self.op.parameters)})"
+        return print_op(self.op).removeprefix("op").lstrip()
 
     def _arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         name = self.op.name
@@ -73,13 +74,6 @@ class Signature:
 def normalise_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The values of all parameters of `op` in order; keep a `Signature` where this is done often."""
     return Signature(op).normalise(args, kwargs)
-
-
-def _describe_parameter(parameter: Parameter) -> str:
-    if parameter.scalar is None:
-        return parameter.name + ("!" if parameter.in_place else "?" if parameter.optional else "")
-    brackets = f"[{parameter.length if parameter.length is not None else ''}]" if parameter.is_list else ""
-    return f"{parameter.name}: {parameter.scalar.value}{brackets}{'?' if parameter.optional else ''}"
 
 
 def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:

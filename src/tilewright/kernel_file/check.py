@@ -38,7 +38,7 @@ class CodeFacts:
 
     identifiers: frozenset[str] = frozenset()
     kernels: tuple[str, ...] = ()  # names declared `__global__`
-    pastes_tokens: bool = False  # `##` may make names that no token shows
+    incomplete: bool = False  # there may be names that no token shows: `##`, or text that could not be read
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class _Checker:
 
     def _kernel_name(self, launch: LaunchDirective) -> None:
         name = launch.kernel.rpartition("::")[2]
-        if name in self.code.identifiers or self.code.pastes_tokens:
+        if name in self.code.identifiers or self.code.incomplete:
             return
         near = words.near_names(name, self.code.kernels)
         mend = None
@@ -409,7 +409,7 @@ class _Checker:
         for name, (directive, at) in self.uses.required.items():
             if directive in ("const", "tune"):
                 used = name in self.uses.named | self.uses.passed or name in self.code.identifiers
-                used = used or self.code.pastes_tokens
+                used = used or self.code.incomplete
                 remedy = "use it in the code or in the plan, or drop the line"
             else:
                 used = name in self.uses.passed

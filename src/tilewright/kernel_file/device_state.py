@@ -24,6 +24,7 @@ _NO_VARIABLE = frozenset(
 ) | frozenset(("asm", "__asm__", "__asm", "module", "public", "private", "protected"))
 _CLASS_WORDS = frozenset(("struct", "class", "union"))
 _NO_STATE = frozenset(("constexpr", "__shared__", "CUTE_INLINE_CONSTANT", "CUTE_STATIC_CONSTEXPR"))
+_MAX_HEAD = 200  # tokens of a declaration that are looked at again
 _REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
 
 
@@ -49,6 +50,7 @@ class _Walker:
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
         self.tokens = cpp.code
+        self.closing = _closing_brackets(cpp.code)
         self.open = [_Open(_Scope.NAMESPACE, [])]
         self.head: list[CppToken] = []  # of the declaration being read
 
@@ -78,19 +80,7 @@ class _Walker:
 
     def _matching(self, position: int) -> int:
         """Where the bracket at a position closes, or the last token."""
-        awaited = [_OPENERS[self.tokens[position].text]]
-        for index in range(position + 1, len(self.tokens)):
-            kind, text, _ = self.tokens[index]
-            if kind != "punct":
-                continue
-            if text in _OPENERS:
-                awaited.append(_OPENERS[text])
-            elif text in _CLOSERS:
-                if text == awaited[-1]:
-                    awaited.pop()
-                if not awaited:
-                    return index
-        return len(self.tokens) - 1
+        return self.closing.get(position, len(self.tokens) - 1)
 
     def _brace(self, position: int) -> int:
         """Enter a namespace or class, or pass over a function, an enum or an initialiser; the last token passed."""
@@ -113,7 +103,7 @@ class _Walker:
             self.open.append(_Open(_Scope.CLASS, head))
             self.head = []
             return position
-        self.head.append(CppToken("punct", "{", self.tokens[position].start))
+        self.head = [*self.head[:_MAX_HEAD], CppToken("punct", "{", self.tokens[position].start)]
         return end
 
     def _close(self, brace: CppToken) -> None:
@@ -135,9 +125,9 @@ class _Walker:
         """From a token to the end of its declaration or the brace that opens its body."""
         statement: list[CppToken] = []
         position = start
-        while position < end and self.tokens[position].text not in (";", "{", "}"):
+        while position < end and len(statement) < _MAX_HEAD and self.tokens[position].text not in (";", "{", "}"):
             stop = self._matching(position) if self.tokens[position].text in ("(", "[") else position
-            statement.extend(self.tokens[position : stop + 1])
+            statement.extend(self.tokens[position : min(stop, position + _MAX_HEAD) + 1])
             position = stop + 1
         return statement
 
@@ -154,6 +144,24 @@ class _Walker:
     def _report(self, tokens: Sequence[CppToken], what: str) -> None:
         name = _declared_name(tokens)
         self.cpp.report(Code.DEVICE_STATE, name, f"{what} `{name.text}` outlives the call", _REMEDY)
+
+
+def _closing_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
+    """For every opening bracket the index of its closing one; brackets that do not pair are left out."""
+    closing: dict[int, int] = {}
+    awaited: list[int] = []
+    for index, (kind, text, _) in enumerate(tokens):
+        if kind != "punct":
+            continue
+        if text in _OPENERS:
+            awaited.append(index)
+        elif text in _CLOSERS:
+            # A brace closes what was left open inside it.
+            while awaited and text == "}" and tokens[awaited[-1]].text != "{":
+                awaited.pop()
+            if awaited and _OPENERS[tokens[awaited[-1]].text] == text:
+                closing[awaited.pop()] = index
+    return closing
 
 
 def _without_template(head: Sequence[CppToken]) -> list[CppToken]:
@@ -241,12 +249,15 @@ def _is_constant(tokens: Sequence[CppToken]) -> bool:
 
 
 def _declared_name(tokens: Sequence[CppToken]) -> CppToken:
+    """The first name declared: the last identifier before an initialiser, a bracket or a comma."""
     name = next((token for token in tokens if token.is_identifier), tokens[0])
-    for token in tokens:
-        if token.text in ("=", "[", "{", "(") and name.is_identifier and token.kind == "punct":
-            break
+    for index, token in enumerate(tokens):
         if token.is_identifier:
             name = token
+        elif token.text in ("=", "[", "{", ",", "(") and name is not tokens[0]:
+            break
+        elif token.text == "(" and index + 1 < len(tokens) and tokens[index + 1].text != "*":
+            break
     return name
 
 

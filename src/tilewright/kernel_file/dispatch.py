@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import compiled_plan
 from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
+from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
 from tilewright.kernel_file.search import ChoiceError
 from tilewright.kernel_file.syntax import KernelFile
@@ -116,9 +117,10 @@ class Dispatcher:
             raise ValueError("an op has at least one kernel file; none was given")
         op = files[0].plan.op
         for file in files[1:]:
-            if op_signature(file) != op_signature(files[0]):
+            if print_op(file.plan.op) != print_op(op):
                 raise ValueError(
-                    f"{file.name} is not the op of {files[0].name}; the `op` lines of its files must agree"
+                    f"{file.name} is `{print_op(file.plan.op)}`, {files[0].name} is `{print_op(op)}`; "
+                    "the `op` lines of one op's files must agree"
                 )
         self.files = tuple(files)
         self.gpu = gpu
@@ -231,12 +233,3 @@ def _too_many_sets(file: KernelFile, limit: int) -> Problem:
     found = f"{limit} different sets of `const` values were used in this process already"
     remedy = "pass the value as an argument instead, or start a new process"
     return Problem(Code.LIMIT, at.line, at.column, found, remedy)
-
-
-def op_signature(file: KernelFile) -> tuple[Any, ...]:
-    """An op without the places it is written at."""
-    op = file.plan.op
-    parameters = tuple(
-        (p.name, p.scalar, p.in_place, p.optional, p.is_list, p.length, p.has_default, p.default) for p in op.parameters
-    )
-    return op.name, parameters, op.results

@@ -118,7 +118,7 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Pr
     """What the plan needs to know of the code, and every problem of the code; `constants` are tune and const names."""
     cpp = tokenize_cpp(text)
     known = frozenset(constants)
-    pastes = any(token.text == "##" for directive in cpp.directives for token in directive)
+    incomplete = bool(cpp.problems) or any(t.text == "##" for directive in cpp.directives for t in directive)
     bodies: list[CppToken] = []
     for directive in cpp.directives:
         _directive(cpp, directive, known)
@@ -129,7 +129,7 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Pr
     _tokens(cpp, bodies)
     find_device_state(cpp)
     identifiers = frozenset(token.text for tokens in (cpp.code, bodies) for token in tokens if token.kind == "ident")
-    return CodeFacts(identifiers, _kernel_names(cpp.code), pastes), cpp.problems
+    return CodeFacts(identifiers, _kernel_names(cpp.code), incomplete), cpp.problems
 
 
 # -- preprocessor lines --
@@ -342,8 +342,9 @@ def _assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
     if position >= len(tokens) or tokens[position].text != "(":
         return
     template, first = "", None
-    for token in tokens[position + 1 :]:
-        if token.text in (":", "::", ")", ";"):
+    for following in range(position + 1, len(tokens)):
+        token = tokens[following]
+        if token.text in (":", "::", ")", ";") or token.text in _ASM_WORDS:
             break
         if token.kind == "string":
             first = first or token

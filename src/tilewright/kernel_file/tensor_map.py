@@ -5,7 +5,6 @@ A view is accepted where every element it reaches is one of the tensor's own. Th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -180,8 +179,3 @@ def _one_of(options: Mapping[str, Any], key: str, allowed: tuple[int, ...], defa
     if type(value) is int and value in allowed:
         return value
     raise MapFault(key, f"{key} {show_value(value)}", f"it is one of {', '.join(map(str, allowed))}")
-
-
-def box_bytes(tensor_map: TensorMap) -> int:
-    """Bytes one copy of the box moves."""
-    return math.prod(tensor_map.box) * tensor_map.dtype.itemsize

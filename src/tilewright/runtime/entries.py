@@ -24,7 +24,7 @@ def make_entry(ready: Ready, op: Op, specs: Specs, requires_grad: bool, again: C
     else:
         entry = _any_result(ready, op, again)
     if any(parameter.in_place for parameter in op.parameters):
-        entry = _checking_overlap(entry, op, specs)
+        entry = _counting_versions(_checking_overlap(entry, op, specs), op)
     return _checking_gradients(entry, op) if requires_grad else entry
 
 
@@ -100,6 +100,22 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
         return entry(values, addresses, numbers)
 
     return checked
+
+
+def _counting_versions(entry: Entry, op: Op) -> Entry:
+    """Tell autograd what was changed: a backward that saved the old values must notice, as with torch's own ops."""
+    tensors = [parameter for parameter in op.parameters if parameter.scalar is None]
+    changed = [position for position, parameter in enumerate(tensors) if parameter.in_place]
+
+    def counting(values: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
+        result = entry(values, addresses, numbers)
+        for position in changed:
+            tensor = values[position]
+            if tensor is not None and not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)
+        return result
+
+    return counting
 
 
 def _regions(one: int, other: int, addresses: tuple[int, ...], specs: Specs) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from tilewright import toolchain
 from tilewright.devices.cuda.executor import CaptureRefused, Executor
 from tilewright.devices.cuda.prepared import Prepared
 from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices, bind
-from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Launch
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Launch, LibraryCall
 from tilewright.runtime.errors import BuildDuringCapture, BuildFailed
 
 MOST_PREPARED = 2048
@@ -32,9 +32,6 @@ class Builds:
 
     def __init__(self) -> None:
         self._known: dict[BuildRequest, Build] = {}
-
-    def known(self, evaluation: Evaluation) -> Build | None:
-        return self._known.get(evaluation.build_request(evaluation.gpu.arch))
 
     def build(self, evaluation: Evaluation) -> Build | None:
         """The build, from memory, the cache or the compiler; None where nothing is launched."""
@@ -85,7 +82,8 @@ class OnDevice:
                 raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name))
         build = self._builds.build(evaluation)
         if build is None:
-            plan, cubin = BoundPlan(evaluation.buffers, evaluation.maps, _library_steps(evaluation)), b""
+            library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
+            plan, cubin = BoundPlan(evaluation.buffers, evaluation.maps, library), b""
         else:
             plan, cubin = bind(evaluation, build, evaluation.gpu), build.cubin
         try:
@@ -98,7 +96,3 @@ _CAPTURE = (
     "{op}: {file} is not prepared for these shapes, and nothing is built or loaded while a CUDA graph is captured; "
     "call {op}.prepare(...) or run it once with the same shapes before the capture"
 )
-
-
-def _library_steps(evaluation: Evaluation) -> tuple[Any, ...]:
-    return tuple(step for step in evaluation.steps if not isinstance(step, Launch))

@@ -89,7 +89,7 @@ class Operation:
         return self._quick(*self._arranged(args, kwargs))
 
     def __repr__(self) -> str:
-        return f"<Operation {self.signature} of {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
+        return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
 
     # -- ahead of a call --
 

@@ -115,3 +115,125 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     memcpy(map, &address, sizeof address);
     return CUDA_SUCCESS;
 }
+
+/* -- what preparing asks for: one device that looks like an H200, modules that are any ELF image -- */
+
+static null_function only_function = {NULL, 0, {0}};
+static int dynamic_bytes_allowed = 48 * 1024;
+static CUcontext stack[16];
+static int depth;
+
+CUresult cuInit(unsigned int flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuDriverGetVersion(int *version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    (void)device;
+    snprintf(name, (size_t)length, "NVIDIA H200");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) {
+    (void)device;
+    *bytes = 150ull << 30;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    (void)device;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 227 * 1024; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = 228 * 1024; break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 60 << 20; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: *value = 65536; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 2048; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = 32; break;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: *value = 1024; break;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *value = 1; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    *context = (CUcontext)(uintptr_t)(0xC0DE + device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context) {
+    stack[depth++] = current;
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context) {
+    *context = current;
+    current = stack[--depth];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    if (current == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    if (memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
+    *module = (CUmodule)(uintptr_t)0x3000;
+    RECORD("load\n");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+    (void)module;
+    RECORD("unload\n");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    (void)module;
+    if (strcmp(name, "missing") == 0) return CUDA_ERROR_NOT_FOUND;
+    *function = (CUfunction)&only_function;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+    (void)function;
+    RECORD("load function\n");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    (void)function;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
+    *value = dynamic_bytes_allowed;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    (void)function;
+    RECORD("attribute %d = %d\n", (int)attribute, value);
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
+    if (value > 227 * 1024) return CUDA_ERROR_INVALID_VALUE;
+    dynamic_bytes_allowed = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t dynamic) {
+    (void)function;
+    (void)dynamic;
+    *blocks = 2048 / threads;
+    return CUDA_SUCCESS;
+}

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -39,9 +40,13 @@ def compile_shared(source: Path, target: Path, *flags: str) -> None:
 
 
 def cuda_header_folder() -> Path:
+    """Where cuda.h is: in the wheels, or in a toolkit."""
     found = importlib.util.find_spec("nvidia")
-    for folder in found.submodule_search_locations if found is not None else ():
-        for header in Path(folder).glob("*/include/cuda.h"):
+    wheels = [Path(folder) for folder in (found.submodule_search_locations or ())] if found is not None else []
+    headers = [header for folder in wheels for header in folder.glob("*/include/cuda.h")]
+    headers.append(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / "cuda.h")
+    for header in headers:
+        if header.exists():
             return header.parent
     pytest.skip("cuda.h is not installed (nvidia-cuda-runtime)")
 

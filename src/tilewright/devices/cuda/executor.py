@@ -18,7 +18,7 @@ from tilewright.devices.cuda.facts import gpu_profile
 from tilewright.devices.cuda.launcher import Launcher, make_launcher
 from tilewright.devices.cuda.layout import lay_out
 from tilewright.devices.cuda.memory import TorchMemory
-from tilewright.devices.cuda.prepared import Prepared
+from tilewright.devices.cuda.prepared import Memory, Prepared
 from tilewright.records import BoundPlan, GpuProfile, PackedLaunch
 
 
@@ -29,10 +29,10 @@ class CaptureRefused(RuntimeError):
 class Executor:
     """Runs plans on cuda:`index` in this process."""
 
-    def __init__(self, index: int, launcher: Launcher | None = None) -> None:
+    def __init__(self, index: int, launcher: Launcher | None = None, memory: Memory | None = None) -> None:
         self.index = index
         self.profile: GpuProfile = gpu_profile(index)
-        self.memory = TorchMemory(index)
+        self.memory: Memory = TorchMemory(index) if memory is None else memory
         self.launcher = make_launcher() if launcher is None else launcher
         self._context = driver.primary_context(index)
         self._modules: dict[bytes, Any] = {}
