@@ -11,7 +11,7 @@
 //! need    cols > 0 and cols <= 2000000000                 # an empty row has no greatest element; indices fit an int
 //! tune    THREADS = 256 | 128 | 64 | 512 | 1024
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
-//! need    THREADS == 64 or THREADS <= cols / WIDTH      # short rows, small blocks
+//! need    THREADS == 64 or THREADS <= cols / WIDTH        # short rows, small blocks
 //! launch  argmax<x.dtype><<<rows, THREADS>>>(x, values, indices, cols)
 
 #include <cuda_bf16.h>

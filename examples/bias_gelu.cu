@@ -11,6 +11,7 @@
 //! tune    THREADS = 128 | 256 | 512
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1
 //! let     vectors = cols / WIDTH, lanes = min(next_pow2(max(vectors, 1)), THREADS), block_rows = THREADS / lanes
+//! need    vectors <= 2000000000                           # a column fits an int
 //! let     chunks = ceil_div(vectors, lanes)
 //! launch  bias_gelu<x.dtype><<<chunks * ceil_div(rows, block_rows), dim3(lanes, block_rows)>>>(
 //!             x, bias, y, rows, vectors, chunks)

@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(384, 1) matmul_cute(const __grid_constant__ CU
   auto sa = make_tensor(make_smem_ptr(reinterpret_cast<T*>(shared)), layout_a);
   auto sb = make_tensor(make_smem_ptr(reinterpret_cast<T*>(shared) + cosize(layout_a)), layout_b);
   uint64_t* full = reinterpret_cast<uint64_t*>(shared + STAGES * SLOT_BYTES);  // the bytes of a slot have arrived
-  uint64_t* empty = full + STAGES;                                             // both consumers have read a slot
+  uint64_t* empty = full + STAGES;                                             // every consumer warp has read a slot
 
   if (threadIdx.x == 0) {
     CUTE_UNROLL
     for (int s = 0; s < STAGES; ++s) {
       initialize_barrier(full[s], 1);
-      initialize_barrier(empty[s], 2);
+      initialize_barrier(empty[s], 2 * 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(384, 1) matmul_cute(const __grid_constant__ CU
     for (int k = 0; k < size<2>(ra); ++k) gemm(mma, ra(_, _, k, slot), rb(_, _, k, slot), sums);
     warpgroup_commit_batch();
     warpgroup_wait<1>();  // the step before is done: its slot may be filled again
-    if (step > 0 && threadIdx.x % 128 == 0) arrive_barrier(empty[(step - 1) % STAGES]);
+    if (step > 0 && threadIdx.x % 32 == 0) arrive_barrier(empty[(step - 1) % STAGES]);
   }
   warpgroup_wait<0>();
   warpgroup_fence_operand(sums);

@@ -4,7 +4,7 @@
 // and keeps up to STAGES steps of BK along K on their way into shared memory. The two others are consumers: each multiplies
 // 64 rows of a by the BN columns of b straight from shared memory, its 64 x BN sums in registers, and stores its half of
 // the tile through shared memory, again by TMA. They meet only at barriers: `full[s]` (the bytes of slot s have arrived)
-// and `empty[s]` (every consumer has read slot s). As the producer runs ahead across tiles, the loads of the next tile
+// and `empty[s]` (every consumer warp has read slot s). As the producer runs ahead across tiles, the loads of the next tile
 // run under the stores of the last.
 //
 // With CLUSTER = 2, two blocks, one above the other, use the same columns of b: each loads half of them for both.
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(384, 1) matmul_wgmma(const __grid_constant__ C
     prefetch(&a_map), prefetch(&b_map), prefetch(&c_map);
     for (int s = 0; s < STAGES; ++s) {
       barrier_init(full + s * 8, 1);
-      barrier_init(empty + s * 8, 2 * CLUSTER);  // a multicast slot is free when the consumers of all its readers have read it
+      barrier_init(empty + s * 8, 2 * 4 * CLUSTER);  // every consumer warp, of both blocks where they fill each other's slots
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(384, 1) matmul_wgmma(const __grid_constant__ C
     const uint64_t a_slots = descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2);
     const uint64_t b_slots = descriptor(slots + A_BYTES, BOX_BYTES, 8 * 128);
     auto release = [&](int s) {
-      if constexpr (CLUSTER > 1) { if (thread < CLUSTER) barrier_arrive_at(empty + s * 8, thread); }
-      else if (thread == 0) barrier_arrive(empty + s * 8);
+      if constexpr (CLUSTER > 1) { if (lane < CLUSTER) barrier_arrive_at(empty + s * 8, lane); }
+      else if (lane == 0) barrier_arrive(empty + s * 8);
     };
 
     uint32_t parity = 0;

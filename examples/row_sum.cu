@@ -10,7 +10,7 @@
 //! need    x.dtype in [f32, f16, bf16]
 //! tune    THREADS = 256 | 128 | 64 | 512 | 1024
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
-//! need    THREADS == 64 or THREADS <= cols / WIDTH      # short rows, small blocks
+//! need    THREADS == 64 or THREADS <= cols / WIDTH        # short rows, small blocks
 //! launch  row_sum<x.dtype><<<rows, THREADS>>>(x, y, cols)
 
 #include <cuda_bf16.h>

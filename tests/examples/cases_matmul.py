@@ -39,7 +39,7 @@ def _magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 TAILS = ((1, 8, 8), (127, 136, 72), (129, 264, 200), (65, 1000, 1032), (300, 72, 24))
 TILES = ((128, 128, 64), (256, 512, 512), (1024, 1024, 1024))
 LONG = (64, 128, 16384)
-MANY_TILES = (2048, 4352, 256)  # more tiles than a GPU has multiprocessors: persistent blocks take several
+MANY_TILES = (2048, 4352, 136)  # more tiles than a GPU has multiprocessors: persistent blocks take several
 NO_ROWS = (0, 64, 64)
 NO_SUM = (64, 64, 0)
 
@@ -117,12 +117,12 @@ MATMUL_SPLITK = Case(
     magnitude=_magnitude,
 )
 
-# The files of one op in the order of dispatch: each takes what those before it leave.
+# Two files of one op in the order of dispatch: the second takes what the first leaves, on Hopper an empty sum.
 MATMUL = Case(
     name="matmul",
-    files=("matmul_wgmma_tma.cu", "matmul_mma.cu", "matmul_splitk.cu"),
+    files=("matmul_wgmma_tma.cu", "matmul_mma.cu"),
     reference=torch.matmul,
-    calls=(*_products([(129, 264, 200), NO_SUM], [BF16]), *_products([(129, 264, 200)], [F32])),
+    calls=_products([(129, 264, 200), MANY_TILES, NO_SUM], [BF16]),
     refused=_products([(16, 12, 64)], [BF16]),
     least_cc=80,
     magnitude=_magnitude,
@@ -177,7 +177,7 @@ MATMUL_BIAS_SILU = Case(
 
 
 def _linear_gelu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return functional.gelu(functional.linear(x, w) + bias)
+    return functional.gelu(functional.linear(x, w, bias))
 
 
 def _deeper(device: torch.device) -> Arguments:

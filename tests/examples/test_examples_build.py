@@ -113,16 +113,18 @@ def test_it_builds_for_every_other_architecture(case: Case, gpu: GpuProfile) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
-def test_every_choice_of_the_tuner_builds(case: Case) -> None:
+@pytest.mark.parametrize("name", sorted({file for case in QUICK for file in case.files}))
+def test_every_choice_of_the_tuner_builds(name: str) -> None:
     """With the first call that takes it; a choice that no call takes would be dead text."""
-    gpu = next(gpu for gpu in reversed(GPUS) if case.runs_on(gpu.cc))
-    for file in _files(case):
-        for name, value in single_choices(file):
-            evaluations = (_evaluate([file], call, gpu, {name: value}) for call in case.calls)
-            taken = next((evaluation for evaluation in evaluations if evaluation and evaluation.steps), None)
-            assert taken is not None, f"no call takes {file.name} with {name} = {value}"
-            bind(taken, _builds({"": taken}, gpu.arch)[""], gpu)
+    cases = [case for case in QUICK if name in case.files]
+    gpu = next(gpu for gpu in reversed(GPUS) if cases[0].runs_on(gpu.cc))
+    file = parse((EXAMPLES / name).read_text(), name)
+    calls = [call for case in cases for call in case.calls]
+    for tune, value in single_choices(file):
+        evaluations = (_evaluate([file], call, gpu, {tune: value}) for call in calls)
+        taken = next((evaluation for evaluation in evaluations if evaluation and evaluation.steps), None)
+        assert taken is not None, f"no call takes {name} with {tune} = {value}"
+        bind(taken, _builds({"": taken}, gpu.arch)[""], gpu)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

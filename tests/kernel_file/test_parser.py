@@ -240,7 +240,7 @@ def test_library_is_refused_where_the_task_permits_none() -> None:
     with pytest.raises(KernelFileError) as caught:
         parse(text, allow_library=False)
     (problem,) = caught.value.problems
-    assert (problem.code, problem.line) == (Code.LIBRARY, 9)
+    assert (problem.code, problem.line) == (Code.LIBRARY, 8)
     assert "permits no vendor steps" in problem.remedy
 
 

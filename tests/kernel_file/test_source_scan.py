@@ -1,5 +1,8 @@
 """The rules for the C++ text: what is refused, with place and remedy, and what honest code may do."""
 
+# The samples are code of one line each, told apart more easily unbroken.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import time
@@ -269,8 +272,14 @@ def test_every_needless_header_is_mended_away() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['"' * 200_000, "'" * 200_000, '\\"' * 100_000, 'R"(' * 60_000, "/*" * 100_000, "{" * 200_000, "(" * 200_000]
-    + [
+    [
+        '"' * 200_000,
+        "'" * 200_000,
+        '\\"' * 100_000,
+        'R"(' * 60_000,
+        "/*" * 100_000,
+        "{" * 200_000,
+        "(" * 200_000,
         "template <" * 20_000,
         "#" * 200_000,
         "#include " * 20_000,

@@ -86,4 +86,5 @@ def test_headers_a_root_lacks_come_from_the_next(tmp_path: Path, monkeypatch: py
     (second / "include" / "cccl").mkdir(parents=True)
     monkeypatch.setattr(toolkit, "_wheel_roots", lambda: [first])
     monkeypatch.setenv("CUDA_HOME", str(second))
-    assert find_toolkit().include_dirs == (first / "include", second / "include" / "cccl")
+    expected = (first / "include", second / "include" / "cccl", second / "include")
+    assert find_toolkit().include_dirs == expected

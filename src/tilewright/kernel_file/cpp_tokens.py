@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from tilewright.kernel_file.problems import Code, Mend, Problem
 
 MAX_FILE_CHARACTERS = 1_000_000
+_MAX_HIDDEN_REPORTED = 20  # of one sort: a binary file is one mistake, not thousands
 
 
 class CppToken(NamedTuple):
@@ -87,32 +89,31 @@ _ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P
 
 def hidden_text(text: str) -> list[Problem]:
     """What could make a file read differently to a person, to this reader and to a compiler."""
-    cpp = CppText(text)
     if len(text) > MAX_FILE_CHARACTERS:
         found = f"a file of {len(text)} characters"
         return [Problem(Code.LIMIT, 0, 0, found, f"at most {MAX_FILE_CHARACTERS}")]
-    problems = []
-    for match in _HIDDEN.finditer(text):
-        line, column = cpp.place_in_file(match.start())
-        found = f"the character U+{ord(match.group()):04X}"
-        mend = Mend(line, column, 1, "")
-        problems.append(Problem(Code.SYNTAX, line, column, found, "delete it; it shows nothing or misleads", mend))
-        if len(problems) == 20:
-            break
-    for match in _TRIGRAPH.finditer(text):
-        line, column = cpp.place_in_file(match.start())
-        found = f"the trigraph `{match.group()}`"
-        problems.append(Problem(Code.SYNTAX, line, column, found, "write the character it stands for"))
-        if len(problems) >= 20:
-            break
-    for match in _BLANKS_AFTER_BACKSLASH.finditer(text):
-        line, column = cpp.place_in_file(match.start())
-        mend = Mend(line, column, len(match.group()), "\\")
-        found = "blanks after a `\\` at the end of a line"
-        problems.append(Problem(Code.SYNTAX, line, column, found, "delete the blanks", mend))
-        if len(problems) >= 20:
-            break
-    return problems
+    cpp = CppText(text)
+    problems: list[Problem] = []
+    for pattern, describe in ((_HIDDEN, _hidden), (_TRIGRAPH, _trigraph), (_BLANKS_AFTER_BACKSLASH, _blanks)):
+        for match in islice(pattern.finditer(text), _MAX_HIDDEN_REPORTED):
+            problems.append(describe(match.group(), *cpp.place_in_file(match.start())))
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
+
+
+def _hidden(character: str, line: int, column: int) -> Problem:
+    found = f"the character U+{ord(character):04X}"
+    remedy = "delete it; it shows nothing or misleads"
+    return Problem(Code.SYNTAX, line, column, found, remedy, Mend(line, column, 1, ""))
+
+
+def _trigraph(trigraph: str, line: int, column: int) -> Problem:
+    found = f"the trigraph `{trigraph}`"
+    return Problem(Code.SYNTAX, line, column, found, "write the character it stands for")
+
+
+def _blanks(written: str, line: int, column: int) -> Problem:
+    found = "blanks after a `\\` at the end of a line"
+    return Problem(Code.SYNTAX, line, column, found, "delete the blanks", Mend(line, column, len(written), "\\"))
 
 
 def tokenize_cpp(text: str) -> CppText:

@@ -254,10 +254,10 @@ def _declared_name(tokens: Sequence[CppToken]) -> CppToken:
     for index, token in enumerate(tokens):
         if token.is_identifier:
             name = token
-        elif token.text in ("=", "[", "{", ",", "(") and name is not tokens[0]:
-            break
-        elif token.text == "(" and index + 1 < len(tokens) and tokens[index + 1].text != "*":
-            break
+        elif token.text in ("=", "[", "{", ",", "("):
+            pointer = token.text == "(" and index + 1 < len(tokens) and tokens[index + 1].text == "*"
+            if name is not tokens[0] or not pointer:
+                break
     return name
 
 

@@ -54,10 +54,11 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Address:
-    """`[base + offset]`."""
+    """`[base + offset]`; of a tensor or texture `[base, {c0, c1}]`, with what follows the base in `coordinates`."""
 
     base: Register | Special | Symbol | Immediate
     offset: int = 0
+    coordinates: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Every frozen record and its JSON form. Standard library only; imports nothing else of this package."""
 
 from tilewright.records.build import (
+    KERNEL_FILE_NAME,
     Build,
     BuildFailure,
     BuildRequest,
@@ -14,6 +15,18 @@ from tilewright.records.build import (
     Severity,
 )
 from tilewright.records.dtypes import DType
+from tilewright.records.emulation import (
+    ALL_CHECKS,
+    Check,
+    CountsRecord,
+    EmulatedRun,
+    Emulation,
+    FindingKind,
+    FindingRecord,
+    InstructionRecord,
+    SourcePlace,
+    ThreadRecord,
+)
 from tilewright.records.execution import (
     Completed,
     Content,
@@ -60,7 +73,9 @@ from tilewright.records.tensors import ALLOCATION_ALIGNMENT, TensorSpec, contigu
 
 __all__ = [
     "ALLOCATION_ALIGNMENT",
+    "ALL_CHECKS",
     "ARCHITECTURES",
+    "KERNEL_FILE_NAME",
     "PROFILES",
     "TYPICAL",
     "AbsentArgument",
@@ -71,21 +86,28 @@ __all__ = [
     "Build",
     "BuildFailure",
     "BuildRequest",
+    "Check",
     "Clearing",
     "CompiledKernel",
     "Completed",
     "ConstantValue",
     "Content",
+    "CountsRecord",
     "DType",
     "Data",
     "Diagnostic",
     "Dim3",
+    "EmulatedRun",
+    "Emulation",
     "Execution",
     "FailureReason",
     "FaultKind",
     "Faulted",
+    "FindingKind",
+    "FindingRecord",
     "GpuProfile",
     "InputTensor",
+    "InstructionRecord",
     "Integers",
     "Job",
     "KernelParameter",
@@ -110,10 +132,12 @@ __all__ = [
     "ScalarArgument",
     "ScalarType",
     "Severity",
+    "SourcePlace",
     "Step",
     "TensorArgument",
     "TensorMap",
     "TensorSpec",
+    "ThreadRecord",
     "Uniform",
     "arch_of",
     "cc_of",

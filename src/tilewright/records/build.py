@@ -7,6 +7,9 @@ from enum import Enum
 
 from tilewright.records.steps import ConstantValue, Dim3
 
+# What the compiler is told the kernel file is called, and so what line tables in PTX and cubins call it.
+KERNEL_FILE_NAME = "/tilewright/kernel.cu"
+
 
 @dataclass(frozen=True)
 class BuildRequest:

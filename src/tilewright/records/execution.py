@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tilewright.records.emulation import EmulatedRun, Emulation, FindingRecord
 from tilewright.records.steps import BoundPlan
 from tilewright.records.tensors import TensorSpec
 
@@ -61,7 +62,8 @@ class Limits:
 class Job:
     """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back.
 
-    The plan stands on its own: late numbers are written in (`kernel_file.settle`).
+    The plan stands on its own: late numbers are written in (`kernel_file.settle`). A GPU runs the cubin; an emulating
+    device runs the PTX, as `emulation` says, and needs no cubin.
     """
 
     id: str
@@ -72,6 +74,8 @@ class Job:
     returns: tuple[str, ...]
     timed_runs: int = 0
     limits: Limits = field(default_factory=Limits)
+    ptx: str | None = None
+    emulation: Emulation = field(default_factory=Emulation)
 
 
 class FaultKind(str, Enum):
@@ -85,6 +89,7 @@ class FaultKind(str, Enum):
     DIED = "the process that ran it died"
     STATE = "a counter was not left at zero"
     UNSUITABLE = "this device cannot run it"
+    STOPPED = "the emulator stopped it"
     BROKEN_JOB = "the job could not be read"
     OTHER = "the driver reported an error"
 
@@ -102,6 +107,11 @@ class Completed:
     device: str
     outputs: tuple[ReturnedTensor, ...]
     run_us: tuple[float, ...]  # one per timed run: the whole plan, on device events
+    emulated: EmulatedRun | None = None  # None where a GPU ran it
+
+    @property
+    def findings(self) -> tuple[FindingRecord, ...]:
+        return self.emulated.findings if self.emulated else ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,11 @@ class Faulted:
     message: str
     kernel: str | None = None  # the C++ name expression of the launch at fault
     line: int | None = None  # its `launch` line in the kernel file
+    emulated: EmulatedRun | None = None  # what was seen up to the fault; None where a GPU ran it
+
+    @property
+    def findings(self) -> tuple[FindingRecord, ...]:
+        return self.emulated.findings if self.emulated else ()
 
 
 Execution = Completed | Faulted

@@ -6,6 +6,7 @@ import re
 import time
 
 from tilewright.records import (
+    KERNEL_FILE_NAME,
     Build,
     BuildFailure,
     BuildRequest,
@@ -22,7 +23,7 @@ from tilewright.toolchain.ptx_checks import Finding, check_module
 from tilewright.toolchain.ptx_text import Module, parse_ptx
 from tilewright.toolchain.resources import cluster_shape, max_threads, read_resources
 from tilewright.toolchain.signature import check_against_entry, read_signature
-from tilewright.toolchain.source import KERNEL_FILE_NAME, TranslationUnit, assemble, include_options
+from tilewright.toolchain.source import TranslationUnit, assemble, include_options
 from tilewright.toolchain.toolkit import Toolkit
 
 MAX_LOG_CHARACTERS = 200_000

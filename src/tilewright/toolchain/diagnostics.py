@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tilewright.records import BuildRequest, Diagnostic, Severity
+from tilewright.records import KERNEL_FILE_NAME, BuildRequest, Diagnostic, Severity
 from tilewright.toolchain.kernel_names import describe_missing_kernel, line_of_constant, line_of_kernel
 from tilewright.toolchain.ptx_text import line_of_ptx_line
-from tilewright.toolchain.source import KERNEL_FILE_NAME, PRELUDE_NAME, SIGNATURE_NAME, TranslationUnit
+from tilewright.toolchain.source import PRELUDE_NAME, SIGNATURE_NAME, TranslationUnit
 from tilewright.toolchain.toolkit import INSTALL_CUTE, Toolkit
 
 MAX_DIAGNOSTICS = 50

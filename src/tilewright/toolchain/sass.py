@@ -8,9 +8,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.records import Build
+from tilewright.records import KERNEL_FILE_NAME, Build
 from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.source import KERNEL_FILE_NAME
 from tilewright.toolchain.toolkit import INSTALL_TOOLS, find_toolkit
 
 DISASSEMBLY_SECONDS = 120.0

@@ -12,14 +12,13 @@ import math
 import re
 from dataclasses import dataclass
 
-from tilewright.records import BuildRequest, ConstantValue, DType
+from tilewright.records import KERNEL_FILE_NAME, BuildRequest, ConstantValue, DType
 from tilewright.toolchain.signature import TABLE_TYPES, table_definition
 from tilewright.toolchain.toolkit import Toolkit
 
 # Absolute, because the compiler would put the working directory in front of a relative name and the same source would
-# give different bytes in different places; and in a folder that does not exist, because that folder is searched for
-# quoted includes.
-KERNEL_FILE_NAME = "/tilewright/kernel.cu"
+# give different bytes in different places; and, as the kernel file's own name, in a folder that does not exist, because
+# that folder is searched for quoted includes.
 PRELUDE_NAME = "/tilewright/prelude"
 SIGNATURE_NAME = "/tilewright/signature"
 

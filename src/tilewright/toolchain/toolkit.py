@@ -77,7 +77,8 @@ def _toolkit_at(root: Path, library: Path, roots: list[Path], cutlass_directory:
     return Toolkit(
         library=library,
         builtins=_first(library.parent, "libnvrtc-builtins.so.*"),
-        include_dirs=(include, cccl) if cccl else (include,),
+        # CuTe writes <cccl/cuda/std/...>, so the directory above CCCL's own is searched too, after the compiler's.
+        include_dirs=tuple(dict.fromkeys((include, cccl, cccl.parent))) if cccl else (include,),
         cute_include=cute_include,
         compiler=f"NVRTC {_compiler_version(root, library)}",
         headers=f"CUDA {_cuda_header_version(include)}, CCCL {_cccl_version(cccl) if cccl else 'absent'}",

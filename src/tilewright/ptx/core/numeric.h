@@ -1,0 +1,13 @@
+// Arithmetic as the hardware does it: all of it, for a translation unit that interprets PTX.
+//
+// Include after any `#pragma GCC target`, so that the inline functions are compiled for it.
+#ifndef TW_NUMERIC_H
+#define TW_NUMERIC_H
+
+#include "numeric_approximate.h"
+#include "numeric_arithmetic.h"
+#include "numeric_bits.h"
+#include "numeric_convert.h"
+#include "numeric_half.h"
+
+#endif

@@ -1,0 +1,303 @@
+"""Declarations: variables, parameters, registers, and the directives between a function's name and its body."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilewright.ptx.initialisers import Initialiser, read_initialiser
+from tilewright.ptx.lexer import IDENTIFIER, Cursor
+from tilewright.ptx.literals import expression_value
+from tilewright.ptx.syntax import ParameterDeclaration, Relocation, Space, Variable
+
+TYPE_BYTES = {
+    **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64)},
+    "b128": 16,
+    "f16": 2,
+    "bf16": 2,
+    "f16x2": 4,
+    "bf16x2": 4,
+    "tf32": 4,
+    "f32": 4,
+    "f64": 8,
+}
+_OPAQUE_TYPES = ("texref", "samplerref", "surfref")
+_SPACES = {space.value: space for space in Space}
+_LARGEST_VARIABLE_BYTES = 1 << 40
+_LARGEST_INITIALISED_BYTES = 64 << 20
+
+_DOTTED = re.compile(r"\.([\w$]+(?:::[\w$]+)*)", re.ASCII)
+_DIMENSION = re.compile(r"\[([^\[\]{};]*)\]")
+_COUNT = re.compile(r"<\s*(\d+)\s*>", re.ASCII)
+# `.global .align 4 .u32 NAME = 3;`, the form that headers leave behind a thousand times.
+_PLAIN_GLOBAL = re.compile(
+    rf"\.(global|const)\s+\.align\s+(\d+)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;", re.ASCII
+)
+_LONE_UNDERSCORE = re.compile(r"_(?![\w$])")
+_UNIT_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+@dataclass(frozen=True)
+class RegisterDeclaration:
+    """`name`, or `name0` to `name(count - 1)`; `lanes` over 1 for a vector register."""
+
+    name: str
+    type: str
+    count: int | None
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What stands between a function's parameters and its body, as far as execution depends on it."""
+
+    max_threads: tuple[int, ...] | None = None
+    cluster: tuple[int, ...] | None = None
+
+
+def read_plain_global(cursor: Cursor) -> Variable | None:
+    """The short way through the commonest declaration; None leaves the cursor where it is."""
+    start = cursor.position
+    found = cursor.match(_PLAIN_GLOBAL)
+    if found is None:
+        return None
+    space, align, type_name, name, value = found.groups()
+    size = TYPE_BYTES[type_name]
+    if len(align) > 9 or (value is not None and len(value) > 19):
+        cursor.position = start
+        return None
+    initial = None if value is None else (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    return Variable(_SPACES[space], name, type_name, size, int(align), initial, (), False)
+
+
+def read_variables(cursor: Cursor, external: bool) -> list[Variable]:
+    """`.space .align N .type name[dimensions] = initial, ...;`, the cursor at the space."""
+    start = cursor.position
+    space = _SPACES[read_directive(cursor)]
+    if space is Space.CONST:
+        cursor.match(_DIMENSION)  # a constant bank, which means nothing to us
+    align, type_name, lanes = _read_attributes(cursor)
+    element_bytes = (8 if type_name in _OPAQUE_TYPES else TYPE_BYTES[type_name]) * lanes
+    variables: list[Variable] = []
+    while True:
+        name = cursor.identifier("the name of a variable")
+        if cursor.character == "<":
+            cursor.fail_unsupported("a range of variables")
+        dimensions = _read_dimensions(cursor)
+        initialiser = None
+        if cursor.accept("="):
+            if lanes > 1:
+                dimensions_given = (*dimensions, lanes)
+                initialiser = read_initialiser(cursor, type_name, element_bytes // lanes, dimensions_given)
+            else:
+                initialiser = read_initialiser(cursor, type_name, element_bytes, dimensions)
+        size = _size_bytes(cursor, element_bytes, dimensions, initialiser, external, start)
+        initial, relocations = _padded(cursor, initialiser, size)
+        variables.append(
+            Variable(space, name, type_name, size, align or element_bytes, initial, relocations, external)
+        )
+        if not cursor.accept(","):
+            break
+    cursor.expect(";", "after a variable")
+    return variables
+
+
+def read_parameters(cursor: Cursor) -> tuple[ParameterDeclaration, ...]:
+    """`(.param .b64 a, .param .align 8 .b8 b[24])`; nothing where there is no parenthesis."""
+    if not cursor.accept("("):
+        return ()
+    parameters: list[ParameterDeclaration] = []
+    while not cursor.accept(")"):
+        directive = read_directive(cursor)
+        if directive == "reg":
+            cursor.fail_unsupported("parameters in registers")
+        if directive != "param":
+            cursor.fail(f"expected `.param`, found `.{directive}`")
+        align, type_name, lanes = _read_attributes(cursor)
+        element_bytes = (8 if type_name in _OPAQUE_TYPES else TYPE_BYTES[type_name]) * lanes
+        name = "_" if cursor.match(_LONE_UNDERSCORE) else cursor.identifier("the name of a parameter")
+        dimensions = _read_dimensions(cursor)
+        size = element_bytes
+        for extent in dimensions:
+            size *= extent
+        if size > 1 << 20:
+            cursor.fail("a parameter of over 1 MiB")
+        parameters.append(ParameterDeclaration(name, type_name, size, align or element_bytes))
+        if not cursor.accept(",") and cursor.character != ")":
+            cursor.fail("expected `,` or `)` after a parameter")
+    return tuple(parameters)
+
+
+def read_registers(cursor: Cursor) -> list[RegisterDeclaration]:
+    """What follows `.reg`: `.b32 %r<12>;`, `.pred p, q;`, `.v4 .f32 v;`."""
+    lanes = 1
+    type_name = read_directive(cursor)
+    if type_name in _UNIT_VECTORS:
+        lanes = _UNIT_VECTORS[type_name]
+        type_name = read_directive(cursor)
+    if type_name not in TYPE_BYTES and type_name != "pred":
+        cursor.fail(f"registers of an unknown type `.{type_name}`")
+    registers: list[RegisterDeclaration] = []
+    while True:
+        name = cursor.identifier("the name of a register")
+        count = cursor.match(_COUNT)
+        if count is not None and len(count[1]) > 9:
+            cursor.fail("too many registers")
+        registers.append(RegisterDeclaration(name, type_name, int(count[1]) if count else None, lanes))
+        if not cursor.accept(","):
+            break
+    cursor.expect(";", "after a register declaration")
+    return registers
+
+
+def read_tuning(cursor: Cursor) -> Tuning:
+    """`.maxntid 256, 1, 1 .minnctapersm 2 ...`, up to the body or the semicolon."""
+    max_threads: tuple[int, ...] | None = None
+    cluster: tuple[int, ...] | None = None
+    while cursor.character == ".":
+        directive = read_directive(cursor)
+        if directive in ("maxntid", "reqntid"):
+            max_threads = _read_extents(cursor, directive)
+        elif directive == "reqnctapercluster":
+            cluster = _read_extents(cursor, directive)
+        elif directive == "pragma":
+            cursor.string("a pragma")
+            while cursor.accept(","):
+                cursor.string("a pragma")
+            cursor.accept(";")
+        elif directive == "attribute":
+            _skip_attribute(cursor)
+        elif directive in _TUNING_WITH_A_NUMBER:
+            cursor.integer(f"the number of .{directive}")
+        elif directive not in _TUNING_ALONE:
+            cursor.fail(f"unknown directive `.{directive}` of a function")
+    return Tuning(max_threads, cluster)
+
+
+# What these ask for changes speed or registers, never a result.
+_TUNING_WITH_A_NUMBER = (
+    "maxnreg",
+    "minnctapersm",
+    "maxnctapersm",
+    "maxclusterrank",
+    "abi_preserve",
+    "abi_preserve_control",
+    "local_maxnreg",
+)
+_TUNING_ALONE = ("noreturn", "explicitcluster", "blocksareclusters", "unified")
+
+
+def read_directive(cursor: Cursor) -> str:
+    """`.word`, without its dot."""
+    found = cursor.match(_DOTTED)
+    if found is None:
+        cursor.fail("expected a directive or a type, beginning with a dot")
+    return found[1]
+
+
+def _read_extents(cursor: Cursor, what: str) -> tuple[int, ...]:
+    extents = [cursor.integer(f"an extent of .{what}")]
+    while cursor.accept(","):
+        extents.append(cursor.integer(f"an extent of .{what}"))
+    if len(extents) > 3 or any(extent > 1 << 31 for extent in extents):
+        cursor.fail(f".{what} wants one to three extents of at most 2147483648")
+    return tuple(extents)
+
+
+def _read_attributes(cursor: Cursor) -> tuple[int, str, int]:
+    """The alignment (0 if not given), the type and the lanes of a vector, in any order the compiler writes them."""
+    align, type_name, lanes = 0, "", 1
+    while cursor.character == ".":
+        start = cursor.position
+        word = read_directive(cursor)
+        if word == "align":
+            align = cursor.integer("an alignment")
+            if align not in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+                cursor.fail(f"{align} is no alignment; powers of two up to 1024 are", start)
+        elif word in _UNIT_VECTORS:
+            lanes = _UNIT_VECTORS[word]
+        elif word in TYPE_BYTES or word in _OPAQUE_TYPES:
+            type_name = word
+        elif word == "attribute":
+            _skip_attribute(cursor)
+        elif word not in ("ptr", *_SPACES):  # `.ptr .global .align 16`: a hint about what a pointer points to
+            cursor.fail(f"`.{word}` is no type, alignment or attribute of a variable", start)
+        elif word == "ptr":
+            pointed = _read_pointee(cursor)
+            if not type_name and pointed:
+                cursor.fail("a .ptr hint before the type", start)
+    if not type_name:
+        cursor.fail("a declaration without a type")
+    return align, type_name, lanes
+
+
+def _read_pointee(cursor: Cursor) -> bool:
+    """Steps over `.global .align 16` behind `.ptr`."""
+    stepped = False
+    while cursor.character == ".":
+        start = cursor.position
+        word = read_directive(cursor)
+        if word == "align":
+            cursor.integer("an alignment")
+        elif word not in _SPACES:
+            cursor.position = start
+            break
+        stepped = True
+    return stepped
+
+
+def _skip_attribute(cursor: Cursor) -> None:
+    cursor.expect("(", "after .attribute")
+    depth = 1
+    while depth:
+        if cursor.at_end:
+            cursor.fail(".attribute has no closing `)`")
+        depth += {"(": 1, ")": -1}.get(cursor.character, 0)
+        cursor.position += 1
+    cursor.skip_space()
+
+
+def _read_dimensions(cursor: Cursor) -> tuple[int, ...]:
+    """`[4][8]`; 0 for an extent left out."""
+    extents: list[int] = []
+    while True:
+        found = cursor.match(_DIMENSION)
+        if found is None:
+            return tuple(extents)
+        extent = expression_value(found[1]) if found[1].strip() else 0
+        if extent is None or extent < 0:
+            cursor.fail(f"`{found[1][:40]}` is no array extent")
+        if not found[1].strip() and extents:
+            cursor.fail("only the first extent of an array may be left out")
+        extents.append(extent)
+
+
+def _size_bytes(
+    cursor: Cursor,
+    element_bytes: int,
+    dimensions: tuple[int, ...],
+    initialiser: Initialiser | None,
+    external: bool,
+    start: int,
+) -> int:
+    size = element_bytes
+    for extent in dimensions:
+        size *= extent
+    if dimensions and not dimensions[0]:
+        if initialiser is None and not external:
+            cursor.fail("an array without an extent needs initial values, or to be .extern", start)
+        size = len(initialiser.data) if initialiser is not None else 0
+    if size > _LARGEST_VARIABLE_BYTES:
+        cursor.fail("a variable of over a terabyte", start)
+    if initialiser is not None and len(initialiser.data) > size:
+        cursor.fail("more initial values than the variable has room for", start)
+    return size
+
+
+def _padded(cursor: Cursor, initialiser: Initialiser | None, size: int) -> tuple[bytes | None, tuple[Relocation, ...]]:
+    """Initial bytes to the variable's full size: what the text leaves out is zero."""
+    if initialiser is None:
+        return None, ()
+    if size > _LARGEST_INITIALISED_BYTES:
+        cursor.fail("an initialised variable of over 64 MiB")
+    return initialiser.data + bytes(size - len(initialiser.data)), initialiser.relocations

@@ -1,0 +1,146 @@
+"""What an emulated run is asked for and what it tells: checks, findings with their place, counts per instruction.
+
+These records stand by themselves, so that a front end can show them without knowing the emulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Dim3 = tuple[int, int, int]
+
+
+class Check(str, Enum):
+    """What to look for beside the answer. Bounds are always checked: they keep the process safe."""
+
+    UNINITIALISED = "uninitialised"
+    RACES = "races"
+    WARP = "warp"  # masks of warp operations, barriers not reached by all
+    COUNTERS = "counters"
+
+
+ALL_CHECKS = tuple(Check)
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """How an emulating device runs a job. The first schedule is in order, the others are random, by seed."""
+
+    checks: tuple[Check, ...] = ALL_CHECKS
+    schedules: int = 1
+    seed: int = 0
+    instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
+    sampled_blocks: int | None = None  # of each launch; None: all
+
+    def __post_init__(self) -> None:
+        if self.schedules < 1 or self.instruction_budget < 1 or (self.sampled_blocks or 1) < 1:
+            raise ValueError("schedules, instruction_budget and sampled_blocks are at least 1")
+
+    def schedule_seed(self, number: int) -> int | None:
+        """The seed of schedule `number`; None for the first, which is in order."""
+        return None if number == 0 else self.seed + number
+
+
+class FindingKind(str, Enum):
+    """What can be wrong with a run. The value is the name people see."""
+
+    OUT_OF_BOUNDS_GLOBAL = "global access outside every tensor"
+    OUT_OF_BOUNDS_SHARED = "shared access out of bounds"
+    OUT_OF_BOUNDS_LOCAL = "local access out of bounds"
+    MISALIGNED = "misaligned access"
+    UNINITIALISED_SHARED = "read of shared memory nothing wrote"
+    UNINITIALISED_GLOBAL = "read of global memory nothing wrote"
+    UNINITIALISED_LOCAL = "read of local memory nothing wrote"
+    RACE_SHARED = "race in shared memory"
+    RACE_GLOBAL = "race in global memory"
+    BARRIER_DIVERGENCE = "barrier not reached by all threads"
+    SHUFFLE_MASK = "wrong mask of a warp operation"
+    DEADLOCK = "deadlock"
+    ASYNC_NOT_WAITED = "read of a copy still in flight"
+    ASYNC_NOT_CONSUMED = "copy never waited for"
+    INPUT_WRITTEN = "write to an input"
+    TRAP = "trap"
+    ASSERTION = "assertion failed"
+    BUDGET = "instruction budget spent"
+    BAD_CALL = "call to nothing"
+    # Seen when the whole plan has run, by no single instruction.
+    OUTPUT_NOT_WRITTEN = "output never written"
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """A line of a file as the compiler names it; the kernel file has the name `KERNEL_FILE_NAME`."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class ThreadRecord:
+    block: Dim3
+    thread: Dim3
+
+
+@dataclass(frozen=True)
+class FindingRecord:
+    """One fault at one instruction, however many threads did it; the first one is shown."""
+
+    kind: FindingKind
+    kernel: str  # the C++ name expression of the launch
+    launch_line: int  # its `launch` line in the kernel file
+    line: int | None  # of the kernel file; None where the compiler names none
+    column: int  # 0: the compiler gives none
+    thread: ThreadRecord | None
+    where: str  # "x[3, 17]", "4 bytes after the end of y"
+    detail: str
+    count: int  # how often in one run, at most
+    other_line: int | None = None  # the other side of a race, in the kernel file
+    other_thread: ThreadRecord | None = None
+    ptx_line: int = 0
+    ptx_text: str = ""
+    places: tuple[SourcePlace, ...] = ()  # innermost first, then where it was inlined
+    schedules: int = 1  # how many showed it
+
+
+@dataclass(frozen=True)
+class InstructionRecord:
+    """How often one PTX instruction ran and what it cost."""
+
+    ptx_line: int
+    ptx_text: str
+    places: tuple[SourcePlace, ...]
+    executions: int  # by a warp
+    active_lanes: int  # summed over executions
+    requests: int  # memory requests
+    sectors: int  # 32-byte sectors touched by global requests
+    ideal_sectors: int
+    passes: int  # shared-memory passes
+    ideal_passes: int
+    bytes: int  # asked for by the lanes
+
+
+@dataclass(frozen=True)
+class CountsRecord:
+    """One emulated launch in numbers; never mixed with measured times."""
+
+    kernel: str
+    launch_line: int
+    blocks: int  # run, of the grid's
+    grid_blocks: int
+    warp_instructions: int
+    thread_instructions: int
+    instructions: tuple[InstructionRecord, ...]
+
+
+@dataclass(frozen=True)
+class EmulatedRun:
+    """What the emulator tells beside the outputs, over all schedules; counts are of the first."""
+
+    findings: tuple[FindingRecord, ...]
+    counts: tuple[CountsRecord, ...]
+    thread_instructions: int
+    schedules: int
+    varying: tuple[str, ...]  # outputs that differ from schedule to schedule
+    printed: str
+    seconds: float
