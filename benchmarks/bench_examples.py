@@ -31,9 +31,9 @@ import tilewright
 from tilewright.devices.cuda import driver_version, gpu_profile
 from tilewright.kernel_file import Evaluation, parse, try_evaluate
 from tilewright.records import GpuProfile
-from tilewright.runtime import Operation
+from tilewright.runtime import BuildFailed, Operation
 from tilewright.runtime.specs import spec_of
-from tilewright.toolchain import build_many
+from tilewright.toolchain import ToolchainError, build_many
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -243,7 +243,7 @@ def times_us(candidates: dict[str, Call], copies: list[Arguments], fresh: bool, 
         for number, name in enumerate(names):
             arguments = copies[(sample + number) % len(copies)]
             arguments = _copy(arguments) if fresh else arguments
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             flush.fill_(sample % 256)
             start.record()
             candidates[name](*arguments)
@@ -352,12 +352,17 @@ def main() -> None:
     print(f"{gpu.name}, torch {torch.__version__}, {len(pairs)} measurements, builds {build_seconds:.1f} s", flush=True)
     compiler = Compiler(0.0 if options.no_compile else COMPILE_SECONDS)
     rows: list[Row] = []
+    unbuilt: list[str] = []
     for case, size in pairs:
-        rows.append(measure(case, size, gpu, compiler, options.samples))
+        try:
+            rows.append(measure(case, size, gpu, compiler, options.samples))
+        except (BuildFailed, ToolchainError) as error:  # headers that are missing here must not cost the other rows
+            unbuilt.append(f"{case.name} {size.label}: {str(error).splitlines()[0]}")
+            continue
         torch.compiler.reset()
         torch.cuda.empty_cache()
         print(f"  {case.name} {size.label}: {rows[-1].median_us['ours']:.1f} us", file=sys.stderr, flush=True)
-    print("\n".join(table(rows)))
+    print("\n".join([*table(rows), *[f"NOT BUILT: {reason}" for reason in unbuilt]]))
     if compiler.problem is not None:
         print(f"torch.compile failed: {compiler.problem}")
     print(f"medians of {options.samples}, microseconds; {time.perf_counter() - begun:.0f} s in all")
@@ -372,9 +377,10 @@ def main() -> None:
             "build_seconds": build_seconds,
             "compile_problem": compiler.problem,
             "rows": [asdict(row) for row in rows],
+            "not_built": unbuilt,
         }
         options.out.write_text(json.dumps(record, indent=1) + "\n")
-    if any(row.wrong is not None for row in rows):
+    if unbuilt or any(row.wrong is not None for row in rows):
         raise SystemExit(1)
 
 

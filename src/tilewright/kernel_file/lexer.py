@@ -50,6 +50,7 @@ class Statement:
 class PlanText:
     statements: list[Statement] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    truncated: bool = False  # there were more lines than are read
 
 
 _TOKEN = re.compile(
@@ -183,6 +184,7 @@ class _PlanReader:
         if self.plan_lines == words.MAX_PLAN_LINES + 1:
             limit = words.MAX_PLAN_LINES
             self._problem(Code.LIMIT, number, 1, f"more than {limit} plan lines", "join or drop `let` lines")
+            self.result.truncated = True
         if self.plan_lines > words.MAX_PLAN_LINES:
             return
         if len(line) > words.MAX_LINE_CHARACTERS:

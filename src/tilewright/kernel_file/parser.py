@@ -58,6 +58,8 @@ def read_plan(text: str) -> Reading:
     """The plan as far as the grammar goes."""
     plan_text = read_plan_text(text)
     reading = Reading(problems=plan_text.problems, statements=plan_text.statements)
+    if plan_text.truncated:
+        reading.lost_words.update(words.DIRECTIVES[2:])
     for position, statement in enumerate(plan_text.statements):
         if statement.broken:
             _lose(reading, statement)

@@ -31,7 +31,8 @@ _DIMENSION = re.compile(r"\[([^\[\]{};]*)\]")
 _COUNT = re.compile(r"<\s*(\d+)\s*>", re.ASCII)
 # `.global .align 4 .u32 NAME = 3;`, the form that headers leave behind a thousand times.
 _PLAIN_GLOBAL = re.compile(
-    rf"\.(global|const)\s+\.align\s+(\d+)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;", re.ASCII
+    rf"\.(global|const)\s+\.align\s+(\d+)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;",
+    re.ASCII,
 )
 _LONE_UNDERSCORE = re.compile(r"_(?![\w$])")
 _UNIT_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -93,9 +94,7 @@ def read_variables(cursor: Cursor, external: bool) -> list[Variable]:
                 initialiser = read_initialiser(cursor, type_name, element_bytes, dimensions)
         size = _size_bytes(cursor, element_bytes, dimensions, initialiser, external, start)
         initial, relocations = _padded(cursor, initialiser, size)
-        variables.append(
-            Variable(space, name, type_name, size, align or element_bytes, initial, relocations, external)
-        )
+        variables.append(Variable(space, name, type_name, size, align or element_bytes, initial, relocations, external))
         if not cursor.accept(","):
             break
     cursor.expect(";", "after a variable")

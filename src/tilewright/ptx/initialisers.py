@@ -139,7 +139,11 @@ def _read_value(cursor: Cursor, contents: _Contents) -> None:
         cursor.fail("the offset is no number", start)
     contents.relocations.append(
         Relocation(
-            len(contents.data), contents.element_bytes, symbol[2], -addend if symbol[3] == "-" else addend, bool(symbol[1])
+            len(contents.data),
+            contents.element_bytes,
+            symbol[2],
+            -addend if symbol[3] == "-" else addend,
+            bool(symbol[1]),
         )
     )
     contents.data += bytes(contents.element_bytes)

@@ -1,7 +1,7 @@
 """Names inside a function: registers, variables, labels, block by block, each made unique in the function.
 
-Blocks in braces, as calls and inline assembly leave them, declare the same names over and over. The first declaration of a
-name keeps it; later ones get `#2`, `#3`..., which no PTX name can contain.
+Blocks in braces, as calls and inline assembly leave them, declare the same names over and over. The first of a name keeps
+it; later ones get `#2`, `#3`..., which no PTX name can contain.
 """
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ class FunctionNames:
         self.module_symbols = module_symbols
         self.registers: dict[str, str] = {}
         self._times: dict[str, int] = {}
+        self._of_register: dict[tuple[int, str], str] = {}
+
+    def use_register(self, declaration: RegisterDeclaration, name: str) -> str:
+        """The unique name of a register the body uses. One declared and never used does not exist."""
+        key = (id(declaration), name)
+        unique = self._of_register.get(key)
+        if unique is None:
+            unique = self._of_register[key] = self.unique(name)
+            self.registers[unique] = declaration.type
+        return unique
 
     def unique(self, name: str) -> str:
         times = self._times.get(name, 0) + 1
@@ -55,8 +65,8 @@ class Scope:
         self.labels: dict[str, str] = {}
         self.operands: dict[str, Operand] = {}  # read before in this block, by their text
         self._symbols: dict[str, str] = {}
-        self._registers: dict[str, tuple[str, RegisterDeclaration]] = {}
-        self._ranges: dict[str, tuple[str, RegisterDeclaration]] = {}
+        self._registers: dict[str, RegisterDeclaration] = {}
+        self._ranges: dict[str, RegisterDeclaration] = {}
 
     @property
     def declares_nothing(self) -> bool:
@@ -67,9 +77,7 @@ class Scope:
         table = self._registers if declaration.count is None else self._ranges
         if declaration.name in table:
             return False
-        kind = "" if declaration.count is None else "<>"
-        unique = self.function.unique(declaration.name + kind).replace("<>", "")
-        table[declaration.name] = (unique, declaration)
+        table[declaration.name] = declaration
         return True
 
     def declare_symbol(self, name: str) -> str | None:
@@ -102,7 +110,7 @@ class Scope:
     def _lookup_here(self, name: str) -> Named | None:
         single = self._registers.get(name)
         if single is not None:
-            return self._used(single[0], single[1])
+            return self._used(single, name)
         if self._ranges:
             numbered = self._lookup_numbered(name)
             if numbered is not None:
@@ -121,33 +129,28 @@ class Scope:
             return None
         # `%r1<5>` is `%r10` to `%r14`, so any of the last digits may belong to the prefix.
         for begin in range(digits.start(), len(name)):
-            found = self._ranges.get(name[:begin])
+            declaration = self._ranges.get(name[:begin])
             number = name[begin:]
-            if found is None or len(number) > 9 or (number[0] == "0" and len(number) > 1):
+            if declaration is None or len(number) > 9 or (number[0] == "0" and len(number) > 1):
                 continue
-            unique, declaration = found
             if declaration.count is not None and int(number) < declaration.count:
-                prefix, _, times = unique.partition("#")
-                return self._used(f"{prefix}{number}#{times}" if times else f"{prefix}{number}", declaration)
+                return self._used(declaration, name)
         return None
 
-    def _used(self, unique: str, declaration: RegisterDeclaration) -> Named:
+    def _used(self, declaration: RegisterDeclaration, name: str) -> Named:
         if declaration.lanes == 1:
-            self.function.registers[unique] = declaration.type
-            return Register(unique)
-        names = [f"{unique}.{component}" for component in _COMPONENTS[: declaration.lanes]]
-        for name in names:
-            self.function.registers[name] = declaration.type
-        return Vector(tuple(Register(name) for name in names))
+            return Register(self.function.use_register(declaration, name))
+        names = [f"{name}.{component}" for component in _COMPONENTS[: declaration.lanes]]
+        return Vector(tuple(Register(self.function.use_register(declaration, item)) for item in names))
 
     def _component(self, name: str, component: str) -> Named | None:
         """`v.x` of a vector register."""
         whole = self._registers.get(name)
-        if whole is None or whole[1].lanes == 1:
+        if whole is None or whole.lanes == 1:
             return None
         index = "xyzw".find(component) if component in "xyzw" else "rgba".find(component)
-        if not 0 <= index < whole[1].lanes:
+        if not 0 <= index < whole.lanes:
             return None
-        vector = self._used(*whole)
+        vector = self._used(whole, name)
         item = vector.items[index] if isinstance(vector, Vector) else None
         return item if isinstance(item, Register) else None

@@ -9,144 +9,144 @@
 // One decoded instruction as lowering writes it. An operand is a byte offset into the frame, or, with bit 0 set, into
 // the constants; bit 1 negates a predicate.
 typedef struct {
-    uint16_t op;
-    uint8_t flags;   // small facts an operation needs, see the operation
-    uint8_t count;   // vector elements, or further operands
-    int32_t guard;   // predicate operand, or -1
-    int32_t o[8];
-    int64_t imm;     // address offset, branch reconvergence, immediate data
-    uint32_t extra;  // index of further operands in the program's list
-    uint32_t mod;    // modifier bits, see modifiers in machine.h
+  uint16_t op;
+  uint8_t flags;   // small facts an operation needs, see the operation
+  uint8_t count;   // vector elements, or further operands
+  int32_t guard;   // predicate operand, or -1
+  int32_t o[8];
+  int64_t imm;     // address offset, branch reconvergence, immediate data
+  uint32_t extra;  // index of further operands in the program's list
+  uint32_t mod;    // modifier bits, see modifiers in machine.h
 } tw_encoded;
 
 typedef struct {
-    int32_t entry;         // index of its first instruction; -1: not part of this program
-    int32_t frame_bytes;
-    int32_t local_bytes;   // of one thread's activation
-    int32_t parameter_at;  // frame offset of its parameters, [32 lanes][parameter_stride]
-    int32_t parameter_stride;
-    int32_t result_at;
-    int32_t result_stride;
-    int32_t name_parameter_bytes;  // what a caller must have given
+  int32_t entry;         // index of its first instruction; -1: not part of this program
+  int32_t frame_bytes;
+  int32_t local_bytes;   // of one thread's activation
+  int32_t parameter_at;  // frame offset of its parameters, [32 lanes][parameter_stride]
+  int32_t parameter_stride;
+  int32_t result_at;
+  int32_t result_stride;
+  int32_t parameter_bytes;  // without the rounding of the stride
 } tw_function;
 
 typedef struct {
-    uint64_t address;  // as kernels see it
-    uint64_t bytes;
-    uint8_t *data;
-    uint8_t *state;  // one byte per byte: TW_STATE_*; NULL: all initialised, all inside
-    uint32_t flags;  // TW_REGION_*
-    uint32_t id;     // its place in the Memory's list, for names
+  uint64_t address;  // as kernels see it
+  uint64_t bytes;
+  uint8_t* data;
+  uint8_t* state;  // one byte per byte: TW_STATE_*; NULL: all initialised, all inside
+  uint32_t flags;  // TW_REGION_*
+  uint32_t id;     // its place in the Memory's list, for names
 } tw_region;
 
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
 enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3 };
 
 enum {
-    TW_CHECK_UNINITIALISED = 1,
-    TW_CHECK_RACES = 2,
-    TW_CHECK_WARP = 4,
-    TW_CHECK_COUNTERS = 8,
+  TW_CHECK_UNINITIALISED = 1,
+  TW_CHECK_RACES = 2,
+  TW_CHECK_WARP = 4,
+  TW_CHECK_COUNTERS = 8,
 };
 
 typedef struct {
-    int32_t kind;  // TW_FIND_*
-    int32_t instruction;
-    int32_t block;   // linear index of the block
-    int32_t thread;  // linear index in the block
-    int64_t count;
-    uint64_t address;  // generic address or a number, by kind
-    int32_t size;      // bytes of the access
-    int32_t other_instruction;  // -1: none
-    int32_t other_block;
-    int32_t other_thread;
-    int32_t detail;       // by kind
-    int32_t other_kind;   // of a race: what the other side did
+  int32_t kind;  // TW_FIND_*
+  int32_t instruction;
+  int32_t block;   // linear index of the block
+  int32_t thread;  // linear index in the block
+  int64_t count;
+  uint64_t address;  // generic address or a number, by kind
+  int32_t size;      // bytes of the access
+  int32_t other_instruction;  // -1: none
+  int32_t other_block;
+  int32_t other_thread;
+  int32_t detail;       // by kind
+  int32_t other_kind;   // of a race: what the other side did
 } tw_finding;
 
 enum {
-    TW_FIND_GLOBAL_BOUNDS = 0,
-    TW_FIND_SHARED_BOUNDS,
-    TW_FIND_LOCAL_BOUNDS,
-    TW_FIND_MISALIGNED,
-    TW_FIND_UNINITIALISED_SHARED,
-    TW_FIND_UNINITIALISED_GLOBAL,
-    TW_FIND_UNINITIALISED_LOCAL,
-    TW_FIND_RACE_SHARED,
-    TW_FIND_RACE_GLOBAL,
-    TW_FIND_BARRIER_DIVERGENCE,
-    TW_FIND_SHUFFLE_MASK,
-    TW_FIND_DEADLOCK,
-    TW_FIND_ASYNC_NOT_WAITED,
-    TW_FIND_ASYNC_NOT_CONSUMED,
-    TW_FIND_INPUT_WRITTEN,
-    TW_FIND_TRAP,
-    TW_FIND_ASSERTION,
-    TW_FIND_BUDGET,
-    TW_FIND_BAD_CALL,
-    TW_FIND_STACK,
-    TW_FIND_KINDS
+  TW_FIND_GLOBAL_BOUNDS = 0,
+  TW_FIND_SHARED_BOUNDS,
+  TW_FIND_LOCAL_BOUNDS,
+  TW_FIND_MISALIGNED,
+  TW_FIND_UNINITIALISED_SHARED,
+  TW_FIND_UNINITIALISED_GLOBAL,
+  TW_FIND_UNINITIALISED_LOCAL,
+  TW_FIND_RACE_SHARED,
+  TW_FIND_RACE_GLOBAL,
+  TW_FIND_BARRIER_DIVERGENCE,
+  TW_FIND_SHUFFLE_MASK,
+  TW_FIND_DEADLOCK,
+  TW_FIND_ASYNC_NOT_WAITED,
+  TW_FIND_ASYNC_NOT_CONSUMED,
+  TW_FIND_INPUT_WRITTEN,
+  TW_FIND_TRAP,
+  TW_FIND_ASSERTION,
+  TW_FIND_BUDGET,
+  TW_FIND_BAD_CALL,
+  TW_FIND_STACK,
+  TW_FIND_KINDS
 };
 
 // Counters of one instruction, in this order.
 typedef struct {
-    uint64_t executions, lanes, requests, sectors, ideal_sectors, passes, ideal_passes, bytes;
+  uint64_t executions, lanes, requests, sectors, ideal_sectors, passes, ideal_passes, bytes;
 } tw_count;
 
 typedef struct tw_program tw_program;
 
 typedef struct {
-    const tw_program *program;
-    const tw_region *regions;  // sorted by address
-    int64_t region_count;
-    int32_t grid[3], block[3];
-    const uint8_t *parameters;
-    int64_t parameter_bytes;
-    int32_t dynamic_shared_bytes;
-    uint32_t checks;
-    int32_t cooperative;
-    int32_t seeded;
-    uint64_t seed;
-    int64_t instruction_budget;
-    int32_t workers;
-    int32_t max_findings;
-    const int32_t *blocks;  // linear indices to run; NULL: all
-    int64_t block_count;
-    // results
-    tw_finding *findings;
-    int64_t finding_count;
-    tw_count *counts;  // one per instruction, or NULL
-    char *printed;
-    int64_t printed_capacity, printed_bytes;
-    char *messages;  // who waits for whom, one line each
-    int64_t message_capacity, message_bytes;
-    int64_t thread_instructions, warp_instructions;
-    int32_t ending;  // 0 completed, 1 stopped, 2 out of memory
+  const tw_program* program;
+  const tw_region* regions;  // sorted by address
+  int64_t region_count;
+  int32_t grid[3], block[3];
+  const uint8_t* parameters;
+  int64_t parameter_bytes;
+  int32_t dynamic_shared_bytes;
+  uint32_t checks;
+  int32_t cooperative;
+  int32_t seeded;
+  uint64_t seed;
+  int64_t instruction_budget;
+  int32_t workers;
+  int32_t max_findings;
+  const int32_t* blocks;  // linear indices to run; NULL: all
+  int64_t block_count;
+  // results
+  tw_finding* findings;
+  int64_t finding_count;
+  tw_count* counts;  // one per instruction, or NULL
+  char* printed;
+  int64_t printed_capacity, printed_bytes;
+  char* messages;  // who waits for whom, one line each
+  int64_t message_capacity, message_bytes;
+  int64_t thread_instructions, warp_instructions;
+  int32_t ending;  // 0 completed, 1 stopped, 2 out of memory
 } tw_launch;
 
 typedef struct {
-    const tw_encoded *code;
-    int64_t code_count;
-    const int32_t *extra;
-    int64_t extra_count;
-    const uint8_t *constants;
-    int64_t constant_bytes;
-    const tw_function *functions;
-    int64_t function_count;
-    int32_t kernel;  // index into functions
-    int32_t static_shared_bytes;
-    const uint8_t *shared_state;  // initial TW_STATE_* of the static part, for guard zones
-    const int32_t *tables;        // branch tables: runs of instruction indices
-    int64_t table_count;
+  const tw_encoded* code;
+  int64_t code_count;
+  const int32_t* extra;
+  int64_t extra_count;
+  const uint8_t* constants;
+  int64_t constant_bytes;
+  const tw_function* functions;
+  int64_t function_count;
+  int32_t kernel;  // index into functions
+  int32_t static_shared_bytes;
+  const uint8_t* shared_state;  // initial TW_STATE_* of the static part, for guard zones
+  const int32_t* tables;        // branch tables: runs of instruction indices
+  int64_t table_count;
 } tw_program_source;
 
 int64_t tw_layout(int64_t which);
 int64_t tw_opcode_count(void);
-const char *tw_opcode_name(int64_t index);
-const char *tw_width(void);  // which code was chosen for this processor
+const char* tw_opcode_name(int64_t index);
+const char* tw_width(void);  // which code was chosen for this processor
 void tw_choose_width(int32_t baseline);
-tw_program *tw_program_new(const tw_program_source *source);
-void tw_program_free(tw_program *program);
-int32_t tw_run(tw_launch *launch);
+tw_program* tw_program_new(const tw_program_source* source);
+void tw_program_free(tw_program* program);
+int32_t tw_run(tw_launch* launch);
 
 #endif

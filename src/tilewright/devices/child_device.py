@@ -1,0 +1,204 @@
+"""`ChildDevice`: runs untrusted jobs in a child process and outlives whatever they do to it.
+
+It owns one resident runner, replaces it when a job has spoilt it, and says for every job that failed why and in which
+kernel. What the runner runs jobs on, a GPU or an emulator, is its program's business; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from tilewright.devices.messages import Ready, Unready
+from tilewright.devices.protocol import DeviceError
+from tilewright.devices.supervisor import Ended, EndedBy, RunnerChild
+from tilewright.records import Execution, Faulted, FaultKind, GpuProfile, Job
+
+_STARTS = 3  # a child killed from outside while it comes up is started again, so often
+# Signals that come from outside the process: an operator, a scheduler, the kernel when memory runs out.
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+
+
+Kind = TypeVar("Kind", bound="ChildDevice")
+
+
+def never() -> bool:
+    return False
+
+
+class ChildDevice:
+    """A runner program as a device.
+
+    `start_seconds` is the allowance for a child to come up (torch's import, the CUDA context); it is not part of a
+    job's time limit. `host_bytes` bounds the child's resident memory; device memory is bounded by each job's own limit.
+    `command` is the runner program. `interrupt` is asked ten times a second; when it says yes, the job in hand is
+    abandoned with `supervisor.Interrupted`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        start_seconds: float,
+        host_bytes: int,
+        interrupt: Callable[[], bool] = never,
+    ) -> None:
+        self._start_seconds = start_seconds
+        self._host_bytes = host_bytes
+        self._command = tuple(command)
+        self._interrupt = interrupt
+        self._lock = threading.Lock()
+        self._child: RunnerChild | None = None
+        self._ready: Ready | None = None  # what the present child said
+        self._known: Ready | None = None  # what any child last said: the profile outlives a child
+        self._closed = False
+
+    @property
+    def profile(self) -> GpuProfile:
+        return self.ready().profile
+
+    def ready(self) -> Ready:
+        """Start the child unless it runs, and say what it found."""
+        if self._known is None:
+            with self._lock:
+                self._prepared_child()
+        assert self._known is not None
+        return self._known
+
+    @property
+    def runner_pid(self) -> int | None:
+        """The present child's process, if one is up."""
+        child = self._child
+        return child.pid if child is not None and child.alive else None
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job. A runner that somebody else killed gets the job once more on a fresh child."""
+        with self._lock:
+            outcome = self._attempt(job)
+            if isinstance(outcome, Ended) and _killed_from_outside(outcome):
+                outcome = self._attempt(job)
+            if isinstance(outcome, Ended):
+                return self._fault(job, outcome)
+            return outcome
+
+    def _attempt(self, job: Job) -> Execution | Ended:
+        child = self._prepared_child()
+        try:
+            outcome = child.run(job, self._interrupt)
+        except BaseException:
+            self._drop_child()
+            raise
+        if isinstance(outcome, Ended):
+            self._replace_child()
+            return outcome
+        if outcome.execution.job != job.id:
+            self._replace_child()
+            raise DeviceError(f"the runner answered job {outcome.execution.job!r} when asked for {job.id!r}")
+        if not outcome.fit:
+            self._replace_child()
+        return outcome.execution
+
+    def _prepared_child(self) -> RunnerChild:
+        """A child that is up and has its device."""
+        if self._closed:
+            raise DeviceError(f"this device is closed; make a new {type(self).__name__}")
+        if self._child is not None and not self._child.alive:
+            self._drop_child()  # it died idle: nobody's job is lost
+        killed = 0
+        while True:
+            if self._child is None:
+                self._child = RunnerChild(self._command, self._host_bytes)
+            if self._ready is not None:
+                return self._child
+            answer = self._first_words(self._child)
+            if isinstance(answer, Ready):
+                self._ready = self._known = answer
+                return self._child
+            self._drop_child()
+            if isinstance(answer, Unready):
+                raise DeviceError(answer.reason)
+            killed += 1
+            if not _killed_from_outside(answer) or killed == _STARTS:
+                raise DeviceError(_no_start(answer))
+
+    def _first_words(self, child: RunnerChild) -> Ready | Unready | Ended:
+        try:
+            return child.wait_ready(self._start_seconds, self._interrupt)
+        except BaseException:
+            self._drop_child()
+            raise
+
+    def _drop_child(self) -> None:
+        child, self._child, self._ready = self._child, None, None
+        if child is not None:
+            child.end()
+
+    def _replace_child(self) -> None:
+        """End the present child and start the next at once, so that it comes up while the caller is busy elsewhere."""
+        self._drop_child()
+        with contextlib.suppress(DeviceError):  # the outcome in hand counts more; the next job will hear of it
+            self._child = RunnerChild(self._command, self._host_bytes)
+
+    def _fault(self, job: Job, ended: Ended) -> Faulted:
+        progress = ended.progress
+        doing = f"while {progress}" if progress is not None else "before it began the job"
+        words = f"; it last wrote: {ended.last_words}" if ended.last_words else ""
+        if ended.by is EndedBy.TIME:
+            kind = FaultKind.TIME
+            message = f"not done after {job.limits.seconds:g} s, {doing}: the process was killed{_lingers(ended)}"
+        elif ended.by is EndedBy.MEMORY:
+            kind, message = FaultKind.MEMORY, f"{doing}, {ended.detail}: it was killed"
+        elif ended.by is EndedBy.BABBLE:
+            kind, message = FaultKind.DIED, f"{doing}, the runner lost its senses and was killed: {ended.detail}{words}"
+        elif _killed_from_outside(ended):
+            kind = FaultKind.DIED
+            message = (
+                f"{doing}, the runner was killed by {ended.signal_name} from outside, on two attempts "
+                "(out of host memory? see `dmesg`)"
+            )
+        else:
+            how = f"died of {ended.signal_name}" if ended.signal_name else f"ended: {ended.detail}"
+            kind, message = FaultKind.DIED, f"{doing}, the runner {how}{words}"
+        return Faulted(
+            job=job.id,
+            device=self._label(),
+            kind=kind,
+            message=message,
+            kernel=progress.kernel if progress else None,
+            line=progress.line if progress else None,
+        )
+
+    def _label(self) -> str:
+        """What executions call the device."""
+        return self._known.profile.name if self._known else "unknown"
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop_child()
+
+    def __enter__(self: Kind) -> Kind:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _killed_from_outside(ended: Ended) -> bool:
+    return ended.by is EndedBy.DEATH and ended.signal_name in _FROM_OUTSIDE
+
+
+def _no_start(ended: Ended) -> str:
+    found = "did not start" if ended.by is EndedBy.TIME else "ended before it was ready"
+    how = f"killed by {ended.signal_name}" if ended.signal_name and ended.by is EndedBy.DEATH else ended.detail
+    words = f"; it last wrote: {ended.last_words}" if ended.last_words else ""
+    return f"the runner process {found}: {how}{words}"
+
+
+def _lingers(ended: Ended) -> str:
+    return "" if ended.status is not None else f" but has not ended yet ({ended.detail})"

@@ -1,0 +1,255 @@
+"""One run of a bound plan in the emulator: its steps in order, each launch with its own findings and counts."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tilewright.devices.emulation.library import run_library_step
+from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.emulation.translate import counts_record, finding_record
+from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
+from tilewright.ptx.program import Program
+from tilewright.ptx.results import Ending, LaunchResult
+from tilewright.ptx.syntax import Unsupported
+from tilewright.records import (
+    BoundPlan,
+    BufferRole,
+    Check,
+    Clearing,
+    CountsRecord,
+    Emulation,
+    FindingKind,
+    FindingRecord,
+    LibraryCall,
+    PackedLaunch,
+)
+
+_CHECKS = {
+    Check.UNINITIALISED: Checks.UNINITIALISED,
+    Check.RACES: Checks.RACES,
+    Check.WARP: Checks.WARP,
+    Check.COUNTERS: Checks.COUNTERS,
+}
+
+# The kinds that end a launch, in the order in which they explain it best.
+_ENDINGS = (
+    FindingKind.ASSERTION,
+    FindingKind.TRAP,
+    FindingKind.BAD_CALL,
+    FindingKind.DEADLOCK,
+    FindingKind.BUDGET,
+)
+
+Announce = Callable[[int, PackedLaunch | LibraryCall], None]
+
+
+class NotEmulable(Exception):
+    """A launch the emulator cannot run; the message names the instruction or the feature."""
+
+    def __init__(self, message: str, step: PackedLaunch) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+@dataclass(frozen=True)
+class CounterLeft:
+    """A counter that the plan did not leave at zero."""
+
+    name: str
+    index: int
+    value: int
+
+
+@dataclass(frozen=True)
+class PlanOutcome:
+    findings: tuple[FindingRecord, ...]
+    counts: tuple[CountsRecord, ...]
+    thread_instructions: int
+    printed: str
+    stopped_by: FindingRecord | None  # None: every step ran to its end
+    stopped_at: PackedLaunch | None
+    counter_left: CounterLeft | None
+    seconds: float
+
+
+def _quiet(number: int, step: PackedLaunch | LibraryCall) -> None:
+    pass
+
+
+def run_plan(
+    program: Program | None,
+    plan: BoundPlan,
+    memory: PlanMemory,
+    emulation: Emulation,
+    seed: int | None,
+    announce: Announce = _quiet,
+) -> PlanOutcome:
+    """Run every step; `program` is None only where nothing is launched. Raises `NotEmulable`, `LibraryRefused`."""
+    run = _Run(program, plan, memory, emulation, seed)
+    for number, step in enumerate(plan.steps):
+        announce(number, step)
+        run.step(step)
+        if run.stopped_by is not None:
+            break
+    return run.outcome()
+
+
+def sampled_blocks(total: int, wanted: int | None) -> tuple[int, ...] | None:
+    """`wanted` of `total` blocks, evenly spread, the first and the last among them; None for all."""
+    if wanted is None or wanted >= total:
+        return None
+    if wanted == 1:
+        return (0,)
+    return tuple(sorted({number * (total - 1) // (wanted - 1) for number in range(wanted)}))
+
+
+class _Run:
+    def __init__(
+        self, program: Program | None, plan: BoundPlan, memory: PlanMemory, emulation: Emulation, seed: int | None
+    ) -> None:
+        self._program = program
+        self._plan = plan
+        self._memory = memory
+        self._emulation = emulation
+        self._seed = seed
+        self._checks = Checks.BOUNDS
+        for check in emulation.checks:
+            self._checks |= _CHECKS[check]
+        self._left = emulation.instruction_budget
+        self._findings: list[FindingRecord] = []
+        self._counts: list[CountsRecord] = []
+        self._printed: list[str] = []
+        self._started = time.perf_counter()
+        self._sampled = False
+        self.stopped_by: FindingRecord | None = None
+        self._stopped_at: PackedLaunch | None = None
+
+    def step(self, step: PackedLaunch | LibraryCall) -> None:
+        if isinstance(step, LibraryCall):
+            target = next(buffer for buffer in self._plan.buffers if buffer.name == step.target)
+            run_library_step(step, target, self._memory)
+            return
+        result = self._launch(step)
+        self._left = max(self._left - result.thread_instructions, 1)
+        found = [finding_record(finding, step) for finding in result.findings]
+        self._findings += found
+        self._printed.append(result.printed)
+        if result.counts is not None:
+            self._counts.append(counts_record(result.counts, step))
+        if result.ending is Ending.STOPPED:
+            self.stopped_by, self._stopped_at = _reason(found), step
+
+    def _launch(self, launch: PackedLaunch) -> LaunchResult:
+        if self._program is None:
+            raise ValueError("the plan launches kernels and no program was given")
+        if launch.maps:
+            raise NotEmulable("it takes tensor maps, and TMA copies are not emulated", launch)
+        total = math.prod(launch.grid)
+        blocks = sampled_blocks(total, self._emulation.sampled_blocks)
+        if blocks is not None and launch.cooperative:
+            raise NotEmulable(
+                f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
+            )
+        self._sampled = self._sampled or blocks is not None
+        options = LaunchOptions(self._checks, self._seed, self._left, blocks=blocks)
+        request = LaunchRequest(
+            kernel=launch.symbol,
+            grid=launch.grid,
+            block=launch.block,
+            dynamic_smem_bytes=launch.dynamic_smem_bytes,
+            parameters=self._parameters(launch),
+            cluster=launch.cluster,
+            cooperative=launch.cooperative,
+            options=options,
+        )
+        try:
+            return self._program.launch(self._memory.memory, request)
+        except Unsupported as error:
+            raise NotEmulable(str(error), launch) from error
+
+    def _parameters(self, launch: PackedLaunch) -> bytes:
+        block = bytearray(launch.block_template)
+        for field in launch.pointers:
+            struct.pack_into("<Q", block, field.offset, self._memory.address(field.tensor))
+        return bytes(block)
+
+    def outcome(self) -> PlanOutcome:
+        complete = self.stopped_by is None and not self._sampled
+        if complete and Check.UNINITIALISED in self._emulation.checks:
+            self._findings += self._unwritten_outputs()
+        return PlanOutcome(
+            findings=tuple(self._findings),
+            counts=tuple(self._counts),
+            thread_instructions=self._emulation.instruction_budget - self._left,
+            printed="".join(self._printed),
+            stopped_by=self.stopped_by,
+            stopped_at=self._stopped_at,
+            counter_left=self._counter_left() if complete else None,
+            seconds=time.perf_counter() - self._started,
+        )
+
+    def _unwritten_outputs(self) -> list[FindingRecord]:
+        found = []
+        for buffer in self._plan.buffers:
+            if buffer.role is BufferRole.SCRATCH or buffer.clearing is not Clearing.UNDEFINED:
+                continue
+            missing = self._memory.unwritten(buffer.name)
+            last = last_user(self._plan, buffer.name)
+            if missing is None or last is None:
+                continue
+            count, index = missing
+            where = f"{buffer.name}[{', '.join(map(str, index))}]" if index else buffer.name
+            detail = f"{count} of {buffer.spec.numel} elements of {buffer.name} keep what was in memory before the call"
+            found.append(
+                FindingRecord(
+                    kind=FindingKind.OUTPUT_NOT_WRITTEN,
+                    kernel=last.kernel,
+                    launch_line=last.line,
+                    line=last.line,
+                    column=0,
+                    thread=None,
+                    where=where,
+                    detail=detail,
+                    count=count,
+                )
+            )
+        return found
+
+    def _counter_left(self) -> CounterLeft | None:
+        for buffer in self._plan.buffers:
+            if buffer.clearing is not Clearing.COUNTER:
+                continue
+            size = buffer.spec.dtype.itemsize
+            content = bytes(self._memory.content(buffer.name))
+            values = [
+                int.from_bytes(content[at : at + size], "little", signed=True) for at in range(0, len(content), size)
+            ]
+            left = next((index for index, value in enumerate(values) if value), None)
+            if left is not None:
+                return CounterLeft(buffer.name, left, values[left])
+        return None
+
+
+def last_user(plan: BoundPlan, name: str) -> PackedLaunch | None:
+    """The last launch that gets the tensor."""
+    launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
+    users = [launch for launch in launches if any(field.tensor == name for field in launch.pointers)]
+    return users[-1] if users else None
+
+
+def _reason(findings: list[FindingRecord]) -> FindingRecord:
+    """The finding that ended a launch."""
+    for kind in _ENDINGS:
+        for finding in findings:
+            if finding.kind is kind:
+                return finding
+    return findings[-1]
+
+
+def without_counters(emulation: Emulation) -> Emulation:
+    """The same run with nothing counted: counts of one schedule are enough."""
+    return replace(emulation, checks=tuple(check for check in emulation.checks if check is not Check.COUNTERS))

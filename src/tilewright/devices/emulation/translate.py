@@ -1,0 +1,117 @@
+"""The emulator's findings and counts as records: symbols become the plan's names, places become lines of the file."""
+
+from __future__ import annotations
+
+from tilewright.ptx.results import Finding, InstructionCount, LaunchCounts, ThreadPlace
+from tilewright.ptx.syntax import Place
+from tilewright.records import (
+    KERNEL_FILE_NAME,
+    CountsRecord,
+    FindingKind,
+    FindingRecord,
+    InstructionRecord,
+    PackedLaunch,
+    SourcePlace,
+    ThreadRecord,
+)
+
+
+def finding_record(finding: Finding, launch: PackedLaunch) -> FindingRecord:
+    places = source_places(finding.place)
+    return FindingRecord(
+        kind=FindingKind[finding.kind.name],
+        kernel=launch.kernel,
+        launch_line=launch.line,
+        line=kernel_line(places),
+        column=0,
+        thread=_thread(finding.thread),
+        where=finding.where,
+        detail=finding.detail.replace(f"{KERNEL_FILE_NAME}:", "line "),
+        count=finding.count,
+        other_line=kernel_line(source_places(finding.other_place)),
+        other_thread=None if finding.other_thread is None else _thread(finding.other_thread),
+        ptx_line=finding.ptx_line,
+        ptx_text=finding.ptx_text,
+        places=places,
+    )
+
+
+def counts_record(counts: LaunchCounts, launch: PackedLaunch) -> CountsRecord:
+    return CountsRecord(
+        kernel=launch.kernel,
+        launch_line=launch.line,
+        blocks=counts.blocks,
+        grid_blocks=counts.grid_blocks,
+        warp_instructions=counts.warp_instructions,
+        thread_instructions=counts.thread_instructions,
+        instructions=tuple(_instruction(count) for count in counts.instructions),
+    )
+
+
+def launch_counts(record: CountsRecord) -> LaunchCounts:
+    """The inverse of `counts_record`, for the listing."""
+    return LaunchCounts(
+        kernel=record.kernel,
+        blocks=record.blocks,
+        grid_blocks=record.grid_blocks,
+        warp_instructions=record.warp_instructions,
+        thread_instructions=record.thread_instructions,
+        instructions=tuple(_count(one) for one in record.instructions),
+    )
+
+
+def source_places(place: Place | None) -> tuple[SourcePlace, ...]:
+    """The place and those it was inlined at, innermost first."""
+    places: list[SourcePlace] = []
+    while place is not None:
+        places.append(SourcePlace(place.file, place.line))
+        place = place.inlined_at
+    return tuple(places)
+
+
+def kernel_line(places: tuple[SourcePlace, ...]) -> int | None:
+    """The innermost line of the kernel file; a header's instruction belongs to the line that used it."""
+    return next((place.line for place in places if place.file == KERNEL_FILE_NAME), None)
+
+
+def _thread(place: ThreadPlace) -> ThreadRecord:
+    return ThreadRecord(place.block, place.thread)
+
+
+def _place(places: tuple[SourcePlace, ...]) -> Place | None:
+    place: Place | None = None
+    for one in reversed(places):
+        place = Place(one.file, one.line, place)
+    return place
+
+
+def _instruction(count: InstructionCount) -> InstructionRecord:
+    return InstructionRecord(
+        ptx_line=count.ptx_line,
+        ptx_text=count.ptx_text,
+        places=source_places(count.place),
+        executions=count.executions,
+        active_lanes=count.active_lanes,
+        requests=count.requests,
+        sectors=count.sectors,
+        ideal_sectors=count.ideal_sectors,
+        passes=count.passes,
+        ideal_passes=count.ideal_passes,
+        bytes=count.bytes,
+    )
+
+
+def _count(record: InstructionRecord) -> InstructionCount:
+    return InstructionCount(
+        ptx_line=record.ptx_line,
+        ptx_text=record.ptx_text,
+        place=_place(record.places),
+        executions=record.executions,
+        active_lanes=record.active_lanes,
+        requests=record.requests,
+        sectors=record.sectors,
+        ideal_sectors=record.ideal_sectors,
+        passes=record.passes,
+        ideal_passes=record.ideal_passes,
+        bytes=record.bytes,
+    )

@@ -1,0 +1,281 @@
+"""The body of one function: first its statements and names are gathered, then the operands are read.
+
+Two steps, because a label may be used before it stands, and files are named after the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tilewright.ptx.declarations import (
+    Tuning,
+    read_directive,
+    read_parameters,
+    read_registers,
+    read_tuning,
+    read_variables,
+)
+from tilewright.ptx.lexer import IDENTIFIER, Cursor, one_line
+from tilewright.ptx.operand_text import OperandError, read_operand, split_operands
+from tilewright.ptx.places import Location, PlaceTable
+from tilewright.ptx.scopes import FunctionNames, Scope
+from tilewright.ptx.syntax import (
+    Function,
+    Instruction,
+    Label,
+    Operand,
+    ParameterDeclaration,
+    PtxError,
+    Register,
+    Symbol,
+    Variable,
+)
+
+_LABEL = re.compile(rf"({IDENTIFIER})\s*:(?!:)", re.ASCII)
+_INSTRUCTION = re.compile(
+    rf"(?:@\s*(!?)\s*({IDENTIFIER})\s+)?([a-z][a-z0-9_]*)((?:\.[\w:]+)*)(?![\w.$])\s*(.*)", re.ASCII | re.DOTALL
+)
+_DEEPEST_NESTING = 256
+
+
+class _Statement(NamedTuple):
+    text: str
+    ptx_line: int
+    location: Location | None
+    scope: Scope
+
+
+class _Table(NamedTuple):
+    """`name: .branchtargets a, b;` or `.calltargets`."""
+
+    name: str
+    items: tuple[str, ...]
+    scope: Scope
+    ptx_line: int
+
+
+class BodyReader:
+    """Reads one function's body, then makes its `Function`."""
+
+    def __init__(
+        self,
+        name: str,
+        is_entry: bool,
+        parameters: tuple[ParameterDeclaration, ...],
+        results: tuple[ParameterDeclaration, ...],
+        tuning: Tuning,
+    ) -> None:
+        self.name = name
+        self._is_entry = is_entry
+        self._parameters = parameters
+        self._results = results
+        self._tuning = tuning
+        self._names = FunctionNames(set())
+        self._outermost = Scope(self._names, None)
+        self._scope = self._outermost
+        self._depth = 0
+        self._location: Location | None = None
+        self._statements: list[_Statement] = []
+        self._labels: dict[str, int] = {}
+        self._variables: list[Variable] = []
+        self._branch_tables: list[_Table] = []
+        self._call_tables: list[_Table] = []
+        self._prototypes: dict[str, tuple[int, ...]] = {}
+        self._opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+
+    # -- the first step --
+
+    def read(self, cursor: Cursor, places: PlaceTable) -> None:
+        """Walks the body, the cursor at its opening brace; leaves it behind the closing one."""
+        for parameter in (*self._parameters, *self._results):
+            if self._outermost.declare_symbol(parameter.name) is None:
+                cursor.fail(f"the parameter `{parameter.name}` is declared twice")
+        cursor.expect("{", "to open the body of a function")
+        places.start_function()
+        while self._depth >= 0:
+            character = cursor.character
+            if character == ".":
+                self._directive(cursor, places)
+            elif character == "{":
+                cursor.accept("{")
+                self._open(cursor)
+            elif character == "}":
+                cursor.accept("}")
+                self._close()
+            elif character == ";":
+                cursor.accept(";")
+            elif not character:
+                cursor.fail(f"the body of `{self.name}` has no closing brace")
+            else:
+                self._label_or_instruction(cursor)
+
+    def _open(self, cursor: Cursor) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST_NESTING:
+            cursor.fail(f"blocks nested deeper than {_DEEPEST_NESTING}")
+        self._scope = Scope(self._names, self._scope)
+
+    def _close(self) -> None:
+        self._depth -= 1
+        if self._scope.parent is not None:
+            self._scope = self._scope.parent
+
+    def _label_or_instruction(self, cursor: Cursor) -> None:
+        start = cursor.position
+        label = cursor.match(_LABEL)
+        if label is not None:
+            self._label(cursor, label[1], start)
+            return
+        line = cursor.line_at(start)
+        text = cursor.until(";", "an instruction")
+        self._statements.append(_Statement(text, line, self._location, self._scope))
+
+    def _label(self, cursor: Cursor, name: str, start: int) -> None:
+        for directive in (".branchtargets", ".calltargets", ".callprototype"):
+            if cursor.text.startswith(directive, cursor.position):
+                read_directive(cursor)
+                self._named_table(cursor, name, directive, start)
+                return
+        unique = self._scope.declare_label(name)
+        if unique is None:
+            cursor.fail(f"the label `{name}` stands twice in one block", start)
+        self._labels[unique] = len(self._statements)
+
+    def _named_table(self, cursor: Cursor, name: str, directive: str, start: int) -> None:
+        unique = self._scope.declare_symbol(name)
+        if unique is None:
+            cursor.fail(f"`{name}` stands twice in one block", start)
+        if directive == ".callprototype":
+            read_parameters(cursor)
+            cursor.accept("_")
+            parameters = read_parameters(cursor)
+            read_tuning(cursor)
+            cursor.expect(";", "after a prototype")
+            self._prototypes[unique] = tuple(parameter.size_bytes for parameter in parameters)
+            return
+        line = cursor.line_at(start)
+        items = tuple(item.strip() for item in cursor.until(";", f"`{directive}`").split(","))
+        tables = self._branch_tables if directive == ".branchtargets" else self._call_tables
+        tables.append(_Table(unique, items, self._scope, line))
+
+    def _directive(self, cursor: Cursor, places: PlaceTable) -> None:
+        start = cursor.position
+        word = read_directive(cursor)
+        if word == "loc":
+            self._location = places.read_loc(cursor, start)
+        elif word == "reg":
+            for register in read_registers(cursor):
+                if not self._scope.declare_register(register):
+                    cursor.fail(f"the register `{register.name}` is declared twice in one block", start)
+        elif word == "pragma":
+            cursor.string("a pragma")
+            cursor.expect(";", "after a pragma")
+        elif word == "file":
+            places.read_file(cursor)
+        elif word in ("shared", "local", "param", "global", "const"):
+            cursor.position = start
+            self._add_variables(cursor, external=False)
+        elif word == "extern":
+            self._add_variables(cursor, external=True)
+        elif word in ("branchtargets", "calltargets", "callprototype"):
+            cursor.fail(f"`.{word}` without a label to call it by", start)
+        else:
+            cursor.fail(f"unknown directive `.{word}` in the body of a function", start)
+
+    def _add_variables(self, cursor: Cursor, external: bool) -> None:
+        start = cursor.position
+        for variable in read_variables(cursor, external):
+            unique = self._scope.declare_symbol(variable.name)
+            if unique is None:
+                cursor.fail(f"`{variable.name}` is declared twice in one block", start)
+            self._variables.append(
+                Variable(
+                    variable.space,
+                    unique,
+                    variable.type,
+                    variable.size_bytes,
+                    variable.align,
+                    variable.initial,
+                    variable.relocations,
+                    variable.external,
+                )
+            )
+
+    # -- the second step --
+
+    def resolve(
+        self,
+        module_symbols: set[str],
+        declared: Mapping[str, tuple[ParameterDeclaration, ...]],
+        places: PlaceTable,
+    ) -> Function:
+        """The function, now that every name in the module is known."""
+        self._names.module_symbols = module_symbols
+        for table in self._call_tables:
+            sizes = declared.get(table.items[0])
+            if sizes is None:
+                raise PtxError(f"`{table.items[0]}` is not declared", table.ptx_line)
+            self._prototypes[table.name] = tuple(parameter.size_bytes for parameter in sizes)
+        body = tuple(self._instruction(statement, places) for statement in self._statements)
+        return Function(
+            self.name,
+            self._is_entry,
+            self._parameters,
+            self._results,
+            self._names.registers,
+            tuple(self._variables),
+            body,
+            self._labels,
+            {table.name: _targets(table) for table in self._branch_tables},
+            self._prototypes,
+            self._tuning.max_threads,
+            self._tuning.cluster,
+        )
+
+    def _instruction(self, statement: _Statement, places: PlaceTable) -> Instruction:
+        text, ptx_line, location, scope = statement
+        found = _INSTRUCTION.match(text)
+        if found is None:
+            raise PtxError("this is no instruction", ptx_line, one_line(text)[:160])
+        negated, guard_name, opcode, dotted, rest = found.groups()
+        full_opcode = opcode + dotted
+        split = self._opcodes.get(full_opcode)
+        if split is None:
+            modifiers = tuple(dotted.split(".")[1:]) if dotted else ()
+            split = self._opcodes[full_opcode] = (opcode, modifiers)
+        try:
+            guard = None
+            if guard_name is not None:
+                guard = scope.lookup(guard_name)
+                if not isinstance(guard, Register):
+                    raise OperandError(f"the guard `{guard_name}` is no declared register")
+            operands = _operands(rest, scope) if rest else ()
+        except OperandError as error:
+            raise PtxError(str(error), ptx_line, one_line(text)[:160]) from None
+        place = None if location is None else places.place(location)
+        return Instruction(split[0], split[1], operands, guard, bool(negated), place, ptx_line, one_line(text))
+
+
+def _operands(text: str, scope: Scope) -> tuple[Operand, ...]:
+    while scope.declares_nothing and scope.parent is not None:
+        scope = scope.parent
+    known = scope.operands
+    operands: list[Operand] = []
+    for piece in split_operands(text):
+        operand = known.get(piece)
+        if operand is None:
+            operand = known[piece] = read_operand(piece, scope)
+        operands.append(operand)
+    return tuple(operands)
+
+
+def _targets(table: _Table) -> tuple[str, ...]:
+    names: list[str] = []
+    for item in table.items:
+        target = table.scope.lookup(item)
+        if not isinstance(target, Label):
+            raise PtxError(f"`{item}` is no label of this function", table.ptx_line)
+        names.append(target.name)
+    return tuple(names)

@@ -1,0 +1,247 @@
+"""Basic blocks and immediate post-dominators of a function: where threads that part at a branch meet again.
+
+Works on the graph alone, so the order in which the compiler laid out its blocks does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, Symbol
+
+_LEAVES = ("ret", "exit")
+_BRANCHES = ("bra", "brx")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions `start` to `end - 1`, entered only at the top and left only at the bottom."""
+
+    start: int
+    end: int
+    successors: tuple[int, ...]  # block indices; the fall-through first
+    leaves: bool  # every thread that gets to its end leaves the function there
+
+
+@dataclass(frozen=True)
+class ControlFlow:
+    """The graph of one function. `None` stands for the exit, which is no block.
+
+    Threads that leave at a guarded `ret` or `exit`, or that trap, are not waited for: they make no edge to the exit, so
+    the others meet as early as they can.
+    """
+
+    blocks: tuple[Block, ...]
+    post_dominators: tuple[int | None, ...]  # of each block: the next one that all its paths to the exit pass through
+    reconvergence: dict[int, int | None]  # of each branch that may part threads: the instruction where they meet
+    back_edges: tuple[tuple[int, int], ...]  # block -> block, of a depth-first walk from the entry
+
+    def block_of(self, instruction: int) -> int:
+        """The block an instruction stands in."""
+        low, high = 0, len(self.blocks)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.blocks[middle].start <= instruction:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def flow(function: Function) -> ControlFlow:
+    """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
+    blocks = _blocks(function)
+    if not blocks:
+        return ControlFlow((), (), {}, ())
+    successors = [block.successors for block in blocks]
+    post_dominators = immediate_post_dominators(successors, [block.leaves for block in blocks])
+    reconvergence: dict[int, int | None] = {}
+    for block, meeting in zip(blocks, post_dominators, strict=True):
+        last = function.body[block.end - 1]
+        if last.opcode == "brx" or (last.opcode == "bra" and last.guard is not None):
+            reconvergence[block.end - 1] = None if meeting is None else blocks[meeting].start
+    return ControlFlow(blocks, post_dominators, reconvergence, _back_edges(successors))
+
+
+def branch_targets(function: Function, instruction: Instruction) -> tuple[int, ...]:
+    """Instruction indices a `bra` or `brx.idx` can jump to; empty for any other instruction."""
+    if instruction.opcode == "bra":
+        label = instruction.operands[-1] if instruction.operands else None
+        if not isinstance(label, Label):
+            raise PtxError("a branch needs a label of this function", instruction.ptx_line, instruction.text)
+        return (_position(function, label.name, instruction),)
+    if instruction.opcode == "brx":
+        table = instruction.operands[-1] if instruction.operands else None
+        names = function.branch_targets.get(table.name) if isinstance(table, Symbol) else None
+        if names is None:
+            raise PtxError("an indexed branch needs a .branchtargets table", instruction.ptx_line, instruction.text)
+        return tuple(dict.fromkeys(_position(function, name, instruction) for name in names))
+    return ()
+
+
+def _position(function: Function, name: str, instruction: Instruction) -> int:
+    position = function.labels.get(name)
+    if position is None:
+        raise PtxError(f"no label `{name}` in this function", instruction.ptx_line, instruction.text)
+    return position
+
+
+def _blocks(function: Function) -> tuple[Block, ...]:
+    body = function.body
+    targets: dict[int, tuple[int, ...]] = {}
+    starts = {0}
+    for index, instruction in enumerate(body):
+        if instruction.opcode in _BRANCHES:
+            targets[index] = branch_targets(function, instruction)
+            starts.update(targets[index])
+            starts.add(index + 1)
+        elif instruction.guard is None and (instruction.opcode in _LEAVES or instruction.opcode == "trap"):
+            starts.add(index + 1)
+    ordered = sorted(start for start in starts if start < len(body))
+    block_at = {start: block for block, start in enumerate(ordered)}
+    blocks: list[Block] = []
+    for start, end in zip(ordered, [*ordered[1:], len(body)], strict=True):
+        last = body[end - 1]
+        goes_on = last.guard is not None or (last.opcode not in (*_LEAVES, *_BRANCHES) and last.opcode != "trap")
+        reached = dict.fromkeys(((end,) if goes_on else ()) + targets.get(end - 1, ()))
+        successors = tuple(block_at[position] for position in reached if position < len(body))
+        # Running past the last instruction leaves the function, as `ret` does.
+        leaves = len(body) in reached or (last.opcode in _LEAVES and last.guard is None)
+        blocks.append(Block(start, end, successors, leaves))
+    return tuple(blocks)
+
+
+def immediate_post_dominators(successors: Sequence[Sequence[int]], leaves: Sequence[bool]) -> tuple[int | None, ...]:
+    """For each block the next block that every path from it to the exit passes; None where that is the exit.
+
+    Paths that never get to the exit do not count. Blocks that have no other (endless loops, `trap`) are judged among
+    themselves, as if each loop that nothing leaves had an edge from its end to the exit. Cooper, Harvey and Kennedy's
+    iteration over the reversed graph.
+    """
+    exit_block = len(successors)
+    predecessors: list[list[int]] = [[] for _ in range(exit_block + 1)]
+    for block, following in enumerate(successors):
+        for successor in following:
+            predecessors[successor].append(block)
+    predecessors[exit_block] = [block for block in range(exit_block) if leaves[block]]
+    reaches_exit = [False] * (exit_block + 1)
+    _mark(predecessors, exit_block, reaches_exit)
+    if not all(reaches_exit):
+        predecessors[exit_block] += _ends_of_endless(successors, predecessors, reaches_exit)
+    edges = [
+        [successor for successor in following if reaches_exit[successor] == reaches_exit[block]]
+        for block, following in enumerate(successors)
+    ]
+    for block in predecessors[exit_block]:
+        edges[block].append(exit_block)
+    immediate = _iterate(edges, _reverse_order(predecessors, exit_block), exit_block)
+    return tuple(None if block == exit_block else block for block in immediate)
+
+
+def _iterate(edges: Sequence[Sequence[int]], order: list[int], exit_block: int) -> list[int]:
+    rank = [0] * (exit_block + 1)
+    for position, block in enumerate(order):
+        rank[block] = position
+    immediate = [-1] * (exit_block + 1)
+    immediate[exit_block] = exit_block
+    changed = True
+    while changed:
+        changed = False
+        for block in order[1:]:
+            meeting = -1
+            for successor in edges[block]:
+                if immediate[successor] >= 0:
+                    meeting = successor if meeting < 0 else _meet(immediate, rank, successor, meeting)
+            if meeting != immediate[block]:
+                immediate[block] = meeting
+                changed = True
+    return immediate[:exit_block]
+
+
+def _meet(immediate: list[int], rank: list[int], first: int, second: int) -> int:
+    while first != second:
+        while rank[first] > rank[second]:
+            first = immediate[first]
+        while rank[second] > rank[first]:
+            second = immediate[second]
+    return first
+
+
+def _reverse_order(predecessors: list[list[int]], exit_block: int) -> list[int]:
+    """Blocks in reverse post-order of a walk against the edges, from the exit."""
+    finished: list[int] = []
+    _walk(predecessors, exit_block, [False] * (exit_block + 1), finished)
+    finished.reverse()
+    return finished
+
+
+def _ends_of_endless(
+    successors: Sequence[Sequence[int]], predecessors: list[list[int]], reaches_exit: list[bool]
+) -> list[int]:
+    """One block of each endless loop and dead end that nothing leaves: the end of a loop where there is one."""
+    visited = list(reaches_exit)
+    finished: list[int] = []
+    for block in range(len(successors)):
+        if not visited[block]:
+            _walk(predecessors, block, visited, finished)
+    loop_ends = {tail for tail, _ in _back_edges(successors)}
+    connected = list(reaches_exit)
+    ends: list[int] = []
+    # A walk against the edges finishes last in what nothing leaves (Kosaraju).
+    for block in reversed(finished):
+        if connected[block]:
+            continue
+        loop = [False] * len(reaches_exit)
+        _mark(successors, block, loop)
+        ends.append(max((tail for tail in loop_ends if loop[tail]), default=block))
+        _mark(predecessors, block, connected)
+    return ends
+
+
+def _mark(edges: Sequence[Sequence[int]], start: int, seen: list[bool]) -> None:
+    seen[start] = True
+    pending = [start]
+    while pending:
+        for following in edges[pending.pop()]:
+            if not seen[following]:
+                seen[following] = True
+                pending.append(following)
+
+
+def _walk(edges: Sequence[Sequence[int]], start: int, seen: list[bool], finished: list[int]) -> None:
+    """Depth first from `start`; blocks are added to `finished` when all behind them are done."""
+    seen[start] = True
+    stack = [(start, iter(edges[start]))]
+    while stack:
+        block, remaining = stack[-1]
+        for following in remaining:
+            if not seen[following]:
+                seen[following] = True
+                stack.append((following, iter(edges[following])))
+                break
+        else:
+            finished.append(block)
+            stack.pop()
+
+
+def _back_edges(successors: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Edges to a block still being walked: the loops, as seen from the entry."""
+    unseen, open_, done = 0, 1, 2
+    state = [unseen] * len(successors)
+    edges: list[tuple[int, int]] = []
+    state[0] = open_
+    stack = [(0, iter(successors[0]))]
+    while stack:
+        block, remaining = stack[-1]
+        for following in remaining:
+            if state[following] == open_:
+                edges.append((block, following))
+            elif state[following] == unseen:
+                state[following] = open_
+                stack.append((following, iter(successors[following])))
+                break
+        else:
+            state[block] = done
+            stack.pop()
+    return tuple(edges)

@@ -1,0 +1,283 @@
+// The machine: warps of 32 lanes, their frames and contexts, blocks, and what one OS thread holds.
+//
+// A warp runs one context at a time: a set of lanes that share a program counter. A divergent branch splits a context
+// and makes a node that waits at the branch's immediate post-dominator until every lane under it has arrived or left.
+#ifndef TW_MACHINE_H
+#define TW_MACHINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "api.h"
+#include "races.h"
+
+#define TW_LANES 32
+#define TW_ALL 0xffffffffu
+#define TW_BARRIERS 16
+#define TW_MAX_CONTEXTS 32
+#define TW_MAX_CALL_DEPTH 256
+#define TW_MAX_WARPS 32
+#define TW_LOCAL_LIMIT (512 * 1024)  // bytes of local memory of one thread, as the hardware has it
+#define TW_FRAME_LIMIT (64 << 20)    // bytes of frames of one warp
+#define TW_ASYNC_LIMIT (1 << 16)     // copies in flight of one warp
+
+#define TW_SHARED_WINDOW 0x7e0000000000ull
+#define TW_LOCAL_WINDOW 0x7d0000000000ull
+#define TW_PARAMETER_WINDOW 0x7c0000000000ull
+#define TW_FUNCTION_WINDOW 0x7b0000000000ull
+#define TW_WINDOW_BYTES (1ull << 32)
+
+// Bits of `mod`. Arithmetic: rounding in the low three bits.
+enum {
+  TW_MOD_ROUNDING = 7,
+  TW_MOD_FTZ = 8,
+  TW_MOD_SAT = 16,
+  TW_MOD_RELU = 32,
+  TW_MOD_NAN = 64,
+  TW_MOD_XORSIGN = 128,
+  TW_MOD_ABS = 256,
+  TW_MOD_CARRY_IN = 512,
+  TW_MOD_CARRY_OUT = 1024,
+};
+
+// Bits of `mod` in memory operations.
+enum {
+  TW_MEM_ELEMENT = 3,   // log2 of an element's bytes
+  TW_MEM_REGISTER = 12, // log2 of a register lane's bytes, shifted by 2
+  TW_MEM_SIGNED = 16,
+  TW_MEM_WIDE = 32,     // the address register has 64 bits
+  TW_MEM_STRONG = 64,   // volatile, relaxed, acquire, release: others may change it
+  TW_MEM_ACQUIRE = 128,
+  TW_MEM_RELEASE = 256,
+  TW_MEM_SCOPE = 3 << 9,  // 0 cta, 1 cluster, 2 gpu, 3 sys
+  TW_MEM_SPACE = 7 << 11, // TW_SPACE_*
+  TW_MEM_RETURNS = 1 << 14,  // atom rather than red
+  TW_MEM_CONSTANT = 1 << 15, // ld.global.nc
+};
+enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4 };
+
+typedef struct tw_warp tw_warp;
+typedef struct tw_instr tw_instr;
+typedef struct tw_cta tw_cta;
+typedef struct tw_engine tw_engine;
+typedef struct tw_worker tw_worker;
+
+// What a handler tells the loop.
+enum { TW_NEXT = 0, TW_JUMP = 1, TW_SWITCH = 2, TW_STOP = 3 };
+
+typedef int (*tw_handler)(tw_warp* warp, const tw_instr* instr, uint32_t exec);
+
+struct tw_instr {
+  tw_handler run;
+  uint16_t op;
+  uint8_t flags;
+  uint8_t count;
+  int32_t guard;
+  int32_t o[8];
+  int64_t imm;
+  uint32_t extra;
+  uint32_t mod;
+};
+
+// Flags of an instruction that the loop itself looks at.
+enum { TW_FLAG_CONTROL = 128 };  // runs even when no lane is active
+
+struct tw_program {
+  tw_instr* code;
+  int64_t code_count;
+  int32_t* extra;
+  uint8_t* constants;
+  tw_function* functions;
+  int64_t function_count;
+  int32_t kernel;
+  int32_t static_shared_bytes;
+  uint8_t* shared_state;
+  int32_t* tables;
+  int64_t table_count;
+  bool needs_frames_cleared;
+};
+
+typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC } tw_context_state;
+
+typedef struct {
+  uint32_t mask;
+  int32_t pc;
+  int32_t node;   // innermost node it belongs to, or -1
+  int32_t frame;  // index into the warp's frames
+  uint8_t state;  // tw_context_state
+  uint8_t barrier;
+  uint32_t wanted;  // lanes a collective waits for
+} tw_context;
+
+typedef struct {
+  int32_t pc;  // where its lanes meet
+  int32_t parent;
+  int32_t frame;
+  int32_t callee_frame;  // -1 unless it is a call
+  uint32_t pending, arrived;
+  bool used;
+} tw_node;
+
+typedef struct {
+  uint8_t* registers;
+  uint32_t local_base;
+  int32_t function;
+  int32_t call_pc;
+  int32_t caller;
+  int32_t depth;
+  bool used;
+} tw_frame;
+
+typedef struct {
+  uint8_t data[16];
+  uint32_t address;  // in shared memory
+  uint32_t group;    // of its lane
+  int32_t instruction;
+  uint8_t bytes, lane;
+} tw_async_copy;
+
+struct tw_warp {
+  uint8_t* base[2];  // frame, constants
+  uint32_t mask;     // of the running context
+  uint32_t live;
+  int32_t pc;
+  int32_t node;
+  int32_t frame;
+  int32_t index;
+  tw_cta* cta;
+  const uint8_t* state_of;  // unused by handlers; keeps the layout obvious
+  int64_t quantum;
+  uint32_t started;  // lanes that exist
+  bool spinning;     // gave up its turn because it polls memory
+  bool done;
+  int32_t starved;   // turns spent spinning since a node last moved
+  // contexts that are not running; the running one is in the fields above when `running`
+  bool running;
+  int32_t context_count;
+  tw_context contexts[TW_MAX_CONTEXTS];
+  tw_node* nodes;
+  int32_t node_capacity;
+  tw_frame* frames;
+  int32_t frame_capacity;
+  int64_t frame_bytes;
+  uint8_t* local;        // [lane][local_stride]
+  uint8_t* local_state;
+  uint32_t local_stride;
+  uint32_t carry;  // condition-code register, one bit per lane
+  tw_async_copy* copies;
+  int32_t copy_count, copy_capacity;
+  uint32_t open_group[TW_LANES];
+  uint32_t tid[3][TW_LANES] __attribute__((aligned(64)));
+};
+
+typedef struct {
+  int64_t expected;  // 0: every live thread of the block
+  int64_t arrived;
+  bool open;
+  int32_t first_pc;
+  uint32_t lanes[TW_MAX_WARPS];    // arrived, by warp
+  uint32_t waiting[TW_MAX_WARPS];  // of those, the ones that wait
+  uint32_t predicate_and, predicate_or, predicate_count;
+} tw_barrier;
+
+struct tw_cta {
+  tw_engine* engine;
+  tw_worker* worker;
+  const tw_program* program;
+  int32_t linear;
+  uint32_t id[3];
+  int32_t warp_count;
+  int32_t thread_count;
+  int32_t live_threads;
+  uint8_t* shared;
+  uint8_t* shared_state;
+  uint32_t shared_bytes;
+  tw_barrier barriers[TW_BARRIERS];
+  tw_cta_races* races;
+  bool progressed;
+  int32_t turn;
+  tw_warp* warps;
+};
+
+struct tw_worker {
+  tw_engine* engine;
+  pthread_t thread;
+  const tw_region** cache;  // last region of each instruction
+  tw_count* counts;
+  uint64_t random;
+  int64_t thread_instructions, warp_instructions, unflushed;
+  uint64_t clock;
+  bool failed;
+};
+
+struct tw_engine {
+  tw_launch* launch;
+  const tw_program* program;
+  pthread_mutex_t lock;
+  int32_t* finding_index;  // by kind and instruction; 0: none yet
+  atomic_int stop;
+  atomic_llong next_block;
+  atomic_llong executed;
+  atomic_llong finished;
+  int64_t block_total;
+  uint32_t shared_bytes;
+  uint32_t local_stride;
+  tw_races* races;
+  uint32_t checks;
+  bool polls;  // seen to wait on memory: keep blocks resident together
+  int32_t out_of_memory;
+};
+
+// -- findings.c --
+void tw_report(tw_warp* w, int kind, int instruction, int lane, uint64_t address, int size, int detail);
+void tw_report_full(tw_engine* e, const tw_finding* finding);
+void tw_message(tw_engine* e, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void tw_report_race(tw_warp* w, int kind, int instruction, int size, const tw_race_report* race, int conflicts);
+
+// -- divergence.c --
+bool tw_diverge(tw_warp* w, uint32_t taken, int32_t target, int32_t next, int32_t meet);
+bool tw_split(tw_warp* w, uint32_t mask, int32_t pc, int32_t meet);
+bool tw_arrive(tw_warp* w, int32_t pc);
+void tw_leave(tw_warp* w, uint32_t mask);
+bool tw_call(tw_warp* w, uint32_t mask, const tw_instr* instr, int32_t function);
+void tw_return(tw_warp* w, uint32_t mask);
+void tw_load_context(tw_warp* w, int32_t which);
+void tw_save_context(tw_warp* w, tw_context_state state, int32_t pc);
+bool tw_pick_context(tw_warp* w);
+bool tw_release_early(tw_warp* w);
+int tw_stack_overflow(tw_warp* w, int32_t pc);
+
+// -- barriers.c --
+int tw_barrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
+void tw_barriers_recheck(tw_cta* cta);
+int tw_sync_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, uint32_t wanted, uint32_t* together);
+bool tw_force_sync(tw_cta* cta);
+void tw_report_stuck(tw_cta* cta);
+
+// -- async.c --
+void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);
+void tw_async_abandoned(tw_warp* w, uint32_t mask);
+
+// -- printing.c --
+void tw_print(tw_warp* w, const tw_instr* i, uint32_t exec);
+
+// -- counting.c --
+void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size);
+void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size);
+
+static inline int32_t tw_index_of(const tw_warp* w, const tw_instr* i) {
+  return (int32_t)(i - w->cta->program->code);
+}
+
+static inline uint64_t tw_random(uint64_t* state) {  // splitmix64
+  uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+#endif

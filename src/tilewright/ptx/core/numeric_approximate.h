@@ -1,0 +1,150 @@
+// The approximate instructions: ex2, lg2, sin, cos, tanh, rcp, rsqrt, sqrt and div.
+//
+// The hardware reads tables we do not have; these are accurate to about one unit in the last place, inside the errors
+// PTX documents, and treat special values as PTX documents them. No branches: a loop over lanes becomes vector code.
+// The `_ftz` forms flush subnormal inputs and results.
+#ifndef TW_NUMERIC_APPROXIMATE_H
+#define TW_NUMERIC_APPROXIMATE_H
+
+#include "numeric_arithmetic.h"
+#include "numeric_bits.h"
+#include "numeric_half.h"
+
+TW_INLINE float tw_ex2_f32(float x) {
+  float high = x < 160.0f ? x : 160.0f; // NaN too; put right at the end
+  float inside = high > -160.0f ? high : -160.0f;
+  float whole = (inside + 12582912.0f) - 12582912.0f; // nearest integer: 1.5 * 2^23 leaves no fraction bits
+  float part = inside - whole;
+  float power = 0x1.44p-13f;
+  power = power * part + 0x1.5f48c0p-10f;
+  power = power * part + 0x1.3b2a1cp-7f;
+  power = power * part + 0x1.c6aeccp-5f;
+  power = power * part + 0x1.ebfbe0p-3f;
+  power = power * part + 0x1.62e430p-1f;
+  power = power * part + 1.0f;
+  int32_t exponent = (int32_t)whole, first = exponent >> 1, second = exponent - first; // two steps reach subnormals
+  float scaled = power * tw_f32_of((uint32_t)(first + 127) << 23) * tw_f32_of((uint32_t)(second + 127) << 23);
+  return x == x ? scaled : tw_f32_of(TW_NAN_F32);
+}
+TW_INLINE float tw_ex2_ftz_f32(float x) { return tw_flush_f32(tw_ex2_f32(tw_flush_f32(x))); }
+
+TW_INLINE float tw_lg2_f32(float x) {
+  int tiny = (tw_f32_bits(x) & 0x7f800000u) == 0;
+  float normal = tiny ? x * 0x1p23f : x;
+  int32_t bits = (int32_t)tw_f32_bits(normal);
+  int32_t exponent = (bits - 0x3f3504f3) >> 23; // the rest lies between sqrt(1/2) and sqrt(2)
+  float part = tw_f32_of((uint32_t)bits - ((uint32_t)exponent << 23)) - 1.0f;
+  float series = -0x1.596fe0p-4f;
+  series = series * part + 0x1.3a4580p-3f;
+  series = series * part - 0x1.41fffcp-3f;
+  series = series * part + 0x1.4645e6p-3f;
+  series = series * part - 0x1.6eb26ap-3f;
+  series = series * part + 0x1.a608e4p-3f;
+  series = series * part - 0x1.ec8cbcp-3f;
+  series = series * part + 0x1.27776ap-2f;
+  series = series * part - 0x1.715438p-2f;
+  series = series * part + 0x1.ec709cp-2f;
+  series = series * part - 0x1.715476p-1f;
+  series = series * part + 0x1.715476p+0f;
+  float result = (float)(exponent - (tiny ? 23 : 0)) + series * part;
+  result = x == 0.0f ? tw_f32_of(0xff800000u) : result;
+  result = tw_f32_bits(x) == 0x7f800000u ? x : result;
+  return x >= 0.0f ? result : tw_f32_of(TW_NAN_F32);
+}
+TW_INLINE float tw_lg2_ftz_f32(float x) { return tw_lg2_f32(tw_flush_f32(x)); }
+
+// The hardware turns radians into turns first, truncating; beyond a few turns that is what decides the result.
+TW_INLINE float tw_turns_f32(float x) {
+  float turns = tw_f64_to_f32_mode((double)x * (double)0x1.45f306p-3f, TW_RZ);
+  float inside = turns < 0x1p23f && turns > -0x1p23f ? turns : 0.0f;
+  float part = inside - (float)(int32_t)inside;
+  part = part > 0.5f ? part - 1.0f : part;
+  return part < -0.5f ? part + 1.0f : part;
+}
+// sin(2 pi t) for t in [-1/4, 1/4].
+TW_INLINE float tw_sine_of_turns(float turns) {
+  float square = turns * turns;
+  float series = -0x1.cc9b60p+3f;
+  series = series * square + 0x1.501408p+5f;
+  series = series * square - 0x1.32d12ep+6f;
+  series = series * square + 0x1.466bc0p+6f;
+  series = series * square - 0x1.4abbcep+5f;
+  series = series * square + 0x1.921fb6p+2f;
+  return series * turns;
+}
+TW_INLINE float tw_sin_f32(float x) {
+  float turns = tw_turns_f32(x);
+  float folded = turns > 0.25f ? 0.5f - turns : turns;
+  folded = folded < -0.25f ? -0.5f - folded : folded;
+  float result = tw_sine_of_turns(folded);
+  result = x == 0.0f ? x : result; // keeps -0
+  return x - x == 0.0f ? result : tw_f32_of(TW_NAN_F32);
+}
+TW_INLINE float tw_cos_f32(float x) {
+  float turns = tw_turns_f32(x);
+  float result = tw_sine_of_turns(0.25f - (turns < 0.0f ? -turns : turns));
+  return x - x == 0.0f ? result : tw_f32_of(TW_NAN_F32);
+}
+TW_INLINE float tw_sin_ftz_f32(float x) { return tw_flush_f32(tw_sin_f32(tw_flush_f32(x))); }
+TW_INLINE float tw_cos_ftz_f32(float x) { return tw_flush_f32(tw_cos_f32(tw_flush_f32(x))); }
+
+TW_INLINE float tw_tanh_f32(float x) {
+  float size = tw_f32_of(tw_f32_bits(x) & 0x7fffffffu);
+  float square = size * size;
+  float small = size * (1.0f + square * (-0x1.555556p-2f + square * (0x1.111112p-3f - square * 0x1.ba1ba2p-5f)));
+  float large = 1.0f - 2.0f / (tw_ex2_f32(size * 0x1.715476p+1f) + 1.0f); // e^(2 size)
+  float result = size < 0.3f ? small : large;
+  result = tw_f32_of(tw_f32_bits(result) | (tw_f32_bits(x) & 0x80000000u));
+  return x == x ? result : tw_f32_of(TW_NAN_F32);
+}
+
+TW_INLINE float tw_rcp_approx_f32(float x) { return tw_canonical_f32(1.0f / x); }
+TW_INLINE float tw_rcp_approx_ftz_f32(float x) { return tw_flush_f32(tw_rcp_approx_f32(tw_flush_f32(x))); }
+TW_INLINE float tw_rsqrt_f32(float x) {
+  return tw_canonical_f32((float)(1.0 / __builtin_sqrt((double)x)));
+}
+TW_INLINE float tw_rsqrt_ftz_f32(float x) { return tw_rsqrt_f32(tw_flush_f32(x)); }
+TW_INLINE float tw_sqrt_approx_f32(float x) { return tw_canonical_f32(__builtin_sqrtf(x)); }
+TW_INLINE float tw_sqrt_approx_ftz_f32(float x) { return tw_sqrt_approx_f32(tw_flush_f32(x)); }
+
+// div.approx: a * (1 / b); a divisor beyond 2^126 has no normal reciprocal and gives 0, or NaN for an infinite a.
+TW_INLINE float tw_div_approx_f32(float a, float b) {
+  float size = tw_f32_of(tw_f32_bits(b) & 0x7fffffffu);
+  float quotient = a / b;
+  float gone = a * tw_f32_of(tw_f32_bits(b) & 0x80000000u);
+  int beyond = (size > 0x1p126f) & (size < __builtin_inff());
+  return tw_canonical_f32(beyond ? gone : quotient);
+}
+TW_INLINE float tw_div_approx_ftz_f32(float a, float b) {
+  return tw_flush_f32(tw_div_approx_f32(tw_flush_f32(a), tw_flush_f32(b)));
+}
+TW_INLINE float tw_div_full_f32(float a, float b) { return tw_canonical_f32(a / b); }
+TW_INLINE float tw_div_full_ftz_f32(float a, float b) {
+  return tw_flush_f32(tw_div_full_f32(tw_flush_f32(a), tw_flush_f32(b)));
+}
+
+// -- f64: the upper halves of operand and result alone --
+
+TW_INLINE double tw_flush_f64(double x) {
+  uint64_t bits = tw_f64_bits(x);
+  return tw_f64_of((bits & 0x7ff0000000000000ull) ? bits : bits & (1ull << 63));
+}
+TW_INLINE double tw_upper_f64(double x) { return tw_f64_of(tw_f64_bits(x) & 0xffffffff00000000ull); }
+TW_INLINE double tw_rcp_approx_ftz_f64(double x) {
+  return tw_upper_f64(tw_flush_f64(1.0 / tw_flush_f64(tw_upper_f64(x))));
+}
+TW_INLINE double tw_rsqrt_ftz_f64(double x) {
+  double operand = tw_flush_f64(tw_upper_f64(x));
+  return tw_upper_f64(1.0 / __builtin_sqrt(operand));
+}
+TW_INLINE double tw_rsqrt_f64(double x) { return 1.0 / __builtin_sqrt(x); }
+
+// -- f16 and bf16 --
+
+TW_INLINE uint16_t tw_ex2_f16(uint16_t x) { return tw_f32_to_f16(tw_ex2_f32(tw_f16_to_f32(x))); }
+TW_INLINE uint16_t tw_ex2_ftz_f16(uint16_t x) { return tw_flush_f16(tw_ex2_f16(tw_flush_f16(x))); }
+TW_INLINE uint16_t tw_ex2_ftz_bf16(uint16_t x) { return tw_f32_to_bf16(tw_ex2_ftz_f32(tw_bf16_to_f32(x))); }
+TW_INLINE uint16_t tw_tanh_f16(uint16_t x) { return tw_f32_to_f16(tw_tanh_f32(tw_f16_to_f32(x))); }
+TW_INLINE uint16_t tw_tanh_bf16(uint16_t x) { return tw_f32_to_bf16(tw_tanh_f32(tw_bf16_to_f32(x))); }
+
+#endif

@@ -1,0 +1,171 @@
+"""PTX text into a `Module`: directives, functions and their statements, with the source line of each instruction.
+
+Reads everything NVRTC writes and what people write in inline assembly. Opcodes are not judged here: any well-formed
+instruction is kept, and lowering says which it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.ptx.body import BodyReader
+from tilewright.ptx.declarations import (
+    Tuning,
+    read_directive,
+    read_parameters,
+    read_plain_global,
+    read_tuning,
+    read_variables,
+)
+from tilewright.ptx.lexer import Cursor
+from tilewright.ptx.places import PlaceTable
+from tilewright.ptx.syntax import Function, Module, ParameterDeclaration, PtxError, Variable
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?![\w.])", re.ASCII)
+_TARGET = re.compile(r"sm_\d+[af]?(?![\w$])", re.ASCII)
+_LINKAGES = (".visible", ".extern", ".weak", ".common")
+_VARIABLE_SPACES = ("global", "const", "shared", "local", "param")
+
+
+def parse_ptx(text: str) -> Module:
+    """The whole module. Raises `PtxError` naming the line for text that is not PTX."""
+    return _ModuleReader(text).read()
+
+
+class _ModuleReader:
+    def __init__(self, text: str) -> None:
+        self._cursor = Cursor(text)
+        self._version: tuple[int, int] | None = None
+        self._target = ""
+        self._places = PlaceTable()
+        self._variables: dict[str, Variable] = {}
+        self._declared: dict[str, tuple[ParameterDeclaration, ...]] = {}
+        self._bodies: list[BodyReader] = []
+        self._aliases: list[tuple[str, str, int]] = []
+
+    def read(self) -> Module:
+        cursor = self._cursor
+        while not cursor.at_end:
+            variable = read_plain_global(cursor)
+            if variable is not None:
+                self._add_variable(variable)
+            elif cursor.character == ".":
+                self._directive()
+            elif not cursor.accept(";"):
+                cursor.fail("expected a directive")
+        if self._version is None or not self._target:
+            raise PtxError("no .version and .target: this is not a PTX module")
+        return self._finish(self._version)
+
+    def _finish(self, version: tuple[int, int]) -> Module:
+        symbols = {*self._variables, *self._declared}
+        functions: dict[str, Function] = {}
+        for body in self._bodies:
+            functions[body.name] = body.resolve(symbols, self._declared, self._places)
+        for alias, name, position in self._aliases:
+            if name not in functions:
+                self._cursor.fail(f"the alias of `{name}`, which is not defined", position)
+            functions[alias] = functions[name]
+        externals = tuple(name for name in self._declared if name not in functions)
+        self._check_relocations(symbols, functions)
+        return Module(version, self._target, functions, externals, tuple(self._variables.values()))
+
+    def _check_relocations(self, symbols: set[str], functions: dict[str, Function]) -> None:
+        local = {variable.name for function in functions.values() for variable in function.variables}
+        for variable in self._variables.values():
+            for relocation in variable.relocations:
+                if relocation.symbol not in symbols and relocation.symbol not in local:
+                    raise PtxError(
+                        f"`{variable.name}` holds the address of `{relocation.symbol}`, which is not declared"
+                    )
+
+    def _directive(self) -> None:
+        cursor = self._cursor
+        start = cursor.position
+        word = read_directive(cursor)
+        if word == "version":
+            version = cursor.match(_VERSION)
+            if version is None:
+                cursor.fail("expected a version such as 9.0")
+            self._version = (int(version[1]), int(version[2]))
+        elif word == "target":
+            self._read_target()
+        elif word == "address_size":
+            if cursor.integer("the address size") != 64:
+                cursor.fail_unsupported("only 64-bit addresses are known", start)
+        elif word == "file":
+            self._places.read_file(cursor)
+        elif word == "section":
+            cursor.until("{", "a .section")
+            cursor.until("}", "a .section")
+        elif word == "pragma":
+            cursor.string("a pragma")
+            cursor.expect(";", "after a pragma")
+        elif word == "alias":
+            self._read_alias(start)
+        elif word == "loc":  # between functions it places nothing
+            self._places.read_loc(cursor, start)
+        else:
+            cursor.position = start
+            self._linked()
+
+    def _read_target(self) -> None:
+        cursor = self._cursor
+        target = cursor.match(_TARGET)
+        if target is None:
+            cursor.fail("expected a target such as sm_80")
+        self._target = target[0]
+        while cursor.accept(","):
+            option = cursor.identifier("an option of the target")
+            if option not in ("texmode_unified", "texmode_independent", "debug"):
+                cursor.fail_unsupported(f"the option `{option}` of the target")
+
+    def _read_alias(self, start: int) -> None:
+        alias = self._cursor.identifier("the name of an alias")
+        self._cursor.expect(",", "between an alias and its function")
+        name = self._cursor.identifier("the name of a function")
+        self._cursor.expect(";", "after an alias")
+        self._aliases.append((alias, name, start))
+
+    def _linked(self) -> None:
+        """A variable or function, with or without `.visible` and the like before it."""
+        cursor = self._cursor
+        external = False
+        while any(cursor.text.startswith(linkage, cursor.position) for linkage in _LINKAGES):
+            external |= read_directive(cursor) == "extern"
+        start = cursor.position
+        word = read_directive(cursor)
+        if word in ("entry", "func"):
+            self._function(word == "entry", start)
+        elif word in _VARIABLE_SPACES:
+            cursor.position = start
+            for variable in read_variables(cursor, external):
+                self._add_variable(variable)
+        else:
+            cursor.fail(f"unknown directive `.{word}`", start)
+
+    def _add_variable(self, variable: Variable) -> None:
+        earlier = self._variables.get(variable.name)
+        if earlier is not None and not (earlier.external or variable.external):
+            self._cursor.fail(f"`{variable.name}` is declared twice")
+        if earlier is None or earlier.external:
+            self._variables[variable.name] = variable
+
+    def _function(self, is_entry: bool, start: int) -> None:
+        cursor = self._cursor
+        tuning = _joined(Tuning(), read_tuning(cursor))  # `.func .attribute(...) name`
+        results = () if is_entry else read_parameters(cursor)
+        name = cursor.identifier("the name of a function")
+        parameters = read_parameters(cursor)
+        tuning = _joined(tuning, read_tuning(cursor))
+        if not cursor.accept(";"):
+            if any(body.name == name for body in self._bodies):
+                cursor.fail(f"`{name}` is defined twice", start)
+            body = BodyReader(name, is_entry, parameters, results, tuning)
+            body.read(cursor, self._places)
+            self._bodies.append(body)
+        self._declared[name] = parameters
+
+
+def _joined(first: Tuning, second: Tuning) -> Tuning:
+    return Tuning(second.max_threads or first.max_threads, second.cluster or first.cluster)

@@ -1,0 +1,21 @@
+// The copy of the next tile is started while other warps still read the present one.
+
+//! op      sum_of_reversed_tiles(x) -> y
+//! out     y: f32[128]
+//! need    x.dtype == f32 and x.ndim == 2 and x.shape[1] == 128 and device.cc >= 80
+//! launch  sum_of_reversed_tiles<<<1, 128>>>(x, y, x.shape[0])
+
+__global__ void sum_of_reversed_tiles(const float* x, float* y, int rows) {
+  __shared__ float tile[128];
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    const unsigned to = __cvta_generic_to_shared(&tile[threadIdx.x]);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(x + row * 128 + threadIdx.x) : "memory");  // BUG
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    sum += tile[127 - threadIdx.x];  // BUG
+    // mend: __syncthreads();
+  }
+  y[threadIdx.x] = sum;
+}
