@@ -12,6 +12,7 @@
 //! tune    WARPS = 4 | 8 | 16 | 32 | 2                     # warps that share a row
 //! const   WIDTH = 8 if cols % 8 == 0 else 1               # elements per load
 //! const   VECTORS = next_pow2(ceil_div(cols, WARPS * 32 * WIDTH))   # loads per thread
+//! const   FULL = cols == WARPS * 32 * WIDTH * VECTORS     # every load of every thread is inside the row
 //! need    VECTORS * WIDTH <= 16                           # elements of each of x and residual that a thread holds
 //! launch  add_rmsnorm<x.dtype><<<rows, WARPS * 32>>>(x, residual, weight, y, cols, 1.0 / cols, eps)
 
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
     const int place = k * THREADS + threadIdx.x;
-    if (place < vectors) {
+    if (FULL || place < vectors) {
       held[k] = stream[place];
       increment[k] = added[place];
     }
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
     const int place = k * THREADS + threadIdx.x;
-    if (place < vectors) {
+    if (FULL || place < vectors) {
 #pragma unroll
       for (int i = 0; i < WIDTH; ++i) {
         held[k].at[i] = static_cast<T>(static_cast<float>(held[k].at[i]) + static_cast<float>(increment[k].at[i]));
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
     const int place = k * THREADS + threadIdx.x;
-    if (place < vectors) {
+    if (FULL || place < vectors) {
       const Vector<T> w = reinterpret_cast<const Vector<T>*>(weight)[place];
       Vector<T> result;
 #pragma unroll

@@ -10,8 +10,10 @@
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
 //! tune    WARPS = 4 | 8 | 2                               # rows per block
+//! tune    RESIDENT = 32 | 24                              # warps that registers must allow on a multiprocessor
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
 //! const   VECTORS = next_pow2(ceil_div(cols, 32 * WIDTH)) # loads per lane; a power of two keeps the builds few
+//! const   FULL = cols == 32 * WIDTH * VECTORS             # every load of every lane is inside the row
 //! need    VECTORS * WIDTH <= 32 and VECTORS <= 16         # the row stays in registers
 //! launch  layernorm<x.dtype><<<ceil_div(rows, WARPS), WARPS * 32>>>(x, weight, bias, y, rows, cols, 1.0 / cols, eps)
 
@@ -31,7 +33,7 @@ __device__ float warp_sum(float value) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(WARPS * 32, 24 / WARPS)
+__global__ void __launch_bounds__(WARPS * 32, RESIDENT / WARPS)
     layernorm(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
               long long rows, int cols, float inverse_cols, float eps) {
   const int lane = threadIdx.x % 32;
@@ -43,13 +45,13 @@ __global__ void __launch_bounds__(WARPS * 32, 24 / WARPS)
   Vector<T> held[VECTORS];
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
-    if (k * 32 + lane < vectors) held[k] = source[k * 32 + lane];
+    if (FULL || k * 32 + lane < vectors) held[k] = source[k * 32 + lane];
   }
 
   float sum = 0.0f;
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
-    if (k * 32 + lane < vectors) {
+    if (FULL || k * 32 + lane < vectors) {
 #pragma unroll
       for (int i = 0; i < WIDTH; ++i) sum += static_cast<float>(held[k].at[i]);
     }
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(WARPS * 32, 24 / WARPS)
   float squares = 0.0f;
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
-    if (k * 32 + lane < vectors) {
+    if (FULL || k * 32 + lane < vectors) {
 #pragma unroll
       for (int i = 0; i < WIDTH; ++i) {
         const float difference = static_cast<float>(held[k].at[i]) - mean;
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(WARPS * 32, 24 / WARPS)
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
     const int place = k * 32 + lane;
-    if (place < vectors) {
+    if (FULL || place < vectors) {
       const Vector<T> w = reinterpret_cast<const Vector<T>*>(weight)[place];
       const Vector<T> b = reinterpret_cast<const Vector<T>*>(bias)[place];
       Vector<T> result;

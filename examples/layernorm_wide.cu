@@ -1,24 +1,28 @@
 // LayerNorm over the last dimension, one block per row: for rows too long for the single warp of layernorm.cu.
 //
-// The same op in another file: given as a list, the first file whose `need` holds is used. The structure is the same
-// too (row in registers, two-pass variance), but the warps of a block must add their sums through shared memory.
+// The same op in another file: given as a list, the first file whose `need` holds is used. Here the row is kept in
+// shared memory, which holds several rows at a time on a multiprocessor: while one block reduces, the others load. The
+// variance is again that of differences from the mean, and the warps of a block add their sums through shared memory.
 
 //! op      layernorm(x, weight, bias, eps: float = 1e-5) -> y
 //! out     y: x.dtype[x.shape]
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1])
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
-//! tune    WARPS = 4 | 8 | 16 | 32                         # warps that share a row
+//! tune    THREADS = 512 | 256 | 128 | 1024
+//! tune    BATCH = 4 | 8 | 2                               # loads of a thread that are in flight together
+//! tune    RESIDENT = 1024 | 1536                          # threads that registers must allow on a multiprocessor
+//! need    RESIDENT == 1024 or THREADS < 1024 and device.cc >= 80
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
-//! const   VECTORS = next_pow2(ceil_div(cols, WARPS * 32 * WIDTH))           # loads per thread
-//! need    VECTORS * WIDTH <= 16                           # the row stays in registers
-//! launch  layernorm_wide<x.dtype><<<rows, WARPS * 32>>>(x, weight, bias, y, cols, 1.0 / cols, eps)
+//! need    THREADS == 128 or THREADS * BATCH <= cols / WIDTH   # a row has at least one load for every place in a batch
+//! let     row_bytes = round_up(cols * x.itemsize, 16)
+//! need    row_bytes + 256 <= device.smem_block            # 256: the static shared memory below
+//! launch  layernorm_wide<x.dtype><<<rows, THREADS, row_bytes>>>(x, weight, bias, y, cols, 1.0 / cols, eps)
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-constexpr int THREADS = WARPS * 32;
-constexpr int BLOCKS_PER_SM = 32 / WARPS;  // at least: while one block reduces, the others load
+constexpr int WARPS = THREADS / 32;
 
 template <typename T>
 struct alignas(WIDTH * sizeof(T)) Vector {
@@ -39,58 +43,58 @@ __device__ float block_sum(float value, float* partial) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+__global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     layernorm_wide(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
                    int cols, float inverse_cols, float eps) {
+  extern __shared__ uint4 dynamic[];
   __shared__ float partial[2][WARPS];
   const int vectors = cols / WIDTH;
   const long long start = blockIdx.x * static_cast<long long>(cols);
-
   const auto* source = reinterpret_cast<const Vector<T>*>(x + start);
-  Vector<T> held[VECTORS];
-#pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
-    const int place = k * THREADS + threadIdx.x;
-    if (place < vectors) held[k] = source[place];
-  }
+  const auto* weights = reinterpret_cast<const Vector<T>*>(weight);
+  const auto* biases = reinterpret_cast<const Vector<T>*>(bias);
+  auto* held = reinterpret_cast<Vector<T>*>(dynamic);  // a thread only ever reads what it wrote itself: no barrier
 
   float sum = 0.0f;
+  for (int first = threadIdx.x; first < vectors; first += BATCH * THREADS) {
+    Vector<T> loaded[BATCH];
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
-    if (k * THREADS + threadIdx.x < vectors) {
+    for (int k = 0; k < BATCH; ++k) {
+      if (first + k * THREADS < vectors) loaded[k] = source[first + k * THREADS];
+    }
 #pragma unroll
-      for (int i = 0; i < WIDTH; ++i) sum += static_cast<float>(held[k].at[i]);
+    for (int k = 0; k < BATCH; ++k) {
+      if (first + k * THREADS < vectors) {
+        held[first + k * THREADS] = loaded[k];
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) sum += static_cast<float>(loaded[k].at[i]);
+      }
     }
   }
   const float mean = block_sum(sum, partial[0]) * inverse_cols;
 
   float squares = 0.0f;
+#pragma unroll 4
+  for (int place = threadIdx.x; place < vectors; place += THREADS) {
+    const Vector<T> v = held[place];
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
-    if (k * THREADS + threadIdx.x < vectors) {
-#pragma unroll
-      for (int i = 0; i < WIDTH; ++i) {
-        const float difference = static_cast<float>(held[k].at[i]) - mean;
-        squares += difference * difference;
-      }
+    for (int i = 0; i < WIDTH; ++i) {
+      const float difference = static_cast<float>(v.at[i]) - mean;
+      squares += difference * difference;
     }
   }
   const float scale = rsqrtf(block_sum(squares, partial[1]) * inverse_cols + eps);
 
   auto* target = reinterpret_cast<Vector<T>*>(y + start);
+#pragma unroll 2
+  for (int place = threadIdx.x; place < vectors; place += THREADS) {
+    const Vector<T> v = held[place], w = weights[place], b = biases[place];
+    Vector<T> result;
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
-    const int place = k * THREADS + threadIdx.x;
-    if (place < vectors) {
-      const Vector<T> w = reinterpret_cast<const Vector<T>*>(weight)[place];
-      const Vector<T> b = reinterpret_cast<const Vector<T>*>(bias)[place];
-      Vector<T> result;
-#pragma unroll
-      for (int i = 0; i < WIDTH; ++i) {
-        const float normal = (static_cast<float>(held[k].at[i]) - mean) * scale;
-        result.at[i] = static_cast<T>(normal * static_cast<float>(w.at[i]) + static_cast<float>(b.at[i]));
-      }
-      target[place] = result;
+    for (int i = 0; i < WIDTH; ++i) {
+      const float normal = (static_cast<float>(v.at[i]) - mean) * scale;
+      result.at[i] = static_cast<T>(normal * static_cast<float>(w.at[i]) + static_cast<float>(b.at[i]));
     }
+    target[place] = result;
   }
 }

@@ -142,6 +142,9 @@ REFUSED = [
     ('__device__ void g() { long t; __asm__(@@"mov.u64 %0, %%clo" "ck;" : "=l"(t)); }\n', Code.DEVICE_CALL, "no clock"),
     ('__device__ void g() { long t; asm(@@R"(mov.u64 %0, %clock;)" : "=l"(t)); }\n', Code.DEVICE_CALL, "no clock"),
     ('__device__ void g() { asm(@@"call vprintf, (a);"); }\n', Code.DEVICE_CALL, "from assembly"),
+    ('__device__ void g() { long t; asm(@@"mov.u64 %0, %%gridid;" : "=l"(t)); }\n', Code.DEVICE_CALL, "which call"),
+    ('__device__ void g() { long t; asm(@@"mov.u64 %0, %current_graph_exec;" : "=l"(t)); }\n', Code.DEVICE_CALL, "which call"),
+    ('__device__ void g() { int t; asm(@@"mov.u32 %0, %%envreg1;" : "=r"(t)); }\n', Code.DEVICE_CALL, "which call"),
     # text that could be read two ways
     ("// what@@??/\n", Code.SYNTAX, "character it stands for"),
     ("#define A 1 @@\\ \n", Code.SYNTAX, "delete the blanks"),

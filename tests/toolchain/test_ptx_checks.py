@@ -60,6 +60,48 @@ STATE = [
         4,
     ),
     ("__device__ int g;\n__device__ __noinline__ void put(int v) {\n  g = v;\n}\n" + KERNEL + "  put(x[0]); }", "g", 3),
+    (KERNEL + '  asm volatile("{ .global .u32 g, h; st.global.u32 [g], 1; }");\n}', "g", 2),
+    (KERNEL + '  asm volatile("{ .global .u32 h[2] = {1, 2}, g; st.global.u32 [g], 1; }");\n}', "g", 2),
+    (
+        KERNEL + """  asm volatile(R"({ .pragma "/*"; .global .u32 g; st.global.u32 [g], 1; .pragma "*/"; })");\n}""",
+        "g",
+        2,
+    ),
+    (KERNEL + """  asm volatile(R"({ .global .u32 g; .pragma "}}"; st.global.u32 [g], 1; })");\n}""", "g", 2),
+    (
+        "__constant__ int t[2] = {1, 2};\n"
+        + KERNEL
+        + '  long long a;\n  asm volatile("cvta.const.u64 %0, t;" : "=l"(a)); *(volatile int*)a = x[0];\n}',
+        "t",
+        4,
+    ),
+    # An address put together again from its bits: by comparisons, by a carry, by look-ups.
+    (
+        "const int t[2] = {1, 2};\n"
+        + KERNEL
+        + "  long long a = 0;\n  for (int i = 0; i < 64; ++i) {\n    long long v;\n"
+        + '    asm volatile("{ .reg .pred p; .reg .b64 b; and.b64 b, %1, %2; setp.ne.u64 p, b, 0;"'
+        + ' "selp.u64 %0, %2, 0, p; }" : "=l"(v) : "l"(t), "l"(1ll << i));\n    a |= v;\n  }\n'
+        + "  *(volatile int*)a = x[0];\n}",
+        "t",
+        6,
+    ),
+    (
+        "const int t[2] = {1, 2};\n"
+        + KERNEL
+        + '  long long v;\n  asm volatile("{ .reg .b64 b; add.cc.u64 b, %1, %2; addc.u64 %0, 0, 0; }"'
+        + ' : "=l"(v) : "l"(t), "l"(1ll << 63));\n  *x = v;\n}',
+        "t",
+        4,
+    ),
+    (
+        "const int t[2] = {1, 2};\n"
+        + KERNEL
+        + "  __shared__ volatile int same[256]; same[threadIdx.x] = threadIdx.x;\n"
+        + "  x[0] = same[(long long)t >> 4 & 255];\n}",
+        "t",
+        4,
+    ),
 ]
 
 
@@ -67,7 +109,7 @@ STATE = [
 def test_writes_to_module_globals(refused: Refused, source: str, symbol: str, line: int) -> None:
     failure = refused(source)
     assert failure.reason is FailureReason.DEVICE_STATE
-    assert (symbol, line) in [(d.message.split("module global ")[1].split(",")[0], d.line) for d in failure.diagnostics]
+    assert any(f"module global {symbol}," in d.message and d.line == line for d in failure.diagnostics)
 
 
 READ_ONLY = [
@@ -96,9 +138,15 @@ def test_tables_that_are_only_read_are_fine(compiled: Compiled, source: str) -> 
         ("clock64()", "%clock64"),
         ('([] { long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; })()', "%globaltimer"),
         ('([] { int t; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t)); return t; })()', "%globaltimer_lo"),
+        ('([] { long long t; asm volatile("mov.u64 %0, %%gridid;" : "=l"(t)); return t; })()', "%gridid"),
+        (
+            '([] { long long t; asm("mov.u64 %0, %%current_graph_exec;" : "=l"(t)); return t; })()',
+            "%current_graph_exec",
+        ),
+        ('([] { int t; asm volatile("mov.u32 %0, %%pm0;" : "=r"(t)); return t; })()', "%pm0"),
     ],
 )
-def test_clocks(refused: Refused, expression: str, register: str) -> None:
+def test_clocks_and_marks_of_the_call(refused: Refused, expression: str, register: str) -> None:
     failure = refused(f"__global__ void k(long long* x) {{\n  x[0] = {expression};\n}}")
     assert failure.reason is FailureReason.DEVICE_CALL
     assert failure.diagnostics[0].line == 2
@@ -123,3 +171,21 @@ def test_a_library_barrier_may_back_off_by_the_clock(compiled: Compiled) -> None
 def test_a_timed_wait_may_not(refused: Refused) -> None:
     wait = "bar.try_wait_for(bar.arrive(), cuda::std::chrono::nanoseconds(100))"
     assert refused(BARRIER.replace("WAIT", wait)).reason is FailureReason.DEVICE_CALL
+
+
+def test_a_place_forged_in_assembly_is_no_excuse(compiled: Compiled, refused: Refused) -> None:
+    ptx = compiled(BARRIER.replace("WAIT", "bar.arrive_and_wait()")).ptx
+    place = next(line for line in reversed(ptx[: ptx.index("%globaltimer;")].splitlines()) if ".loc" in line).strip()
+    head, tail = place[:4], place[4:]
+    assert head == ".loc"
+    forged = f'long long t; asm volatile(".lo" OC "{tail}\\n mov.u64 %0, %%globaltimer;" : "=l"(t)); x[0] = t'
+    wait = f"bar.arrive_and_wait(); {forged}"
+    failure = refused('#define OC "c"\n' + BARRIER.replace("WAIT", wait))
+    assert failure.reason is FailureReason.DEVICE_CALL
+    written_out = wait.replace('".lo" OC "', '".loc')
+    assert refused(BARRIER.replace("WAIT", written_out)).reason is FailureReason.DEVICE_CALL
+
+
+def test_a_barrier_beside_plain_assembly_may_back_off(compiled: Compiled) -> None:
+    wait = 'bar.arrive_and_wait(); int lane; asm("mov.u32 %0, %%laneid;" : "=r"(lane)); x[0] = lane'
+    assert "%globaltimer" in compiled(BARRIER.replace("WAIT", wait)).ptx

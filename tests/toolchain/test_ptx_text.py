@@ -45,7 +45,7 @@ def test_functions_variables_and_externals() -> None:
     module = parse_ptx(TEXT)
     assert set(module.functions) == {"later", "k"}
     assert module.external == {"vprintf"}
-    assert set(module.variables) == {"first", "table", "pointer", "inner"}
+    assert set(module.variables) == {"first", "table", "pointer", "constant", "inner"}
     assert "table" in module.variables["pointer"].initialiser
     assert module.functions["k"].is_entry
     assert not module.functions["later"].is_entry
@@ -80,3 +80,21 @@ def test_line_of_a_ptx_line() -> None:
 def test_nonsense_does_not_fail() -> None:
     for text in ("", "}}}}", "{{{{", ".entry", ".global", ".loc 1 2 3", ";;;", ".entry k( {", "\n.global .b8 = {"):
         parse_ptx(text)
+
+
+def test_one_declaration_may_name_several_variables() -> None:
+    module = parse_ptx(
+        ".global .align 4 .u32 a, b[2] = {1, 2}, c;\n.const .v4 .f32 d;\n.global .u64 e[1] = {generic(a)};\n"
+    )
+    assert list(module.variables) == ["a", "b", "c", "d", "e"]
+    assert "generic(a)" in module.variables["e"].initialiser
+    assert module.variables["a"].initialiser == ""
+
+
+def test_strings_hide_nothing() -> None:
+    body = '.pragma "/*"; st.global.u32 [a], 1; .pragma "*/"; .pragma "}}"; st.global.u32 [b], 1; .pragma "x\n//"; ret;'
+    module = parse_ptx(f'.visible .entry k()\n{{\n{body}\n}}\n/* .file 3 "forged.h"\n*/\n.file 4 "a//b.h"\n')
+    texts = [statement.text for statement in module.functions["k"].statements]
+    assert [text for text in texts if text.startswith("st")] == ["st.global.u32 [a], 1", "st.global.u32 [b], 1"]
+    assert texts[-1] == "ret"
+    assert module.files == {4: "a//b.h"}

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _open(profile: str) -> Engine:
     try:
+        import tilewright.ptx.program  # noqa: F401  # an interpreter that was not compiled is found out here
         from tilewright.devices.emulation.engine import EmulatorEngine
 
         return EmulatorEngine(from_json(GpuProfile, json.loads(profile)))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
-from tilewright.records import DType, GpuProfile, ScalarType, TensorSpec
-
-T = TypeVar("T")
+from tilewright.records import Content, DType, GpuProfile, Integers, Normal, ScalarType, TensorSpec, Uniform
 
 GUESS_SECONDS = 2.0
 
+Shapes = Sequence[tuple[int, ...]]
+
 # Shapes most kernels take, the commonest first; one is tried for every tensor, then mixtures.
-GUESSED_SHAPES = ((512, 1024), (1024,), (1024, 1024), (8, 64, 1024), (8, 64, 32, 32), ())
+GUESSED_SHAPES: Shapes = ((512, 1024), (1024,), (1024, 1024), (8, 64, 1024), (8, 64, 32, 32), ())
+# The same, small enough to emulate: odd sizes first, because those find what round ones hide.
+SMALL_SHAPES: tuple[Shapes, ...] = (
+    ((7, 203), (203,), (203, 203), (3, 7, 203), (2, 203, 3, 5), ()),
+    ((7, 136), (136,), (136, 136), (3, 7, 136), (2, 136, 6, 4), ()),
+    ((8, 256), (256,), (256, 256), (2, 4, 256), (2, 256, 8, 8), ()),
+    ((16, 1024), (1024,), (1024, 1024), (2, 8, 1024), (2, 1024, 8, 8), ()),
+)
 GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.U8)
 
 
@@ -69,17 +75,53 @@ def _number(parameter: Parameter, text: str) -> int | float | bool:
         raise ValueError(f"{text!r} is not {parameter.scalar.value}") from None
 
 
+def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
+    """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
+    contents: dict[str, Content] = {}
+    tensors = [parameter.name for parameter in op.parameters if parameter.scalar is None]
+    for seed, text in enumerate(fills):
+        name, equals, value = text.partition("=")
+        if not equals or name.strip() not in tensors:
+            known = ", ".join(tensors) or "none"
+            raise BadArgument(f"--fill {text}: write --fill NAME=KIND with one of {op.name}'s tensors: {known}")
+        kind, *numbers = value.strip().split(":")
+        try:
+            contents[name.strip()] = _content(kind, numbers, 1000 + seed)
+        except (ValueError, TypeError):
+            raise BadArgument(
+                f"--fill {text}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
+            ) from None
+    return contents
+
+
+def _content(kind: str, numbers: Sequence[str], seed: int) -> Content:
+    if kind == "normal":
+        return Normal(seed, *map(float, numbers))
+    if kind == "uniform":
+        return Uniform(seed, *map(float, numbers))
+    if kind == "integers":
+        low, high = map(int, numbers)
+        return Integers(seed, low, high)
+    raise ValueError(kind)
+
+
 def complete_arguments(
-    file: KernelFile, given: Mapping[str, ArgumentValue], gpu: GpuProfile
+    file: KernelFile,
+    given: Mapping[str, ArgumentValue],
+    gpu: GpuProfile,
+    guesses: Sequence[Shapes] = (GUESSED_SHAPES,),
 ) -> tuple[dict[str, ArgumentValue], bool]:
-    """The given arguments with the rest guessed so that the file applies, and whether a tensor had to be guessed."""
+    """The given arguments with the rest guessed so that the file applies, and whether a tensor had to be guessed.
+
+    `guesses` are lists of shapes; tensors get theirs from one list, the first from which the file takes them.
+    """
     wanted = [p for p in file.plan.op.parameters if p.scalar is None and not p.optional and p.name not in given]
     base = {p.name: given.get(p.name, _default(p)) for p in file.plan.op.parameters}
     if not wanted:
         return base, False
     deadline = time.monotonic() + GUESS_SECONDS
     reason = ""
-    for specs in _mixtures(len(wanted)):
+    for specs in (specs for shapes in guesses for specs in _mixtures(len(wanted), shapes)):
         candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
         try:
             evaluate(file, candidate, gpu)
@@ -104,19 +146,20 @@ def _default(parameter: Parameter) -> ArgumentValue:
     return (number,) * (parameter.length or 1) if parameter.is_list else number
 
 
-def _mixtures(count: int) -> Iterator[tuple[TensorSpec, ...]]:
+def _mixtures(count: int, options: Shapes) -> Iterator[tuple[TensorSpec, ...]]:
     """Specs for `count` tensors: one dtype for all first, then one tensor of another dtype, over all shapes."""
     patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
     for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
         if common is not other and count > 1:
             patterns.append(tuple(other if i == odd else common for i in range(count)))
     for dtypes in patterns:
-        for shapes in _near_uniform(GUESSED_SHAPES, count):
+        for shapes in _near_uniform(options, count):
             yield tuple(TensorSpec.contiguous(d, s) for d, s in zip(dtypes, shapes, strict=True))
 
 
-def _near_uniform(options: Sequence[T], count: int) -> Iterator[tuple[T, ...]]:
-    """Every tuple of options, those with the fewest different members first."""
+def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every tuple of options: those whose first tensor is a matrix or more first, then by how few differ."""
     if count > 4:  # too many mixtures to try them all
         return ((option,) * count for option in options)
-    return iter(sorted(itertools.product(options, repeat=count), key=lambda mixture: len(set(mixture))))
+    mixtures = itertools.product(options, repeat=count)
+    return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))

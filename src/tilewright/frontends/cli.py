@@ -1,13 +1,15 @@
 """The `tilewright` command: each command turns its arguments into one call, and a record into text or JSON.
 
-Exit codes: 0 done; 1 the kernel was rejected (it does not build, or does not apply); 2 bad input; 3 a fault of the
-machine; 130 interrupted. Errors are one clear message on stderr.
+Exit codes: 0 done; 1 the kernel was rejected (it does not build, does not apply, is wrong or at fault); 2 bad input;
+3 a fault of the machine, or a kernel that cannot be emulated; 130 interrupted. Errors are one clear message on stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,12 +17,21 @@ import typer
 from rich.console import Console
 
 from tilewright import __version__
-from tilewright.frontends.arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.arguments import (
+    SMALL_SHAPES,
+    BadArgument,
+    complete_arguments,
+    parse_arguments,
+    parse_contents,
+)
 from tilewright.frontends.build_report import report_build
 from tilewright.frontends.build_text import show_build
+from tilewright.frontends.check import CheckOptions, check_file
+from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_findings
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, to_json
+from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, Emulation, GpuProfile, to_json
 from tilewright.toolchain import ToolchainError, sass_text
 
 app = typer.Typer(
@@ -33,6 +44,15 @@ app = typer.Typer(
 )
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
+FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -44,7 +64,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def build(
-    file: Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)],
+    file: FileArgument,
     arch: Annotated[
         list[str] | None,
         typer.Option(metavar="ARCH", help=f"Target architecture; may be repeated: {', '.join(ARCHITECTURES)}."),
@@ -52,14 +72,8 @@ def build(
     gpu: Annotated[
         list[str] | None, typer.Option(metavar="GPU", help=f"Target GPU; may be repeated: {', '.join(PROFILES)}.")
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
-    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the cubin and PTX files.")] = None,
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code too.")] = False,
     as_json: JsonOption = False,
@@ -87,6 +101,59 @@ def build(
 
 
 @app.command()
+def check(
+    file: FileArgument,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters; results must agree."),
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    fill: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KIND", help="What a tensor holds: normal, uniform:LOW:HIGH or integers:LOW:HIGH."),
+    ] = None,
+    schedules: Annotated[
+        int, typer.Option(min=1, help="Orders of warps and blocks to try; all but the first are random.")
+    ] = 3,
+    seed: Annotated[int, typer.Option(help="Of the random schedules.")] = 0,
+    gpu: Annotated[str, typer.Option(metavar="GPU", help=f"GPU to emulate: {', '.join(PROFILES)}.")] = "H200",
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Relative error to allow, in place of an envelope around the reference's own.")
+    ] = None,
+    counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a kernel file in the emulator: find out-of-bounds, races, uninitialised reads; compare with a reference."""
+    kernel_file = read_kernel_file(file)
+    (profile,) = choose_profiles([], [gpu])
+    op = kernel_file.plan.op
+    given = parse_arguments(op, shape or [], set_ or [])
+    arguments, guessed = complete_arguments(kernel_file, given, profile, SMALL_SHAPES)
+    options = CheckOptions(
+        gpu=profile,
+        emulation=Emulation(schedules=schedules, seed=seed, sampled_blocks=blocks),
+        reference=split_reference(reference) if reference else None,
+        contents=parse_contents(op, fill or []),
+        tolerance=tolerance,
+        seconds=seconds,
+        keep_counts=counters,
+    )
+    with progress() as say:
+        report = check_file(kernel_file, arguments, guessed, options, say)
+    if as_json:
+        print(json.dumps(to_json(report), indent=2))
+    else:
+        show_check(stdout_console(), kernel_file, report, counters)
+    if report.outcome.exit_status:
+        raise typer.Exit(report.outcome.exit_status)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     findings = diagnose()
@@ -101,6 +168,26 @@ def doctor(as_json: JsonOption = False) -> None:
 def stdout_console() -> Console:
     """Plain text of fixed width when not a terminal, so that logs and pipes read well."""
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Says on stderr what is going on, on a line that goes away; says nothing where nobody watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield status.update
+
+
+def split_reference(text: str) -> tuple[Path, str]:
+    path, colon, function = text.rpartition(":")
+    if not colon or not path or not function.isidentifier():
+        raise BadArgument(f"--reference {text}: write FILE.py:FUNCTION")
+    if not Path(path).is_file():
+        raise BadArgument(f"--reference {text}: there is no file {path}")
+    return Path(path), function
 
 
 def read_kernel_file(path: Path) -> KernelFile:
@@ -143,7 +230,7 @@ def main() -> None:
         fail(error, 1)
     except BadArgument as error:
         fail(f"tilewright: {error}", 2)
-    except ToolchainError as error:
+    except (ToolchainError, DeviceError) as error:
         fail(f"tilewright: {error}", 3)
     except OSError as error:
         fail(f"tilewright: {error.filename or ''}: {error.strerror or error}", 3)

@@ -151,6 +151,16 @@ def tokenize_cpp(text: str) -> CppText:
     return cpp
 
 
+def macro_bodies(cpp: CppText) -> list[CppToken]:
+    """What the file's macros stand for, one after the other, each closed by a `;`."""
+    bodies: list[CppToken] = []
+    for directive in cpp.directives:
+        if len(directive) > 3 and directive[1].text == "define":
+            bodies.extend(directive[3:])
+            bodies.append(CppToken("punct", ";", directive[-1].start))
+    return bodies
+
+
 def _splice(cpp: CppText) -> str:
     if "\\\n" not in cpp.text and "\\\r\n" not in cpp.text:
         return cpp.text

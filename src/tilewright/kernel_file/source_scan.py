@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 
 from tilewright.kernel_file import words
+from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
 from tilewright.kernel_file.check import CodeFacts
-from tilewright.kernel_file.cpp_tokens import CppText, CppToken, string_content, tokenize_cpp
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
 from tilewright.kernel_file.problems import Code, Mend, Problem
 
@@ -104,11 +105,6 @@ _HOST_MACROS = frozenset(
     ("TORCH_LIBRARY", "TORCH_LIBRARY_IMPL", "PYBIND11_MODULE", "TORCH_CHECK", "CUTE_HOST", "CUTLASS_HOST")
 )
 _HAS_FILE = frozenset(("__has_include", "__has_include_next", "__has_embed"))
-_ASM_WORDS = frozenset(("asm", "__asm__", "__asm"))
-_ASM_CLOCK = re.compile(r"%(?:clock|globaltimer)\w*")
-_ASM_STATE = re.compile(r"(?<![\w.%])\.(?:global|visible|extern|weak|common|managed)\b")
-_ASM_FILE = re.compile(r"(?<![\w.%])\.(?:include|incbin)\b")
-_ASM_CALL = re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b")
 _NO_KERNEL_NAME = frozenset(
     ("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__align__", "alignas", "__attribute__")
 ) | frozenset(("decltype", "requires"))
@@ -119,12 +115,9 @@ def scan_source(text: str, constants: Sequence[str]) -> tuple[CodeFacts, list[Pr
     cpp = tokenize_cpp(text)
     known = frozenset(constants)
     incomplete = bool(cpp.problems) or any(t.text == "##" for directive in cpp.directives for t in directive)
-    bodies: list[CppToken] = []
     for directive in cpp.directives:
         _directive(cpp, directive, known)
-        if len(directive) > 3 and directive[1].text == "define":
-            bodies.extend(directive[3:])
-            bodies.append(CppToken("punct", ";", directive[-1].start))
+    bodies = macro_bodies(cpp)
     _tokens(cpp, cpp.code)
     _tokens(cpp, bodies)
     find_device_state(cpp)
@@ -335,34 +328,6 @@ def _import(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
         cpp.report(Code.INCLUDE, tokens[index], "a module import", "include allowed headers instead")
 
 
-def _assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
-    position = index + 1
-    while position < len(tokens) and tokens[position].text in ("volatile", "__volatile__", "goto", "inline"):
-        position += 1
-    if position >= len(tokens) or tokens[position].text != "(":
-        return
-    template, first = "", None
-    for following in range(position + 1, len(tokens)):
-        token = tokens[following]
-        if token.text in (":", "::", ")", ";") or token.text in _ASM_WORDS:
-            break
-        if token.kind == "string":
-            first = first or token
-            template += string_content(token)
-    if first is None:
-        return
-    rules = (
-        (_ASM_CLOCK, Code.DEVICE_CALL, "a kernel reads no clock; delete it"),
-        (_ASM_CALL, Code.DEVICE_CALL, "nothing may be called from assembly; delete it"),
-        (_ASM_STATE, Code.DEVICE_STATE, "declare no memory in assembly; use a //! scratch buffer"),
-        (_ASM_FILE, Code.INCLUDE, "assembly may read no files; delete it"),
-    )
-    for pattern, code, remedy in rules:
-        match = pattern.search(template)
-        if match:
-            cpp.report(code, first, f"`{match.group()}` in assembly", remedy)
-
-
 _WORDS = {
     **dict.fromkeys(_HEAP_AND_PRINT, _heap_or_print),
     **dict.fromkeys(_CALLED_ONLY, _called_only),
@@ -371,7 +336,7 @@ _WORDS = {
     **dict.fromkeys(_HOST_MACROS, _host_macro),
     **dict.fromkeys(("__managed__", "thread_local", "_Thread_local"), _managed),
     **dict.fromkeys(_HAS_FILE, _has_file),
-    **dict.fromkeys(_ASM_WORDS, _assembly),
+    **dict.fromkeys(ASSEMBLY_WORDS, check_assembly),
     **dict.fromkeys(("__attribute__", "__attribute"), _attribute),
     **dict.fromkeys(("_Pragma", "__pragma"), _pragma_operator),
     "std": _std,

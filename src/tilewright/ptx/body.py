@@ -18,7 +18,7 @@ from tilewright.ptx.declarations import (
     read_variables,
 )
 from tilewright.ptx.lexer import IDENTIFIER, Cursor, one_line
-from tilewright.ptx.operand_text import OperandError, read_operand, split_operands
+from tilewright.ptx.operand_text import OperandError, UnknownOperand, read_operand, split_operands
 from tilewright.ptx.places import Location, PlaceTable
 from tilewright.ptx.scopes import FunctionNames, Scope
 from tilewright.ptx.syntax import (
@@ -29,7 +29,7 @@ from tilewright.ptx.syntax import (
     ParameterDeclaration,
     PtxError,
     Register,
-    Symbol,
+    Unsupported,
     Variable,
 )
 
@@ -214,10 +214,11 @@ class BodyReader:
         """The function, now that every name in the module is known."""
         self._names.module_symbols = module_symbols
         for table in self._call_tables:
-            sizes = declared.get(table.items[0])
-            if sizes is None:
-                raise PtxError(f"`{table.items[0]}` is not declared", table.ptx_line)
-            self._prototypes[table.name] = tuple(parameter.size_bytes for parameter in sizes)
+            for item in table.items:
+                if item not in declared:
+                    raise PtxError(f"the function `{item}` is not declared", table.ptx_line)
+            # All of them take the same parameters, or the call has no meaning.
+            self._prototypes[table.name] = tuple(each.size_bytes for each in declared[table.items[0]])
         body = tuple(self._instruction(statement, places) for statement in self._statements)
         return Function(
             self.name,
@@ -246,16 +247,20 @@ class BodyReader:
             modifiers = tuple(dotted.split(".")[1:]) if dotted else ()
             split = self._opcodes[full_opcode] = (opcode, modifiers)
         try:
-            guard = None
-            if guard_name is not None:
-                guard = scope.lookup(guard_name)
-                if not isinstance(guard, Register):
-                    raise OperandError(f"the guard `{guard_name}` is no declared register")
+            guard = None if guard_name is None else _guard(guard_name, scope)
             operands = _operands(rest, scope) if rest else ()
         except OperandError as error:
-            raise PtxError(str(error), ptx_line, one_line(text)[:160]) from None
+            kind = Unsupported if isinstance(error, UnknownOperand) else PtxError
+            raise kind(str(error), ptx_line, one_line(text)[:160]) from None
         place = None if location is None else places.place(location)
         return Instruction(split[0], split[1], operands, guard, bool(negated), place, ptx_line, one_line(text))
+
+
+def _guard(name: str, scope: Scope) -> Register:
+    guard = scope.lookup(name)
+    if not isinstance(guard, Register):
+        raise OperandError(f"the guard `{name}` is no declared register")
+    return guard
 
 
 def _operands(text: str, scope: Scope) -> tuple[Operand, ...]:

@@ -51,9 +51,9 @@ class ControlFlow:
 
 def flow(function: Function) -> ControlFlow:
     """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
-    blocks = _blocks(function)
-    if not blocks:
+    if not function.body:
         return ControlFlow((), (), {}, ())
+    blocks = _blocks(function)
     successors = [block.successors for block in blocks]
     post_dominators = immediate_post_dominators(successors, [block.leaves for block in blocks])
     reconvergence: dict[int, int | None] = {}

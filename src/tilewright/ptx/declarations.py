@@ -24,14 +24,14 @@ TYPE_BYTES = {
 _OPAQUE_TYPES = ("texref", "samplerref", "surfref")
 _SPACES = {space.value: space for space in Space}
 _LARGEST_VARIABLE_BYTES = 1 << 40
-_LARGEST_INITIALISED_BYTES = 64 << 20
+_MOST_DIMENSIONS = 8
 
 _DOTTED = re.compile(r"\.([\w$]+(?:::[\w$]+)*)", re.ASCII)
 _DIMENSION = re.compile(r"\[([^\[\]{};]*)\]")
 _COUNT = re.compile(r"<\s*(\d+)\s*>", re.ASCII)
 # `.global .align 4 .u32 NAME = 3;`, the form that headers leave behind a thousand times.
 _PLAIN_GLOBAL = re.compile(
-    rf"\.(global|const)\s+\.align\s+(\d+)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;",
+    rf"\.(global|const)\s+\.align\s+(1|2|4|8|16|32|64|128|256|512|1024)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;",
     re.ASCII,
 )
 _LONE_UNDERSCORE = re.compile(r"_(?![\w$])")
@@ -64,7 +64,7 @@ def read_plain_global(cursor: Cursor) -> Variable | None:
         return None
     space, align, type_name, name, value = found.groups()
     size = TYPE_BYTES[type_name]
-    if len(align) > 9 or (value is not None and len(value) > 19):
+    if value is not None and len(value) > 19:
         cursor.position = start
         return None
     initial = None if value is None else (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
@@ -74,7 +74,10 @@ def read_plain_global(cursor: Cursor) -> Variable | None:
 def read_variables(cursor: Cursor, external: bool) -> list[Variable]:
     """`.space .align N .type name[dimensions] = initial, ...;`, the cursor at the space."""
     start = cursor.position
-    space = _SPACES[read_directive(cursor)]
+    word = read_directive(cursor)
+    if word not in _SPACES:
+        cursor.fail(f"`.{word}` is no space for a variable", start)
+    space = _SPACES[word]
     if space is Space.CONST:
         cursor.match(_DIMENSION)  # a constant bank, which means nothing to us
     align, type_name, lanes = _read_attributes(cursor)
@@ -269,6 +272,8 @@ def _read_dimensions(cursor: Cursor) -> tuple[int, ...]:
         if not found[1].strip() and extents:
             cursor.fail("only the first extent of an array may be left out")
         extents.append(extent)
+        if len(extents) > _MOST_DIMENSIONS:
+            cursor.fail(f"an array of more than {_MOST_DIMENSIONS} dimensions")
 
 
 def _size_bytes(
@@ -297,6 +302,6 @@ def _padded(cursor: Cursor, initialiser: Initialiser | None, size: int) -> tuple
     """Initial bytes to the variable's full size: what the text leaves out is zero."""
     if initialiser is None:
         return None, ()
-    if size > _LARGEST_INITIALISED_BYTES:
-        cursor.fail("an initialised variable of over 64 MiB")
-    return initialiser.data + bytes(size - len(initialiser.data)), initialiser.relocations
+    missing = size - len(initialiser.data)
+    cursor.claim(missing)
+    return initialiser.data + bytes(missing), initialiser.relocations

@@ -10,7 +10,6 @@ from tilewright.ptx.lexer import IDENTIFIER, Cursor
 from tilewright.ptx.literals import expression_value, literal
 from tilewright.ptx.syntax import Immediate, Relocation
 
-_DEEPEST_NESTING = 8
 _PLAIN_BYTES = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
 _OCTAL = re.compile(r"\b0\d", re.ASCII)
 _SYMBOL = re.compile(
@@ -18,7 +17,7 @@ _SYMBOL = re.compile(
 )
 _MASKED = re.compile(
     rf"(?:(0[xX][0-9a-fA-F]+)|mask\s*\(\s*(0[xX][0-9a-fA-F]+)\s*,)\s*(\()?\s*(?:(generic)\s*\(\s*)?({IDENTIFIER})(?(4)\s*\))"
-    r"\s*(?:([+-])\s*(\d+))?\s*\)",
+    r"\s*(?:([+-])\s*(\d{1,18}))?\s*\)",
     re.ASCII,
 )
 _VALUE = re.compile(r"[^,{};]+")
@@ -89,8 +88,6 @@ def _plain_bytes(text: str) -> bytes | None:
 
 
 def _read_braces(cursor: Cursor, contents: _Contents, dimensions: tuple[int, ...]) -> None:
-    if len(dimensions) > _DEEPEST_NESTING:
-        cursor.fail(f"an array of more than {_DEEPEST_NESTING} dimensions")
     cursor.expect("{", "to open the initial values of an array")
     inner_bytes = contents.element_bytes
     for extent in dimensions[1:]:
@@ -106,8 +103,7 @@ def _read_braces(cursor: Cursor, contents: _Contents, dimensions: tuple[int, ...
             missing = inner_bytes - (len(contents.data) - begin)
             if missing < 0:
                 cursor.fail("more initial values than the row has elements")
-            if missing > 1 << 20:
-                cursor.fail_unsupported("a row of over 1 MiB that is not written out")
+            cursor.claim(missing)
             contents.data += bytes(missing)
         else:
             _read_value(cursor, contents)
@@ -137,14 +133,9 @@ def _read_value(cursor: Cursor, contents: _Contents) -> None:
     addend = expression_value(symbol[4]) if symbol[4] else 0
     if addend is None:
         cursor.fail("the offset is no number", start)
+    signed = -addend if symbol[3] == "-" else addend
     contents.relocations.append(
-        Relocation(
-            len(contents.data),
-            contents.element_bytes,
-            symbol[2],
-            -addend if symbol[3] == "-" else addend,
-            bool(symbol[1]),
-        )
+        Relocation(len(contents.data), contents.element_bytes, symbol[2], signed, bool(symbol[1]))
     )
     contents.data += bytes(contents.element_bytes)
 

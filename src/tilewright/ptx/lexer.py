@@ -18,6 +18,7 @@ _IDENTIFIER = re.compile(IDENTIFIER, re.ASCII)
 _INTEGER = re.compile(r"\d+", re.ASCII)
 _STRING = re.compile(r'"([^"\n]*)"')
 _SHOWN_CHARACTERS = 120
+_MOST_CLAIMED_BYTES = 256 << 20
 
 
 def without_comments(text: str) -> str:
@@ -50,6 +51,7 @@ class Cursor:
         self.position = 0
         self._line = 1
         self._line_position = 0
+        self._claimed_bytes = 0
         self.skip_space()
 
     @property
@@ -88,6 +90,12 @@ class Cursor:
         line = self.text[start:] if end < 0 else self.text[start:end]
         shown = one_line(line[: 4 * _SHOWN_CHARACTERS])
         return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
+
+    def claim(self, size_bytes: int) -> None:
+        """Counts bytes the text asks for without writing them out: a short text must not fill the memory."""
+        self._claimed_bytes += size_bytes
+        if self._claimed_bytes > _MOST_CLAIMED_BYTES:
+            self.fail(f"the initialised variables take over {_MOST_CLAIMED_BYTES >> 20} MiB")
 
     def skip_space(self) -> None:
         found = _SPACE.match(self.text, self.position)

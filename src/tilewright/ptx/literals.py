@@ -20,6 +20,7 @@ _EXPRESSION_TOKEN = re.compile(
     re.ASCII,
 )
 _LONGEST_EXPRESSION = 256
+_MOST_PARENTHESES = 16
 _MASK = (1 << 64) - 1
 
 # Binary operators by how tightly they bind, loosest first.
@@ -82,7 +83,10 @@ def literal(text: str) -> Immediate | None:
 
 def expression_value(text: str) -> int | None:
     """The value of a constant integer expression such as `(1 << 4) - 1`; None if it is none."""
-    if len(text) > _LONGEST_EXPRESSION:
+    value = integer_value(text.strip())
+    if value is not None:
+        return value
+    if len(text) > _LONGEST_EXPRESSION or text.count("(") > _MOST_PARENTHESES:
         return None
     tokens: list[str] = []
     position = 0
@@ -96,7 +100,7 @@ def expression_value(text: str) -> int | None:
     reader = _Expression(tokens)
     try:
         value = reader.choice()
-    except (_NotConstant, RecursionError):
+    except _NotConstant:
         return None
     return value if reader.at_end else None
 
@@ -106,7 +110,7 @@ class _NotConstant(Exception):
 
 
 class _Expression:
-    """Recursive descent over the tokens; arithmetic is 64 bits wide and signed, as ptxas has it for literals without U."""
+    """Recursive descent over the tokens. Arithmetic is signed and 64 bits wide."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

@@ -38,6 +38,10 @@ class OperandError(Exception):
     """Text that is no operand. The parser adds the line."""
 
 
+class UnknownOperand(OperandError):
+    """An operand that PTX has and nothing here reads."""
+
+
 _NAME = re.compile(rf"{IDENTIFIER}(?:\.[xyzwrgba])?", re.ASCII)
 _NAME_AND_OFFSET = re.compile(rf"({IDENTIFIER}(?:\.[xyzwrgba])?)\s*([+-])\s*(.+)", re.ASCII | re.DOTALL)
 _SELECTOR = re.compile(rf"{IDENTIFIER}\.[bh][0-3]+", re.ASCII)
@@ -172,7 +176,7 @@ def _symbol_and_offset(text: str, names: Names) -> Symbol:
     parts = _NAME_AND_OFFSET.fullmatch(text)
     if parts is None:
         if _SELECTOR.fullmatch(text) is not None:
-            raise OperandError(f"`{text}`: parts of a register are not supported")
+            raise UnknownOperand(f"`{text}`: parts of a register are not supported")
         raise OperandError(f"`{text}` is no operand")
     found = names.lookup(parts[1])
     if found is None:

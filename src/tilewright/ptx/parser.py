@@ -39,8 +39,9 @@ class _ModuleReader:
         self._target = ""
         self._places = PlaceTable()
         self._variables: dict[str, Variable] = {}
+        self._holding_addresses: list[tuple[Variable, int]] = []
         self._declared: dict[str, tuple[ParameterDeclaration, ...]] = {}
-        self._bodies: list[BodyReader] = []
+        self._bodies: dict[str, BodyReader] = {}
         self._aliases: list[tuple[str, str, int]] = []
 
     def read(self) -> Module:
@@ -58,13 +59,13 @@ class _ModuleReader:
         return self._finish(self._version)
 
     def _finish(self, version: tuple[int, int]) -> Module:
-        symbols = {*self._variables, *self._declared}
+        symbols = {*self._variables, *self._declared, *(alias for alias, _, _ in self._aliases)}
         functions: dict[str, Function] = {}
-        for body in self._bodies:
-            functions[body.name] = body.resolve(symbols, self._declared, self._places)
+        for name, body in self._bodies.items():
+            functions[name] = body.resolve(symbols, self._declared, self._places)
         for alias, name, position in self._aliases:
-            if name not in functions:
-                self._cursor.fail(f"the alias of `{name}`, which is not defined", position)
+            if name not in functions or alias in functions:
+                self._cursor.fail(f"`{alias}` cannot stand for `{name}`: one is defined, or the other is not", position)
             functions[alias] = functions[name]
         externals = tuple(name for name in self._declared if name not in functions)
         self._check_relocations(symbols, functions)
@@ -72,12 +73,10 @@ class _ModuleReader:
 
     def _check_relocations(self, symbols: set[str], functions: dict[str, Function]) -> None:
         local = {variable.name for function in functions.values() for variable in function.variables}
-        for variable in self._variables.values():
+        for variable, position in self._holding_addresses:
             for relocation in variable.relocations:
                 if relocation.symbol not in symbols and relocation.symbol not in local:
-                    raise PtxError(
-                        f"`{variable.name}` holds the address of `{relocation.symbol}`, which is not declared"
-                    )
+                    self._cursor.fail(f"`{relocation.symbol}` is not declared", position)
 
     def _directive(self) -> None:
         cursor = self._cursor
@@ -141,6 +140,8 @@ class _ModuleReader:
             cursor.position = start
             for variable in read_variables(cursor, external):
                 self._add_variable(variable)
+                if variable.relocations:
+                    self._holding_addresses.append((variable, start))
         else:
             cursor.fail(f"unknown directive `.{word}`", start)
 
@@ -159,11 +160,11 @@ class _ModuleReader:
         parameters = read_parameters(cursor)
         tuning = _joined(tuning, read_tuning(cursor))
         if not cursor.accept(";"):
-            if any(body.name == name for body in self._bodies):
+            if name in self._bodies:
                 cursor.fail(f"`{name}` is defined twice", start)
             body = BodyReader(name, is_entry, parameters, results, tuning)
             body.read(cursor, self._places)
-            self._bodies.append(body)
+            self._bodies[name] = body
         self._declared[name] = parameters
 
 

@@ -67,7 +67,7 @@ class PlaceTable:
         return location
 
     def place(self, location: Location) -> Place | None:
-        """The place, once all files are known. Line 0 is the compiler's own code: the place it was inlined at, if any."""
+        """The place, once all files are known. Line 0 is the compiler's own code: where it was inlined, if anywhere."""
         if location.resolved is None:
             outer = None if location.inlined_at is None else self.place(location.inlined_at)
             file, line, _ = location.position

@@ -1,7 +1,7 @@
 """Names inside a function: registers, variables, labels, block by block, each made unique in the function.
 
-Blocks in braces, as calls and inline assembly leave them, declare the same names over and over. The first of a name keeps
-it; later ones get `#2`, `#3`..., which no PTX name can contain.
+Blocks in braces, as calls and inline assembly leave them, declare the same names over and over. The first of a name
+keeps it; later ones get `#2`, `#3`..., which no PTX name can contain.
 """
 
 from __future__ import annotations
@@ -15,11 +15,34 @@ from tilewright.ptx.syntax import Label, Operand, Register, Special, Symbol, Vec
 _COMPONENTS = "xyzwstuv"
 _VECTOR_SPECIALS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SCALAR_SPECIALS = (
-    "laneid warpid nwarpid smid nsmid gridid is_explicit_cluster cluster_ctarank cluster_nctarank "
-    "lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt clock clock_hi clock64 "
-    "globaltimer globaltimer_lo globaltimer_hi reserved_smem_offset_begin reserved_smem_offset_end "
-    "reserved_smem_offset_cap total_smem_size aggr_smem_size dynamic_smem_size current_graph_exec"
-).split()
+    "laneid",
+    "warpid",
+    "nwarpid",
+    "smid",
+    "nsmid",
+    "gridid",
+    "is_explicit_cluster",
+    "cluster_ctarank",
+    "cluster_nctarank",
+    "lanemask_eq",
+    "lanemask_le",
+    "lanemask_lt",
+    "lanemask_ge",
+    "lanemask_gt",
+    "clock",
+    "clock_hi",
+    "clock64",
+    "globaltimer",
+    "globaltimer_lo",
+    "globaltimer_hi",
+    "reserved_smem_offset_begin",
+    "reserved_smem_offset_end",
+    "reserved_smem_offset_cap",
+    "total_smem_size",
+    "aggr_smem_size",
+    "dynamic_smem_size",
+    "current_graph_exec",
+)
 _NUMBERED_SPECIAL = re.compile(r"%(?:envreg(?:[12]?\d|3[01])|pm[0-7](?:_64)?|reserved_smem_offset_\d)", re.ASCII)
 SPECIALS: dict[str, Special] = {
     name: Special(name)
@@ -29,7 +52,7 @@ SPECIALS: dict[str, Special] = {
         *(f"%{name}.{component}" for name in _VECTOR_SPECIALS for component in "xyzw"),
     )
 }
-_TRAILING_DIGITS = re.compile(r"\d+$", re.ASCII)
+_DIGITS = "0123456789"
 
 
 class FunctionNames:
@@ -124,16 +147,13 @@ class Scope:
         return None
 
     def _lookup_numbered(self, name: str) -> Named | None:
-        digits = _TRAILING_DIGITS.search(name)
-        if digits is None:
-            return None
         # `%r1<5>` is `%r10` to `%r14`, so any of the last digits may belong to the prefix.
-        for begin in range(digits.start(), len(name)):
+        for begin in range(len(name.rstrip(_DIGITS)), len(name)):
             declaration = self._ranges.get(name[:begin])
-            number = name[begin:]
-            if declaration is None or len(number) > 9 or (number[0] == "0" and len(number) > 1):
+            if declaration is None or declaration.count is None:
                 continue
-            if declaration.count is not None and int(number) < declaration.count:
+            number = name[begin:]
+            if len(number) < 10 and int(number) < declaration.count and (number[0] != "0" or number == "0"):
                 return self._used(declaration, name)
         return None
 

@@ -121,7 +121,7 @@ class FailureReason(str, Enum):
     CRASH = "the compiler died"
     EXTERNAL = "the code calls a function that nothing here defines"
     DEVICE_STATE = "a launched kernel writes a module global"
-    DEVICE_CALL = "a launched kernel reads a clock"
+    DEVICE_CALL = "a launched kernel reads a clock or tells calls apart"
 
 
 @dataclass(frozen=True)

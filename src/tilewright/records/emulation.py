@@ -81,6 +81,9 @@ class ThreadRecord:
     block: Dim3
     thread: Dim3
 
+    def __str__(self) -> str:
+        return f"thread {_index(self.thread)} of block {_index(self.block)}"
+
 
 @dataclass(frozen=True)
 class FindingRecord:
@@ -101,6 +104,14 @@ class FindingRecord:
     ptx_text: str = ""
     places: tuple[SourcePlace, ...] = ()  # innermost first, then where it was inlined
     schedules: int = 1  # how many showed it
+
+    def __str__(self) -> str:
+        """The finding in one sentence."""
+        at = f"line {self.line}" if self.line is not None else f"PTX line {self.ptx_line}"
+        thread = f", {self.thread}" if self.thread is not None else ""
+        more = f" ({self.count} times)" if self.count > 1 and self.thread is not None else ""
+        parts = [f"{self.kernel}, {at}{thread}: {self.kind.value}", self.where, self.detail]
+        return ": ".join(part for part in parts if part) + more
 
 
 @dataclass(frozen=True)
@@ -144,3 +155,8 @@ class EmulatedRun:
     varying: tuple[str, ...]  # outputs that differ from schedule to schedule
     printed: str
     seconds: float
+
+
+def _index(index: Dim3) -> str:
+    """`5` for (5, 0, 0): most kernels use one dimension."""
+    return str(index[0]) if index[1:] == (0, 0) else str(index)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
+from tilewright.devices.cuda import DriverError, profiles
 from tilewright.kernel_file import CallError, Op
 from tilewright.records import PROFILES, GpuProfile
-from tilewright.runtime.errors import NotOnCuda
+from tilewright.runtime.errors import NotOnCuda, OperationError
+
+PROFILE_VARIABLE = "TILEWRIGHT_EMULATE"
 
 
 def check_tensors(op: Op, values: Sequence[object]) -> None:
@@ -19,24 +24,71 @@ def check_tensors(op: Op, values: Sequence[object]) -> None:
             raise CallError(f"{op.name}(): {name} is a tensor; found {type(value).__name__}; give a torch tensor")
 
 
-def device_of(op: Op, tensors: Sequence[torch.Tensor | None]) -> int:
-    """The one CUDA device that all tensors of a call lie on; the current one where the op takes no tensor."""
+Place = int | GpuProfile  # a CUDA device's index, or the GPU that is emulated
+
+
+def place_of(op: Op, tensors: Sequence[torch.Tensor | None]) -> Place:
+    """Where a call runs: on the one CUDA device its tensors lie on, or emulated where all are on the CPU.
+
+    An op that takes no tensor runs on the current CUDA device, or emulated where there is none.
+    """
     names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
     first: tuple[str, torch.device] | None = None
     for name, tensor in zip(names, tensors, strict=True):
         if tensor is None:
             continue
         device = tensor.device
-        if device.type != "cuda":
+        if device.type not in ("cuda", "cpu"):
             raise NotOnCuda(
-                f"{op.name}: {name} is on {device}; kernel files run on CUDA tensors, and running them on CPU tensors "
-                f"takes an emulator that this version does not have; pass {name}.cuda()"
+                f"{op.name}: {name} is on {device}; kernel files run on CUDA tensors, and on CPU tensors in the "
+                f"emulator; pass {name}.cuda() or {name}.cpu()"
             )
         if first is None:
             first = (name, device)
         elif device != first[1]:
             raise NotOnCuda(f"{op.name}: {first[0]} is on {first[1]} and {name} on {device}; move them to one device")
-    return device_index(op.name, None, ()) if first is None else first[1].index
+    if first is None:
+        return torch.cuda.current_device() if torch.cuda.is_available() else emulated_profile()
+    return emulated_profile() if first[1].type == "cpu" else first[1].index
+
+
+def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
+    """The emulator takes tensors of the CPU alone."""
+    names = [parameter.name for parameter in op.parameters if parameter.scalar is None]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor is not None and tensor.device.type != "cpu":
+            raise NotOnCuda(
+                f"{op.name}: {name} is on {tensor.device}; the emulator takes CPU tensors: pass {name}.cpu()"
+            )
+
+
+def place_ahead(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> Place:
+    """The place meant before a call: as said, `"cpu"` meaning emulated; else a CUDA device, else emulated."""
+    if isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
+        return emulated_profile()
+    if device is None and not torch.cuda.is_available():
+        return emulated_profile()
+    return device_index(op, device, values)
+
+
+def emulated_profile() -> GpuProfile:
+    """The GPU that CPU tensors are emulated on: the one TILEWRIGHT_EMULATE names, else this machine's, else an H200."""
+    named = os.environ.get(PROFILE_VARIABLE, "").strip()
+    if named:
+        try:
+            return named_profile(named)
+        except ValueError as error:
+            raise OperationError(f"{PROFILE_VARIABLE} is {named!r}: {error}") from None
+    return _local_profile() or PROFILES["H200"]
+
+
+@cache
+def _local_profile() -> GpuProfile | None:
+    try:
+        found = profiles()
+    except DriverError:
+        return None
+    return found[0] if found else None
 
 
 def device_index(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> int:
@@ -56,14 +108,15 @@ def device_index(op: str, device: int | str | torch.device | None, values: Seque
         return device
     found = torch.device(device)
     if found.type != "cuda":
-        raise NotOnCuda(f"{op}: kernel files run on CUDA devices, not on {found}; say device='cuda:0'")
+        raise NotOnCuda(f"{op}: kernel files run on CUDA devices, not on {found}; say device='cuda:0', or 'cpu' to emulate")
     return torch.cuda.current_device() if found.index is None else found.index
 
 
 def named_profile(gpu: GpuProfile | str) -> GpuProfile:
     if isinstance(gpu, GpuProfile):
         return gpu
-    try:
-        return PROFILES[gpu]
-    except KeyError:
-        raise ValueError(f"no GPU is known as {gpu!r}; known are {', '.join(PROFILES)}") from None
+    plain = gpu.lower().replace(" ", "")
+    for name, profile in PROFILES.items():
+        if name.lower().replace(" ", "") == plain:
+            return profile
+    raise ValueError(f"no GPU is known as {gpu!r}; known are {', '.join(PROFILES)}")

@@ -23,9 +23,15 @@ def make_entry(ready: Ready, op: Op, specs: Specs, requires_grad: bool, again: C
         entry = _only_result(ready)
     else:
         entry = _any_result(ready, op, again)
-    if any(parameter.in_place for parameter in op.parameters):
-        entry = _counting_versions(_checking_overlap(entry, op, specs), op)
+    entry = with_in_place_checks(entry, op, specs)
     return _checking_gradients(entry, op) if requires_grad else entry
+
+
+def with_in_place_checks(entry: Entry, op: Op, specs: Specs) -> Entry:
+    """An entry that refuses overlap of what it changes in place, and tells autograd that it was changed."""
+    if not any(parameter.in_place for parameter in op.parameters):
+        return entry
+    return _counting_versions(_checking_overlap(entry, op, specs), op)
 
 
 def _only_result(ready: Ready) -> Entry:

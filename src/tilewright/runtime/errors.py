@@ -3,10 +3,13 @@
     OperationError                 every refusal of the runtime's own
     ├── LoadError                  no such file, nothing in the folder, `op` lines that disagree
     ├── CallRefused                the call cannot run as it was made
-    │   ├── NotOnCuda              tensors on the CPU, or on two devices
+    │   ├── NotOnCuda              tensors on two devices, or on one that runs no kernel files
+    │   ├── NotEmulable            CPU tensors, and a kernel that the emulator cannot run
+    │   ├── TooLargeToEmulate      CPU tensors, and more work than an emulated call may take
     │   ├── OverlappingTensors     a tensor changed in place shares memory with another
     │   ├── GradientNotSupported   an input requires grad while gradients are recorded
     │   └── NoKernelApplies        no file takes the call, and there is no reference or `strict` forbids it
+    ├── KernelFault                the emulator found a kernel at fault: `findings` says where
     ├── BuildFailed                the compiler refused a file that applies
     └── BuildDuringCapture         a build or a module load would be needed inside a CUDA graph capture
 
@@ -17,7 +20,7 @@ op's parameters; a `TypeError`), `DriverError` (the driver refused), `LibrarySte
 from __future__ import annotations
 
 from tilewright.kernel_file import Reason
-from tilewright.records import BuildFailure, Severity
+from tilewright.records import BuildFailure, FindingRecord, Severity
 
 _SHOWN_DIAGNOSTICS = 5
 
@@ -35,7 +38,15 @@ class CallRefused(OperationError):
 
 
 class NotOnCuda(CallRefused):
-    """Tensors that do not all lie on one CUDA device."""
+    """Tensors that do not all lie on one CUDA device, or all on the CPU."""
+
+
+class NotEmulable(CallRefused):
+    """CPU tensors, and a kernel with an instruction or a feature that the emulator does not have."""
+
+
+class TooLargeToEmulate(CallRefused):
+    """CPU tensors, and more instructions or memory than an emulated call may take."""
 
 
 class OverlappingTensors(CallRefused):
@@ -52,6 +63,18 @@ class NoKernelApplies(CallRefused):
     def __init__(self, message: str, reasons: tuple[Reason, ...]) -> None:
         self.reasons = reasons
         super().__init__(message)
+
+
+class KernelFault(OperationError):
+    """The emulator found a kernel at fault; nothing was changed in place. `findings` has every place."""
+
+    def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...], message: str = "") -> None:
+        self.findings = findings
+        shown = [message] if message else []
+        shown += [str(finding) for finding in findings[:_SHOWN_DIAGNOSTICS]]
+        more = len(findings) - _SHOWN_DIAGNOSTICS
+        shown += [f"and {more} more"] if more > 0 else []
+        super().__init__("\n".join([f"{op}: {file} is at fault (emulated):", *(f"  {line}" for line in shown)]))
 
 
 class BuildFailed(OperationError):

@@ -1,7 +1,8 @@
-"""An operation: ordered kernel files of one op as a function on CUDA tensors.
+"""An operation: ordered kernel files of one op as a function on CUDA tensors, or, emulated, on CPU tensors.
 
 A call seen before goes through `quick_call`; this module is the slow way, taken once for each kind of call: bind,
-check, choose a file, build, load, run, remember. It computes no gradients and copies no tensor.
+check, choose a file, build, load, run, remember. It computes no gradients and copies no tensor. Emulated calls always
+take it: they cost milliseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,9 +34,19 @@ from tilewright.kernel_file import (
 )
 from tilewright.kernel_file.compiled_plan import compiled_plan
 from tilewright.kernel_file.syntax import Accept
-from tilewright.records import PROFILES, GpuProfile
-from tilewright.runtime.devices import check_tensors, device_index, device_of, named_profile
-from tilewright.runtime.entries import make_entry, refuse_gradients
+from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
+from tilewright.runtime.devices import (
+    Place,
+    check_tensors,
+    emulated_profile,
+    named_profile,
+    place_ahead,
+    place_of,
+    refuse_elsewhere,
+)
+from tilewright.runtime.emulated import CallTensors, EmulatedReady, OnEmulator, full_call, plain_call
+from tilewright.runtime.emulated_call import EmulatedCall
+from tilewright.runtime.entries import make_entry, refuse_gradients, with_in_place_checks
 from tilewright.runtime.errors import LoadError, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
 from tilewright.runtime.on_device import Builds, OnDevice
@@ -67,6 +78,7 @@ class Operation:
         self._deciding = _deciding(self.files)
         self._builds = Builds()
         self._devices: dict[int, OnDevice] = {}
+        self._emulated: dict[GpuProfile, OnEmulator] = {}
         self._lock = threading.Lock()
         self._warned: set[tuple[object, ...]] = set()
         self._count = len(self.op.parameters)
@@ -83,7 +95,8 @@ class Operation:
         self._quick = make_quick_call(form, self._recent, self._slow)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on CUDA tensors; answers the result, a tuple of several, or None if all work is in place."""
+        """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
+        is in place."""
         if not kwargs and len(args) == self._count:
             return self._quick(*args)
         return self._quick(*self._arranged(args, kwargs))
@@ -98,9 +111,10 @@ class Operation:
 
         Tensors are given as tensors (on any device; only their layout counts), as `TensorSpec`, or as text such as
         `"4096x1024:bf16"`. Numbers that decide nothing may be left out. Raises `NoKernelApplies` where no file does.
+        Without a CUDA device, or with `device="cpu"`, it is the emulator that is made ready.
         """
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
-        outcome = self._on(device_index(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
+        outcome = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
         if isinstance(outcome, NoneApplies):
             raise self._none_applies(outcome)
 
@@ -110,11 +124,11 @@ class Operation:
         """Which file takes such a call and with what launches, or why none does. Builds, and runs nothing.
 
         Arguments are as for `prepare`. `gpu` asks about another GPU than this machine's: a profile, or the name of a
-        known one such as `"H200"`; it needs no GPU here.
+        known one such as `"H200"`; it needs no GPU here. Without a CUDA device it is the emulated GPU that is meant.
         """
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
         if gpu is None:
-            dispatcher = self._on(device_index(self.op.name, device, (*args, *kwargs.values()))).dispatcher
+            dispatcher = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values()))).dispatcher
         else:  # a count of its own: asking must not use up what calls may build
             dispatcher = Dispatcher(self.files, named_profile(gpu), self._tuned, constant_sets=ConstantSets())
         selection = dispatcher.select(arguments)
@@ -143,16 +157,18 @@ class Operation:
         check_tensors(self.op, tensors)
         if any(tensor is not None and is_fake(tensor) for tensor in tensors):
             return self._fake_results(regular, tensors)
-        index = device_of(self.op, tensors)
+        place = place_of(self.op, tensors)
         if torch.is_grad_enabled():
             refuse_gradients(self.op, tensors)
         reasons = self._unusable(tensors)
         if reasons:
             return self._fall_back(NoneApplies(reasons), regular)
+        if isinstance(place, GpuProfile):
+            return self._emulated_plainly(place, regular, tensors)
         key = self._key(*values) if is_plain(self.op, values) else None
         entry = self._recent.find(key)
         if entry is None:
-            return self._choose_and_run(index, regular, tensors, key)
+            return self._choose_and_run(place, regular, tensors, key)
         return entry(tensors, _addresses(tensors), tuple([regular[i] for i in self._number_positions]))
 
     def _choose_and_run(
@@ -176,7 +192,9 @@ class Operation:
         for positions, given in ((self._tensor_positions, tensors), (self._number_positions, numbers)):
             for position, value in zip(positions, given, strict=True):
                 values[position] = value
-        return self._choose_and_run(device_of(self.op, tensors), self.signature.normalise(values, {}), tensors, None)
+        place = place_of(self.op, tensors)
+        assert isinstance(place, int)  # an entry is made for CUDA calls alone
+        return self._choose_and_run(place, self.signature.normalise(values, {}), tensors, None)
 
     def _arguments(self, regular: Sequence[Any]) -> dict[str, Any]:
         """The call as the evaluator wants it: a spec in the place of each tensor."""
@@ -189,6 +207,69 @@ class Operation:
             if found is None:
                 found = self._devices[index] = OnDevice(self.files, self._tuned, executor_of(index), self._builds)
             return found
+
+    def _at(self, place: Place) -> OnDevice | OnEmulator:
+        if isinstance(place, int):
+            return self._on(place)
+        with self._lock:
+            found = self._emulated.get(place)
+            if found is None:
+                found = self._emulated[place] = OnEmulator(self.files, self._tuned, place, self._builds)
+            return found
+
+    # -- an emulated call --
+
+    def emulate(
+        self,
+        *args: Any,
+        gpu: GpuProfile | str | None = None,
+        checks: Iterable[Check | str] = ALL_CHECKS,
+        blocks: int | None = None,
+        schedules: int = 1,
+        seed: int = 0,
+        budget: int = 4_000_000_000,
+        **kwargs: Any,
+    ) -> EmulatedCall:
+        """Run on CPU tensors in the emulator and answer results, findings and counts together.
+
+        `gpu` is what to emulate (else as a plain call chooses); `blocks` samples so many blocks of each launch, for
+        shapes too large to run whole; further `schedules` are random, by `seed`; `budget` is in thread instructions.
+        Raises what a call raises, but findings are part of the answer.
+        """
+        regular = self.signature.normalise(args, kwargs)
+        tensors = tuple([regular[i] for i in self._tensor_positions])
+        check_tensors(self.op, tensors)
+        refuse_elsewhere(self.op, tensors)
+        reasons = self._unusable(tensors)
+        if reasons:
+            raise self._none_applies(NoneApplies(reasons))
+        profile = emulated_profile() if gpu is None else named_profile(gpu)
+        ready = self._at(profile).ready(self._arguments(regular))
+        if isinstance(ready, NoneApplies):
+            raise self._none_applies(ready)
+        assert isinstance(ready, EmulatedReady)
+        emulation = Emulation(tuple(Check(check) for check in checks), schedules, seed, budget, blocks)
+        answer: EmulatedCall = self._emulated_with(
+            regular, tensors, lambda call: full_call(ready, call, emulation, profile.name)
+        )
+        return answer
+
+    def _emulated_plainly(self, profile: GpuProfile, regular: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
+        ready = self._at(profile).ready(self._arguments(regular))
+        if isinstance(ready, NoneApplies):
+            return self._fall_back(ready, regular)
+        assert isinstance(ready, EmulatedReady)
+        return self._emulated_with(regular, tensors, lambda call: plain_call(ready, call))
+
+    def _emulated_with(
+        self, regular: tuple[Any, ...], tensors: tuple[Any, ...], run: Callable[[CallTensors], Any]
+    ) -> Any:
+        """A call under the rules for tensors changed in place, which are those of a call on a GPU."""
+        arguments = self._arguments(regular)
+        specs = tuple(arguments[self.signature.names[i]] for i in self._tensor_positions)
+        call = CallTensors(self.op, specs, tensors)
+        entry = with_in_place_checks(lambda *_: run(call), self.op, specs)
+        return entry(tensors, _addresses(tensors), ())
 
     # -- what is not a plain call --
 

@@ -20,7 +20,7 @@ from tilewright.toolchain.source import assemble
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
 
 # Part of every key: changes when the same compiler output would be read or judged differently.
-RULES_VERSION = 1
+RULES_VERSION = 2
 
 DEFAULT_CACHE = BuildCache()
 DEFAULT_LIMITS = BuildLimits()

@@ -1,9 +1,10 @@
-"""What a finished build may not contain: calls that nothing defines, writes to module globals, clock reads.
+"""What a finished build may not contain: calls that nothing defines, writes to module globals, reads of clocks and of
+other registers that tell one call from the next.
 
 Works on the PTX, so it sees through macros, templates and headers alike. Only what the launched kernels reach counts.
 Addresses of globals are followed through registers, without regard to order: an address used for anything but a load
-counts as a write. That refuses a few harmless programs, such as one that hands a table's address to a function that was
-not inlined; it lets no store through.
+counts as a write, and so does one whose bits are compared, or taken apart and loaded from. That refuses a few harmless
+programs, such as one that hands a table's address to a function that was not inlined; it lets no store through.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tilewright.kernel_file.assembly import assembly_is_plain
 from tilewright.records import FailureReason
 from tilewright.toolchain.ptx_text import Function, Module, Statement, identifiers
 
@@ -24,6 +26,8 @@ _WHY_EXTERNAL = {
     "free": "memory is the plan's to give: declare a scratch buffer",
 }
 _CLOCK = re.compile(r"%(?:clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?)\b")
+# The number of the launch, the graph that runs, performance counters: a kernel could behave by the call.
+_CALL_MARK = re.compile(r"%(?:gridid|current_graph_exec|pm[0-7](?:_64)?)\b")
 # Where libcu++ reads the clock while it waits: the clock, the polling loop, and then one of its own primitives.
 _WAIT_FILES = ("/cuda/std/__cuda/chrono.h", "/cuda/std/__thread/threading_support.h", ".h")
 _MAY_SEE_TIME = re.compile(
@@ -40,7 +44,10 @@ _COPIES = ("cp.async",)  # first bracket is the destination, the others are read
 _DATA = re.compile(
     r"^(?:mov|add|sub|mul|mad|cvta|cvt|selp|and|or|xor|shl|shr|min|max|lop3|prmt|bfi|shf|not|neg|slct)\b"
 )
-_COMPARES = ("setp", "set.", "isspacep")
+# Of these, the ones that leave an address an address. The rest take it apart.
+_AFFINE = re.compile(r"^(?:mov|add|sub|or|cvta|selp)\b")
+_SPACE_TESTS = ("isspacep",)
+_MANGLED = "\0"  # behind a symbol's name: bits of its address
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ def check_module(module: Module, entries: Iterable[str], source: str) -> list[Fi
     functions = _reachable(module, entries)
     findings = [finding for function in functions for finding in _external_calls(module, function)]
     findings += [finding for function in functions for finding in _clock_reads(module, function, source)]
+    findings += [finding for function in functions for finding in _call_marks(function)]
     findings += _global_writes(module, functions)
     return findings
 
@@ -102,13 +110,23 @@ def _clock_reads(module: Module, function: Function, source: str) -> list[Findin
     return findings
 
 
+def _call_marks(function: Function) -> list[Finding]:
+    findings = []
+    for statement in function.statements:
+        found = _CALL_MARK.search(statement.text)
+        if found is not None:
+            text = f"the code reads {found.group()}; a kernel's work may not depend on which call it is: remove it"
+            findings.append(Finding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+    return findings
+
+
 def _is_library_wait(module: Module, statement: Statement, source: str) -> bool:
     """Whether the clock is read by cuda::barrier and its kin, which back off longer the longer they have waited.
 
     Their untimed waits tell the kernel nothing of the time. Files that could be asking for a timed wait, or that play
     with names or line numbers, are not given the benefit of the doubt.
     """
-    if _MAY_SEE_TIME.search(source):
+    if _MAY_SEE_TIME.search(source) or not assembly_is_plain(source):
         return False
     files = [file for file, _ in module.calls_behind(statement.at)]
     return len(files) > 2 and all(file.endswith(end) for file, end in zip(files, _WAIT_FILES, strict=False))
@@ -184,7 +202,11 @@ def _propagate(statement: Statement, symbols: set[str], holds: dict[str, set[str
     destination, _, sources = operands.partition(",")
     if "{" in destination:  # mov.b64 {%r1, %r2}, %rd1
         destination, _, sources = operands.partition("}")
+        opcode = "prmt"  # takes its operand apart, as this does
     found = _addresses(sources, symbols, holds)
+    if found:
+        kept = _addresses(_address_operands(opcode, sources), symbols, holds)
+        found = kept | {symbol.rstrip(_MANGLED) + _MANGLED for symbol in found - kept}
     changed = False
     for register in identifiers(destination):
         if found - holds.setdefault(register, set()):
@@ -193,14 +215,27 @@ def _propagate(statement: Statement, symbols: set[str], holds: dict[str, set[str
     return changed
 
 
+def _address_operands(opcode: str, sources: str) -> str:
+    """Those operands which, being addresses, make the result one; in the others an address is taken apart."""
+    if opcode.startswith("mad"):
+        return sources.rpartition(",")[2]
+    return sources if _AFFINE.match(opcode) else ""
+
+
 def _misused(statement: Statement, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
     opcode, operands = _split(statement)
-    if opcode.startswith((".", *_READS, *_COMPARES)) or _DATA.match(opcode) or "prefetch" in opcode:
-        return set()
-    if opcode.startswith(_COPIES):
+    guard = _GUARD.match(statement.text)
+    found = _addresses(guard.group(), symbols, holds) if guard else set()
+    if opcode.startswith(_READS):
+        found |= {symbol for symbol in _addresses(operands, symbols, holds) if symbol.endswith(_MANGLED)}
+    elif opcode.startswith(_COPIES):
         brackets = _BRACKET.findall(operands)
-        return _addresses(brackets[0] if brackets else operands, symbols, holds)
-    return _addresses(operands, symbols, holds)
+        found |= _addresses(brackets[0] if brackets else operands, symbols, holds)
+    elif _DATA.match(opcode):
+        found |= _addresses(operands, symbols, holds) if ".cc" in opcode else set()
+    elif not opcode.startswith((".", *_SPACE_TESTS)) and "prefetch" not in opcode:
+        found |= _addresses(operands, symbols, holds)
+    return {symbol.rstrip(_MANGLED) for symbol in found}
 
 
 def _goes_to_assertion(function: Function, index: int) -> bool:

@@ -1,7 +1,7 @@
 """PTX as statements: enough structure to follow calls and addresses, no more. It knows nothing of what is allowed.
 
-The text is split the way the assembler splits it (comments out, then at `;`, `{` and `}`), never at line ends, because
-inline assembly puts what it likes on a line and may even close the function it stands in.
+The text is split the way the assembler splits it (comments and strings out, then at `;`, `{` and `}`), never at line
+ends, because inline assembly puts what it likes on a line and may even close the function it stands in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# The assembler's strings have no escapes and may span lines; a comment mark or a brace inside one is no mark.
+_COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"]*\"", re.DOTALL)
 _LOC = r"\.loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name\s+[\w$]+(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
 _BREAK = re.compile(_LOC + r"|[{};]")
 _LOC_NUMBERS = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?", re.DOTALL)
@@ -20,9 +21,8 @@ _LABELS = re.compile(r"^(?:\s*[\w$%.]+\s*:(?!:))+")
 _FUNCTION = re.compile(
     r"^(?:\.(?:visible|weak|extern|common)\s+)*\.(entry|func)\b(?:\s*\.noreturn)?\s*(?:\([^)]*\)\s*)?([\w$%.]+)"
 )
-_VARIABLE = re.compile(
-    r"\.(?:[bsuf]\d+\w*|pred|texref|surfref|samplerref)\s+([\w$%]+)\s*(\[[^;=]*?\])?\s*(=.*)?$", re.DOTALL
-)
+_VARIABLE_TYPE = re.compile(r"\.(?:[bsuf]\d+\w*|pred|texref|surfref|samplerref)\s+(?=[\w$%])")
+_VARIABLE_SPACES = (".global", ".const", ".visible", ".weak", ".extern", ".common")
 _IDENTIFIER = re.compile(r"[A-Za-z_$%][\w$]*")
 
 _LONGEST_CHAIN = 64
@@ -46,7 +46,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Variable:
-    """A module-level variable in global memory."""
+    """A module-level variable in global or constant memory; the latter can be written through a generic address."""
 
     name: str
     initialiser: str
@@ -79,8 +79,9 @@ class Module:
 
 def parse_ptx(text: str) -> Module:
     """The module a PTX text describes. Never fails: what it does not understand it leaves out."""
-    module = Module(files={int(number): name for number, name in _FILE.findall(text)})
-    _Reader(module, _HEADER.sub("", _COMMENT.sub(" ", text))).read()
+    plain = _COMMENT_OR_STRING.sub(lambda found: found.group() if found.group()[0] == '"' else " ", text)
+    module = Module(files={int(number): name for number, name in _FILE.findall(plain)})
+    _Reader(module, _HEADER.sub("", _COMMENT_OR_STRING.sub('""', plain))).read()
     module.external -= module.functions.keys()
     return module
 
@@ -171,17 +172,25 @@ class _Reader:
         self.operand_depth = 0
         if not text:
             return
-        if ".global" in text and text.startswith((".global", ".visible", ".weak", ".extern", ".common")):
-            self._variable(text)
+        if text.startswith(_VARIABLE_SPACES) and (".global" in text or ".const" in text):
+            self._variables(text)
         if self.function is not None:
             self.statements.append(Statement(text, len(self.module.locations) - 1))
         elif found := _FUNCTION.match(text):
             self.module.external.add(found.group(2))
 
-    def _variable(self, text: str) -> None:
-        found = _VARIABLE.search(text)
-        if found is not None:
-            self.module.variables[found.group(1)] = Variable(found.group(1), found.group(3) or "")
+    def _variables(self, text: str) -> None:
+        """One declaration may name several: `.global .u32 a, b[4] = {1, 2};`."""
+        declared = _VARIABLE_TYPE.search(text)
+        name, depth = "", 0
+        for part in re.split(r"([{},])", text[declared.end() :]) if declared else ():
+            depth += (part == "{") - (part == "}")
+            found = _IDENTIFIER.match(part.strip()) if not depth else None
+            if found is not None:
+                name, part = found.group(), part.strip()[found.end() :]
+                self.module.variables[name] = Variable(name, "")
+            if name and (depth or part != ","):
+                self.module.variables[name] = Variable(name, self.module.variables[name].initialiser + part)
 
 
 def _add_location(module: Module, directive: str) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.devices.emulation.job_memory import BadContent, input_bytes, job_memory
 from tilewright.devices.emulation.library import LibraryRefused
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
-from tilewright.devices.emulation.plan_run import NotEmulable, PlanOutcome, last_user, run_plan, without_counters
-from tilewright.devices.emulation.schedules import merged
+from tilewright.devices.emulation.plan_run import NotEmulable, last_user
+from tilewright.devices.emulation.programs import program_of
+from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
-from tilewright.ptx.program import Program, load_program
 from tilewright.ptx.syntax import PtxError
 from tilewright.records import (
     ARCHITECTURES,
@@ -24,7 +25,6 @@ from tilewright.records import (
     Faulted,
     FaultKind,
     FindingKind,
-    FindingRecord,
     GpuProfile,
     Job,
     LibraryCall,
@@ -33,9 +33,11 @@ from tilewright.records import (
     runs_on,
 )
 
+if TYPE_CHECKING:
+    from tilewright.ptx.program import Program
+
 Report = Callable[[Progress], None]
 MIB = 1 << 20
-_MOST_PROGRAMS = 8
 
 _FAULT_OF = {
     FindingKind.TRAP: FaultKind.DEVICE_ASSERT,
@@ -66,7 +68,6 @@ class EmulatorEngine:
 
     def __init__(self, profile: GpuProfile) -> None:
         self.profile = profile
-        self._programs: OrderedDict[str, Program] = OrderedDict()
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
@@ -88,8 +89,7 @@ class EmulatorEngine:
 
     def _faulted(self, job: Job, fault: _Fault) -> Faulted:
         step = fault.step
-        name = None if step is None else step.kernel if isinstance(step, PackedLaunch) else step.function
-        line = None if step is None else step.line
+        name, line = (None, None) if step is None else (_name(step), step.line)
         return Faulted(job.id, label(self.profile), fault.kind, fault.message, name, line, fault.emulated)
 
     def _completed(self, job: Job, report: Report) -> Completed:
@@ -101,62 +101,20 @@ class EmulatorEngine:
             contents = {one.name: input_bytes(one) for one in job.inputs}
         except BadContent as error:
             raise _Fault(FaultKind.BROKEN_JOB, str(error)) from error
-        run = _JobSchedules(job, program, contents, report)
-        run.all()
+        run = self._run(job, program, contents, report)
         report(Progress(Stage.RETURNING))
-        return Completed(job.id, label(self.profile), run.outputs, (), run.emulated())
+        outputs = tuple(_returned(name, run.memory) for name in job.returns)
+        return Completed(job.id, label(self.profile), outputs, (), run.emulated)
 
-    def _program(self, job: Job) -> Program | None:
-        if not any(isinstance(step, PackedLaunch) for step in job.plan.steps):
-            return None
-        if job.ptx is None:
-            raise _Fault(FaultKind.BROKEN_JOB, "the job has no PTX, which is what is emulated; give Job(ptx=build.ptx)")
-        known = self._programs.get(job.ptx)
-        if known is None:
-            try:
-                known = self._programs[job.ptx] = load_program(job.ptx)
-            except PtxError as error:
-                raise _Fault(FaultKind.LOAD_REFUSED, f"the job's PTX cannot be read: {error}") from error
-        self._programs.move_to_end(job.ptx)
-        while len(self._programs) > _MOST_PROGRAMS:
-            self._programs.popitem(last=False)
-        return known
+    def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> ScheduledRun:
+        def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
+            report(Progress(Stage.STEP, number, _name(step), step.line))
 
-
-class _JobSchedules:
-    """One job under each of its schedules; the outputs are those of the first."""
-
-    def __init__(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> None:
-        self._job = job
-        self._program = program
-        self._contents = contents
-        self._report = report
-        self._outcomes: list[PlanOutcome] = []
-        self._varying: set[str] = set()
-        self.outputs: tuple[ReturnedTensor, ...] = ()
-
-    def all(self) -> None:
-        job = self._job
-        for number in range(job.emulation.schedules):
-            memory = job_memory(job, self._contents)
-            outcome = self._run(memory, number)
-            self._outcomes.append(outcome)
-            self._refuse(outcome)
-            outputs = _outputs(job, memory)
-            if number == 0:
-                self.outputs = outputs
-            self._varying |= {a.name for a, b in zip(self.outputs, outputs, strict=True) if a.content != b.content}
-
-    def _run(self, memory: PlanMemory, number: int) -> PlanOutcome:
-        job = self._job
-        emulation = job.emulation if number == 0 else without_counters(job.emulation)
-
-        def announce(index: int, step: PackedLaunch | LibraryCall) -> None:
-            name = step.kernel if isinstance(step, PackedLaunch) else step.function
-            self._report(Progress(Stage.STEP, index, name, step.line))
+        def memory() -> PlanMemory:
+            return job_memory(job, contents)
 
         try:
-            return run_plan(self._program, job.plan, memory, emulation, job.emulation.schedule_seed(number), announce)
+            run = run_schedules(program, job.plan, memory, job.emulation, job.returns, announce)
         except NotEmulable as error:
             message = f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
             raise _Fault(FaultKind.UNSUITABLE, message, error.step) from error
@@ -165,47 +123,28 @@ class _JobSchedules:
         except KeyError as error:
             message = f"the plan uses {error}, which is neither an input nor a buffer of the job"
             raise _Fault(FaultKind.BROKEN_JOB, message) from error
+        if run.stopped_by is not None:
+            kind = _FAULT_OF.get(run.stopped_by.kind, FaultKind.STOPPED)
+            raise _Fault(kind, str(run.stopped_by), run.stopped_at, run.emulated)
+        if run.counter_left is not None:
+            last = last_user(job.plan, run.counter_left.name)
+            raise _Fault(FaultKind.STATE, str(run.counter_left), last, run.emulated)
+        return run
 
-    def _refuse(self, outcome: PlanOutcome) -> None:
-        stopped = outcome.stopped_by
-        if stopped is not None:
-            kind = _FAULT_OF.get(stopped.kind, FaultKind.STOPPED)
-            raise _Fault(kind, describe(stopped), outcome.stopped_at, self.emulated())
-        left = outcome.counter_left
-        if left is not None:
-            message = (
-                f"the plan left counter {left.name}[{left.index}] at {left.value}; "
-                "the last block that uses a counter must set it back to 0"
-            )
-            raise _Fault(FaultKind.STATE, message, last_user(self._job.plan, left.name), self.emulated())
-
-    def emulated(self) -> EmulatedRun:
-        outcomes = self._outcomes
-        return EmulatedRun(
-            findings=merged(outcome.findings for outcome in outcomes),
-            counts=outcomes[0].counts,
-            thread_instructions=outcomes[0].thread_instructions,
-            schedules=len(outcomes),
-            varying=tuple(sorted(self._varying)),
-            printed=outcomes[0].printed,
-            seconds=sum(outcome.seconds for outcome in outcomes),
-        )
+    def _program(self, job: Job) -> Program | None:
+        if not any(isinstance(step, PackedLaunch) for step in job.plan.steps):
+            return None
+        if job.ptx is None:
+            raise _Fault(FaultKind.BROKEN_JOB, "the job has no PTX, which is what is emulated; give Job(ptx=build.ptx)")
+        try:
+            return program_of(hashlib.sha256(job.ptx.encode()).hexdigest(), job.ptx)
+        except PtxError as error:
+            raise _Fault(FaultKind.LOAD_REFUSED, f"the job's PTX cannot be read: {error}") from error
 
 
 def label(profile: GpuProfile) -> str:
     """What executions call the device: an emulated answer is never taken for a measured one."""
     return f"{profile.name} (emulated)"
-
-
-def describe(finding: FindingRecord) -> str:
-    """One finding in one sentence."""
-    at = f"line {finding.line}" if finding.line is not None else f"PTX line {finding.ptx_line}"
-    thread = ""
-    if finding.thread is not None:
-        thread = f", block {finding.thread.block} thread {finding.thread.thread}"
-    more = f" ({finding.count} times)" if finding.count > 1 else ""
-    parts = [f"{finding.kernel}, {at}{thread}: {finding.kind.value}", finding.where, finding.detail]
-    return ": ".join(part for part in parts if part) + more
 
 
 def check_job(job: Job, profile: GpuProfile) -> None:
@@ -229,7 +168,8 @@ def check_job(job: Job, profile: GpuProfile) -> None:
     if unsettled is not None:
         message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
         raise _Fault(FaultKind.BROKEN_JOB, message, unsettled)
-    needed = sum(one.spec.storage_bytes for one in (*job.inputs, *job.plan.buffers))
+    specs = [*(one.spec for one in job.inputs), *(buffer.spec for buffer in job.plan.buffers)]
+    needed = sum(spec.storage_bytes for spec in specs)
     if needed > job.limits.device_bytes:
         raise _Fault(
             FaultKind.MEMORY,
@@ -238,5 +178,9 @@ def check_job(job: Job, profile: GpuProfile) -> None:
         )
 
 
-def _outputs(job: Job, memory: PlanMemory) -> tuple[ReturnedTensor, ...]:
-    return tuple(ReturnedTensor(name, memory.spec(name), bytes(memory.content(name).tobytes())) for name in job.returns)
+def _returned(name: str, memory: PlanMemory) -> ReturnedTensor:
+    return ReturnedTensor(name, memory.spec(name), memory.content(name).tobytes())
+
+
+def _name(step: PackedLaunch | LibraryCall) -> str:
+    return step.kernel if isinstance(step, PackedLaunch) else step.function

@@ -1,14 +1,16 @@
-"""A plan's tensors in the emulator's memory, by name: laid out as their specs say, poisoned until something writes them."""
+"""A plan's tensors in the emulator's memory, by name: laid out as specified, poisoned until something writes them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.ptx.memory import Memory
 from tilewright.records import ALLOCATION_ALIGNMENT, Buffer, Clearing, TensorSpec
+
+if TYPE_CHECKING:
+    from tilewright.ptx.memory import Memory
 
 POISON_BYTE = 0xFF  # NaN in every float type
 
@@ -19,7 +21,9 @@ class PlanMemory:
     """The tensors of one run of a plan."""
 
     def __init__(self) -> None:
-        self.memory = Memory()
+        from tilewright.ptx.memory import Memory
+
+        self.memory: Memory = Memory()
         self._specs: dict[str, TensorSpec] = {}
         self._addresses: dict[str, int] = {}
 

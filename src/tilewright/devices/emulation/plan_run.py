@@ -6,13 +6,13 @@ import math
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.library import run_library_step
 from tilewright.devices.emulation.plan_memory import PlanMemory
 from tilewright.devices.emulation.translate import counts_record, finding_record
 from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
-from tilewright.ptx.program import Program
 from tilewright.ptx.results import Ending, LaunchResult
 from tilewright.ptx.syntax import Unsupported
 from tilewright.records import (
@@ -27,6 +27,9 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
 )
+
+if TYPE_CHECKING:
+    from tilewright.ptx.program import Program
 
 _CHECKS = {
     Check.UNINITIALISED: Checks.UNINITIALISED,
@@ -63,6 +66,12 @@ class CounterLeft:
     index: int
     value: int
 
+    def __str__(self) -> str:
+        return (
+            f"the plan left counter {self.name}[{self.index}] at {self.value}; "
+            "the last block that uses a counter must set it back to 0"
+        )
+
 
 @dataclass(frozen=True)
 class PlanOutcome:
@@ -76,7 +85,7 @@ class PlanOutcome:
     seconds: float
 
 
-def _quiet(number: int, step: PackedLaunch | LibraryCall) -> None:
+def announce_nothing(number: int, step: PackedLaunch | LibraryCall) -> None:
     pass
 
 
@@ -86,7 +95,7 @@ def run_plan(
     memory: PlanMemory,
     emulation: Emulation,
     seed: int | None,
-    announce: Announce = _quiet,
+    announce: Announce = announce_nothing,
 ) -> PlanOutcome:
     """Run every step; `program` is None only where nothing is launched. Raises `NotEmulable`, `LibraryRefused`."""
     run = _Run(program, plan, memory, emulation, seed)
@@ -248,8 +257,3 @@ def _reason(findings: list[FindingRecord]) -> FindingRecord:
             if finding.kind is kind:
                 return finding
     return findings[-1]
-
-
-def without_counters(emulation: Emulation) -> Emulation:
-    """The same run with nothing counted: counts of one schedule are enough."""
-    return replace(emulation, checks=tuple(check for check in emulation.checks if check is not Check.COUNTERS))

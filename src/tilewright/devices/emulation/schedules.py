@@ -1,17 +1,85 @@
-"""One plan under several schedules: the same fault seen again is one finding."""
+"""One plan under several schedules: outputs of the first, findings of all, the same fault seen again being one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from tilewright.records import FindingKind, FindingRecord
+from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.emulation.plan_run import Announce, CounterLeft, PlanOutcome, announce_nothing, run_plan
+from tilewright.records import (
+    BoundPlan,
+    Check,
+    EmulatedRun,
+    Emulation,
+    FindingKind,
+    FindingRecord,
+    PackedLaunch,
+)
+
+if TYPE_CHECKING:
+    from tilewright.ptx.program import Program
 
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 
 
+@dataclass(frozen=True)
+class ScheduledRun:
+    """All schedules of a plan, or those up to the first that went wrong."""
+
+    emulated: EmulatedRun
+    memory: PlanMemory  # as the first schedule left it
+    stopped_by: FindingRecord | None
+    stopped_at: PackedLaunch | None
+    counter_left: CounterLeft | None
+
+
+def run_schedules(
+    program: Program | None,
+    plan: BoundPlan,
+    make_memory: Callable[[], PlanMemory],
+    emulation: Emulation,
+    returned: Sequence[str],
+    announce: Announce = announce_nothing,
+) -> ScheduledRun:
+    """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
+    first = make_memory()
+    outcomes = [run_plan(program, plan, first, emulation, emulation.schedule_seed(0), announce)]
+    varying: set[str] = set()
+    while len(outcomes) < emulation.schedules and _went_well(outcomes[-1]):
+        memory = make_memory()
+        seed = emulation.schedule_seed(len(outcomes))
+        outcomes.append(run_plan(program, plan, memory, _without_counters(emulation), seed, announce))
+        if _went_well(outcomes[-1]):
+            varying |= {name for name in returned if first.content(name).tobytes() != memory.content(name).tobytes()}
+    last = outcomes[-1]
+    return ScheduledRun(_summary(outcomes, varying), first, last.stopped_by, last.stopped_at, last.counter_left)
+
+
+def _went_well(outcome: PlanOutcome) -> bool:
+    return outcome.stopped_by is None and outcome.counter_left is None
+
+
+def _without_counters(emulation: Emulation) -> Emulation:
+    """Counts of one schedule are enough."""
+    return replace(emulation, checks=tuple(check for check in emulation.checks if check is not Check.COUNTERS))
+
+
+def _summary(outcomes: Sequence[PlanOutcome], varying: set[str]) -> EmulatedRun:
+    return EmulatedRun(
+        findings=merged(outcome.findings for outcome in outcomes),
+        counts=outcomes[0].counts,
+        thread_instructions=outcomes[0].thread_instructions,
+        schedules=len(outcomes),
+        varying=tuple(sorted(varying)),
+        printed=outcomes[0].printed,
+        seconds=sum(outcome.seconds for outcome in outcomes),
+    )
+
+
 def merged(runs: Iterable[Sequence[FindingRecord]]) -> tuple[FindingRecord, ...]:
-    """Findings of all runs, each instruction's once: as first seen, with the greatest count and how many runs saw it."""
+    """Findings of all runs, each once: as first seen, with the greatest count and how many runs saw it."""
     kept: dict[Hashable, FindingRecord] = {}
     for findings in runs:
         seen: set[Hashable] = set()
@@ -30,12 +98,5 @@ def merged(runs: Iterable[Sequence[FindingRecord]]) -> tuple[FindingRecord, ...]
 def _key(finding: FindingRecord) -> Hashable:
     # Which side of a race is noticed depends on the schedule; it is one race.
     if finding.kind in _RACES and finding.other_line is not None and finding.line is not None:
-        lines = tuple(sorted((finding.line, finding.other_line)))
-        return finding.kind, finding.kernel, lines
-    return (
-        finding.kind,
-        finding.kernel,
-        finding.launch_line,
-        finding.ptx_line,
-        finding.where if not finding.ptx_line else "",
-    )
+        return finding.kind, finding.launch_line, frozenset((finding.line, finding.other_line))
+    return finding.kind, finding.launch_line, finding.ptx_line, finding.line

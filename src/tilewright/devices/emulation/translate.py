@@ -48,15 +48,15 @@ def counts_record(counts: LaunchCounts, launch: PackedLaunch) -> CountsRecord:
     )
 
 
-def launch_counts(record: CountsRecord) -> LaunchCounts:
-    """The inverse of `counts_record`, for the listing."""
+def launch_counts(record: CountsRecord, file: str) -> LaunchCounts:
+    """The inverse of `counts_record`, for listings; the kernel file is called `file`."""
     return LaunchCounts(
         kernel=record.kernel,
         blocks=record.blocks,
         grid_blocks=record.grid_blocks,
         warp_instructions=record.warp_instructions,
         thread_instructions=record.thread_instructions,
-        instructions=tuple(_count(one) for one in record.instructions),
+        instructions=tuple(_count(one, file) for one in record.instructions),
     )
 
 
@@ -78,10 +78,10 @@ def _thread(place: ThreadPlace) -> ThreadRecord:
     return ThreadRecord(place.block, place.thread)
 
 
-def _place(places: tuple[SourcePlace, ...]) -> Place | None:
+def _place(places: tuple[SourcePlace, ...], file: str) -> Place | None:
     place: Place | None = None
     for one in reversed(places):
-        place = Place(one.file, one.line, place)
+        place = Place(file if one.file == KERNEL_FILE_NAME else one.file, one.line, place)
     return place
 
 
@@ -101,11 +101,11 @@ def _instruction(count: InstructionCount) -> InstructionRecord:
     )
 
 
-def _count(record: InstructionRecord) -> InstructionCount:
+def _count(record: InstructionRecord, file: str) -> InstructionCount:
     return InstructionCount(
         ptx_line=record.ptx_line,
         ptx_text=record.ptx_text,
-        place=_place(record.places),
+        place=_place(record.places, file),
         executions=record.executions,
         active_lanes=record.active_lanes,
         requests=record.requests,

@@ -135,9 +135,9 @@ typedef struct {
   int64_t function_count;
   int32_t kernel;  // index into functions
   int32_t static_shared_bytes;
+  int32_t local_bytes;  // of one thread, all activations together
+  int32_t has_guard_zones;
   const uint8_t* shared_state;  // initial TW_STATE_* of the static part, for guard zones
-  const int32_t* tables;        // branch tables: runs of instruction indices
-  int64_t table_count;
 } tw_program_source;
 
 int64_t tw_layout(int64_t which);

@@ -3,6 +3,7 @@
 #define TW_INTEGER_H
 
 #include "lanes.h"
+#include "numeric.h"
 
 typedef __int128 tw_s128;
 typedef unsigned __int128 tw_u128;

@@ -46,18 +46,16 @@ enum {
 
 // Bits of `mod` in memory operations.
 enum {
-  TW_MEM_ELEMENT = 3,   // log2 of an element's bytes
-  TW_MEM_REGISTER = 12, // log2 of a register lane's bytes, shifted by 2
-  TW_MEM_SIGNED = 16,
-  TW_MEM_WIDE = 32,     // the address register has 64 bits
-  TW_MEM_STRONG = 64,   // volatile, relaxed, acquire, release: others may change it
-  TW_MEM_ACQUIRE = 128,
-  TW_MEM_RELEASE = 256,
-  TW_MEM_SCOPE = 3 << 9,  // 0 cta, 1 cluster, 2 gpu, 3 sys
-  TW_MEM_SPACE = 7 << 11, // TW_SPACE_*
-  TW_MEM_RETURNS = 1 << 14,  // atom rather than red
-  TW_MEM_CONSTANT = 1 << 15, // ld.global.nc
+  TW_MEM_ELEMENT = 3,        // log2 of an element's bytes
+  TW_MEM_REGISTER = 3 << 2,  // log2 of a register lane's bytes
+  TW_MEM_SIGNED = 1 << 4,
+  TW_MEM_WIDE = 1 << 5,      // the address register has 64 bits
+  TW_MEM_ORDER = 15 << 6,    // TW_ORDER_* and TW_SCOPE_* of races.h; not weak: others may change it meanwhile
+  TW_MEM_SPACE = 7 << 10,    // TW_SPACE_*
+  TW_MEM_RETURNS = 1 << 13,  // atom rather than red
 };
+#define TW_ORDER_OF(mod) ((int)((mod) >> 6 & 15))
+#define TW_SPACE_OF(mod) ((mod) >> 10 & 7)
 enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4 };
 
 typedef struct tw_warp tw_warp;
@@ -95,10 +93,9 @@ struct tw_program {
   int64_t function_count;
   int32_t kernel;
   int32_t static_shared_bytes;
+  uint32_t local_bytes;  // of one thread, all activations
   uint8_t* shared_state;
-  int32_t* tables;
-  int64_t table_count;
-  bool needs_frames_cleared;
+  bool has_guard_zones;  // between variables in shared memory
 };
 
 typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC } tw_context_state;
@@ -129,6 +126,7 @@ typedef struct {
   int32_t call_pc;
   int32_t caller;
   int32_t depth;
+  int32_t capacity;
   bool used;
 } tw_frame;
 
@@ -149,12 +147,13 @@ struct tw_warp {
   int32_t frame;
   int32_t index;
   tw_cta* cta;
-  const uint8_t* state_of;  // unused by handlers; keeps the layout obvious
   int64_t quantum;
   uint32_t started;  // lanes that exist
+  uint32_t local_used;
   bool spinning;     // gave up its turn because it polls memory
   bool done;
-  int32_t starved;   // turns spent spinning since a node last moved
+  int32_t starved;   // turns used up since lanes last met or left
+  int32_t forced_pc; // a collective that goes ahead without the lanes that never came; -1: none
   // contexts that are not running; the running one is in the fields above when `running`
   bool running;
   int32_t context_count;
@@ -177,8 +176,9 @@ struct tw_warp {
 typedef struct {
   int64_t expected;  // 0: every live thread of the block
   int64_t arrived;
-  bool open;
-  int32_t first_pc;
+  bool open;  // somebody has arrived
+  bool mixed; // reported already that its threads came from different places
+  int32_t first_pc, first_thread;
   uint32_t lanes[TW_MAX_WARPS];    // arrived, by warp
   uint32_t waiting[TW_MAX_WARPS];  // of those, the ones that wait
   uint32_t predicate_and, predicate_or, predicate_count;
@@ -196,6 +196,7 @@ struct tw_cta {
   uint8_t* shared;
   uint8_t* shared_state;
   uint32_t shared_bytes;
+  bool watch_shared;  // reads look at shared_state
   tw_barrier barriers[TW_BARRIERS];
   tw_cta_races* races;
   bool progressed;
@@ -224,11 +225,12 @@ struct tw_engine {
   atomic_llong executed;
   atomic_llong finished;
   int64_t block_total;
+  int32_t* order;  // of the blocks, when seeded
   uint32_t shared_bytes;
   uint32_t local_stride;
   tw_races* races;
   uint32_t checks;
-  bool polls;  // seen to wait on memory: keep blocks resident together
+
   int32_t out_of_memory;
 };
 
@@ -239,24 +241,24 @@ void tw_message(tw_engine* e, const char* format, ...) __attribute__((format(pri
 void tw_report_race(tw_warp* w, int kind, int instruction, int size, const tw_race_report* race, int conflicts);
 
 // -- divergence.c --
-bool tw_diverge(tw_warp* w, uint32_t taken, int32_t target, int32_t next, int32_t meet);
-bool tw_split(tw_warp* w, uint32_t mask, int32_t pc, int32_t meet);
-bool tw_arrive(tw_warp* w, int32_t pc);
-void tw_leave(tw_warp* w, uint32_t mask);
-bool tw_call(tw_warp* w, uint32_t mask, const tw_instr* instr, int32_t function);
-void tw_return(tw_warp* w, uint32_t mask);
-void tw_load_context(tw_warp* w, int32_t which);
-void tw_save_context(tw_warp* w, tw_context_state state, int32_t pc);
+int tw_fan_out(tw_warp* w, int count, const uint32_t* masks, const int32_t* targets, int32_t meet);
+int tw_meet(tw_warp* w, int32_t pc);
+int tw_leave(tw_warp* w, uint32_t mask);
+int tw_call(tw_warp* w, uint32_t exec, const tw_instr* i, int32_t function);
+int tw_return(tw_warp* w, uint32_t mask);
+void tw_set_aside(tw_warp* w, tw_context_state state, int32_t pc, bool last);
 bool tw_pick_context(tw_warp* w);
-bool tw_release_early(tw_warp* w);
-int tw_stack_overflow(tw_warp* w, int32_t pc);
+bool tw_has_ready(const tw_warp* w);
+void tw_release_early(tw_warp* w);
+bool tw_warp_begin(tw_warp* w);
+void tw_warp_free(tw_warp* w);
 
 // -- barriers.c --
-int tw_barrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
+int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec);
 void tw_barriers_recheck(tw_cta* cta);
-int tw_sync_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, uint32_t wanted, uint32_t* together);
-bool tw_force_sync(tw_cta* cta);
-void tw_report_stuck(tw_cta* cta);
+int tw_gather_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* masks, uint32_t* together);
+bool tw_force_collective(tw_cta* cta);
+void tw_describe_waits(tw_cta* cta);
 
 // -- async.c --
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);
@@ -264,6 +266,20 @@ void tw_async_abandoned(tw_warp* w, uint32_t mask);
 
 // -- printing.c --
 void tw_print(tw_warp* w, const tw_instr* i, uint32_t exec);
+void tw_assertion(tw_warp* w, const tw_instr* i, uint32_t exec);
+
+// -- interpreter.h, compiled once per width of vectors; schedule.c calls the chosen one --
+typedef struct {
+  const char* name;
+  void (*run_warp)(tw_warp* w);
+  const tw_handler* handlers;
+} tw_interpreter;
+extern const tw_interpreter tw_interpreter_baseline;
+#if defined(__x86_64__)
+extern const tw_interpreter tw_interpreter_avx2;
+extern const tw_interpreter tw_interpreter_avx512;
+#endif
+const tw_interpreter* tw_chosen_interpreter(void);
 
 // -- counting.c --
 void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size);

@@ -56,49 +56,49 @@ enum { TW_RACE_READ = 0, TW_RACE_WRITE = 1, TW_RACE_ATOMIC = 2 /* atom, red: rea
 // In shared memory VOLATILE is strong between warps but plain inside one: code that leans on the lanes of a warp
 // running in step is broken, volatile or not.
 enum {
-    TW_ORDER_WEAK = 0,
-    TW_ORDER_VOLATILE = 1,  // .volatile, .mmio
-    TW_ORDER_RELAXED = 2,
-    TW_ORDER_ACQUIRE = 3,
-    TW_ORDER_RELEASE = 4,
-    TW_ORDER_ACQ_REL = 5,
-    TW_ORDER_MASK = 7,
-    TW_SCOPE_GPU = 0,  // .gpu and .sys
-    TW_SCOPE_CTA = 8,
+  TW_ORDER_WEAK = 0,
+  TW_ORDER_VOLATILE = 1,  // .volatile, .mmio
+  TW_ORDER_RELAXED = 2,
+  TW_ORDER_ACQUIRE = 3,
+  TW_ORDER_RELEASE = 4,
+  TW_ORDER_ACQ_REL = 5,
+  TW_ORDER_MASK = 7,
+  TW_SCOPE_GPU = 0,  // .gpu and .sys
+  TW_SCOPE_CTA = 8,
 };
 
 typedef enum {
-    TW_RACE_NONE = 0,
-    TW_RACE_READ_AFTER_WRITE = 1,   // this thread read what the other wrote
-    TW_RACE_WRITE_AFTER_READ = 2,   // this thread wrote over what the other read
-    TW_RACE_WRITE_AFTER_WRITE = 3,  // both wrote, and not the same
-    TW_RACE_ASYNC_NOT_WAITED = 4,   // read of bytes that a cp.async has yet to bring; the other is who issued it
-    TW_RACE_ASYNC_OVERWRITTEN = 5,  // write (or another cp.async) over bytes that a cp.async has yet to bring
-    TW_RACE_ASYNC_NOT_CONSUMED = 6, // thread ended with a cp.async it never waited for (tw_race_exit)
+  TW_RACE_NONE = 0,
+  TW_RACE_READ_AFTER_WRITE = 1,   // this thread read what the other wrote
+  TW_RACE_WRITE_AFTER_READ = 2,   // this thread wrote over what the other read
+  TW_RACE_WRITE_AFTER_WRITE = 3,  // both wrote, and not the same
+  TW_RACE_ASYNC_NOT_WAITED = 4,   // read of bytes that a cp.async has yet to bring; the other is who issued it
+  TW_RACE_ASYNC_OVERWRITTEN = 5,  // write (or another cp.async) over bytes that a cp.async has yet to bring
+  TW_RACE_ASYNC_NOT_CONSUMED = 6, // thread ended with a cp.async it never waited for (tw_race_exit)
 } tw_race_kind;
 
 typedef struct {
-    int32_t kind;         // tw_race_kind; TW_RACE_NONE if every conflict of the call was reported before
-    int32_t is_shared;    // 1: `address` is a shared offset
-    uint64_t address;     // first byte in conflict
-    uint32_t cta, thread; // this side: linear ids
-    int32_t instr;
-    uint32_t other_cta, other_thread;
-    int32_t other_instr;
-    uint8_t is_atomic, other_is_atomic; // strong (atomic, volatile, relaxed...)
-    uint8_t is_async, other_is_async;   // by cp.async
+  int32_t kind;         // tw_race_kind; TW_RACE_NONE if every conflict of the call was reported before
+  int32_t is_shared;    // 1: `address` is a shared offset
+  uint64_t address;     // first byte in conflict
+  uint32_t cta, thread; // this side: linear ids
+  int32_t instr;
+  uint32_t other_cta, other_thread;
+  int32_t other_instr;
+  uint8_t is_atomic, other_is_atomic; // strong (atomic, volatile, relaxed...)
+  uint8_t is_async, other_is_async;   // by cp.async
 } tw_race_report;
 
 // -- objects; the create functions return NULL when memory is short --
 
 // `workers`: OS threads that will call; 1 does without locks. `budget_bytes`: most memory for shadows; 0 for 1 GiB.
-tw_races *tw_races_create(int workers, size_t budget_bytes);
-void tw_races_destroy(tw_races *races);         // after every tw_cta_races of it
-int tw_races_saturated(const tw_races *races);  // 1: the budget was spent, so some accesses were not watched
+tw_races* tw_races_create(int workers, size_t budget_bytes);
+void tw_races_destroy(tw_races* races);         // after every tw_cta_races of it
+int tw_races_saturated(const tw_races* races);  // 1: the budget was spent, so some accesses were not watched
 
-tw_cta_races *tw_cta_races_create(tw_races *races, uint32_t shared_bytes);
-void tw_cta_races_begin(tw_cta_races *cta, uint32_t cta_index, int threads);
-void tw_cta_races_destroy(tw_cta_races *cta);
+tw_cta_races* tw_cta_races_create(tw_races* races, uint32_t shared_bytes);
+void tw_cta_races_begin(tw_cta_races* cta, uint32_t cta_index, int threads);
+void tw_cta_races_destroy(tw_cta_races* cta);
 
 // -- accesses: return the number of conflicts (lanes times pieces), and fill `out` for the first pair of instructions
 //    not reported before in this launch --
@@ -106,35 +106,35 @@ void tw_cta_races_destroy(tw_cta_races *cta);
 // `values`: for writes, the bytes stored by lane l at (const char *)values + l * value_stride; NULL: unknown, so no
 // two such stores count as the same. Any size from 1 to 64 and any alignment will do; powers of two are fast.
 // A shared access outside [0, shared_bytes) is ignored.
-int tw_race_shared(tw_cta_races *cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int kind, int order,
-                   const void *values, int value_stride, int instr, tw_race_report *out);
-int tw_race_global(tw_races *races, tw_cta_races *cta, int warp, uint32_t mask, const uint64_t addr[32], int size,
-                   int kind, int order, const void *values, int value_stride, int instr, tw_race_report *out);
+int tw_race_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int kind, int order,
+                   const void* values, int value_stride, int instr, tw_race_report* out);
+int tw_race_global(tw_races* races, tw_cta_races* cta, int warp, uint32_t mask, const uint64_t addr[32], int size,
+                   int kind, int order, const void* values, int value_stride, int instr, tw_race_report* out);
 
 // The reading half of an atomic or strong load once more, after it was done (see above).
-void tw_race_observe_shared(tw_cta_races *cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int order);
-void tw_race_observe_global(tw_races *races, tw_cta_races *cta, int warp, uint32_t mask, const uint64_t addr[32],
+void tw_race_observe_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int order);
+void tw_race_observe_global(tw_races* races, tw_cta_races* cta, int warp, uint32_t mask, const uint64_t addr[32],
                             int size, int order);
 
 // -- ordering --
 
 // Lanes lane_masks[w] of warps 0..warps-1 waited at barrier `id` and are let go together. Arrivals (bar.arrive) told
 // for this id since it last opened are taken in. When every thread that has not ended takes part: O(warps).
-void tw_race_barrier(tw_cta_races *cta, int id, const uint32_t *lane_masks, int warps);
-void tw_race_barrier_arrive(tw_cta_races *cta, int id, int warp, uint32_t mask);
-void tw_race_syncwarp(tw_cta_races *cta, int warp, uint32_t mask);
-void tw_race_fence(tw_cta_races *cta, int warp, uint32_t mask, int scope /* TW_SCOPE_CTA or TW_SCOPE_GPU */);
+void tw_race_barrier(tw_cta_races* cta, int id, const uint32_t* lane_masks, int warps);
+void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask);
+void tw_race_syncwarp(tw_cta_races* cta, int warp, uint32_t mask);
+void tw_race_fence(tw_cta_races* cta, int warp, uint32_t mask, int scope /* TW_SCOPE_CTA or TW_SCOPE_GPU */);
 
 // -- cp.async: the shared side; tell the global side with tw_race_global(TW_RACE_READ) when the bytes are read --
 
-int tw_race_async_issue(tw_cta_races *cta, int warp, uint32_t mask, const uint32_t addr[32], int size,
-                        const void *values, int value_stride, int instr, tw_race_report *out);
+int tw_race_async_issue(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size,
+                        const void* values, int value_stride, int instr, tw_race_report* out);
 // The copies of `size` bytes to addr[l] issued by these lanes have arrived, because these lanes waited for them.
-void tw_race_async_complete(tw_cta_races *cta, int warp, uint32_t mask, const uint32_t addr[32], int size);
+void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size);
 
 // These lanes ended. Returns how many of them left a cp.async behind that they never waited for (TW_RACE_ASYNC_NOT_CONSUMED,
 // `instr` is the copy, `address` where it was to go).
-int tw_race_exit(tw_cta_races *cta, int warp, uint32_t mask, tw_race_report *out);
+int tw_race_exit(tw_cta_races* cta, int warp, uint32_t mask, tw_race_report* out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,238 @@
+"""What emulation costs: time until a kernel can run, thread instructions per second and core, a tensor-core tile.
+
+    python benchmarks/bench_emulator.py [--repeat 15] [--out FILE]
+
+Targets: plain kernels are ready within 50 ms of their PTX; LayerNorm of 64 x 1024 runs at 0.8 G thread instructions per
+second and core without checks and at 0.3 G with all of them; a 128 x 128 x 64 tile by mma.sync with all checks takes
+2 ms. One worker; times are CPU seconds of this process, the best of several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewright import __version__
+from tilewright.kernel_file import bind, evaluate, parse, settle
+from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
+from tilewright.ptx.memory import Memory
+from tilewright.ptx.program import Program, load_program
+from tilewright.ptx.results import LaunchResult
+from tilewright.records import PROFILES, BoundPlan, Build, Clearing, PackedLaunch, TensorSpec
+from tilewright.toolchain import build, find_toolkit
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+GPU = PROFILES["A100"]
+TARGET_READY_MS = 50.0
+TARGET_PLAIN = 0.8e9
+TARGET_CHECKED = 0.3e9
+TARGET_TILE_MS = 2.0
+ROW_F32, VECTOR_F32 = "64x1024:f32", "1024:f32"
+# Kernel file, its arguments, and whether the target for plain kernels is meant for it.
+READY: tuple[tuple[str, dict[str, object], bool], ...] = (
+    ("silu", {"x": "1048576:f32"}, True),
+    ("layernorm", {"x": ROW_F32, "weight": VECTOR_F32, "bias": VECTOR_F32, "eps": 1e-5}, True),
+    ("softmax_mask", {"x": ROW_F32, "mask": None}, True),
+    ("transpose", {"x": ROW_F32}, True),
+    ("histogram", {"x": "100000:u8"}, True),
+    ("cumsum", {"x": ROW_F32}, True),
+    ("matmul_mma", {"a": "128x64:f16", "b": "64x128:f16"}, False),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel file at fixed shapes: its PTX and its one or more launches."""
+
+    name: str
+    ptx: str
+    plan: BoundPlan
+    tensors: tuple[tuple[str, TensorSpec], ...]
+
+    def memory(self) -> tuple[Memory, dict[str, int]]:
+        memory = Memory()
+        random = np.random.default_rng(0)
+        addresses = {}
+        for name, spec in self.tensors:
+            data = _content(spec, random)
+            addresses[name] = _add(memory, name, spec, data, False)
+        for buffer in self.plan.buffers:
+            data = None if buffer.clearing is Clearing.UNDEFINED else np.zeros(buffer.spec.storage_bytes, np.uint8)
+            addresses[buffer.name] = _add(memory, buffer.name, buffer.spec, data, True)
+        return memory, addresses
+
+    def run(self, program: Program, checks: Checks, blocks: tuple[int, ...] | None = None) -> list[LaunchResult]:
+        memory, addresses = self.memory()
+        options = LaunchOptions(checks=checks, workers=1, blocks=blocks)
+        launches = [step for step in self.plan.steps if isinstance(step, PackedLaunch)]
+        results = [program.launch(memory, _request(launch, addresses, options)) for launch in launches]
+        for result in results:
+            if result.findings:
+                raise SystemExit(f"{self.name}: {result.findings[0]}")
+        return results
+
+
+def _content(spec: TensorSpec, random: np.random.Generator) -> np.ndarray:
+    if spec.dtype.value == "f32":
+        return random.standard_normal(spec.numel).astype(np.float32).view(np.uint8)
+    if spec.dtype.value == "f16":
+        return random.standard_normal(spec.numel).astype(np.float16).view(np.uint8)
+    return random.integers(0, 256, spec.storage_bytes, dtype=np.uint8)
+
+
+def _add(memory: Memory, name: str, spec: TensorSpec, data: np.ndarray | None, writable: bool) -> int:
+    return memory.add(
+        name,
+        spec.storage_bytes,
+        element_bytes=spec.dtype.itemsize,
+        shape=spec.shape,
+        stride=spec.stride,
+        writable=writable,
+        initialised=data is not None,
+        data=data,
+    )
+
+
+def _request(launch: PackedLaunch, addresses: dict[str, int], options: LaunchOptions) -> LaunchRequest:
+    block = bytearray(launch.block_template)
+    for field in launch.pointers:
+        struct.pack_into("<Q", block, field.offset, addresses[field.tensor])
+    return LaunchRequest(
+        kernel=launch.symbol,
+        grid=launch.grid,
+        block=launch.block,
+        dynamic_smem_bytes=launch.dynamic_smem_bytes,
+        parameters=bytes(block),
+        cooperative=launch.cooperative,
+        options=options,
+    )
+
+
+def prepare(name: str, arguments: dict[str, object]) -> Call:
+    file = parse((EXAMPLES / f"{name}.cu").read_text(), f"{name}.cu")
+    described = {key: TensorSpec.parse(value) if isinstance(value, str) else value for key, value in arguments.items()}
+    evaluation = evaluate(file, described, GPU)
+    made = build(evaluation.build_request(GPU.arch), isolated=False)
+    if not isinstance(made, Build):
+        raise SystemExit(f"{name} does not build: {made}")
+    scalars = {key: value for key, value in described.items() if not isinstance(value, TensorSpec)}
+    plan = settle(bind(evaluation, made, GPU), evaluation.late_values(scalars))
+    return Call(name, made.ptx, plan, evaluation.tensors)
+
+
+# -- measurements --
+
+
+def ready_ms(call: Call, repeat: int) -> float:
+    """From PTX text to a first block that ran, less what a block takes once everything is ready."""
+    samples = []
+    for _ in range(repeat):
+        started = time.process_time()
+        program = load_program(call.ptx)
+        call.run(program, Checks.ALL, blocks=(0,))
+        first = time.process_time() - started
+        started = time.process_time()
+        call.run(program, Checks.ALL, blocks=(0,))
+        samples.append((first - (time.process_time() - started)) * 1e3)
+    return min(samples)
+
+
+def run_cpu_s(call: Call, checks: Checks, repeat: int) -> tuple[float, int]:
+    """CPU seconds of the launches alone, and the thread instructions they ran."""
+    program = load_program(call.ptx)
+    memory, addresses = call.memory()
+    launches = [step for step in call.plan.steps if isinstance(step, PackedLaunch)]
+    requests = [_request(launch, addresses, LaunchOptions(checks=checks, workers=1)) for launch in launches]
+    samples, instructions = [], 0
+    for _ in range(repeat):
+        started = time.process_time()
+        results = [program.launch(memory, request) for request in requests]
+        samples.append(time.process_time() - started)
+        instructions = sum(result.thread_instructions for result in results)
+    return min(samples), instructions
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    value: float
+    unit: str
+    target: float | None
+    most: bool  # the target is the most, not the least
+
+    @property
+    def met(self) -> bool | None:
+        if self.target is None:
+            return None
+        return self.value <= self.target if self.most else self.value >= self.target
+
+
+def measure(repeat: int) -> list[Row]:
+    rows = []
+    for name, arguments, plain in READY:
+        call = prepare(name, arguments)
+        rows.append(Row(f"ready, {name}", ready_ms(call, repeat), "ms", TARGET_READY_MS if plain else None, True))
+    layernorm = prepare(*READY[1][:2])
+    for checks, what, target in ((Checks.BOUNDS, "plain", TARGET_PLAIN), (Checks.ALL, "all checks", TARGET_CHECKED)):
+        seconds, instructions = run_cpu_s(layernorm, checks, repeat)
+        rate = instructions / seconds
+        rows.append(Row(f"layernorm 64x1024, {what}", rate / 1e9, "G/s", target / 1e9, False))
+        rows.append(Row(f"layernorm 64x1024, {what}, time", seconds * 1e3, "ms", None, True))
+    tile = prepare(*READY[-1][:2])
+    for checks, what in ((Checks.BOUNDS, "plain"), (Checks.ALL, "all checks")):
+        seconds, _ = run_cpu_s(tile, checks, repeat)
+        target = TARGET_TILE_MS if checks is Checks.ALL else None
+        rows.append(Row(f"mma.sync 128x128x64, {what}", seconds * 1e3, "ms", target, True))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeat", type=int, default=15, help="runs of each measurement (15)")
+    parser.add_argument("--out", type=Path, help="write the numbers to this file as JSON")
+    options = parser.parse_args()
+    rows = measure(options.repeat)
+    print(f"{'what':<38} {'value':>10} {'unit':<5} {'target':>9}  met")
+    for row in rows:
+        bound = "-" if row.target is None else f"{'<=' if row.most else '>='} {row.target:g}"
+        met = {None: "", True: "yes", False: "NO"}[row.met]
+        print(f"{row.what:<38} {row.value:>10.3f} {row.unit:<5} {bound:>9}  {met}")
+    if options.out is not None:
+        options.out.write_text(json.dumps(_report(rows), indent=2) + "\n")
+
+
+def _report(rows: list[Row]) -> dict[str, object]:
+    return {
+        "benchmark": "emulator",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "versions": {
+            "tilewright": __version__,
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "compiler": find_toolkit().compiler,
+        },
+        "results": [{**vars(row), "met": row.met} for row in rows],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    main()

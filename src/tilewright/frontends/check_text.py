@@ -1,0 +1,116 @@
+"""A `CheckReport` as words for a terminal: every finding with its source line, then results, costs and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from tilewright.devices.emulation.listing import listing_text
+from tilewright.frontends.build_text import show_diagnostic
+from tilewright.frontends.check_records import CheckReport, Outcome
+from tilewright.kernel_file import KernelFile
+from tilewright.records import FindingRecord
+
+_STYLES = {Outcome.CLEAN: "bold green", Outcome.NOT_EMULABLE: "bold yellow"}
+_SHOWN_COSTS = 12
+
+
+def show_check(console: Console, file: KernelFile, report: CheckReport, counters: bool) -> None:
+    """The report; with `counters` the file is listed too, each line with what it did."""
+    lines = file.text.splitlines()
+    arguments = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    guessed = "  (guessed; choose with --shape and --set)" if report.guessed else ""
+    console.print(Text(f"{report.file}  {report.identity[:12]}", style="bold"))
+    console.print(Text(f"at {arguments}{guessed}"))
+    console.print(Text(_ran(report)), "")
+    for finding in report.findings:
+        show_finding(console, finding, lines, report.schedules)
+    for diagnostic in report.diagnostics:
+        show_diagnostic(console, diagnostic)
+    _show_results(console, report)
+    _show_costs(console, report)
+    for counts in report.counts if counters else ():
+        console.print(Text(listing_text(counts, report.file, file.text)))
+    if report.printed:
+        console.print(Text("the kernel printed:", style="bold"))
+        console.print(Text(report.printed.rstrip()), "")
+    console.print(Text(_verdict(report), style=_STYLES.get(report.outcome, "bold red")))
+
+
+def show_finding(console: Console, finding: FindingRecord, lines: Sequence[str], schedules: int) -> None:
+    """What is wrong and in which kernel; the line, underlined; who did it, where and how often."""
+    console.print(Text.assemble((finding.kind.value, "bold red"), f" in {finding.kernel}"))
+    shown = {line for line in (finding.line, finding.other_line) if line is not None and 0 < line <= len(lines)}
+    width = len(str(max(shown, default=0)))
+    for number in sorted(shown):
+        text = lines[number - 1].expandtabs(4)
+        console.print(Text(f"  {number:>{width}} | {text}"))
+        if number == finding.line:
+            indent = len(text) - len(text.lstrip())
+            mark = " " * indent + "^" * max(len(text.strip()), 1)
+            console.print(Text(f"  {' ' * width} | {mark}", style="red"))
+    callers = [place.line for place in finding.places if place.line != finding.line][-1:]
+    inlined = f" (from line {callers[0]})" if callers and finding.line is not None else ""
+    if finding.line is None:
+        console.print(Text(f"  PTX line {finding.ptx_line}: {finding.ptx_text.strip()}"))
+    facts = [f"{finding.thread}{inlined}" if finding.thread else "", finding.where, finding.detail]
+    console.print(Text("    " + ": ".join(fact for fact in facts if fact)))
+    console.print(Text(f"    {_how_often(finding, schedules)}", style="dim"), "")
+
+
+def _how_often(finding: FindingRecord, schedules: int) -> str:
+    times = "once" if finding.count == 1 else f"{finding.count:,} times"
+    if schedules <= 1:
+        return times
+    return f"{times}, in {finding.schedules} of {schedules} schedules"
+
+
+def _ran(report: CheckReport) -> str:
+    if not report.schedules:
+        return f"on an emulated {report.gpu}"
+    blocks = "all blocks" if report.sampled_blocks is None else f"{report.sampled_blocks} blocks of each launch"
+    schedules = "one schedule" if report.schedules == 1 else f"{report.schedules} schedules"
+    return (
+        f"on an emulated {report.gpu}: {blocks}, {schedules}, {report.thread_instructions:,} thread instructions each, "
+        f"{report.seconds:.2f} s"
+    )
+
+
+def _show_results(console: Console, report: CheckReport) -> None:
+    for verdict in report.results:
+        mark = ("right", "green") if verdict.agrees else ("wrong", "bold red")
+        console.print(Text.assemble(f"{verdict.name}: ", mark, f": {verdict.message}"))
+    for name in report.varying:
+        console.print(Text(f"{name}: its bits differ from schedule to schedule (order of atomic operations?)"))
+    if report.results or report.varying:
+        console.print("")
+
+
+def _show_costs(console: Console, report: CheckReport) -> None:
+    if not report.costs:
+        return
+    console.print(Text("costs more than it needs (advice, not a fault):", style="bold"))
+    for cost in report.costs[:_SHOWN_COSTS]:
+        console.print(Text(f"  {cost.line:>4} | {cost.source.strip()}"))
+        console.print(Text(f"         {cost.kernel}: {cost.message}", style="dim"))
+    left = len(report.costs) - _SHOWN_COSTS
+    if left > 0:
+        console.print(Text(f"  and {left} more lines; --counters lists them all", style="dim"))
+    console.print("")
+
+
+def _verdict(report: CheckReport) -> str:
+    reason = f": {report.reason}" if report.reason else ""
+    found = len(report.findings)
+    findings = f"{found} finding{'s' if found != 1 else ''}"
+    if report.outcome is Outcome.CLEAN:
+        if report.compared:
+            return "clean: no findings, and the results agree with the reference"
+        return "clean: no findings; give --reference FILE.py:FUNCTION to check the results too"
+    if report.outcome is Outcome.FINDINGS:
+        return f"{findings}" + ("; the results agree with the reference all the same" if report.compared else "")
+    if report.outcome is Outcome.WRONG:
+        return f"wrong, with {findings}{reason}"
+    return f"{report.outcome.value}{reason}"

@@ -1,0 +1,85 @@
+"""The rules for inline assembly in a kernel file, as far as its text is written out.
+
+What macros put together is seen again in the build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
+from tilewright.kernel_file.problems import Code
+
+ASSEMBLY_WORDS = frozenset(("asm", "__asm__", "__asm"))
+_QUALIFIERS = ("volatile", "__volatile__", "goto", "inline")
+_RULES = (
+    (re.compile(r"%(?:clock|globaltimer)\w*"), Code.DEVICE_CALL, "a kernel reads no clock; delete it"),
+    (
+        re.compile(r"%(?:gridid|current_graph_exec|pm[0-7]|envreg\d)\w*"),
+        Code.DEVICE_CALL,
+        "a kernel's work may not depend on which call it is; delete it",
+    ),
+    (
+        re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b"),
+        Code.DEVICE_CALL,
+        "nothing may be called from assembly; delete it",
+    ),
+    (
+        re.compile(r"(?<![\w.%])\.(?:global|visible|extern|weak|common|managed)\b"),
+        Code.DEVICE_STATE,
+        "declare no memory in assembly; use a //! scratch buffer",
+    ),
+    (re.compile(r"(?<![\w.%])\.(?:include|incbin)\b"), Code.INCLUDE, "assembly may read no files; delete it"),
+)
+_PLACE = re.compile(r"\.(?:loc|file)\b")
+
+
+@dataclass(frozen=True)
+class _Template:
+    content: str  # of the literals, joined
+    first: CppToken | None
+    written_out: bool  # nothing but literals
+
+
+def check_assembly(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:
+    """Report what the assembly at a token may not say."""
+    template = _template(tokens, index)
+    if template.first is None:
+        return
+    for pattern, code, remedy in _RULES:
+        match = pattern.search(template.content)
+        if match:
+            cpp.report(code, template.first, f"`{match.group()}` in assembly", remedy)
+
+
+def assembly_is_plain(text: str) -> bool:
+    """Whether all assembly of a file is written out and leaves the places of instructions to the compiler."""
+    cpp = tokenize_cpp(text)
+    for tokens in (cpp.code, macro_bodies(cpp)):
+        for index, token in enumerate(tokens):
+            if token.text in ASSEMBLY_WORDS and token.is_identifier:
+                template = _template(tokens, index)
+                if not template.written_out or _PLACE.search(template.content):
+                    return False
+    return not cpp.problems
+
+
+def _template(tokens: Sequence[CppToken], index: int) -> _Template:
+    position = index + 1
+    while position < len(tokens) and tokens[position].text in _QUALIFIERS:
+        position += 1
+    if position >= len(tokens) or tokens[position].text != "(":
+        return _Template("", None, False)
+    content, first, written_out = "", None, True
+    for following in range(position + 1, len(tokens)):
+        token = tokens[following]
+        if token.text in (":", "::", ")", ";") or token.text in ASSEMBLY_WORDS:
+            break
+        if token.kind == "string":
+            first = first or token
+            content += string_content(token)
+        else:
+            written_out = False
+    return _Template(content, first, written_out)

@@ -1,0 +1,132 @@
+// The interpreter proper: the handlers, their table and the loop. Compiled once per width of vectors, so a file that
+// includes this first defines TW_INTERPRETER (the name of the table it makes) and sets its target.
+#include <stdlib.h>
+
+#include "machine.h"
+
+#include "numeric.h"
+
+#include "integer.h"
+#include "bits.h"
+#include "compare.h"
+#include "floating.h"
+#include "convert.h"
+#include "memory.h"
+#include "atomics.h"
+#include "async.h"
+#include "collective.h"
+#include "matrix.h"
+#include "control.h"
+
+// flags: which register
+enum {
+  SPECIAL_TID_X, SPECIAL_TID_Y, SPECIAL_TID_Z, SPECIAL_NTID_X, SPECIAL_NTID_Y, SPECIAL_NTID_Z,
+  SPECIAL_CTAID_X, SPECIAL_CTAID_Y, SPECIAL_CTAID_Z, SPECIAL_NCTAID_X, SPECIAL_NCTAID_Y, SPECIAL_NCTAID_Z,
+  SPECIAL_LANEID, SPECIAL_WARPID, SPECIAL_NWARPID, SPECIAL_SMID, SPECIAL_NSMID, SPECIAL_GRIDID,
+  SPECIAL_LANEMASK_EQ, SPECIAL_LANEMASK_LE, SPECIAL_LANEMASK_LT, SPECIAL_LANEMASK_GE, SPECIAL_LANEMASK_GT,
+  SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_DYNAMIC_SHARED, SPECIAL_TOTAL_SHARED, SPECIAL_ZERO, SPECIAL_ONE,
+};
+static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
+  const tw_launch* launch = w->cta->engine->launch;
+  switch (which) {
+    case SPECIAL_TID_X: return w->tid[0][lane];
+    case SPECIAL_TID_Y: return w->tid[1][lane];
+    case SPECIAL_TID_Z: return w->tid[2][lane];
+    case SPECIAL_NTID_X: case SPECIAL_NTID_Y: case SPECIAL_NTID_Z: return (uint32_t)launch->block[which - SPECIAL_NTID_X];
+    case SPECIAL_CTAID_X: case SPECIAL_CTAID_Y: case SPECIAL_CTAID_Z: return w->cta->id[which - SPECIAL_CTAID_X];
+    case SPECIAL_NCTAID_X: case SPECIAL_NCTAID_Y: case SPECIAL_NCTAID_Z: return (uint32_t)launch->grid[which - SPECIAL_NCTAID_X];
+    case SPECIAL_LANEID: return lane;
+    case SPECIAL_WARPID: return (uint32_t)w->index;
+    case SPECIAL_NWARPID: return TW_MAX_WARPS;
+    case SPECIAL_SMID: return (uint32_t)w->cta->linear % 132;
+    case SPECIAL_NSMID: return 132;
+    case SPECIAL_LANEMASK_EQ: return 1u << lane;
+    case SPECIAL_LANEMASK_LE: return (1u << lane) | ((1u << lane) - 1);
+    case SPECIAL_LANEMASK_LT: return (1u << lane) - 1;
+    case SPECIAL_LANEMASK_GE: return ~((1u << lane) - 1);
+    case SPECIAL_LANEMASK_GT: return ~((1u << lane) | ((1u << lane) - 1));
+    case SPECIAL_CLOCK: return (uint32_t)w->cta->worker->clock;
+    case SPECIAL_CLOCK_HI: return (uint32_t)(w->cta->worker->clock >> 32);
+    case SPECIAL_DYNAMIC_SHARED: return (uint32_t)launch->dynamic_shared_bytes;
+    case SPECIAL_TOTAL_SHARED: return w->cta->shared_bytes;
+    case SPECIAL_ONE: return 1;
+    default: return 0;
+  }
+}
+// count: bytes of the destination's lanes. A clock moves each time it is read, the same in every run.
+TW_HANDLER(special) {
+  void* d = tw_slot(w, i->o[0]);
+  if (i->flags == SPECIAL_CLOCK || i->flags == SPECIAL_CLOCK_HI) {
+    w->cta->worker->clock += 32;
+    tw_polled(w);
+  }
+  TW_EACH(exec) {
+    uint32_t value = tw_special(w, i->flags, l);
+    if (i->count == 8)
+      ((uint64_t*)d)[l] = i->flags == SPECIAL_CLOCK ? w->cta->worker->clock : value;
+    else if (i->count == 2)
+      ((uint16_t*)d)[l] = (uint16_t)value;
+    else
+      ((uint32_t*)d)[l] = value;
+  }
+  return TW_NEXT;
+}
+
+TW_HANDLER(printf) {
+  tw_print(w, i, exec);
+  return TW_NEXT;
+}
+TW_HANDLER(assertfail) {
+  if (!exec) return TW_NEXT;
+  tw_assertion(w, i, exec);
+  atomic_store(&w->cta->engine->stop, 1);
+  return TW_STOP;
+}
+
+static const tw_handler table[] = {
+#define OP(name) op_##name,
+#include "opcodes.def"
+#undef OP
+};
+
+// Runs a warp until its turn is used up, nothing in it can run, or the launch stops.
+static void run_warp(tw_warp* w) {
+  tw_worker* worker = w->cta->worker;
+  const tw_instr* code = w->cta->program->code;
+  tw_count* counts = worker->counts;
+  int64_t threads = 0, warps = 0;
+  if (!w->running && !tw_pick_context(w)) return;
+  for (;;) {
+    const tw_instr* i = code + w->pc;
+    uint32_t mask = w->mask;
+    int64_t lanes = __builtin_popcount(mask);
+    int then;
+    for (;;) {
+      uint32_t exec = mask;
+      if (i->guard >= 0) exec &= tw_predicate(w, i->guard);
+      threads += lanes;
+      warps++;
+      if (counts) {
+        tw_count* count = &counts[i - code];
+        count->executions++;
+        count->lanes += (uint64_t)__builtin_popcount(exec);
+      }
+      then = exec || i->flags & TW_FLAG_CONTROL ? i->run(w, i, exec) : TW_NEXT;
+      if (then != TW_NEXT) break;
+      i++;
+    }
+    if (then == TW_JUMP) {
+      if (__builtin_expect(w->quantum > 0, 1)) continue;
+      tw_set_aside(w, TW_READY, w->pc, true);
+      w->starved++;
+      break;
+    }
+    if (then == TW_STOP) break;
+    if (w->quantum <= 0 || !tw_pick_context(w)) break;
+  }
+  worker->thread_instructions += threads;
+  worker->warp_instructions += warps;
+  worker->unflushed += threads;
+}
+
+const tw_interpreter TW_INTERPRETER = {TW_INTERPRETER_NAME, run_warp, table};

@@ -1,0 +1,225 @@
+// The graph of what happened before, and the tables that answer questions about it.
+
+#include "races_internal.h"
+
+enum {
+  BLOCK_BYTES = 1 << 16,
+  MAX_VISITED = 1 << 22,
+};
+
+// -- nodes: made by one CTA, read by all, freed with the launch --
+
+void* tw_past_memory(tw_cta_races* cta, size_t bytes) {
+  tw_races* races = cta->launch;
+  bytes = (bytes + 15) & ~(size_t)15;
+  tw_block* block = cta->block;
+  if (!block || block->used + bytes > block->size) {
+    size_t size = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+    size_t left = atomic_load_explicit(&races->budget_left, memory_order_relaxed);
+    block = left < size ? NULL : malloc(sizeof(tw_block) + 16 + size);
+    if (!block) {
+      atomic_store(&races->clocks_exhausted, 1);
+      return NULL;
+    }
+    atomic_fetch_sub_explicit(&races->budget_left, size, memory_order_relaxed);
+    block->used = 0;
+    block->size = size;
+    pthread_mutex_lock(&races->mutex);
+    block->next = races->blocks;
+    races->blocks = block;
+    pthread_mutex_unlock(&races->mutex);
+    cta->block = block;
+  }
+  void* memory = (char*)block + ((sizeof(tw_block) + 15) & ~(size_t)15) + block->used;
+  block->used += bytes;
+  return memory;
+}
+
+tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
+  tw_past* past = tw_past_memory(cta, sizeof(tw_past));
+  if (!past) return NULL;
+  memset(past, 0, sizeof *past);
+  past->parent[0] = a;
+  past->parent[1] = b;
+  past->ordinal = cta->ordinal;
+  past->foreign = (a && (a->foreign || a->ordinal != cta->ordinal)) || (b && (b->foreign || b->ordinal != cta->ordinal));
+  return past;
+}
+
+static bool holds(const tw_past* a, const tw_past* b) {
+  if (a == b) return true;
+  for (int i = 0; i < 2; i++) {
+    const tw_past* parent = a->parent[i];
+    if (parent && (parent == b || parent->parent[0] == b || parent->parent[1] == b)) return true;
+  }
+  return false;
+}
+
+const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
+  if (!a) return b;
+  if (!b || holds(a, b)) return a;
+  if (holds(b, a)) return b;
+  const tw_past* joined = tw_past_new(cta, a, b);
+  return joined ? joined : a;  // without memory nothing is reported as unordered any more
+}
+
+// -- tables --
+
+void tw_known_reset(tw_known* known) {
+  if (known->visited_count) memset(known->visited, 0, known->visited_capacity * sizeof *known->visited);
+  if (known->entry_count) memset(known->entries, 0, known->entry_capacity * sizeof *known->entries);
+  known->visited_count = known->entry_count = 0;
+  known->absorbed = NULL;
+  known->overflow = false;
+}
+
+void tw_known_free(tw_known* known) {
+  free(known->visited);
+  free(known->entries);
+  memset(known, 0, sizeof *known);
+}
+
+static uint32_t mix(uint64_t key) {
+  key *= 0x9e3779b97f4a7c15ull;
+  return (uint32_t)(key >> 32);
+}
+
+static bool visit(tw_known* known, const tw_past* past) {
+  if (known->visited_count * 2 >= known->visited_capacity) {
+    uint32_t capacity = known->visited_capacity ? known->visited_capacity * 2 : 64;
+    const tw_past** larger = capacity > MAX_VISITED ? NULL : calloc(capacity, sizeof *larger);
+    if (!larger) {
+      known->overflow = true;
+      return false;
+    }
+    for (uint32_t i = 0; i < known->visited_capacity; i++) {
+      if (!known->visited[i]) continue;
+      uint32_t slot = mix((uintptr_t)known->visited[i]) & (capacity - 1);
+      while (larger[slot]) slot = (slot + 1) & (capacity - 1);
+      larger[slot] = known->visited[i];
+    }
+    free(known->visited);
+    known->visited = larger;
+    known->visited_capacity = capacity;
+  }
+  uint32_t slot = mix((uintptr_t)past) & (known->visited_capacity - 1);
+  for (; known->visited[slot]; slot = (slot + 1) & (known->visited_capacity - 1)) {
+    if (known->visited[slot] == past) return false;
+  }
+  known->visited[slot] = past;
+  known->visited_count++;
+  return true;
+}
+
+static uint64_t key_of(uint32_t ordinal, uint32_t part) { return ((uint64_t)ordinal << 6 | part) + 1; }
+
+static tw_known_entry* find(const tw_known* known, uint64_t key) {
+  if (!known->entry_capacity) return NULL;
+  uint32_t slot = mix(key) & (known->entry_capacity - 1);
+  for (; known->entries[slot].key; slot = (slot + 1) & (known->entry_capacity - 1)) {
+    if (known->entries[slot].key == key) return &known->entries[slot];
+  }
+  return NULL;
+}
+
+static tw_known_entry* find_or_add(tw_known* known, uint64_t key) {
+  tw_known_entry* found = find(known, key);
+  if (found) return found;
+  if (known->entry_count * 2 >= known->entry_capacity) {
+    uint32_t capacity = known->entry_capacity ? known->entry_capacity * 2 : 16;
+    tw_known_entry* larger = capacity > MAX_VISITED ? NULL : calloc(capacity, sizeof *larger);
+    if (!larger) {
+      known->overflow = true;
+      return NULL;
+    }
+    for (uint32_t i = 0; i < known->entry_capacity; i++) {
+      if (!known->entries[i].key) continue;
+      uint32_t slot = mix(known->entries[i].key) & (capacity - 1);
+      while (larger[slot].key) slot = (slot + 1) & (capacity - 1);
+      larger[slot] = known->entries[i];
+    }
+    free(known->entries);
+    known->entries = larger;
+    known->entry_capacity = capacity;
+  }
+  uint32_t slot = mix(key) & (known->entry_capacity - 1);
+  while (known->entries[slot].key) slot = (slot + 1) & (known->entry_capacity - 1);
+  known->entries[slot].key = key;
+  known->entry_count++;
+  return &known->entries[slot];
+}
+
+static void lift(uint32_t* clock, uint32_t to) {
+  if (*clock < to) *clock = to;
+}
+
+static void learn(tw_known* known, const tw_past* past) {
+  if (past->whole_cta) {
+    tw_known_entry* entry = find_or_add(known, key_of(past->ordinal, TW_KEY_WHOLE_CTA));
+    if (entry) lift(&entry->all, past->whole_cta);
+  }
+  if (past->lanes || past->lane_row || past->whole_warp) {
+    tw_known_entry* entry = find_or_add(known, key_of(past->ordinal, past->warp));
+    if (entry) {
+      lift(&entry->all, past->whole_warp);
+      for (uint32_t lane = 0; lane < 32; lane++) {
+        if (past->lanes >> lane & 1) lift(&entry->lanes[lane], past->clock);
+        if (past->lane_row) lift(&entry->lanes[lane], past->lane_row[lane]);
+      }
+    }
+  }
+  for (uint32_t thread = 0; past->cta_row && thread < past->threads; thread++) {
+    if (!past->cta_row[thread]) continue;
+    tw_known_entry* entry = find_or_add(known, key_of(past->ordinal, thread >> 5));
+    if (entry) lift(&entry->lanes[thread & 31], past->cta_row[thread]);
+  }
+}
+
+static bool push(tw_cta_races* cta, uint32_t* depth, const tw_past* past) {
+  if (*depth == cta->stack_capacity) {
+    uint32_t capacity = cta->stack_capacity ? cta->stack_capacity * 2 : 256;
+    const tw_past** larger = realloc(cta->stack, capacity * sizeof *larger);
+    if (!larger) return false;
+    cta->stack = larger;
+    cta->stack_capacity = capacity;
+  }
+  cta->stack[(*depth)++] = past;
+  return true;
+}
+
+static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
+  uint32_t depth = 0;
+  if (known->absorbed == root) return;
+  known->absorbed = root;
+  if (!push(cta, &depth, root)) known->overflow = true;
+  while (depth && !known->overflow) {
+    const tw_past* past = cta->stack[--depth];
+    if (!visit(known, past)) continue;
+    learn(known, past);
+    for (int i = 0; i < 2; i++) {
+      if (past->parent[i] && !push(cta, &depth, past->parent[i])) known->overflow = true;
+    }
+  }
+}
+
+static bool answers(tw_cta_races* cta, tw_known* known, const tw_past* root, uint32_t ordinal, uint32_t thread,
+                    uint32_t clock) {
+  if (!root) return false;
+  absorb(cta, known, root);
+  if (known->overflow) return true;
+  const tw_known_entry* entry = find(known, key_of(ordinal, TW_KEY_WHOLE_CTA));
+  if (entry && clock < entry->all) return true;
+  entry = find(known, key_of(ordinal, thread >> 5));
+  return entry && (clock < entry->all || clock < entry->lanes[thread & 31]);
+}
+
+bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock) {
+  if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) return true;
+  if (answers(cta, &cta->cta_known, cta->cta_root, ordinal, thread, clock)) return true;
+  if (answers(cta, &cta->warp_known[warp], cta->warp_root[warp], ordinal, thread, clock)) return true;
+  int self = warp * 32 + lane;
+  if (!cta->thread_root[self]) return false;
+  if (!cta->thread_known) cta->thread_known = calloc(TW_RACE_MAX_THREADS, sizeof *cta->thread_known);
+  if (!cta->thread_known) return true;
+  return answers(cta, &cta->thread_known[self], cta->thread_root[self], ordinal, thread, clock);
+}

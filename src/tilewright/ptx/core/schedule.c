@@ -1,0 +1,307 @@
+// Blocks and warps in turn, over several OS threads; loading a program; starting and ending a launch.
+#include <sched.h>
+#include <stdlib.h>
+
+#include "machine.h"
+
+enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096 };
+enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
+#define RESIDENT_BYTES (3ll << 29)
+
+// -- one block --
+
+static void free_cta(tw_cta* cta) {
+  if (!cta) return;
+  for (int k = 0; k < cta->warp_count; k++) tw_warp_free(&cta->warps[k]);
+  free(cta->warps);
+  free(cta->shared);
+  free(cta->shared_state);
+  if (cta->races) tw_cta_races_destroy(cta->races);
+  free(cta);
+}
+
+static bool new_warp(tw_cta* cta, int index) {
+  tw_warp* w = &cta->warps[index];
+  const tw_launch* launch = cta->engine->launch;
+  w->cta = cta, w->index = index;
+  w->local_stride = cta->engine->local_stride;
+  if (w->local_stride) {
+    w->local = calloc(TW_LANES, w->local_stride);
+    w->local_state = calloc(TW_LANES, w->local_stride);
+    if (!w->local || !w->local_state) return false;
+  }
+  for (int l = 0; l < TW_LANES; l++) {
+    uint32_t thread = (uint32_t)(index * TW_LANES + l), x = (uint32_t)launch->block[0], y = (uint32_t)launch->block[1];
+    if (thread < (uint32_t)cta->thread_count) w->started |= 1u << l;
+    w->tid[0][l] = thread % x, w->tid[1][l] = thread / x % y, w->tid[2][l] = thread / x / y;
+  }
+  return true;
+}
+
+static tw_cta* new_cta(tw_worker* worker) {
+  tw_engine* e = worker->engine;
+  const tw_launch* launch = e->launch;
+  tw_cta* cta = calloc(1, sizeof *cta);
+  if (!cta) return NULL;
+  cta->engine = e, cta->worker = worker, cta->program = e->program;
+  cta->thread_count = launch->block[0] * launch->block[1] * launch->block[2];
+  int warps = (cta->thread_count + TW_LANES - 1) / TW_LANES;
+  cta->shared_bytes = e->shared_bytes;
+  size_t warp_bytes = ((size_t)warps * sizeof(tw_warp) + 63) / 64 * 64;
+  cta->warps = aligned_alloc(64, warp_bytes);
+  cta->shared = aligned_alloc(128, ((size_t)cta->shared_bytes + 255) / 128 * 128);
+  cta->shared_state = malloc((size_t)cta->shared_bytes + 64);
+  if (e->races) cta->races = tw_cta_races_create(e->races, cta->shared_bytes);
+  if (!cta->warps || !cta->shared || !cta->shared_state || (e->races && !cta->races)) {
+    free_cta(cta);
+    return NULL;
+  }
+  memset(cta->warps, 0, warp_bytes);
+  cta->watch_shared = e->checks & TW_CHECK_UNINITIALISED || e->program->has_guard_zones;
+  cta->warp_count = warps;
+  for (int k = 0; k < warps; k++)
+    if (!new_warp(cta, k)) {
+      free_cta(cta);
+      return NULL;
+    }
+  return cta;
+}
+
+static bool begin_cta(tw_cta* cta, int32_t linear) {
+  const tw_launch* launch = cta->engine->launch;
+  const tw_program* p = cta->program;
+  cta->linear = linear;
+  cta->id[0] = (uint32_t)(linear % launch->grid[0]);
+  cta->id[1] = (uint32_t)(linear / launch->grid[0] % launch->grid[1]);
+  cta->id[2] = (uint32_t)(linear / launch->grid[0] / launch->grid[1]);
+  cta->live_threads = cta->thread_count;
+  cta->turn = 0;
+  memset(cta->barriers, 0, sizeof cta->barriers);
+  memset(cta->shared, 0xcd, cta->shared_bytes);
+  memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
+  if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
+  if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
+  for (int k = 0; k < cta->warp_count; k++)
+    if (!tw_warp_begin(&cta->warps[k])) return false;
+  return true;
+}
+
+static bool budget_is_spent(tw_cta* cta, tw_warp* w) {
+  tw_engine* e = cta->engine;
+  tw_worker* worker = cta->worker;
+  long long all = atomic_fetch_add(&e->executed, worker->unflushed) + worker->unflushed;
+  worker->unflushed = 0;
+  if (all < e->launch->instruction_budget) return false;
+  int expected = 0;
+  if (atomic_compare_exchange_strong(&e->stop, &expected, 1)) {
+    int32_t pc = w->running ? w->pc : w->context_count ? w->contexts[0].pc : 0;
+    uint32_t mask = w->running ? w->mask : w->context_count ? w->contexts[0].mask : 1;
+    tw_report(w, TW_FIND_BUDGET, pc, mask ? __builtin_ctz(mask) : 0, 0, 0, 0);
+    tw_describe_waits(cta);
+  }
+  return true;
+}
+
+static void report_deadlock(tw_cta* cta) {
+  for (int k = 0; k < cta->warp_count; k++) {
+    tw_warp* w = &cta->warps[k];
+    if (!w->context_count) continue;
+    const tw_context* c = &w->contexts[0];
+    tw_report(w, TW_FIND_DEADLOCK, c->pc, __builtin_ctz(c->mask), c->barrier, 0, c->state);
+    break;
+  }
+  tw_describe_waits(cta);
+  atomic_store(&cta->engine->stop, 1);
+}
+
+// Runs a block until it is done, or until it only waits for other blocks.
+static int run_cta(tw_cta* cta) {
+  tw_engine* e = cta->engine;
+  tw_worker* worker = cta->worker;
+  const tw_interpreter* interpreter = tw_chosen_interpreter();
+  bool seeded = e->launch->seeded;
+  for (int pass = 0; pass < PASSES_BEFORE_OTHERS; pass++) {
+    bool ran = false, only_polls = true;
+    cta->progressed = false;
+    int start = seeded ? (int)(tw_random(&worker->random) % (uint64_t)cta->warp_count) : 0;
+    for (int k = 0; k < cta->warp_count; k++) {
+      tw_warp* w = &cta->warps[(start + k) % cta->warp_count];
+      if (w->done) continue;
+      if (w->starved > 4 * (w->context_count + 1)) tw_release_early(w);
+      if (!tw_has_ready(w)) continue;
+      if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
+      w->quantum = seeded ? 1 + (int64_t)(tw_random(&worker->random) % 512) : TURN;
+      w->spinning = false;
+      interpreter->run_warp(w);
+      ran = true;
+      bool used_up = w->quantum <= 0 && tw_has_ready(w);
+      if (!(used_up && w->spinning)) only_polls = false;
+      if (!w->live) w->done = true, cta->progressed = true;
+      if (worker->unflushed > 1 << 20 && budget_is_spent(cta, w)) return CTA_STOPPED;
+    }
+    if (!cta->live_threads) return CTA_DONE;
+    if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
+    if (!ran) {
+      if (tw_force_collective(cta)) continue;
+      report_deadlock(cta);
+      return CTA_STOPPED;
+    }
+    if (only_polls && !cta->progressed) return CTA_WAITS;
+  }
+  return CTA_WAITS;
+}
+
+// -- one OS thread --
+
+typedef struct {
+  tw_cta** resident;
+  int count, capacity;
+  tw_cta** idle;
+  int idle_count;
+} pool;
+
+static int64_t next_block(tw_engine* e) {
+  long long at = atomic_fetch_add(&e->next_block, 1);
+  if (at >= e->block_total) return -1;
+  if (e->order) return e->order[at];
+  return e->launch->blocks ? e->launch->blocks[at] : at;
+}
+
+static bool start_another(tw_worker* worker, pool* p) {
+  if (p->count >= p->capacity) return false;
+  int64_t linear = next_block(worker->engine);
+  if (linear < 0) return false;
+  tw_cta* cta = p->idle_count ? p->idle[--p->idle_count] : new_cta(worker);
+  if (!cta || !begin_cta(cta, (int32_t)linear)) {
+    free_cta(cta);
+    worker->engine->out_of_memory = 1;
+    atomic_store(&worker->engine->stop, 1);
+    return false;
+  }
+  p->resident[p->count++] = cta;
+  return true;
+}
+
+static int64_t bytes_of_a_cta(const tw_engine* e) {
+  const tw_launch* launch = e->launch;
+  int64_t warps = ((int64_t)launch->block[0] * launch->block[1] * launch->block[2] + 31) / 32;
+  int64_t frame = e->program->functions[e->program->kernel].frame_bytes;
+  return warps * (frame + 64ll * e->local_stride + (int64_t)sizeof(tw_warp)) + 16ll * e->shared_bytes + 4096;
+}
+
+static void* run_worker(void* argument) {
+  tw_worker* worker = argument;
+  tw_engine* e = worker->engine;
+  int64_t room = RESIDENT_BYTES / bytes_of_a_cta(e) + 1;
+  pool p = {.capacity = room > MOST_RESIDENT ? MOST_RESIDENT : (int)room};
+  p.resident = calloc((size_t)p.capacity, sizeof *p.resident);
+  p.idle = calloc((size_t)p.capacity, sizeof *p.idle);
+  if (!p.resident || !p.idle) e->out_of_memory = 1, atomic_store(&e->stop, 1);
+  int at = 0;
+  while (!atomic_load(&e->stop)) {
+    if (at >= p.count && !start_another(worker, &p)) {
+      if (!p.count) break;
+      at = 0;
+      if (p.count == 1) sched_yield();
+    }
+    if (atomic_load(&e->stop)) break;
+    int ended = run_cta(p.resident[at]);
+    if (ended == CTA_DONE) {
+      p.idle[p.idle_count++] = p.resident[at];
+      p.resident[at] = p.resident[--p.count];
+      if (at >= p.count) at = p.count;  // a new one first, then the others again
+    } else if (ended == CTA_WAITS) {
+      at++;
+    } else {
+      break;
+    }
+  }
+  for (int k = 0; p.resident && k < p.count; k++) free_cta(p.resident[k]);
+  for (int k = 0; p.idle && k < p.idle_count; k++) free_cta(p.idle[k]);
+  free(p.resident);
+  free(p.idle);
+  return NULL;
+}
+
+// -- a launch --
+
+static bool shuffle_blocks(tw_engine* e) {
+  const tw_launch* launch = e->launch;
+  if (!launch->seeded || e->block_total > 1 << 24) return true;
+  e->order = malloc((size_t)e->block_total * sizeof *e->order);
+  if (!e->order) return false;
+  uint64_t state = launch->seed;
+  for (int64_t k = 0; k < e->block_total; k++) {
+    int64_t other = (int64_t)(tw_random(&state) % (uint64_t)(k + 1));
+    int32_t block = launch->blocks ? launch->blocks[k] : (int32_t)k;
+    e->order[k] = e->order[other];
+    e->order[other] = block;
+  }
+  return true;
+}
+
+static bool new_worker(tw_engine* e, tw_worker* worker, int index) {
+  static const tw_region nowhere;
+  int64_t count = e->program->code_count;
+  worker->engine = e;
+  worker->random = e->launch->seed * 0x9e3779b97f4a7c15ull + (uint64_t)index + 1;
+  worker->cache = malloc((size_t)count * sizeof *worker->cache);
+  if (!worker->cache) return false;
+  for (int64_t k = 0; k < count; k++) worker->cache[k] = &nowhere;
+  if (e->launch->counts) {
+    worker->counts = calloc((size_t)count, sizeof *worker->counts);
+    if (!worker->counts) return false;
+  }
+  return true;
+}
+
+static void finish_worker(tw_engine* e, tw_worker* worker) {
+  tw_launch* launch = e->launch;
+  launch->thread_instructions += worker->thread_instructions;
+  launch->warp_instructions += worker->warp_instructions;
+  if (worker->counts && launch->counts) {
+    const uint64_t* from = (const uint64_t*)worker->counts;
+    uint64_t* to = (uint64_t*)launch->counts;
+    int64_t numbers = e->program->code_count * (int64_t)(sizeof(tw_count) / sizeof(uint64_t));
+    for (int64_t k = 0; k < numbers; k++) to[k] += from[k];
+  }
+  free(worker->cache);
+  free(worker->counts);
+}
+
+static void run_workers(tw_engine* e, int count) {
+  tw_worker* workers = calloc((size_t)count, sizeof *workers);
+  bool ready = workers && shuffle_blocks(e);
+  for (int k = 0; ready && k < count; k++) ready = new_worker(e, &workers[k], k);
+  int started = 1;
+  if (ready) {
+    while (started < count && pthread_create(&workers[started].thread, NULL, run_worker, &workers[started]) == 0) started++;
+    run_worker(&workers[0]);
+    for (int k = 1; k < started; k++) pthread_join(workers[k].thread, NULL);
+  } else {
+    e->out_of_memory = 1;
+  }
+  for (int k = 0; workers && k < count; k++) finish_worker(e, &workers[k]);
+  free(workers);
+}
+
+int32_t tw_run(tw_launch* launch) {
+  tw_engine engine = {.launch = launch, .program = launch->program, .checks = launch->checks};
+  const tw_program* p = launch->program;
+  engine.block_total = launch->blocks ? launch->block_count : (int64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+  engine.shared_bytes = (uint32_t)p->static_shared_bytes + (uint32_t)launch->dynamic_shared_bytes;
+  engine.local_stride = p->local_bytes;
+  pthread_mutex_init(&engine.lock, NULL);
+  engine.finding_index = calloc((size_t)p->code_count * TW_FIND_KINDS, sizeof *engine.finding_index);
+  int workers = launch->workers < 1 ? 1 : launch->workers > 64 ? 64 : launch->workers;
+  if (workers > engine.block_total) workers = (int)engine.block_total;
+  if (launch->checks & TW_CHECK_RACES) engine.races = tw_races_create(workers, 0);
+  if (!engine.finding_index || (launch->checks & TW_CHECK_RACES && !engine.races)) engine.out_of_memory = 1;
+  else run_workers(&engine, workers);
+  launch->ending = engine.out_of_memory ? 2 : atomic_load(&engine.stop) ? 1 : 0;
+  if (engine.races) tw_races_destroy(engine.races);
+  free(engine.finding_index);
+  free(engine.order);
+  pthread_mutex_destroy(&engine.lock);
+  return launch->ending;
+}

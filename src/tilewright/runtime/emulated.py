@@ -1,0 +1,236 @@
+"""An operation on an emulated GPU, in this process: for tensors on the CPU.
+
+The emulator checks every access and its addresses are not the host's, so whatever a kernel does stays inside; a budget
+of instructions ends what does not end by itself. Code that somebody else wrote belongs in `devices.emulated`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tilewright.devices.emulation.job_memory import add_buffers
+from tilewright.devices.emulation.library import LibraryRefused, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.emulation.plan_run import NotEmulable as CoreNotEmulable
+from tilewright.devices.emulation.programs import program_of
+from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
+from tilewright.kernel_file import (
+    Dispatcher,
+    KernelFile,
+    NoneApplies,
+    Op,
+    Selected,
+    TunedChoices,
+    bind,
+    settle,
+)
+from tilewright.records import (
+    BoundPlan,
+    Emulation,
+    FindingKind,
+    GpuProfile,
+    LibraryCall,
+    PackedLaunch,
+    TensorSpec,
+)
+from tilewright.runtime.devices import PROFILE_VARIABLE
+from tilewright.runtime.emulated_call import EmulatedCall
+from tilewright.runtime.errors import KernelFault, NotEmulable, OperationError, TooLargeToEmulate
+from tilewright.runtime.on_device import Builds
+
+if TYPE_CHECKING:
+    from tilewright.devices.emulation.programs import Program
+
+BUDGET_VARIABLE = "TILEWRIGHT_EMULATE_BUDGET"
+CALL_BUDGET = 2_000_000_000  # thread instructions: a few seconds
+MOST_BYTES = 2 << 30  # of tensors in one emulated call; the checkers' own memory comes on top
+_LEAST_INSTRUCTIONS = 16  # of a thread that does anything at all
+
+
+def call_budget() -> int:
+    """Thread instructions that a plain call may take."""
+    text = os.environ.get(BUDGET_VARIABLE, "").strip()
+    if not text:
+        return CALL_BUDGET
+    try:
+        budget = int(float(text))
+    except (ValueError, OverflowError):
+        budget = 0
+    if budget < 1:
+        raise OperationError(f"{BUDGET_VARIABLE} is {text!r}; write a number of thread instructions such as 2e9")
+    return budget
+
+
+@dataclass(frozen=True)
+class EmulatedReady:
+    """A plan that can be emulated: what was chosen, what it is bound to, and its program."""
+
+    selected: Selected
+    plan: BoundPlan
+    program: Program | None  # None where nothing is launched
+
+    @property
+    def file(self) -> str:
+        return self.selected.evaluation.file.name
+
+
+class OnEmulator:
+    """The files of one op on one emulated GPU."""
+
+    def __init__(self, files: Sequence[KernelFile], tuned: TunedChoices, gpu: GpuProfile, builds: Builds) -> None:
+        self.gpu = gpu
+        self.dispatcher = Dispatcher(files, gpu, tuned)
+        self._op = files[0].plan.op
+        self._builds = builds
+
+    def ready(self, arguments: Mapping[str, Any]) -> EmulatedReady | NoneApplies:
+        """Choose, build and bind for these arguments, with the call's own numbers written in."""
+        selected = self.dispatcher.select(arguments)
+        if isinstance(selected, NoneApplies):
+            return selected
+        evaluation = selected.evaluation
+        build = self._builds.build(evaluation)
+        if build is None:
+            library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
+            return EmulatedReady(selected, BoundPlan(evaluation.buffers, evaluation.maps, library), None)
+        plan = settle(bind(evaluation, build, evaluation.gpu), selected.late)
+        return EmulatedReady(selected, plan, program_of(build.key, build.ptx))
+
+
+@dataclass(frozen=True)
+class CallTensors:
+    """The tensors of one call, by the op's names."""
+
+    op: Op
+    specs: tuple[TensorSpec | None, ...]
+    tensors: tuple[torch.Tensor | None, ...]
+
+    def memory(self, plan: BoundPlan, sampled: bool) -> PlanMemory:
+        memory = PlanMemory()
+        parameters = [parameter for parameter in self.op.parameters if parameter.scalar is None]
+        for parameter, spec, tensor in zip(parameters, self.specs, self.tensors, strict=True):
+            if tensor is not None and spec is not None:
+                content = storage_bytes(tensor, spec.storage_bytes)
+                memory.add_input(parameter.name, spec, content, writable=parameter.in_place)
+        add_buffers(memory, plan.buffers, sampled=sampled)
+        return memory
+
+    def change_in_place(self, memory: PlanMemory) -> None:
+        parameters = [parameter for parameter in self.op.parameters if parameter.scalar is None]
+        for parameter, tensor in zip(parameters, self.tensors, strict=True):
+            if parameter.in_place and tensor is not None:
+                with torch.no_grad():
+                    tensor.copy_(tensor_copy(memory, parameter.name))
+
+    def results(self, memory: PlanMemory) -> Any:
+        made = tuple(tensor_copy(memory, name) for name in self.op.results)
+        return made[0] if len(made) == 1 else made or None
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        return (*self.op.results, *(parameter.name for parameter in self.op.parameters if parameter.in_place))
+
+
+def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
+    """The results alone; raises `KernelFault` for whatever would be a fault on a GPU, too."""
+    budget = call_budget()
+    _refuse_large(ready, call, budget)
+    run = _run(ready, call, Emulation(checks=(), instruction_budget=budget))
+    stopped = run.stopped_by
+    if stopped is not None and stopped.kind is FindingKind.BUDGET:
+        raise _too_large(ready, call, budget)
+    findings = run.emulated.findings
+    if findings:
+        raise KernelFault(call.op.name, ready.file, findings)
+    if run.counter_left is not None:
+        raise KernelFault(call.op.name, ready.file, (), str(run.counter_left))
+    call.change_in_place(run.memory)
+    return call.results(run.memory)
+
+
+def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu: str) -> EmulatedCall:
+    """Everything the emulator can tell of a call."""
+    run = _run(ready, call, emulation)
+    complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
+    if complete and run.counter_left is not None:
+        raise KernelFault(call.op.name, ready.file, run.emulated.findings, str(run.counter_left))
+    if complete:
+        call.change_in_place(run.memory)
+    seen = run.emulated
+    return EmulatedCall(
+        results=call.results(run.memory),
+        findings=seen.findings,
+        counts=seen.counts,
+        op=call.op.name,
+        file=ready.file,
+        gpu=gpu,
+        complete=complete,
+        schedules=seen.schedules,
+        varying=seen.varying,
+        thread_instructions=seen.thread_instructions,
+        printed=seen.printed,
+        seconds=seen.seconds,
+    )
+
+
+def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> ScheduledRun:
+    size = sum(spec.storage_bytes for spec in call.specs if spec is not None)
+    size += sum(buffer.spec.storage_bytes for buffer in ready.plan.buffers)
+    if size > MOST_BYTES:
+        raise TooLargeToEmulate(
+            f"{call.op.name}: its tensors take {size / 2**30:.1f} GiB and an emulated call may take "
+            f"{MOST_BYTES / 2**30:.0f} GiB; use smaller shapes, or pass CUDA tensors"
+        )
+    sampled = emulation.sampled_blocks is not None
+
+    def memory() -> PlanMemory:
+        return call.memory(ready.plan, sampled)
+
+    try:
+        return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)
+    except CoreNotEmulable as error:
+        raise NotEmulable(_not_emulable(ready, call.op, error)) from error
+    except LibraryRefused as error:
+        raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
+
+
+def _not_emulable(ready: EmulatedReady, op: Op, error: CoreNotEmulable) -> str:
+    gpu = ready.selected.evaluation.gpu
+    remedy = "pass CUDA tensors"
+    if gpu.cc >= 90:
+        remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
+    return f"{op.name}: {ready.file}: {error.step.kernel} cannot be emulated: {error}; {remedy}"
+
+
+def _launches(plan: BoundPlan) -> list[PackedLaunch]:
+    return [step for step in plan.steps if isinstance(step, PackedLaunch)]
+
+
+def _is_sampled(plan: BoundPlan, emulation: Emulation) -> bool:
+    wanted = emulation.sampled_blocks
+    return wanted is not None and any(math.prod(launch.grid) > wanted for launch in _launches(plan))
+
+
+def _refuse_large(ready: EmulatedReady, call: CallTensors, budget: int) -> None:
+    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in _launches(ready.plan))
+    if threads * _LEAST_INSTRUCTIONS > budget:
+        raise _too_large(ready, call, budget)
+
+
+def _too_large(ready: EmulatedReady, call: CallTensors, budget: int) -> TooLargeToEmulate:
+    launches = ", ".join(
+        f"{launch.kernel}: {math.prod(launch.grid)} blocks of {math.prod(launch.block)} threads"
+        for launch in _launches(ready.plan)
+    )
+    name = call.op.name
+    return TooLargeToEmulate(
+        f"{name}: this call takes more than {budget:,} thread instructions in the emulator ({launches}); if it is no "
+        f"endless loop, use smaller shapes, look at some blocks with {name}.emulate(..., blocks=8), raise "
+        f"{BUDGET_VARIABLE}, or pass CUDA tensors"
+    )
