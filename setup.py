@@ -1,6 +1,15 @@
-"""The one compiled part: the launcher of the CUDA device. Optional, since a pure Python path does the same work."""
+"""The compiled parts: the launcher of the CUDA device and the core of the emulator.
+
+Both are optional, so that the package installs without a C compiler: the launcher has a pure Python path that does the
+same work; the emulator says at first use that its core is missing. The core is a plain shared object, loaded with
+ctypes. Nothing is built for this machine's processor in particular: wider code is chosen at run time.
+"""
+
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+CORE = Path("src/tilewright/ptx/core")
 
 setup(
     ext_modules=[
@@ -11,7 +20,17 @@ setup(
             libraries=["dl"],
             py_limited_api=True,
             optional=True,
-        )
+        ),
+        Extension(
+            "tilewright.ptx._core",
+            sources=[str(path) for path in sorted(CORE.glob("*.c"))],
+            depends=[str(path) for path in sorted([*CORE.glob("*.h"), *CORE.glob("*.def")])],
+            extra_compile_args=["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-pthread"],
+            extra_link_args=["-pthread"],
+            libraries=["m"],
+            py_limited_api=True,
+            optional=True,
+        ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -33,19 +33,22 @@ class Kind(str, Enum):
 class Tolerance:
     """A result passes if it is within `ulp` units in the last place of the recorded one, or within `absolute` of it.
 
-    NaN passes only for NaN, and without a tolerance only for the same bits; zeros of either sign are equal under one.
+    Without either only the same bits pass. Under a tolerance, and with `any_nan`, NaN passes for NaN whatever its bits;
+    under a tolerance zeros of either sign are equal.
     """
 
     ulp: float = 0.0
     absolute: float = 0.0
+    any_nan: bool = False
     exact_warps: int = 0  # the first warps, on inputs whose results no rounding touches, are compared bit by bit
 
     @property
     def exact(self) -> bool:
-        return self.ulp == 0.0 and self.absolute == 0.0
+        return self.ulp == 0.0 and self.absolute == 0.0 and not self.any_nan
 
 
 EXACT = Tolerance()
+ANY_NAN = Tolerance(any_nan=True)  # the bits of a NaN are unspecified
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,8 @@ def mismatches(recorded: Words, emulated: Words, kind: Kind, tolerance: Toleranc
     expected, actual = _values(recorded, kind), _values(emulated, kind)
     with np.errstate(invalid="ignore"):
         distance = np.abs(actual - expected)
-        close = (distance <= tolerance.ulp * _unit(expected, kind)) | (distance <= tolerance.absolute)
+        allowed = np.maximum(tolerance.ulp * _unit(expected, kind), tolerance.absolute)
+        close = (distance <= allowed) & (allowed > 0)
     close |= np.isnan(expected) & np.isnan(actual)
     close[: 32 * tolerance.exact_warps] = False
     return different & ~close

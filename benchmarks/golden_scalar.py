@@ -10,7 +10,7 @@ from benchmarks.golden_inputs import (
     integer_words,
     shuffled,
 )
-from benchmarks.golden_probe import Family, Kind, Probe, Tolerance, Words, instruction
+from benchmarks.golden_probe import ANY_NAN, Family, Kind, Probe, Tolerance, Words, instruction
 
 THREADS = 512
 _MODES = ("rn", "rz", "rm", "rp")
@@ -125,7 +125,7 @@ def arithmetic_f32() -> Family:
             for suffix in ("", ".ftz", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs", ".ftz.NaN")
         ]
     for op in ("neg", "abs"):
-        probes += [instruction(f"{op}{suffix}.f32 %0, %1;", "f", "f") for suffix in ("", ".ftz")]
+        probes += [instruction(f"{op}{suffix}.f32 %0, %1;", "f", "f", Kind.F32, ANY_NAN) for suffix in ("", ".ftz")]
     words = f32_words(THREADS // 2, 51)
     return Family("arithmetic_f32", tuple(probes), np.stack([words, shuffled(words, 52), shuffled(words, 53)]))
 
@@ -154,7 +154,7 @@ def _half_probes(kind: str, letter: str) -> list[Probe]:
             probes.append(instruction(f"{op}{suffix}.{kind} %0, %1, %2;", letter, letter * 2))
     for op in ("neg", "abs"):
         for suffix in ("", ".ftz") if is_f16 else ("",):
-            probes.append(instruction(f"{op}{suffix}.{kind} %0, %1;", letter, letter))
+            probes.append(instruction(f"{op}{suffix}.{kind} %0, %1;", letter, letter, Kind(kind), ANY_NAN))
     return probes
 
 
@@ -230,18 +230,18 @@ def _approximate_inputs() -> Words:
 
 
 def approximations() -> Family:
-    """Within what PTX documents of the truth, and so within twice that of the hardware."""
-    two, four = Tolerance(ulp=2), Tolerance(ulp=4)
+    """Closer to the hardware than the errors PTX documents."""
+    one, two = Tolerance(ulp=1), Tolerance(ulp=2)
     f32 = Kind.F32
     probes: list[Probe] = []
     for suffix in ("", ".ftz"):
         for op, tolerance in (
-            ("rcp", two), ("rsqrt", two), ("sqrt", two), ("ex2", two),
+            ("rcp", one), ("rsqrt", one), ("sqrt", one), ("ex2", two),
             ("lg2", Tolerance(ulp=2, absolute=2.0**-21)), ("sin", Tolerance(absolute=2.0**-19)),
             ("cos", Tolerance(absolute=2.0**-19)),
         ):  # fmt: skip
             probes.append(instruction(f"{op}.approx{suffix}.f32 %0, %1;", "f", "f", f32, tolerance))
-        probes.append(instruction(f"div.approx{suffix}.f32 %0, %1, %2;", "f", "ff", f32, four))
+        probes.append(instruction(f"div.approx{suffix}.f32 %0, %1, %2;", "f", "ff", f32, two))
         probes.append(instruction(f"div.full{suffix}.f32 %0, %1, %2;", "f", "ff", f32, two))
     probes.append(instruction("tanh.approx.f32 %0, %1;", "f", "f", f32, Tolerance(ulp=2.0**13)))
     return Family("approximations", tuple(probes), _approximate_inputs())

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of, tutorial_folder
 
+from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of, tutorial_folder
 from tilewright import __version__
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
 from tilewright.ptx.memory import Memory

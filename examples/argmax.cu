@@ -9,9 +9,10 @@
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1])
 //! need    x.dtype in [f32, f16, bf16]
 //! need    cols > 0 and cols <= 2000000000                 # an empty row has no greatest element; indices fit an int
-//! tune    THREADS = 256 | 128 | 64 | 512 | 1024
+//! tune    THREADS = 128 | 256 | 64 | 512 | 1024
+//! tune    BATCH = 4 | 2 | 8                               # loads of a thread that are in flight together
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
-//! need    THREADS == 64 or THREADS <= cols / WIDTH        # short rows, small blocks
+//! need    THREADS == 64 or THREADS * BATCH <= cols / WIDTH    # short rows, small blocks
 //! launch  argmax<x.dtype><<<rows, THREADS>>>(x, values, indices, cols)
 
 #include <cuda_bf16.h>
@@ -56,13 +57,24 @@ __global__ void __launch_bounds__(THREADS)
   // Element 0 as -inf is a safe start even for a thread that owns nothing: it can only win where all are -inf, and
   // there it is the right answer. A thread meets its own elements by rising index, so only a greater one replaces.
   Candidate best = {-INFINITY, 0};
-#pragma unroll 4
-  for (int place = threadIdx.x; place < vectors; place += THREADS) {
-    const Vector<T> loaded = source[place];
+#pragma unroll 1
+  for (int first = threadIdx.x; first < vectors; first += BATCH * THREADS) {
+    Vector<T> loaded[BATCH];
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
-      const float value = static_cast<float>(loaded.at[i]);
-      if (value > best.value || (is_nan(value) && !is_nan(best.value))) best = {value, place * WIDTH + i};
+    for (int k = 0; k < BATCH; ++k) {
+      if (first + k * THREADS < vectors) loaded[k] = source[first + k * THREADS];
+    }
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      const int place = first + k * THREADS;
+      if (place < vectors) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+          const float value = static_cast<float>(loaded[k].at[i]);
+          // Not "less or equal" is "greater, or one of them NaN"; a NaN that is already best stays.
+          if (!(value <= best.value) && !is_nan(best.value)) best = {value, place * WIDTH + i};
+        }
+      }
     }
   }
   best = warp_best(best);

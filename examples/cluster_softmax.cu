@@ -2,7 +2,8 @@
 //
 // A row of a million elements fits no single multiprocessor, and blocks of an ordinary launch cannot talk. The blocks
 // of a cluster run at the same time on neighbouring multiprocessors and can read each other's shared memory. Each block
-// keeps its share of the row in its own shared memory and finds its own maximum and sum of exponentials. The pairs are
+// keeps its share of the row in its own shared memory and finds its own maximum and sum of exponentials. Shares are small
+// enough for several blocks on a multiprocessor: while one computes, another loads. The pairs of maximum and sum are
 // exchanged once, and combined: a sum taken relative to one maximum becomes one relative to another by the factor
 // exp(one - another).
 
@@ -10,8 +11,9 @@
 //! out     y: x.dtype[x.shape]
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1]), width = 16 / x.itemsize
 //! need    device.cc >= 90 and x.dtype in [f32, f16, bf16] and cols > 0 and cols % width == 0
-//! tune    BLOCKS = 2 | 4 | 8 | 16                         # per cluster; the default is the fewest that hold a row
-//! tune    THREADS = 512 | 1024 | 256
+//! tune    BLOCKS = 8 | 4 | 2 | 16                         # per cluster
+//! tune    THREADS = 256 | 512 | 128 | 1024
+//! tune    BATCH = 8 | 4                                   # loads of a thread that are in flight together
 //! let     vectors = cols / width, share = ceil_div(vectors, BLOCKS)
 //! need    share * 16 + 1024 <= device.smem_block          # 1 KiB is more than the static shared memory below
 //! need    BLOCKS <= 8 or device.cc in [90, 100, 103]      # 16 are not available everywhere
@@ -30,6 +32,15 @@ struct alignas(16) Vector {
   static constexpr int WIDTH = 16 / sizeof(T);
   T at[WIDTH];
 };
+
+// exp(value). The quick form is a few units off in the last places of an f32, which a 16-bit result does not have.
+template <typename T>
+__device__ __forceinline__ float exponential(float value) {
+  if constexpr (sizeof(T) == 4) return expf(value);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * 1.44269504f));
+  return power;
+}
 
 struct Part {
   float greatest;  // the maximum of some elements
@@ -77,20 +88,31 @@ __global__ void __launch_bounds__(THREADS) softmax(const T* __restrict__ x, T* _
 
   // A thread only ever reads back the vectors it wrote itself, so no barrier is needed around `held`.
   float greatest = -INFINITY;
-#pragma unroll 4
-  for (int place = threadIdx.x; place < count; place += THREADS) {
-    const Vector<T> loaded = source[place];
-    held[place] = loaded;
+#pragma unroll 1
+  for (int place = threadIdx.x; place < count; place += BATCH * THREADS) {
+    Vector<T> loaded[BATCH];  // in flight together
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) greatest = fmaxf(greatest, static_cast<float>(loaded.at[i]));
+    for (int k = 0; k < BATCH; ++k) {
+      if (place + k * THREADS < count) loaded[k] = source[place + k * THREADS];
+    }
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      if (place + k * THREADS < count) {
+        held[place + k * THREADS] = loaded[k];
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) greatest = fmaxf(greatest, static_cast<float>(loaded[k].at[i]));
+      }
+    }
   }
   greatest = block_reduce(greatest, partial[0], Maximum{});
 
   float sum = 0.0f;
+  const float own_zero = finite_or_zero(greatest);
+#pragma unroll 2
   for (int place = threadIdx.x; place < count; place += THREADS) {
     const Vector<T> loaded = held[place];
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) sum += expf(static_cast<float>(loaded.at[i]) - finite_or_zero(greatest));
+    for (int i = 0; i < WIDTH; ++i) sum += exponential<T>(static_cast<float>(loaded.at[i]) - own_zero);
   }
   sum = block_reduce(sum, partial[1], Sum{});
 
@@ -109,11 +131,12 @@ __global__ void __launch_bounds__(THREADS) softmax(const T* __restrict__ x, T* _
   for (int rank = 0; rank < BLOCKS; ++rank) row_sum += parts[rank].sum * expf(parts[rank].greatest - row_greatest);
   const float inverse = 1.0f / row_sum;
 
+#pragma unroll 2
   for (int place = threadIdx.x; place < count; place += THREADS) {
     Vector<T> result = held[place];
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-      result.at[i] = static_cast<T>(expf(static_cast<float>(result.at[i]) - row_greatest) * inverse);
+      result.at[i] = static_cast<T>(exponential<T>(static_cast<float>(result.at[i]) - row_greatest) * inverse);
     }
     target[place] = result;
   }

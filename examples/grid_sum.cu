@@ -9,7 +9,7 @@
 //! out     y: f32[]
 //! need    x.dtype in [f32, f16, bf16]
 //! tune    THREADS = 512 | 256 | 1024
-//! tune    CHUNK = 65536 | 32768 | 131072                  # most elements per block
+//! tune    CHUNK = 32768 | 65536 | 131072                  # most elements per block
 //! let     n = x.numel, spread = round_up(max(ceil_div(n, device.sms * 2), 1), THREADS * 8)
 //! let     chunk = min(spread, CHUNK)                      # a small tensor is spread over all multiprocessors
 //! let     blocks = max(ceil_div(n, chunk), 1)             # an empty tensor has a sum too

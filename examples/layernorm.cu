@@ -10,7 +10,7 @@
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
 //! tune    WARPS = 4 | 8 | 2                               # rows per block
-//! tune    RESIDENT = 32 | 24                              # warps that registers must allow on a multiprocessor
+//! tune    RESIDENT = 24 | 32                              # warps that registers must allow on a multiprocessor
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
 //! const   VECTORS = next_pow2(ceil_div(cols, 32 * WIDTH)) # loads per lane; a power of two keeps the builds few
 //! const   FULL = cols == 32 * WIDTH * VECTORS             # every load of every lane is inside the row

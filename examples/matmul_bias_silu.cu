@@ -14,10 +14,10 @@
 //! need    max(M, max(N, K)) <= 2000000000                 # coordinates, rounded up to a tile, fit an int
 //! const   T = x.dtype, HAS_BIAS = has(bias)
 //! tune    BM = 128 | 64
-//! tune    BN = 128 | 256 | 64
+//! tune    BN = 256 | 128 | 64
 //! let     tiles = ceil_div(M, BM) * ceil_div(N, BN)
 //! need    tiles >= device.sms or (BM == 64 and BN == 64)      # smaller tiles where large ones leave much of the GPU idle
-//! tune    BK = 32 | 64
+//! tune    BK = 64 | 32
 //! tune    STAGES = 4 | 3 | 2
 //! let     smem = max(STAGES * (BM + BN) * BK * 2, BM * BN * 2)
 //! need    smem <= device.smem_block

@@ -11,21 +11,21 @@
 //! need    a.dtype == f32 and b.dtype == f32 and K % 4 == 0 and N % 4 == 0     # float4 access
 //! need    max(M, max(N, K)) <= 2000000000                 # coordinates, rounded up to a tile, fit an int
 //! tune    TILE = 128 | 64
-//! tune    SPLITS = 16 | 8 | 4 | 2 | 1
+//! tune    SPLITS = 64 | 32 | 16 | 8 | 4 | 2 | 1
 //! const   BK = 16
 //! let     tiles = ceil_div(M, TILE) * ceil_div(N, TILE)
-//! need    TILE == 64 or tiles * SPLITS >= device.sms      # wide tiles where they still fill the GPU
-//! need    SPLITS == 1 or (tiles * SPLITS <= 4 * device.sms and K / SPLITS >= 128)
+//! need    TILE == 64 or tiles * SPLITS * 10 >= device.sms * 9     # wide tiles where they still fill the GPU
+//! need    SPLITS == 1 or (tiles * SPLITS <= 8 * device.sms and K / SPLITS >= 128)
 //! scratch partial: f32[SPLITS if SPLITS > 1 else 0, M, N]
 //! launch  matmul_piece<<<dim3(tiles, SPLITS), TILE * TILE / 64>>>(a, b, partial, c, M, N, K, round_up(ceil_div(K, SPLITS), BK))
-//! launch  add_pieces<<<ceil_div(M * N / 4, 256), 256>>>(partial, c, M * N / 4) when SPLITS > 1
+//! launch  add_pieces<<<ceil_div(M * N / 4, 64), 64>>>(partial, c, M * N / 4) when SPLITS > 1
 
-constexpr int THREADS = TILE * TILE / 64, HALF = TILE / 2;
+constexpr int THREADS = TILE * TILE / 64, HALF = TILE / 2, BLOCKS_PER_SM = TILE == 128 ? 2 : 6;
 constexpr int LOADS = TILE * BK / 4 / THREADS;  // float4 that a thread copies of each operand per step
 constexpr int PAD = 4;                          // a is stored transposed: keeps its columns apart in the banks
 
-__global__ void __launch_bounds__(THREADS) matmul_piece(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ partial,
-                                                        float* __restrict__ c, int M, int N, int K, int piece) {
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    matmul_piece(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ partial, float* __restrict__ c, int M, int N, int K, int piece) {
   __shared__ __align__(16) float a_tile[2][BK][TILE + PAD], b_tile[2][BK][TILE];
   const int tiles_m = (M + TILE - 1) / TILE;
   const int m0 = blockIdx.x % tiles_m * TILE, n0 = blockIdx.x / tiles_m * TILE;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS) matmul_piece(const float* __restrict_
 }
 
 __global__ void add_pieces(const float4* __restrict__ partial, float4* __restrict__ c, long long quads) {
-  const long long i = blockIdx.x * 256ll + threadIdx.x;
+  const long long i = blockIdx.x * 64ll + threadIdx.x;
   if (i >= quads) return;
   float4 sum = partial[i];
 #pragma unroll

@@ -1,6 +1,7 @@
 // The sum of every row, in f32 whatever the element type: a block reduction.
 //
-// One block owns one row and walks it. Each thread adds what it loads in registers; only at the end do threads meet,
+// One block owns one row and walks it, every thread with BATCH loads in flight at a time, for memory is far away. Each
+// thread adds what it loads in registers; only at the end do threads meet,
 // first the 32 lanes of each warp by shuffles, then the warps through shared memory. Partial sums are always added in
 // the same order, so the result has the same bits on every run. The sum of an empty row is 0.
 
@@ -9,8 +10,9 @@
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1])
 //! need    x.dtype in [f32, f16, bf16]
 //! tune    THREADS = 256 | 128 | 64 | 512 | 1024
+//! tune    BATCH = 2 | 4 | 8                               # loads of a thread that are in flight together
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
-//! need    THREADS == 64 or THREADS <= cols / WIDTH        # short rows, small blocks
+//! need    THREADS == 64 or THREADS * BATCH <= cols / WIDTH    # short rows, small blocks
 //! launch  row_sum<x.dtype><<<rows, THREADS>>>(x, y, cols)
 
 #include <cuda_bf16.h>
@@ -36,11 +38,18 @@ __global__ void __launch_bounds__(THREADS) row_sum(const T* __restrict__ x, floa
 
   // One running sum per element of the vector: independent chains of additions, and shorter ones round less.
   float running[WIDTH] = {};
-#pragma unroll 4
-  for (long long place = threadIdx.x; place < vectors; place += THREADS) {
-    const Vector<T> loaded = source[place];
+#pragma unroll 1
+  for (long long first = threadIdx.x; first < vectors; first += BATCH * THREADS) {
+    Vector<T> loaded[BATCH] = {};
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) running[i] += static_cast<float>(loaded.at[i]);
+    for (int k = 0; k < BATCH; ++k) {
+      if (first + k * THREADS < vectors) loaded[k] = source[first + k * THREADS];
+    }
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) running[i] += static_cast<float>(loaded[k].at[i]);
+    }
   }
 
   // Fold the vector in halves.

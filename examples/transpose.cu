@@ -15,7 +15,7 @@
 //! accept  x: strided, unaligned
 //! need    x.stride[-1] == 1 or cols <= 1
 //! tune    ROW_CHUNKS = 8 | 16                             # 16-byte chunks in a row of a tile
-//! tune    THREADS = 128 | 256 | 64
+//! tune    THREADS = 256 | 128 | 64
 //! const   CHUNK = 16 / x.itemsize                         # elements
 //! need    ROW_CHUNKS == 8 or CHUNK <= 8                   # a tile fits shared memory
 //! let     row_stride = x.stride[-2], batch_stride = x.stride[0] if x.ndim == 3 else 0

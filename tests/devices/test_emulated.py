@@ -14,7 +14,7 @@ from benchmarks.spool_cases import HALF_TOLERANCE, KERNELS, REFERENCES, TOLERANC
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.devices.emulation.plan_run import sampled_blocks
 from tilewright.devices.emulation.schedules import merged
-from tilewright.devices.emulation.translate import counts_record, finding_record, launch_counts
+from tilewright.devices.emulation.translate import counts_record, finding_record, launch_counts, readable
 from tilewright.kernel_file import bind, evaluate, parse, settle
 from tilewright.ptx import results as core
 from tilewright.ptx.syntax import Place
@@ -323,6 +323,19 @@ def test_a_finding_in_a_header_belongs_to_the_line_that_used_it() -> None:
     assert [place.line for place in record.places] == [99, 17]
     assert str(record) == "f<1>, line 17, thread 5 of block 1: race in shared memory: x[1] (4 times)"
     assert from_json(FindingRecord, to_json(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("_ZZ14layernorm_geluPKfS0_S0_PfiffE7partial", "partial"),
+        ("_ZZ1fILi3EEvPfE4tile_0", "tile"),
+        ("_ZN2ab4heldE", "held"),
+        ("_ZZ1fvE", "_ZZ1fvE"),
+    ],
+)
+def test_shared_variables_have_the_names_of_the_source(symbol: str, name: str) -> None:
+    assert readable(f"byte 0 of {symbol} in shared memory") == f"byte 0 of {name} in shared memory"
 
 
 def test_the_same_race_seen_from_either_side_is_one() -> None:

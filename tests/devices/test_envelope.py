@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 from tests.devices.scripted_jobs import PROFILE, scripted_job
@@ -29,7 +30,7 @@ from tilewright.devices.messages import (
     open_message,
     seal_message,
 )
-from tilewright.records import Completed, DType, Faulted, FaultKind, ReturnedTensor, TensorSpec
+from tilewright.records import Completed, DType, Faulted, FaultKind, ReturnedTensor, TensorSpec, to_json
 
 JOB = scripted_job("job-1", "add", "sleep 1", numbers=(1.5, -2.0))
 SPEC = TensorSpec.contiguous(DType.U8, (4,))
@@ -121,7 +122,13 @@ def test_a_record_that_is_no_job_is_refused() -> None:
         open_job(unseal(seal(Kind.JOB, {"is": "Job"}, (b"",))))
     with pytest.raises(EnvelopeError, match="holds a message, not a job"):
         open_job(unseal(seal_message(Unready("x"))))
-    text = b'{"record":1}'
+    record = to_json(replace(JOB, cubin=b"", inputs=())) | {"limits": {"seconds": -1.0, "device_bytes": 1}}
+    with pytest.raises(EnvelopeError, match="are no limits"):
+        open_job(unseal(seal(Kind.JOB, record, (b"",))))
+
+
+@pytest.mark.parametrize("text", [b'{"record":1}', b'{"record":1,"blobs":[-5,5]}', b"[" * 100_000])
+def test_a_body_that_is_no_record_is_refused(text: bytes) -> None:
     line = f"tilewright 1 job {len(text)} 0 {hashlib.sha256(text).hexdigest()}\n".encode()
     with pytest.raises(EnvelopeError, match="record cannot be read"):
         unseal(line + text)

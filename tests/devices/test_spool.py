@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
 
-from tilewright.devices.envelope import seal_job
+from tilewright.devices.envelope import seal_job, unseal
 from tilewright.devices.protocol import Device, DeviceError
 from tilewright.devices.spool import SpoolDevice
 from tilewright.devices.spool_files import JobName, SpoolFiles
@@ -355,6 +356,21 @@ def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: St
 # -- files that are not what they should be --
 
 
+def resealed(record: bytes, blobs: bytes = b"") -> bytes:
+    """Content under a header that vouches for it."""
+    digest = hashlib.sha256(record + blobs).hexdigest()
+    return f"tilewright 1 job {len(record)} {len(blobs)} {digest}\n".encode() + record + blobs
+
+
+def altered(job_id: str, before: bytes, after: bytes) -> bytes:
+    """A job whose record says something else, properly sealed."""
+    content = seal_job(scripted_job(job_id))
+    start = content.index(b"\n") + 1
+    end = start + unseal(content).header.record_bytes
+    assert before in content[start:end]
+    return resealed(content[start:end].replace(before, after), content[end:])
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -367,8 +383,11 @@ def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: St
         ),
         (seal_job(scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
         (seal_job(scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
+        (resealed(b'{"record":' + b"[" * 100_000 + b"]" * 100_000 + b',"blobs":[]}'), "record cannot be read"),
+        (altered("bad", b'"seconds":30.0', b'"seconds":NaN'), "are no limits"),
+        (altered("bad", b'"seconds":30.0', b'"seconds":1' + b"0" * 400), "too large for a float"),
     ],
-    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered"],
+    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered", "nested", "limits", "large"],
 )
 def test_a_broken_job_file_gets_its_reason_and_harms_nobody(
     spool: Path, start: Start, content: bytes, reason: str
@@ -392,6 +411,8 @@ def test_strange_files_in_the_spool_are_left_alone(spool: Path, start: Start) ->
     for place in ("jobs/notes.txt", "jobs/.nfs000", "workers/x.json", "results/x.tmp"):
         (spool / place).write_text("hello")
     (spool / "jobs" / "folder.job.d").mkdir()
+    (spool / "jobs" / "folder.job").mkdir()
+    os.mkfifo(spool / "jobs" / "pipe.job")
     device.submit(scripted_job("good"))
     start("--drain").communicate(timeout=30)
     assert device.collect("good") is not None

@@ -110,8 +110,6 @@ _BAD_NORM_CALLS = (
         lambda d: (normal(d, "x", (4, 8), F32), normal(d, "w", (4,), F32), normal(d, "b", (8,), F32), 1e-5),
     ),
     Call("no-columns", lambda d: _norm_arguments(d, (4, 0), F32)),
-    Call("columns-beyond-registers", lambda d: _norm_arguments(d, (2, 16392), BF16)),
-    Call("odd-columns-beyond-registers", lambda d: _norm_arguments(d, (2, 16385), F32)),
     Call("transposed-view", lambda d: (normal(d, "x", (64, 8), F32).t(), *_norm_arguments(d, (8, 64), F32)[1:])),
 )
 
@@ -137,7 +135,7 @@ LAYERNORM = Case(
         FLOATS,
         _norm_arguments,
     ),
-    refused=_BAD_NORM_CALLS,
+    refused=(*_BAD_NORM_CALLS, Call("beyond-shared-memory", lambda d: _norm_arguments(d, (2, 131072), BF16))),
 )
 
 LAYERNORM_GELU = Case(
@@ -146,11 +144,15 @@ LAYERNORM_GELU = Case(
     reference=_layernorm_gelu,
     magnitude=_before_centring,
     calls=_calls(
-        [(1, 1), (3, 5), (130, 64), (2, 7, 512), (5, 1000), (3, 1025), (512, 1024), (3, 8192), (2, 16384), (0, 128)],
+        [(1, 1), (3, 5), (130, 64), (2, 7, 512), (5, 1000), (3, 1025), (513, 1024), (3, 8192), (2, 16384), (0, 128)],
         FLOATS,
         _norm_arguments,
     ),
-    refused=_BAD_NORM_CALLS,
+    refused=(
+        *_BAD_NORM_CALLS,
+        Call("columns-beyond-registers", lambda d: _norm_arguments(d, (2, 32776), BF16)),
+        Call("odd-columns-beyond-registers", lambda d: _norm_arguments(d, (2, 16385), F32)),
+    ),
 )
 
 
@@ -421,6 +423,8 @@ TRANSPOSE = Case(
         *_calls(
             [(37, 70), (2, 128, 65)], [torch.float64, torch.int64, torch.int8, torch.uint8, torch.bool], _byte_like
         ),
+        *_calls([(72, 200), (2, 136, 24)], [torch.float64, torch.int8, BF16], _byte_like),
+        Call("columns-1-to-65", lambda d: (normal(d, "x", (72, 104), BF16)[:, 1:65],)),  # chunks, but none aligned
         Call("columns-1-to-60", lambda d: (normal(d, "x", (70, 100), F32)[:, 1:60],)),
         Call("every-other-row", lambda d: (normal(d, "x", (3, 90, 66), BF16)[:, ::2],)),
         Call("expanded-batch", lambda d: (normal(d, "x", (40, 50), F32).expand(3, 40, 50),)),
@@ -446,7 +450,10 @@ CHANNELS_LAST_BIAS_RELU = Case(
     reference=_bias_relu,
     exact=True,
     calls=_calls(
-        [(1, 1, 1, 1), (2, 3, 5, 7), (2, 64, 16, 16), (3, 65, 9, 11), (1, 128, 1, 33), (0, 4, 8, 8), (2, 8, 0, 4)],
+        [
+            *[(1, 1, 1, 1), (2, 3, 5, 7), (3, 65, 9, 11), (1, 128, 1, 33), (0, 4, 8, 8), (2, 8, 0, 4)],
+            *[(2, 64, 16, 16), (3, 72, 10, 20), (1, 256, 8, 9)],  # chunks of 16 bytes
+        ],
         FLOATS,
         _image_and_bias,
     ),
@@ -502,6 +509,12 @@ def _zero_row(device: torch.device) -> Arguments:
     return (x,)
 
 
+def _every_size(device: torch.device) -> Arguments:
+    """Rows whose scales go from below the least normal number to near the greatest."""
+    sizes = torch.logspace(-40, 37, 64, dtype=torch.float64, device=device)
+    return ((normal(device, "x", (64, 256), F32).double() * sizes[:, None]).to(BF16),)
+
+
 QUANTIZE_ROWS = Case(
     name="quantize_rows",
     files=("quantize_rows.cu",),
@@ -509,7 +522,9 @@ QUANTIZE_ROWS = Case(
     exact=True,
     calls=(
         *_calls([(1, 8), (3, 40), (130, 64), (5, 1000), (2, 3, 4096), (777, 2048), (0, 16)], [BF16], _wide_values),
+        *_calls([(3, 16384), (5, 40000)], [BF16], _wide_values),  # the largest block; two launches
         Call("row-of-zeros", _zero_row),
+        Call("tiny-and-huge", _every_size),
     ),
     refused=(*_calls([(3, 12), (3, 0)], [BF16], _one), *_calls([(4, 64)], [F16], _one)),
     least_cc=90,

@@ -181,7 +181,9 @@ def test_numbers_never_become_pointers_maps_or_structs(argument: str) -> None:
 def test_inputs_need_const() -> None:
     problem = refused("x", pointer(4, const=False))
     assert problem.found == "argument 1 of k: x is an input, the kernel declares a pointer to elements of 4 bytes"
-    assert problem.remedy == "declare it `const float*`"
+    assert problem.remedy == "declare it `const float*`, or pass an output: the order may differ"
+    assert refused("y", INT).remedy.startswith("declare it `float*`, or pass")
+    assert refused("x", INT).remedy.startswith("declare it `const float*`, or pass")
     bound("r", pointer(4, const=False))
     bound("r, y", pointer(4), pointer(4, const=False))
 

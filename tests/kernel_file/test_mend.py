@@ -68,6 +68,12 @@ def test_headers_that_are_there_already_are_deleted() -> None:
     assert mend(text).text == PLAN.format(line="need flag") + "\n // widths\n"
 
 
+def test_allowed_headers_in_quotes_get_their_brackets() -> None:
+    text = PLAN.format(line="need flag") + '#include "cuda_fp16.h" // halves\n#include "cute/tensor.hpp"\n'
+    after = "#include <cuda_fp16.h> // halves\n#include <cute/tensor.hpp>\n"
+    assert mend(text).text == PLAN.format(line="need flag") + after
+
+
 def test_several_lines_at_once_in_file_order() -> None:
     text = PLAN.format(line="let a = x.size(0)\n//! let b = cdiv(a, 2)\n//! need x.dtype == float32")
     result = mend(text)

@@ -38,6 +38,8 @@ REFUSED = [
     ("#include @@<.hidden>\n", Code.INCLUDE, "in < >"),
     ("#include @@<cute//tensor.hpp>\n", Code.INCLUDE, "in < >"),
     ("#define H <cuda_fp16.h>\n#include @@H\n", Code.INCLUDE, "in < >"),
+    ('#include @@"cute/tensor.hpp"\n', Code.INCLUDE, "write <cute/tensor.hpp>"),
+    ('#include @@"cute/../secret.h"\n', Code.INCLUDE, "in < >"),
     ('%:include @@"secret.h"\n', Code.INCLUDE, "in < >"),
     ('#/**/include @@"secret.h"\n', Code.INCLUDE, "in < >"),
     ('/* a */ # /* b */ include /* c */ @@"secret.h"\n', Code.INCLUDE, "in < >"),
@@ -143,7 +145,11 @@ REFUSED = [
     ('__device__ void g() { long t; asm(@@R"(mov.u64 %0, %clock;)" : "=l"(t)); }\n', Code.DEVICE_CALL, "no clock"),
     ('__device__ void g() { asm(@@"call vprintf, (a);"); }\n', Code.DEVICE_CALL, "from assembly"),
     ('__device__ void g() { long t; asm(@@"mov.u64 %0, %%gridid;" : "=l"(t)); }\n', Code.DEVICE_CALL, "which call"),
-    ('__device__ void g() { long t; asm(@@"mov.u64 %0, %current_graph_exec;" : "=l"(t)); }\n', Code.DEVICE_CALL, "which call"),
+    (
+        '__device__ void g() { long t; asm(@@"mov.u64 %0, %current_graph_exec;" : "=l"(t)); }\n',
+        Code.DEVICE_CALL,
+        "which call",
+    ),
     ('__device__ void g() { int t; asm(@@"mov.u32 %0, %%envreg1;" : "=r"(t)); }\n', Code.DEVICE_CALL, "which call"),
     # text that could be read two ways
     ("// what@@??/\n", Code.SYNTAX, "character it stands for"),

@@ -91,6 +91,7 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("leaves", "64x64:f16", {"box": (8, 8), "shape": (65, 64)}, "shape", "leaves the tensor f16[64, 64]"),
     ("leaves by stride", "64x64:f16", {"box": (8, 8), "stride": (72, 1)}, "shape", "leaves the tensor"),
     ("step 0", "64x64:f16", {"box": (8, 8), "step": (0, 1)}, "step", "step [0, 1]"),
+    ("step inner", "64x64:f16", {"box": (8, 8), "step": (1, 2)}, "step", "step [1, 2]"),
     ("step 9", "64x64:f16", {"box": (8, 8), "step": (9, 1)}, "step", "step [9, 1]"),
     ("swizzle", "64x64:f16", {"box": (8, 8), "swizzle": 16}, "swizzle", "swizzle 16"),
     ("l2", "64x64:f16", {"box": (8, 8), "l2": 32}, "l2", "l2 32"),

@@ -4,8 +4,8 @@
     python -m tests.ptx.fuzz_child texts FOLDER
 
 The first mutates the texts of a folder; each is written to LAST_TEXT_FILE before it is tried, so that a crash can be
-repeated. The second tries the texts of a folder as they are. A refusal is `PtxError`; any other exception is reported
-as unexpected.
+repeated. The second tries the texts of a folder as they are. A refusal is `PtxError`, or `MemoryError`
+from a launch; any other exception is reported as unexpected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ NASTY_NUMBERS = (
     ),
     *("4294967296", "0x7fffffffffffffff", "0x8000000000000000", "18446744073709551615", "99999999999999999999999"),
 )
-TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f16 f16x2 bf16 bf16x2 f32 f64 pred tf32 e4m3".split()
+_TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f16 f16x2 bf16 bf16x2 f32 f64 pred tf32 e4m3"
+TYPES = tuple(_TYPES.split())
 
 
 def mutated(text: str, tokens: list[str], rng: random.Random) -> str:
@@ -152,7 +153,7 @@ def attempt(text: str, rng: random.Random) -> str:
         try:
             request = _request(function, _region(memory), rng)
             result = program.launch(memory, request)
-        except PtxError:
+        except (PtxError, MemoryError):
             word = "refused at launch"
             continue
         word = "found" if result.findings else "ran"

@@ -209,7 +209,7 @@ def _tensor(memory: Memory, name: str, spec: TensorSpec) -> torch.Tensor:
 
 
 def _has_unwritten(memory: Memory, buffer: Buffer) -> bool:
-    return buffer.spec.numel > 0 and not bool(memory.initialised(buffer.name).all())
+    return memory.never_written(buffer.name) > 0
 
 
 def _request(launch: PackedLaunch, addresses: Mapping[str, int], options: LaunchOptions) -> LaunchRequest:
@@ -233,4 +233,5 @@ def _library_step(call: Prepared, step: LibraryCall, memory: Memory, made: dict[
     tensors = {name: call.arguments[name] for name, _ in call.evaluation.tensors}
     result = LibraryStep(step, target).run({**tensors, **made})
     made[target.name] = result
-    memory.write(target.name, storage_bytes(result))
+    memory.bytes(target.name)[:] = storage_bytes(result)
+    memory.mark_initialised(target.name)

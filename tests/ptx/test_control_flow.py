@@ -96,8 +96,20 @@ def test_an_early_return_is_not_waited_for() -> None:
     assert meetings(body) == {0: 4}
 
 
-def test_returns_in_two_places_meet_nowhere() -> None:
-    assert meetings("@%p1 bra B; ret; B: ret;") == {0: None}
+def test_one_of_two_returns_is_the_main_one() -> None:
+    body = """
+        @%p1 bra SKIP;          // 0
+        @%p2 bra EXIT;          // 1
+        mov.u32 %r1, 1;         // 2
+        SKIP: @%p3 bra LAST;    // 3
+        mov.u32 %r2, 1;         // 4
+        LAST: ret;              // 5
+        EXIT: exit;             // 6
+    """
+    found = flow(function(body))
+    assert found.reconvergence == {0: 3, 1: 2, 3: 5}
+    assert [block.leaves for block in found.blocks][-2:] == [True, True]
+    assert meetings("@%p1 bra B; ret; B: ret;") == {0: 2}
 
 
 def test_a_trap_is_not_waited_for() -> None:
@@ -131,7 +143,7 @@ def test_an_indexed_branch() -> None:
 def test_running_off_the_end_leaves() -> None:
     found = flow(function("@%p1 bra END; mov.u32 %r1, 1; END:"))
     assert blocks(found) == [(0, 1, (1,), True), (1, 2, (), True)]
-    assert found.reconvergence == {0: None}
+    assert found.reconvergence == {0: 1}
 
 
 def test_an_endless_loop_still_meets_inside() -> None:

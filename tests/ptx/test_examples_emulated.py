@@ -10,11 +10,11 @@ from functools import cache
 
 import pytest
 import torch
-
 from tests.examples.agreement import disagreement
 from tests.examples.all_cases import CASES
 from tests.examples.cases import Arguments, Call, Case
 from tests.ptx.harness import A100, Outcome, Prepared, prepare_first, shown
+
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.ptx.launching import LaunchOptions
 

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.examples.cases import EXAMPLES
 from tests.ptx.harness import A100
+
 from tilewright.kernel_file import evaluate, parse
 from tilewright.records import Build, TensorSpec
 from tilewright.toolchain import build
@@ -174,16 +174,17 @@ NAMES = {
     "max_threads": _entry("ret;").replace("{\n", ".maxntid 4294967295, 4294967295, 4294967295\n{\n", 1),
 }
 # What must not run: a text that loads and does nothing wrong would be a guess at its meaning.
-REFUSED = frozenset(
-    "not_ptx unclosed long_line many_registers shared_gigabytes shared_too_large shared_negative local_gigabytes "
-    "missing_label call_of_nothing call_with_too_few wrong_class wrong_fragment unknown_shape unknown_opcode "
-    "unknown_modifier later_hardware no_operands many_operands wide_vector predicate_of_nothing register_of_nothing "
-    "odd_copy initialiser_of_nothing parameter_gigabytes label_of_another call_of_data".split()
-)
-FOUND = frozenset(
-    "wild_store null_store top_store wrapping_offset wild_shared wild_local wild_atomic wild_copy wild_matrix endless "
-    "endless_divergent endless_barrier endless_yield recursion recursion_with_values wild_call".split()
-)
+_REFUSED = """
+not_ptx unclosed long_line many_registers shared_gigabytes shared_too_large shared_negative local_gigabytes
+missing_label call_of_nothing call_with_too_few wrong_class wrong_fragment unknown_shape unknown_opcode
+unknown_modifier later_hardware no_operands many_operands wide_vector predicate_of_nothing register_of_nothing
+odd_copy initialiser_of_nothing parameter_gigabytes label_of_another call_of_data
+"""
+_FOUND = """
+wild_store null_store top_store wrapping_offset wild_shared wild_local wild_atomic wild_copy wild_matrix endless
+endless_divergent endless_barrier endless_yield recursion recursion_with_values wild_call
+"""
+REFUSED, FOUND = frozenset(_REFUSED.split()), frozenset(_FOUND.split())
 
 
 def _child(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:

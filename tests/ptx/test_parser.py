@@ -363,6 +363,7 @@ BAD: list[tuple[str, int, str]] = [
     (kernel(".reg .b32 a; .reg .b32 a;"), 7, "declared twice"),
     (kernel(".reg .b33 a;"), 7, "unknown type `.b33`"),
     (kernel(".loc here;"), 7, "a file, a line and a column"),
+    (kernel("\n.loc 3 1 1\nret;"), 8, "file 3, and no .file does"),
     (kernel("{" * 300), 7, "nested deeper"),
     (kernel(".extern .reg .b32 a;"), 7, "`.reg` is no space for a variable"),
 ]

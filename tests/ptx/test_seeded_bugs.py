@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests.ptx.harness import Outcome, kernel_file_line, prepare, shown
+
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.results import FindingKind as Kind

@@ -155,9 +155,11 @@ def test_a_counter_that_is_left_is_a_fault(make: Make) -> None:
 
 
 def test_what_cannot_be_emulated_says_so(make: Make) -> None:
-    with pytest.raises(NotEmulable, match=r"k0\.cu: padded cannot be emulated: .*; pass CUDA tensors, or .*=A100"):
+    with pytest.raises(
+        NotEmulable, match=r"k0\.cu: padded \(line 6\) cannot be emulated: .*; pass CUDA tensors, or .*=A100"
+    ):
         make(plans.TENSOR_MAP)(torch.randn(32, 32))
-    with pytest.raises(NotEmulable, match="ranks cannot be emulated"):
+    with pytest.raises(NotEmulable, match=r"ranks \(line 5\) cannot be emulated: .* clusters of 4"):
         make(plans.CLUSTER)(torch.zeros(32, dtype=torch.int32), 4)
 
 

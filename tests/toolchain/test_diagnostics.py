@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.records import Build, BuildFailure, DType, FailureReason, Severity
 
+Compiled = Callable[..., Build]
 Refused = Callable[..., BuildFailure]
 
 
@@ -111,7 +112,9 @@ LAUNCH = "//! launch  silo<<<1, 32>>>(x)\n"
         ("silo", LAUNCH + "__device__ void silo(float* x) { x[0] = 1; }", 1, "not a __global__ function"),
         ("k<float>", "\ntemplate <int N> __global__ void k(float* x) {}", 2, "does not take these template arguments"),
         ("k<1, 2>", "\ntemplate <int N> __global__ void k(float* x) {}", 2, "does not take these template arguments"),
-        ("k", "\ntemplate <int N> __global__ void k(float* x) {}", 2, "cannot be named like this"),
+        ("k", "\ntemplate <int N> __global__ void k(float* x) {}", 2, "is a template; write its arguments"),
+        ("k<1>", "\n__global__ void k(float* x) {}", 2, "is no template; write `launch k<<<`"),
+        ("k", "\n__global__ void k(float* x) {}\n__global__ void k(int* x) {}", 2, "is declared more than once"),
         ("a::k", "namespace b { __global__ void k(float* x) {} }", 1, "cannot be named like this"),
     ],
 )
@@ -120,6 +123,9 @@ def test_a_name_in_the_plan_without_its_kernel(
 ) -> None:
     failure = clean(refused(source, kernel))
     assert [d.line for d in failure.diagnostics] == [line]
+    name = kernel.partition("<")[0].rpartition("::")[2]
+    column = failure.diagnostics[0].column
+    assert source.split("\n")[line - 1][column - 1 :].startswith(name)
     assert kernel in failure.diagnostics[0].message
     assert words in failure.diagnostics[0].message
 
@@ -150,3 +156,16 @@ def test_a_constant_whose_name_is_taken(refused: Refused) -> None:
 def test_a_constants_type_clashing_with_the_file(refused: Refused) -> None:
     failure = clean(refused("\nconstexpr int T = 3;\n__global__ void k() {}", constants=(("T", DType.F32),)))
     assert failure.diagnostics[0].line == 2
+
+
+def test_a_macro_of_the_prelude_may_be_defined_again(compiled: Compiled) -> None:
+    build = compiled("#define INFINITY 1e30f\n#define FLT_MAX 3e38f\n__global__ void k(float* x) { x[0] = INFINITY; }")
+    assert build.warnings == ()
+
+
+def test_a_header_one_slip_away(refused: Refused) -> None:
+    (error,) = clean(refused("#include <cooperative_groups/redduce.h>\n__global__ void k(float* x) {}")).diagnostics
+    assert error.line == 1
+    assert error.message.endswith("did you mean <cooperative_groups/reduce.h>?")
+    (error,) = clean(refused("#include <cuda/nothing_like_it.h>\n__global__ void k(float* x) {}")).diagnostics
+    assert "did you mean" not in error.message

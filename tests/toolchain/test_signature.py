@@ -50,6 +50,11 @@ def test_every_kind_of_parameter(compiled: Callable[..., Build]) -> None:
     )
 
 
+def test_references_and_functions_are_nothing_that_an_argument_fits(compiled: Callable[..., Build]) -> None:
+    build = compiled("__global__ void k(const float& a, float* const& b, void (*c)(), float* d) {}")
+    assert [(p.kind, p.size) for p in build.kernels[0].parameters] == [(K.OTHER, 8)] * 3 + [(K.POINTER, 8)]
+
+
 def test_a_template_over_the_element_type(compiled: Callable[..., Build]) -> None:
     build = compiled(
         "template <class T, int N> __global__ void k(const T* x, T* y) { y[N] = x[0]; }",

@@ -75,6 +75,27 @@ def test_headers_come_only_with_a_type_that_needs_them() -> None:
     assert "#include <cuda_fp8.h>" in fp8.text
 
 
+@pytest.mark.parametrize(
+    ("body", "header"),
+    [
+        ("const __nv_bfloat16* x, float* y) { y[0] = __bfloat162float(x[0]); }", "cuda_bf16.h"),
+        ("const __half* x, float* y) { y[0] = __half2float(x[0]); }", "cuda_fp16.h"),
+        ("const unsigned short* x, float* y) { y[0] = float(__ushort2half_rn(x[0])); }", "cuda_fp16.h"),
+        ("const __nv_fp8_e4m3* x, float* y) { y[0] = float(x[0]); }", "cuda_fp8.h"),
+    ],
+)
+def test_headers_come_with_the_names_a_file_uses(compiled: Compiled, body: str, header: str) -> None:
+    source = f"__global__ void k({body}"
+    assert f"#include <{header}>" in assemble(BuildRequest(source, (), ("k",), "sm_90a")).text
+    compiled(source)
+
+
+def test_everyday_words_bring_no_header(compiled: Compiled) -> None:
+    source = "constexpr int half = 2, half2 = 4;\n__global__ void k(float* y) { y[0] = half + half2; }"
+    assert "#include" not in assemble(BuildRequest(source, (), ("k",), "sm_90a")).text
+    compiled(source)
+
+
 def test_lines_are_the_files_own() -> None:
     unit = assemble(BuildRequest("line one\nline two", (("N", 4),), ("k",), "sm_80"))
     lines = unit.text.split("\n")
@@ -114,6 +135,7 @@ def test_a_header_that_wants_cuda_h_gets_the_preludes_descriptor(compiled: Compi
 def test_macros_left_by_the_file_do_not_reach_the_tables(compiled: Compiled) -> None:
     build = compiled(
         "__global__ void k(float* y, int n) { y[0] = n; }\n#define const broken\n#define decltype broken\n"
+        "#define table broken\n"
     )
     assert len(build.kernels[0].parameters) == 2
 

@@ -29,13 +29,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _open(profile: str) -> Engine:
     try:
-        import tilewright.ptx.program  # noqa: F401  # an interpreter that was not compiled is found out here
         from tilewright.devices.emulation.engine import EmulatorEngine
+        from tilewright.devices.emulation.programs import core_problem
 
+        problem = core_problem()
+        if problem is not None:
+            raise EngineRefused(problem)
         return EmulatorEngine(from_json(GpuProfile, json.loads(profile)))
-    except (ImportError, OSError) as error:
+    except ImportError as error:
         raise EngineRefused(
-            f"the emulator cannot be used: {error}; install a C compiler and reinstall tilewright"
+            f"the emulator cannot be used: {error}; install it for this Python ({sys.executable})"
         ) from error
     except (ValueError, RecordError) as error:
         raise EngineRefused(f"the profile to emulate cannot be read: {error}") from error

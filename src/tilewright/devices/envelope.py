@@ -109,9 +109,11 @@ def _open(header: Header, body: memoryview) -> Envelope:
         blobs = []
         at = header.record_bytes
         for length in lengths:
+            if length < 0:
+                raise ValueError(f"a byte string of {length} bytes")
             blobs.append(bytes(body[at : at + length]))
             at += length
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
     if at != header.body_bytes:
         raise EnvelopeError(f"its byte strings take {at} bytes of {header.body_bytes}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,9 +138,11 @@ class SpoolFiles:
                 if name is None:
                     continue
                 try:
-                    found.append((entry.stat().st_mtime_ns, entry.name, name))
+                    status = entry.stat()
                 except FileNotFoundError:
                     continue  # claimed meanwhile
+                if stat.S_ISREG(status.st_mode):  # a pipe by that name would be read for ever
+                    found.append((status.st_mtime_ns, entry.name, name))
         return tuple(name for _, _, name in sorted(found, key=lambda item: item[:2]))
 
     def waiting_named(self, job_id: str) -> tuple[JobName, ...]:
@@ -267,7 +270,7 @@ class SpoolFiles:
             try:
                 beat_ns = path.stat().st_mtime_ns
                 announcement: Announcement = from_json(Announcement, json.loads(path.read_bytes()))
-            except (OSError, ValueError, RecordError):
+            except (OSError, ValueError, RecursionError, RecordError):
                 continue  # withdrawn meanwhile, or written by another release
             found[announcement.worker] = (announcement, beat_ns)
         return found
@@ -302,7 +305,7 @@ def peek(path: Path) -> tuple[Header, Any]:
         text = file.read(header.record_bytes)
     try:
         return header, json.loads(text)["record"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 
 

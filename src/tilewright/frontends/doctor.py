@@ -17,6 +17,7 @@ from rich.text import Text
 
 from tilewright import __version__
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
+from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
@@ -42,7 +43,7 @@ class Finding:
 
 def diagnose() -> tuple[Finding, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
-    return (_system(), *_compiler(), *_gpu(), _launcher(), *_keys(), _disk())
+    return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *_keys(), _disk())
 
 
 def show_findings(console: Console, findings: tuple[Finding, ...]) -> None:
@@ -103,7 +104,7 @@ def _gpu() -> Iterator[Finding]:
         driver = driver_version()
         found = profiles()
     except DriverError as error:
-        advice = "kernels build here; run them on a GPU machine, or feed one through `python -m tilewright.worker DIR`"
+        advice = "kernels run emulated; to time them, feed a GPU machine through `python -m tilewright.worker DIR`"
         yield Finding("GPU", State.ABSENT, f"none ({error})", advice)
         return
     for index, profile in enumerate(found):
@@ -139,6 +140,13 @@ def _launcher() -> Finding:
         return Finding("launcher", State.GOOD, "compiled")
     advice = "install a C compiler and reinstall tilewright; calls then cost a few microseconds less"
     return Finding("launcher", State.ABSENT, "pure Python", advice)
+
+
+def _emulator() -> Finding:
+    problem = core_problem()
+    if problem is None:
+        return Finding("emulator", State.GOOD, f"compiled, {core_width()} code chosen for this processor")
+    return Finding("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
 
 
 def _keys() -> Iterator[Finding]:

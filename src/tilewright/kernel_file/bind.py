@@ -213,17 +213,19 @@ def describe_parameter(parameter: KernelParameter) -> str:
         case ParameterKind.SIGNED | ParameterKind.UNSIGNED | ParameterKind.FLOAT:
             return f"a {8 * parameter.size}-bit {parameter.kind.value}"
         case ParameterKind.OTHER:
-            return f"a struct of {parameter.size} bytes"
+            return f"a struct, reference or other type of {parameter.size} bytes"
     return f"a {parameter.kind.value}"
 
 
 def _check_pointer(name: str, tensor: _Tensor, parameter: KernelParameter) -> None:
     declared = describe_parameter(parameter)
     what = f"{name} is a tensor of {tensor.dtype}, the kernel declares {declared}"
+    fitting = f"`{'const ' if tensor.is_input else ''}{tensor.dtype.cpp}*`"
     if parameter.kind not in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
-        raise _Misfit(what, f"declare it `const {tensor.dtype.cpp}*`, or pass a number")
+        raise _Misfit(what, f"declare it {fitting}, or pass what the kernel declares: the order may differ")
     if tensor.is_input and parameter.kind is ParameterKind.POINTER:
-        raise _Misfit(f"{name} is an input, the kernel declares {declared}", f"declare it `const {tensor.dtype.cpp}*`")
+        found = f"{name} is an input, the kernel declares {declared}"
+        raise _Misfit(found, f"declare it {fitting}, or pass an output: the order may differ")
     half = _HALVES.get(tensor.dtype)
     if PointeeKind.OTHER not in (half or PointeeKind.OTHER, parameter.pointee) and half is not parameter.pointee:
         raise _Misfit(what, f"declare it {tensor.dtype.cpp}, or pass a tensor of the kernel's type")

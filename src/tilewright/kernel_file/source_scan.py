@@ -161,12 +161,17 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     written = cpp.text[first:last]
     match = _HEADER_NAME.match(written)
     if match is None or any(part.startswith(".") for part in match.group(1).split("/")):
+        meant = _HEADER_NAME.match(f"<{written[1:-1]}>") if written[:1] == written[-1:] == '"' else None
+        if meant is not None and _is_allowed(meant.group(1)):
+            mend = Mend(*cpp.place(rest[0].start), len(written), meant.group())
+            cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write {meant.group()}", mend)
+            return
         cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write the header's name in < >; {allowed}")
         return
     name = match.group(1)
     if name in _CLOCK_HEADERS:
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", "a kernel reads no clock; delete the line")
-    elif name not in ALLOWED_HEADERS and not name.startswith(ALLOWED_FOLDERS):
+    elif not _is_allowed(name):
         mend = None
         remedy = allowed
         if name in _NEEDLESS_HEADERS:
@@ -176,6 +181,12 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
             if "\n" not in cpp.text[start:last]:
                 mend = Mend(line, column, last - start, "")
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy, mend)
+
+
+def _is_allowed(name: str) -> bool:
+    if any(part.startswith(".") for part in name.split("/")) or name in _CLOCK_HEADERS:
+        return False
+    return name in ALLOWED_HEADERS or name.startswith(ALLOWED_FOLDERS)
 
 
 def _pragma(cpp: CppText, at: CppToken, text: str) -> None:

@@ -154,6 +154,10 @@ def _check_box(dtype: DType, box: tuple[int, ...], step: tuple[int, ...]) -> Non
     if inner_bytes % ALIGNMENT:
         found = f"the inner box is {box[-1]} {dtype}, {inner_bytes} bytes"
         raise MapFault("box", found, f"it must be a multiple of {ALIGNMENT} bytes; box is outermost first")
+    if step[-1] != 1:
+        raise MapFault(
+            "step", f"step {show_value(step)}", "the innermost is 1: the hardware steps along the others only"
+        )
     if not all(1 <= size <= MAX_STEP for size in step):
         raise MapFault("step", f"step {show_value(step)}", f"each is 1 to {MAX_STEP}; step is outermost first")
 

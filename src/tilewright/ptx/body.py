@@ -33,7 +33,8 @@ from tilewright.ptx.syntax import (
     Variable,
 )
 
-_LABEL = re.compile(rf"({IDENTIFIER})\s*:(?!:)", re.ASCII)
+# One pattern for both, white space and all: it is tried at every statement.
+_LABEL_OR_INSTRUCTION = re.compile(rf"(?:({IDENTIFIER})\s*:(?!:)|([^;]*);)\s*", re.ASCII)
 _INSTRUCTION = re.compile(
     rf"(?:@\s*(!?)\s*({IDENTIFIER})\s+)?([a-z][a-z0-9_]*)((?:\.[\w:]+)*)(?![\w.$])\s*(.*)", re.ASCII | re.DOTALL
 )
@@ -124,13 +125,15 @@ class BodyReader:
 
     def _label_or_instruction(self, cursor: Cursor) -> None:
         start = cursor.position
-        label = cursor.match(_LABEL)
+        found = _LABEL_OR_INSTRUCTION.match(cursor.text, start)
+        if found is None:
+            cursor.fail("an instruction has no closing `;`")
+        cursor.position = found.end()
+        label, instruction = found.groups()
         if label is not None:
-            self._label(cursor, label[1], start)
-            return
-        line = cursor.line_at(start)
-        text = cursor.until(";", "an instruction")
-        self._statements.append(_Statement(text, line, self._location, self._scope))
+            self._label(cursor, label, start)
+        else:
+            self._statements.append(_Statement(instruction, cursor.line_at(start), self._location, self._scope))
 
     def _label(self, cursor: Cursor, name: str, start: int) -> None:
         for directive in (".branchtargets", ".calltargets", ".callprototype"):

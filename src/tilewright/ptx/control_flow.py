@@ -12,6 +12,7 @@ from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, Symbol
 
 _LEAVES = ("ret", "exit")
 _BRANCHES = ("bra", "brx")
+_MOST_WAYS_OUT = 64  # with more, all count alike
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,15 @@ class Block:
     start: int
     end: int
     successors: tuple[int, ...]  # block indices; the fall-through first
-    leaves: bool  # every thread that gets to its end leaves the function there
+    leaves: bool  # its last instruction leads out of the function
 
 
 @dataclass(frozen=True)
 class ControlFlow:
     """The graph of one function. `None` stands for the exit, which is no block.
 
-    Threads that leave at a guarded `ret` or `exit`, or that trap, are not waited for: they make no edge to the exit, so
-    the others meet as early as they can.
+    Threads that leave early are not waited for: a guarded `ret` or `exit`, a `trap`, and every way out but the main one
+    make no edge to the exit, so the others meet as early as they can.
     """
 
     blocks: tuple[Block, ...]
@@ -55,7 +56,7 @@ def flow(function: Function) -> ControlFlow:
         return ControlFlow((), (), {}, ())
     blocks = _blocks(function)
     successors = [block.successors for block in blocks]
-    post_dominators = immediate_post_dominators(successors, [block.leaves for block in blocks])
+    post_dominators = immediate_post_dominators(successors, _main_way_out(successors, blocks))
     reconvergence: dict[int, int | None] = {}
     for block, meeting in zip(blocks, post_dominators, strict=True):
         last = function.body[block.end - 1]
@@ -110,6 +111,24 @@ def _blocks(function: Function) -> tuple[Block, ...]:
         leaves = len(body) in reached or (last.opcode in _LEAVES and last.guard is None)
         blocks.append(Block(start, end, successors, leaves))
     return tuple(blocks)
+
+
+def _main_way_out(successors: Sequence[Sequence[int]], blocks: Sequence[Block]) -> list[bool]:
+    """The block to leave by that most blocks lead to; the last of several such."""
+    ways = [index for index, block in enumerate(blocks) if block.leaves]
+    if not 1 < len(ways) <= _MOST_WAYS_OUT:
+        return [block.leaves for block in blocks]
+    predecessors: list[list[int]] = [[] for _ in blocks]
+    for block, following in enumerate(successors):
+        for successor in following:
+            predecessors[successor].append(block)
+    leading: list[tuple[int, int]] = []
+    for way in ways:
+        seen = [False] * len(blocks)
+        _mark(predecessors, way, seen)
+        leading.append((sum(seen), way))
+    main = max(leading)[1]
+    return [index == main for index in range(len(blocks))]
 
 
 def immediate_post_dominators(successors: Sequence[Sequence[int]], leaves: Sequence[bool]) -> tuple[int | None, ...]:

@@ -31,7 +31,7 @@ _DIMENSION = re.compile(r"\[([^\[\]{};]*)\]")
 _COUNT = re.compile(r"<\s*(\d+)\s*>", re.ASCII)
 # `.global .align 4 .u32 NAME = 3;`, the form that headers leave behind a thousand times.
 _PLAIN_GLOBAL = re.compile(
-    rf"\.(global|const)\s+\.align\s+(1|2|4|8|16|32|64|128|256|512|1024)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;",
+    rf"\.(global|const)\s+\.align\s+(1|2|4|8|16|32|64|128|256|512|1024)\s+\.([bsu](?:8|16|32|64))\s+({IDENTIFIER})\s*(?:=\s*(-?(?:0|[1-9]\d*))\s*)?;\s*",
     re.ASCII,
 )
 _LONE_UNDERSCORE = re.compile(r"_(?![\w$])")
@@ -58,15 +58,14 @@ class Tuning:
 
 def read_plain_global(cursor: Cursor) -> Variable | None:
     """The short way through the commonest declaration; None leaves the cursor where it is."""
-    start = cursor.position
-    found = cursor.match(_PLAIN_GLOBAL)
+    found = _PLAIN_GLOBAL.match(cursor.text, cursor.position)
     if found is None:
         return None
     space, align, type_name, name, value = found.groups()
     size = TYPE_BYTES[type_name]
     if value is not None and len(value) > 19:
-        cursor.position = start
         return None
+    cursor.position = found.end()
     initial = None if value is None else (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
     return Variable(_SPACES[space], name, type_name, size, int(align), initial, (), False)
 

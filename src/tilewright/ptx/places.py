@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.ptx.lexer import IDENTIFIER, Cursor
-from tilewright.ptx.syntax import Place
+from tilewright.ptx.syntax import Place, PtxError
 
 _LOC = re.compile(
     r"(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
@@ -73,5 +73,7 @@ class PlaceTable:
             file, line, _ = location.position
             if line == 0:
                 return outer
-            location.resolved = Place(self._files.get(file, f"file {file}"), line, outer)
+            if file not in self._files:
+                raise PtxError(f"a .loc names file {file}, and no .file does", location.ptx_line)
+            location.resolved = Place(self._files[file], line, outer)
         return location.resolved

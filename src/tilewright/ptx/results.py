@@ -32,6 +32,7 @@ class FindingKind(str, Enum):
     ASSERTION = "assertion failed"
     BUDGET = "instruction budget spent"
     BAD_CALL = "call to nothing"
+    STACK = "call stack used up"
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class Variable:
     type: str  # "b8", "f32"
     size_bytes: int  # 0 for `extern .shared x[]`
     align: int
-    initial: bytes | None
+    initial: bytes | None  # `size_bytes` of them
     relocations: tuple[Relocation, ...]
     external: bool
 
@@ -158,7 +158,7 @@ class Function:
     is_entry: bool
     parameters: tuple[ParameterDeclaration, ...]
     results: tuple[ParameterDeclaration, ...]
-    registers: dict[str, str]  # "%r1" -> "b32"
+    registers: dict[str, str]  # "%r1" -> "b32"; those the body uses
     variables: tuple[Variable, ...]  # declared inside: shared, local, param temporaries
     body: tuple[Instruction, ...]
     labels: dict[str, int]  # -> index into body; len(body) for a label at the end

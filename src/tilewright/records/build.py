@@ -41,7 +41,8 @@ class Diagnostic:
     notes: tuple[str, ...] = ()  # instantiation backtrace and the like
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.severity.value}: {self.message}"
+        place = "".join(f":{number}" for number in (self.line, self.column) if number)
+        return f"{self.file}{place}: {self.severity.value}: {self.message}"
 
 
 class ParameterKind(str, Enum):

@@ -64,6 +64,7 @@ class FindingKind(str, Enum):
     ASSERTION = "assertion failed"
     BUDGET = "instruction budget spent"
     BAD_CALL = "call to nothing"
+    STACK = "call stack used up"
     # Seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
 

@@ -57,6 +57,10 @@ class Limits:
     seconds: float = 30.0
     device_bytes: int = 16 << 30
 
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.device_bytes >= 0):  # NaN would be a limit that nothing passes
+            raise ValueError(f"{self.seconds} seconds and {self.device_bytes} bytes are no limits; give positive ones")
+
 
 @dataclass(frozen=True)
 class Job:

@@ -78,7 +78,10 @@ def _decode_plain(kind: Any, data: Any, path: str) -> Any:
         except ValueError:
             raise RecordError(f"{path}: not base64") from None
     if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise RecordError(f"{path}: too large for a float") from None
     if kind is type(None) and data is None:
         return None
     if kind in (int, bool, str) and type(data) is kind:
@@ -127,4 +130,7 @@ def _decode_record(kind: type, data: Any, path: str) -> Any:
             values[name] = _decode(hints[name], data[name], f"{path}.{name}")
         elif declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING:
             raise RecordError(f"{path}: missing key {name!r}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:  # the record's own rules
+        raise RecordError(f"{path}: {error}") from None

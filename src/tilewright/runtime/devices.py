@@ -108,7 +108,9 @@ def device_index(op: str, device: int | str | torch.device | None, values: Seque
         return device
     found = torch.device(device)
     if found.type != "cuda":
-        raise NotOnCuda(f"{op}: kernel files run on CUDA devices, not on {found}; say device='cuda:0', or 'cpu' to emulate")
+        raise NotOnCuda(
+            f"{op}: kernel files run on CUDA devices, not on {found}; say device='cuda:0', or 'cpu' to emulate"
+        )
     return torch.cuda.current_device() if found.index is None else found.index
 
 

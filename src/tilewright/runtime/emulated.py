@@ -17,8 +17,9 @@ import torch
 from tilewright.devices.emulation.job_memory import add_buffers
 from tilewright.devices.emulation.library import LibraryRefused, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.emulation.plan_run import LaunchRefused, refuse_unsupported
 from tilewright.devices.emulation.plan_run import NotEmulable as CoreNotEmulable
-from tilewright.devices.emulation.programs import program_of
+from tilewright.devices.emulation.programs import core_problem, program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.kernel_file import (
     Dispatcher,
@@ -94,6 +95,24 @@ class OnEmulator:
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
             return selected
+        return self._bound(selected)
+
+    def why_not(self, selected: Selected) -> str | None:
+        """What keeps the emulator from running a selected plan, without running it; None where nothing does."""
+        try:
+            ready = self._bound(selected)
+            if ready.program is not None:
+                refuse_unsupported(ready.program, ready.plan)
+        except CoreNotEmulable as error:
+            return f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
+        except NotEmulable as error:
+            return str(error)
+        return None
+
+    def _bound(self, selected: Selected) -> EmulatedReady:
+        problem = core_problem()
+        if problem is not None:
+            raise NotEmulable(f"{self._op.name}: CPU tensors are emulated, and {problem}; or pass CUDA tensors")
         evaluation = selected.evaluation
         build = self._builds.build(evaluation)
         if build is None:
@@ -195,17 +214,17 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> Sched
     try:
         return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)
     except CoreNotEmulable as error:
-        raise NotEmulable(_not_emulable(ready, call.op, error)) from error
-    except LibraryRefused as error:
+        raise _not_emulable(ready, call.op, error) from error
+    except (LibraryRefused, LaunchRefused) as error:
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
 
 
-def _not_emulable(ready: EmulatedReady, op: Op, error: CoreNotEmulable) -> str:
-    gpu = ready.selected.evaluation.gpu
+def _not_emulable(ready: EmulatedReady, op: Op, error: CoreNotEmulable) -> NotEmulable:
     remedy = "pass CUDA tensors"
-    if gpu.cc >= 90:
+    if ready.selected.evaluation.gpu.cc >= 90:
         remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
-    return f"{op.name}: {ready.file}: {error.step.kernel} cannot be emulated: {error}; {remedy}"
+    where = f"{op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
+    return NotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
 
 
 def _launches(plan: BoundPlan) -> list[PackedLaunch]:

@@ -78,6 +78,7 @@ class Explanation:
     steps: tuple[ExplainedLaunch | ExplainedLibraryCall, ...]
     refused: tuple[Reason, ...]
     falls_back: bool  # to the reference
+    not_emulable: str | None = None  # why an emulated call is refused
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.gpu}: {self.file or self._without_file()}"]
@@ -92,6 +93,8 @@ class Explanation:
         lines += [f"  {step}" for step in self.steps]
         if self.file is not None and not self.steps:
             lines.append("  nothing to launch for these sizes")
+        if self.not_emulable is not None:
+            lines.append(f"  {self.not_emulable}")
         return "\n".join(lines)
 
     def _without_file(self) -> str:

@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -127,8 +128,11 @@ class Operation:
         known one such as `"H200"`; it needs no GPU here. Without a CUDA device it is the emulated GPU that is meant.
         """
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
+        emulator: OnEmulator | None = None
         if gpu is None:
-            dispatcher = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values()))).dispatcher
+            place = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values())))
+            dispatcher = place.dispatcher
+            emulator = place if isinstance(place, OnEmulator) else None
         else:  # a count of its own: asking must not use up what calls may build
             dispatcher = Dispatcher(self.files, named_profile(gpu), self._tuned, constant_sets=ConstantSets())
         selection = dispatcher.select(arguments)
@@ -137,7 +141,10 @@ class Operation:
             return explain_none(self.op.name, dispatcher.gpu, selection, falls_back)
         earlier = ((file, try_evaluate(file, arguments, dispatcher.gpu)) for file in self.files[: selection.index])
         refused = tuple(Reason(file.name, outcome.problem) for file, outcome in earlier if isinstance(outcome, Refused))
-        return explain_selected(self.op.name, selection, self._builds.build(selection.evaluation), refused)
+        explanation = explain_selected(self.op.name, selection, self._builds.build(selection.evaluation), refused)
+        if emulator is None:
+            return explanation
+        return replace(explanation, not_emulable=emulator.why_not(selection))
 
     # -- a call --
 

@@ -103,8 +103,10 @@ def make_quick_call(form: KeyForm, recent: Recent, slow: Callable[..., Any]) -> 
         *absent,
         f"        entry = entries[({_key_parts(form)})]",
         "    except not_seen_before:",
-        f"        return slow({', '.join(names)})",
-        f"    return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
+        "        pass",  # the slow way is outside, so that what it raises does not come with a KeyError's traceback
+        "    else:",
+        f"        return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
+        f"    return slow({', '.join(names)})",
     ]
     scope = {"entries": recent.entries, "slow": slow, "plain": _PLAIN_TENSORS, "not_seen_before": _NOT_SEEN_BEFORE}
     return _define("\n".join(lines), "call", form.op, scope)

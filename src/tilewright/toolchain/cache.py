@@ -60,7 +60,7 @@ class BuildCache:
         if self._limit_bytes is not None:
             return self._limit_bytes
         named = os.environ.get("TILEWRIGHT_CACHE_BYTES", "")
-        return int(named) if named.isdigit() else DEFAULT_LIMIT_BYTES
+        return int(named) if named.isdecimal() else DEFAULT_LIMIT_BYTES
 
     def get(self, key: str) -> Build | BuildFailure | None:
         """The result kept under a key, or None. A damaged entry is removed on the way."""

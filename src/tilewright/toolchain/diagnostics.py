@@ -6,11 +6,15 @@ headers are dropped. Nothing of the prelude, of the signature tables or of this 
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import os
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tilewright.records import KERNEL_FILE_NAME, BuildRequest, Diagnostic, Severity
-from tilewright.toolchain.kernel_names import describe_missing_kernel, line_of_constant, line_of_kernel
+from tilewright.toolchain.kernel_names import base_name, describe_missing_kernel, line_of_constant, line_of_kernel
 from tilewright.toolchain.ptx_text import line_of_ptx_line
 from tilewright.toolchain.source import PRELUDE_NAME, SIGNATURE_NAME, TranslationUnit
 from tilewright.toolchain.toolkit import INSTALL_CUTE, Toolkit
@@ -33,7 +37,7 @@ _PTXAS_AT = re.compile(r"^ptxas .*?, line (\d+); (error|warning|fatal)\s*: (.*)$
 _PTXAS = re.compile(r"^ptxas (error|warning|fatal|info)\s*: (.*)$")
 _QUOTED = re.compile(r"'([^']+)'")
 _ADVICE_CODE = re.compile(r"\(C\d+\)")
-_NO_FILE = re.compile(r"cannot open source file \"(cute|cutlass)/")
+_NO_FILE = re.compile(r"cannot open source file \"((?:[\w+-][\w.+-]*/)*)([\w+-][\w.+-]*)\"")
 
 _SEVERITY = {"warning": Severity.WARNING, "remark": Severity.REMARK}
 
@@ -141,6 +145,9 @@ class _LogReader:
 
     def _add_message(self, message: _Message) -> None:
         severity = _SEVERITY.get(message.kind, Severity.ERROR)
+        if severity is not Severity.ERROR and PRELUDE_NAME in message.text:
+            self.dropped = True  # a macro of the prelude defined again, which is the file's right
+            return
         continuation, source_line, column, trailer = message.split()
         notes = [line.strip() for line in trailer if line.strip() not in ("detected during:", "")]
         file, line = message.file, message.line
@@ -157,10 +164,21 @@ class _LogReader:
                 source_line = self._source_line(line)
                 notes.insert(0, inside)
         text = " ".join([message.text, *(part.strip() for part in continuation)])
-        if _NO_FILE.search(text) and self.toolkit.cute_include is None:
+        no_file = _NO_FILE.search(text)
+        if no_file is not None and no_file[1].startswith(("cute/", "cutlass/")) and self.toolkit.cute_include is None:
             notes.append(f"CuTe's headers were not found on this machine; run: {INSTALL_CUTE}")
+        elif no_file is not None:
+            text += self._near_header(no_file[1], no_file[2])
         self.dropped = False
         self.found.append(Diagnostic(severity, file, line, column, self._clean(text), source_line, self._notes(notes)))
+
+    def _near_header(self, folder: str, name: str) -> str:
+        known: set[str] = set()
+        for directory in self.toolkit.search_path:
+            with contextlib.suppress(OSError):
+                known.update(os.listdir(Path(directory, folder)))
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        return f"; did you mean <{folder}{near[0]}>?" if near else ""
 
     def _line_that_caused(self, trailer: list[str]) -> int | None:
         for line in trailer:
@@ -184,13 +202,16 @@ class _LogReader:
         if kernel in self.missing or not source_line.startswith(_NAME_PRAGMA):
             return
         self.missing.add(kernel)
-        self._add_at(line_of_kernel(self.request, kernel), describe_missing_kernel(self.request, kernel, message.text))
+        line = line_of_kernel(self.request, kernel)
+        text = describe_missing_kernel(self.request, kernel, message.text)
+        named = re.search(rf"\b{re.escape(base_name(kernel))}\b", self._source_line(line))
+        self._add_at(line, text, column=named.start() + 1 if named else 0)
 
     def _add_constant(self, message: _Message) -> None:
         self.dropped = True
         constant = dict(self.unit.constant_lines).get(message.line)
         if constant is not None and message.kind not in _SEVERITY:
-            text = f"the constant {constant} cannot be defined: {message.text}; give it another name"
+            text = f"the constant {constant} cannot be defined: {message.text}; give it another name or value"
             self._add_at(line_of_constant(self.request, constant), text)
 
     def add_ptxas(self, line: str) -> None:
@@ -210,8 +231,9 @@ class _LogReader:
         symbol = _QUOTED.search(plain[2])
         self._add_at(line_of_kernel(self.request, symbol[1]) if symbol else 0, f"assembler: {plain[2]}", severity)
 
-    def _add_at(self, line: int, text: str, severity: Severity = Severity.ERROR) -> None:
-        self.found.append(Diagnostic(severity, KERNEL_FILE_NAME, line, 0, self._clean(text), self._source_line(line)))
+    def _add_at(self, line: int, text: str, severity: Severity = Severity.ERROR, column: int = 0) -> None:
+        source_line = self._source_line(line)
+        self.found.append(Diagnostic(severity, KERNEL_FILE_NAME, line, column, self._clean(text), source_line))
 
     def _last_line(self) -> int:
         return max((n for n, line in enumerate(self.source_lines, start=1) if line.strip()), default=1)

@@ -57,8 +57,15 @@ def describe_missing_kernel(request: BuildRequest, kernel: str, compiler_says: s
     base = base_name(kernel)
     declared = kernels_declared(request.source)
     if base in declared:
+        found = f"the plan launches {kernel}, but the kernel {base} (line {declared[base]})"
+        if "overloaded function" in compiler_says:
+            return f"{found} is declared more than once; give each its own name"
+        if "<" not in kernel and "function template" in compiler_says:
+            return f"{found} is a template; write its arguments, as in `launch {base}<...><<<`"
+        if "<" in kernel and "operand types are incompatible" in compiler_says:
+            return f"{found} is no template; write `launch {base}<<<`"
         wrong = "does not take these template arguments" if "<" in kernel else "cannot be named like this"
-        return f"the plan launches {kernel}, but the kernel {base} (line {declared[base]}) {wrong}: {compiler_says}"
+        return f"{found} {wrong}: {compiler_says}"
     if re.search(rf"^(?!\s*//).*\b{re.escape(base)}\s*\(", request.source, re.MULTILINE):
         return (
             f"the plan launches {kernel}, which is not a __global__ function; declare it `__global__ void {base}(...)`"

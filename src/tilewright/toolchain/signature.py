@@ -37,6 +37,7 @@ template <class T> struct bare<const volatile T> { using type = T; };
 template <class T> struct pointer { static constexpr int kind = 0; using to = char; };
 template <class T> struct pointer<T*> { static constexpr int kind = 1; using to = typename bare<T>::type; };
 template <class T> struct pointer<const T*> { static constexpr int kind = 2; using to = typename bare<T>::type; };
+template <class R, class... A> struct pointer<R (*)(A...)> { static constexpr int kind = 0; using to = char; };
 template <class T, decltype(sizeof(T)) S = sizeof(T)> constexpr int size_of(int) { return S; }
 template <class T> constexpr int size_of(...) { return 1; }
 template <class T, decltype(sizeof(T)) S = sizeof(T)> constexpr int align_of(int) { return alignof(T); }
@@ -56,9 +57,12 @@ template <class T> constexpr int pointee() {
   else return same<T, __nv_bfloat16> || same<T, __nv_bfloat162> || same<T, cutlass::bfloat16_t> ? 2 : 0;
 }
 struct cell { int kind, size, align, pointee_size, pointee_align, pointee; };
+template <class T> inline constexpr bool is_reference = false;
+template <class T> inline constexpr bool is_reference<T&> = true;
 template <class T> constexpr cell describe() {
   using to = typename pointer<T>::to;
-  if constexpr (pointer<T>::kind == 0) return {kind<T>(), (int)sizeof(T), (int)alignof(T), 0, 0, 0};
+  if constexpr (is_reference<T>) return {0, (int)sizeof(void*), (int)alignof(void*), 0, 0, 0};
+  else if constexpr (pointer<T>::kind == 0) return {kind<T>(), (int)sizeof(T), (int)alignof(T), 0, 0, 0};
   else return {kind<T>(), (int)sizeof(T), (int)alignof(T), size_of<to>(0), align_of<to>(0), pointee<to>()};
 }
 template <class F> struct table { int count = -1; cell cells[1] = {}; };

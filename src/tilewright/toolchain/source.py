@@ -28,6 +28,12 @@ _HEADERS = {
     DType.F8E4M3: "cuda_fp8.h",
     DType.F8E5M2: "cuda_fp8.h",
 }
+# The names by which a file shows that it needs a header. `half` alone is left out: it is an everyday word.
+_HEADER_WORDS = {
+    "cuda_fp16.h": re.compile(r"\b__half2?\b|\b__\w+2half\w*\b|\b__half2\w+\b"),
+    "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat162?\b|\b__\w+2bfloat16\w*\b|\b__bfloat162\w+\b"),
+    "cuda_fp8.h": re.compile(r"\b__nv_fp8\w*\b|\b__nv_cvt_\w+_to_fp8\w*\b"),
+}
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 # With no others the compiler may leave out its runtime-API and texture declarations: a fifth of a plain build.
 _LIGHT_INCLUDES = frozenset({"cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h"})
@@ -93,7 +99,7 @@ _LIMIT_MACROS = {
 }
 
 # Words of the appended tables that the file might have made macros of.
-_TABLE_WORDS = ("extern", "const", "decltype")
+_TABLE_WORDS = ("extern", "const", "decltype", "table")
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,8 @@ def _options(request: BuildRequest) -> tuple[str, ...]:
 def _needed_headers(request: BuildRequest) -> list[str]:
     types = [value for _, value in request.constants if isinstance(value, DType)]
     types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
-    return sorted({_HEADERS[dtype] for dtype in types if dtype in _HEADERS})
+    needed = {_HEADERS[dtype] for dtype in types if dtype in _HEADERS}
+    return sorted(needed | {header for header, words in _HEADER_WORDS.items() if words.search(request.source)})
 
 
 def _constant(name: str, value: ConstantValue) -> str:

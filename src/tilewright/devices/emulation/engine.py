@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.devices.emulation.job_memory import BadContent, input_bytes, job_memory
 from tilewright.devices.emulation.library import LibraryRefused
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
-from tilewright.devices.emulation.plan_run import NotEmulable, last_user
+from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable, last_user
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
@@ -118,6 +118,8 @@ class EmulatorEngine:
         except NotEmulable as error:
             message = f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
             raise _Fault(FaultKind.UNSUITABLE, message, error.step) from error
+        except LaunchRefused as error:
+            raise _Fault(FaultKind.LAUNCH_REFUSED, str(error), error.step) from error
         except LibraryRefused as error:
             raise _Fault(FaultKind.OTHER, str(error), error.call) from error
         except KeyError as error:

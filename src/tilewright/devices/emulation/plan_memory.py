@@ -29,7 +29,7 @@ class PlanMemory:
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
         """A tensor the caller brings: `content` is its storage, from its first element to its last."""
-        self._add(name, spec, content, writable=writable, initialised=True)
+        self._add(name, spec, content.copy(), writable=writable, initialised=True)
 
     def add_buffer(self, buffer: Buffer, *, initialised: bool = False) -> None:
         """Memory the runner provides; `initialised` leaves reads of it unchecked."""
@@ -48,7 +48,7 @@ class PlanMemory:
             writable=writable,
             initialised=initialised,
             data=content,
-            offset_bytes=_offset(spec),
+            misaligned_by=_offset(spec),
         )
 
     def __contains__(self, name: str) -> bool:
@@ -66,14 +66,15 @@ class PlanMemory:
 
     def write(self, name: str, content: Bytes) -> None:
         """Put the elements in from outside a kernel, as a library step does."""
-        self.memory.write(name, content)
+        self.memory.bytes(name)[...] = content
+        self.memory.mark_initialised(name)
 
     def unwritten(self, name: str) -> tuple[int, tuple[int, ...]] | None:
         """How many elements nothing wrote a byte of, and the index of the first; None where all were written."""
         spec = self._specs[name]
         if spec.numel == 0:
             return None
-        written = self.memory.written(name).view(np.bool_)
+        written = self.memory.written(name)
         size = spec.dtype.itemsize
         strides = tuple(step * size for step in spec.stride)
         elements: Any = np.lib.stride_tricks.as_strided(written, (*spec.shape, size), (*strides, 1))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.library import run_library_step
 from tilewright.devices.emulation.plan_memory import PlanMemory
-from tilewright.devices.emulation.translate import counts_record, finding_record
+from tilewright.devices.emulation.translate import counts_record, finding_record, kernel_line, source_places
 from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
 from tilewright.ptx.results import Ending, LaunchResult
-from tilewright.ptx.syntax import Unsupported
+from tilewright.ptx.syntax import PtxError, Unsupported
 from tilewright.records import (
     BoundPlan,
     BufferRole,
@@ -43,6 +43,7 @@ _ENDINGS = (
     FindingKind.ASSERTION,
     FindingKind.TRAP,
     FindingKind.BAD_CALL,
+    FindingKind.STACK,
     FindingKind.DEADLOCK,
     FindingKind.BUDGET,
 )
@@ -52,6 +53,14 @@ Announce = Callable[[int, PackedLaunch | LibraryCall], None]
 
 class NotEmulable(Exception):
     """A launch the emulator cannot run; the message names the instruction or the feature."""
+
+    def __init__(self, message: str, step: PackedLaunch) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class LaunchRefused(Exception):
+    """A launch that no GPU would take either: too many threads, too much shared memory."""
 
     def __init__(self, message: str, step: PackedLaunch) -> None:
         super().__init__(message)
@@ -97,7 +106,8 @@ def run_plan(
     seed: int | None,
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
-    """Run every step; `program` is None only where nothing is launched. Raises `NotEmulable`, `LibraryRefused`."""
+    """Run every step; `program` is None only where nothing is launched. Raises `NotEmulable`, `LaunchRefused`,
+    `LibraryRefused`."""
     run = _Run(program, plan, memory, emulation, seed)
     for number, step in enumerate(plan.steps):
         announce(number, step)
@@ -155,8 +165,7 @@ class _Run:
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
         if self._program is None:
             raise ValueError("the plan launches kernels and no program was given")
-        if launch.maps:
-            raise NotEmulable("it takes tensor maps, and TMA copies are not emulated", launch)
+        refuse_features(launch)
         total = math.prod(launch.grid)
         blocks = sampled_blocks(total, self._emulation.sampled_blocks)
         if blocks is not None and launch.cooperative:
@@ -178,7 +187,9 @@ class _Run:
         try:
             return self._program.launch(self._memory.memory, request)
         except Unsupported as error:
-            raise NotEmulable(str(error), launch) from error
+            raise _not_emulable(self._program, error, launch) from error
+        except PtxError as error:
+            raise LaunchRefused(str(error), launch) from error
 
     def _parameters(self, launch: PackedLaunch) -> bytes:
         block = bytearray(launch.block_template)
@@ -241,6 +252,35 @@ class _Run:
             if left is not None:
                 return CounterLeft(buffer.name, left, values[left])
         return None
+
+
+def refuse_features(launch: PackedLaunch) -> None:
+    """Raise `NotEmulable` for what can be seen without the code."""
+    if launch.maps:
+        raise NotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
+    if launch.cluster is not None and math.prod(launch.cluster) > 1:
+        raise NotEmulable(
+            f"it is launched in clusters of {math.prod(launch.cluster)}, which are not emulated yet", launch
+        )
+
+
+def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
+    """Raise `NotEmulable` for the first launch that cannot be emulated, running nothing."""
+    for step in plan.steps:
+        if isinstance(step, PackedLaunch):
+            refuse_features(step)
+            try:
+                program.prepare(step.symbol)
+            except PtxError as error:
+                raise _not_emulable(program, error, step) from error
+
+
+def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> NotEmulable:
+    """The error with the line of the kernel file that the instruction comes from."""
+    instructions = (one for function in program.module.functions.values() for one in function.body)
+    found = next((one for one in instructions if one.ptx_line == error.ptx_line), None)
+    line = kernel_line(source_places(found.place)) if found is not None else None
+    return NotEmulable(f"line {line}: {error}" if line is not None else str(error), launch)
 
 
 def last_user(plan: BoundPlan, name: str) -> PackedLaunch | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
-__all__ = ["Program", "program_of"]
+__all__ = ["Program", "core_problem", "core_width", "program_of"]
 
 _MOST_PROGRAMS = 64
 
 _programs: OrderedDict[str, Program] = OrderedDict()
 _lock = Lock()
+atexit.register(_programs.clear)  # while the interpreter that frees them is still there
 
 
 def program_of(key: str, ptx: str) -> Program:
@@ -30,3 +32,21 @@ def program_of(key: str, ptx: str) -> Program:
         while len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
         return known
+
+
+def core_problem() -> str | None:
+    """Why the interpreter cannot be used and what to do about it; None where it can."""
+    from tilewright.ptx.native import CoreMissing, core
+
+    try:
+        core()
+    except (CoreMissing, OSError) as error:
+        return str(error)
+    return None
+
+
+def core_width() -> str:
+    """Which of the interpreter's codes this processor gets."""
+    from tilewright.ptx.native import vector_width
+
+    return vector_width()

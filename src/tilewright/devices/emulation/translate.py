@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.ptx.results import Finding, InstructionCount, LaunchCounts, ThreadPlace
 from tilewright.ptx.syntax import Place
 from tilewright.records import (
@@ -15,6 +17,9 @@ from tilewright.records import (
     ThreadRecord,
 )
 
+_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_]+")
+_NUMBER = re.compile(r"\d+")
+
 
 def finding_record(finding: Finding, launch: PackedLaunch) -> FindingRecord:
     places = source_places(finding.place)
@@ -25,8 +30,8 @@ def finding_record(finding: Finding, launch: PackedLaunch) -> FindingRecord:
         line=kernel_line(places),
         column=0,
         thread=_thread(finding.thread),
-        where=finding.where,
-        detail=finding.detail.replace(f"{KERNEL_FILE_NAME}:", "line "),
+        where=readable(finding.where),
+        detail=readable(finding.detail),
         count=finding.count,
         other_line=kernel_line(source_places(finding.other_place)),
         other_thread=None if finding.other_thread is None else _thread(finding.other_thread),
@@ -72,6 +77,20 @@ def source_places(place: Place | None) -> tuple[SourcePlace, ...]:
 def kernel_line(places: tuple[SourcePlace, ...]) -> int | None:
     """The innermost line of the kernel file; a header's instruction belongs to the line that used it."""
     return next((place.line for place in places if place.file == KERNEL_FILE_NAME), None)
+
+
+def readable(text: str) -> str:
+    """The text with shared variables under the names their author gave them, not the linker's."""
+    return _MANGLED.sub(lambda found: _last_name(found.group()), text)
+
+
+def _last_name(symbol: str) -> str:
+    """`partial` of `_ZZ1fPfE7partial`: a name stands behind its length, and nothing but an ending behind it."""
+    for found in reversed(list(_NUMBER.finditer(symbol))):
+        size, rest = int(found.group()), symbol[found.end() :]
+        if 0 < size <= len(rest) and rest[size : size + 1] in ("", "_", "E"):
+            return rest[:size]
+    return symbol
 
 
 def _thread(place: ThreadPlace) -> ThreadRecord:

@@ -107,6 +107,7 @@ typedef struct {
   int32_t cooperative;
   int32_t seeded;
   uint64_t seed;
+  uint64_t workspace;  // address that %envreg1 and %envreg2 give: the grid barrier of cooperative groups
   int64_t instruction_budget;
   int32_t workers;
   int32_t max_findings;

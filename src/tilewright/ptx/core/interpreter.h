@@ -25,6 +25,7 @@ enum {
   SPECIAL_LANEID, SPECIAL_WARPID, SPECIAL_NWARPID, SPECIAL_SMID, SPECIAL_NSMID, SPECIAL_GRIDID,
   SPECIAL_LANEMASK_EQ, SPECIAL_LANEMASK_LE, SPECIAL_LANEMASK_LT, SPECIAL_LANEMASK_GE, SPECIAL_LANEMASK_GT,
   SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_DYNAMIC_SHARED, SPECIAL_TOTAL_SHARED, SPECIAL_ZERO, SPECIAL_ONE,
+  SPECIAL_ENVREG1, SPECIAL_ENVREG2,
 };
 static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
   const tw_launch* launch = w->cta->engine->launch;
@@ -50,6 +51,8 @@ static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
     case SPECIAL_DYNAMIC_SHARED: return (uint32_t)launch->dynamic_shared_bytes;
     case SPECIAL_TOTAL_SHARED: return w->cta->shared_bytes;
     case SPECIAL_ONE: return 1;
+    case SPECIAL_ENVREG1: return (uint32_t)(launch->workspace >> 32);
+    case SPECIAL_ENVREG2: return (uint32_t)launch->workspace;
     default: return 0;
   }
 }

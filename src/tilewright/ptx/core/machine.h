@@ -277,7 +277,6 @@ typedef struct {
 extern const tw_interpreter tw_interpreter_baseline;
 #if defined(__x86_64__)
 extern const tw_interpreter tw_interpreter_avx2;
-extern const tw_interpreter tw_interpreter_avx512;
 #endif
 const tw_interpreter* tw_chosen_interpreter(void);
 

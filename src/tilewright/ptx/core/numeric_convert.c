@@ -181,11 +181,23 @@ static uint64_t tw_finish_float(uint64_t code, tw_number_type destination, int f
   return code;
 }
 
+// A NaN that comes from f64 or goes there keeps its sign and the upper bits of its payload, and is made quiet.
+static uint64_t tw_nan_with_payload(uint64_t bits, tw_number_type source, tw_number_type destination, int flags) {
+  tw_format from = tw_format_of(source), to = tw_format_of(destination);
+  if ((flags & TW_CVT_FTZ) && source == TW_F32) bits = TW_NAN_F32;
+  uint64_t payload = bits & ((1ull << from.mantissa_bits) - 1);
+  int wider = to.mantissa_bits - from.mantissa_bits;
+  payload = wider >= 0 ? payload << wider : payload >> -wider;
+  return (bits & from.sign ? to.sign : 0) | to.infinity | payload | 1ull << (to.mantissa_bits - 1);
+}
+
 static uint64_t tw_float_to_float(uint64_t bits, tw_number_type source, tw_number_type destination,
                                   tw_rounding rounding, int flags) {
   tw_unpacked number = tw_unpack(bits, tw_format_of(source));
-  if (number.kind == TW_CLASS_NAN && source == TW_F64 && destination == TW_F64)
-    return tw_finish_float(bits | 1ull << 51, destination, flags);
+  if (number.kind == TW_CLASS_NAN && !(flags & (TW_CVT_SAT | TW_CVT_RELU))) {
+    if (source == TW_BF16 && destination == TW_F32) return bits << 16;
+    if (source == TW_F64 || destination == TW_F64) return tw_nan_with_payload(bits, source, destination, flags);
+  }
   if (flags & TW_CVT_INTEGRAL) number = tw_round_integral(number, rounding);
   uint64_t code = tw_pack(number, tw_format_of(destination), rounding, (flags & TW_CVT_SATFINITE) != 0);
   return tw_finish_float(code, destination, flags);
@@ -208,14 +220,21 @@ static uint64_t tw_convert_element(tw_number_type destination, tw_number_type so
   return tw_finish_float(tw_pack(number, tw_format_of(destination), rounding, 0), destination, flags);
 }
 
+// .rna works on the bits as they are, infinities and NaN included; .satfinite then takes a step back from them.
+static uint64_t tw_to_tf32(uint32_t bits, tw_rounding rounding, int flags) {
+  if (rounding != TW_RNA) return tw_convert_element(TW_TF32, TW_F32, rounding, flags, bits) << 13;
+  uint32_t rounded = tw_f32_to_tf32_rna(tw_f32_of(bits));
+  int special = (rounded & 0x7fffffffu) >= 0x7f800000u;
+  return rounded - ((flags & TW_CVT_SATFINITE) && special ? 0x2000u : 0u);
+}
+
 uint64_t tw_convert(tw_conversion conversion, uint64_t a, uint64_t b) {
   tw_number_type destination = TW_CVT_DESTINATION(conversion), source = TW_CVT_SOURCE(conversion);
   tw_rounding rounding = TW_CVT_ROUNDING(conversion);
   int flags = TW_CVT_FLAGS(conversion);
   if (tw_types[destination].elements == 1) {
-    uint64_t result = tw_convert_element(destination, source, rounding, flags, a);
-    if (destination != TW_TF32) return result;
-    return result == TW_NAN_F32 >> 13 ? TW_NAN_F32 : result << 13;
+    if (destination == TW_TF32) return tw_to_tf32((uint32_t)a, rounding, flags);
+    return tw_convert_element(destination, source, rounding, flags, a);
   }
   uint64_t upper, lower;
   if (source == TW_F32) {

@@ -21,9 +21,8 @@ TW_INLINE float tw_f16_to_f32(uint16_t half) {
   return tw_f32_of(magnitude > 0x0f800000u ? TW_NAN_F32 : bits | sign);
 }
 TW_INLINE float tw_bf16_to_f32(uint16_t half) { return tw_f32_of((uint32_t)half << 16); }
-
-// bf16 as an operand of the conversion instruction: a NaN becomes the hardware's.
-TW_INLINE float tw_cvt_f32_bf16(uint16_t half) { return tw_canonical_f32(tw_bf16_to_f32(half)); }
+// cvt.f32.bf16 moves bits: a NaN keeps its sign and payload.
+TW_INLINE float tw_cvt_f32_bf16(uint16_t half) { return tw_bf16_to_f32(half); }
 
 TW_INLINE uint16_t tw_e5m2_to_f16(uint8_t byte) {
   return (uint16_t)((byte & 0x7fu) > 0x7cu ? TW_NAN_F16 : (uint32_t)byte << 8);
@@ -58,9 +57,8 @@ TW_INLINE uint16_t tw_f32_to_bf16(float value) {
 // tf32 lives in a 32-bit register as an f32 whose low 13 bits are zero.
 TW_INLINE uint32_t tw_f32_to_tf32_rna(float value) {
   uint32_t bits = tw_f32_bits(value);
-  uint32_t rounded = (bits + 0x1000u) & 0xffffe000u;
-  uint32_t magnitude = bits & 0x7fffffffu;
-  return magnitude > 0x7f800000u ? TW_NAN_F32 : magnitude == 0x7f800000u ? bits : rounded;
+  uint32_t special = (bits & 0x7f800000u) == 0x7f800000u; // truncated, not rounded: a NaN may become an infinity
+  return (bits + (special ? 0u : 0x1000u)) & 0xffffe000u;
 }
 // What a tensor core reads of a tf32 operand: the low 13 bits are ignored.
 TW_INLINE float tw_tf32_operand(uint32_t bits) { return tw_f32_of(bits & 0xffffe000u); }

@@ -29,9 +29,6 @@ const tw_interpreter* tw_chosen_interpreter(void) {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
       __builtin_cpu_supports("bmi2"))
     best = &tw_interpreter_avx2;
-  if (best == &tw_interpreter_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    best = &tw_interpreter_avx512;
 #endif
   chosen = best;
   return best;
@@ -39,15 +36,10 @@ const tw_interpreter* tw_chosen_interpreter(void) {
 
 const char* tw_width(void) { return tw_chosen_interpreter()->name; }
 
-// 0: what the processor can do best; 1: the baseline; 2: AVX2 where it is there. Programs made before keep theirs.
+// 0: what the processor can do best; 1: the baseline. Programs made before keep theirs.
 void tw_choose_width(int32_t which) {
   chosen = NULL;
-  const tw_interpreter* best = tw_chosen_interpreter();
-#if defined(__x86_64__)
-  if (which == 2 && best != &tw_interpreter_baseline) chosen = &tw_interpreter_avx2;
-#endif
   if (which == 1) chosen = &tw_interpreter_baseline;
-  (void)best;
 }
 
 static void* copy(const void* from, size_t bytes) {

@@ -32,8 +32,7 @@
 //
 // Where it is less than exact, it stays silent (never the other way): a cell remembers its last plain write and a bounded
 // number of other accesses since then; a plain write that lost a race hides what came before it; lanes of a warp that
-// read the same cell on both sides of a partial warp synchronisation are remembered at the earlier time; when the memory
-// budget is spent (tw_races_saturated) new places are no longer watched.
+// XX
 #ifndef TW_RACES_H
 #define TW_RACES_H
 

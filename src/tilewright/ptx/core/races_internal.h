@@ -25,7 +25,7 @@ enum {
   TW_PAGE_BYTES = 1 << TW_PAGE_SHIFT,
   TW_PAGE_WORDS = TW_PAGE_BYTES / 4,
   TW_MAX_GRANULE_SHIFT = 4,
-  TW_PAGE_BUCKETS = 1 << 16,
+  TW_PAGE_BUCKETS = 1 << 14,
   TW_PAGE_CACHE = 64,
   TW_SEEN_SLOTS = 1 << 12,
   TW_MAX_RECORDS_SHARED = 40,  // other accesses a cell remembers beside its last plain write
@@ -60,12 +60,14 @@ typedef struct {
 } tw_known_entry;
 
 typedef struct {
+  tw_races* launch;         // whose budget pays
+  uint32_t limit;           // most slots of either table
   const tw_past* absorbed;  // the last root taken in
   const tw_past** visited;
   uint32_t visited_count, visited_capacity;
   tw_known_entry* entries;
   uint32_t entry_count, entry_capacity;
-  bool overflow;  // memory was short: everything counts as known
+  bool overflow;  // too much to hold: everything counts as known
 } tw_known;
 
 // What a thread has fenced: this much a later strong write of its own passes on.
@@ -123,7 +125,8 @@ typedef struct {
 typedef struct tw_page tw_page;
 struct tw_page {
   uint64_t id;
-  tw_page* next;
+  tw_page* next;         // in its bucket
+  tw_page* made_before;  // of the launch's pages
   tw_cell* cells;
   tw_sync* sync;   // by word, or NULL
   tw_link* links;  // links[0] is not used
@@ -144,6 +147,7 @@ struct tw_races {
   atomic_int clocks_exhausted; // no more nodes: what cannot be shown unordered counts as ordered
   atomic_size_t budget_left;
   _Atomic(tw_page*)* buckets;
+  _Atomic(tw_page*) pages;  // the last made
   pthread_mutex_t mutex;  // blocks, indices
   tw_block* blocks;
   uint32_t* indices;  // linear CTA index by ordinal

@@ -18,12 +18,10 @@ tw_races* tw_races_create(int workers, size_t budget_bytes) {
 
 void tw_races_destroy(tw_races* races) {
   if (!races) return;
-  for (size_t i = 0; i < TW_PAGE_BUCKETS; i++) {
-    for (tw_page* page = races->buckets[i]; page;) {
-      tw_page* next = page->next;
-      tw_page_free(page);
-      page = next;
-    }
+  for (tw_page* page = races->pages; page;) {
+    tw_page* next = page->made_before;
+    tw_page_free(page);
+    page = next;
   }
   for (tw_block* block = races->blocks; block;) {
     tw_block* next = block->next;

@@ -4,7 +4,8 @@
 
 enum {
   BLOCK_BYTES = 1 << 16,
-  MAX_VISITED = 1 << 22,
+  GLANCE_NODES = 32,
+  KEPT_SLOTS = 1 << 10,  // larger tables are not kept for the next CTA
 };
 
 // -- nodes: made by one CTA, read by all, freed with the launch --
@@ -65,7 +66,15 @@ const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* 
 
 // -- tables --
 
+static bool take(tw_known* known, size_t bytes) {
+  atomic_size_t* budget = &known->launch->budget_left;
+  if (atomic_load_explicit(budget, memory_order_relaxed) < bytes) return false;
+  atomic_fetch_sub_explicit(budget, bytes, memory_order_relaxed);
+  return true;
+}
+
 void tw_known_reset(tw_known* known) {
+  if (known->visited_capacity > KEPT_SLOTS || known->entry_capacity > KEPT_SLOTS) tw_known_free(known);
   if (known->visited_count) memset(known->visited, 0, known->visited_capacity * sizeof *known->visited);
   if (known->entry_count) memset(known->entries, 0, known->entry_capacity * sizeof *known->entries);
   known->visited_count = known->entry_count = 0;
@@ -74,6 +83,8 @@ void tw_known_reset(tw_known* known) {
 }
 
 void tw_known_free(tw_known* known) {
+  size_t bytes = known->visited_capacity * sizeof *known->visited + known->entry_capacity * sizeof *known->entries;
+  if (known->launch) atomic_fetch_add_explicit(&known->launch->budget_left, bytes, memory_order_relaxed);
   free(known->visited);
   free(known->entries);
   memset(known, 0, sizeof *known);
@@ -87,7 +98,8 @@ static uint32_t mix(uint64_t key) {
 static bool visit(tw_known* known, const tw_past* past) {
   if (known->visited_count * 2 >= known->visited_capacity) {
     uint32_t capacity = known->visited_capacity ? known->visited_capacity * 2 : 64;
-    const tw_past** larger = capacity > MAX_VISITED ? NULL : calloc(capacity, sizeof *larger);
+    size_t more = (capacity - known->visited_capacity) * sizeof *known->visited;
+    const tw_past** larger = capacity > known->limit || !take(known, more) ? NULL : calloc(capacity, sizeof *larger);
     if (!larger) {
       known->overflow = true;
       return false;
@@ -127,7 +139,8 @@ static tw_known_entry* find_or_add(tw_known* known, uint64_t key) {
   if (found) return found;
   if (known->entry_count * 2 >= known->entry_capacity) {
     uint32_t capacity = known->entry_capacity ? known->entry_capacity * 2 : 16;
-    tw_known_entry* larger = capacity > MAX_VISITED ? NULL : calloc(capacity, sizeof *larger);
+    size_t more = (capacity - known->entry_capacity) * sizeof *known->entries;
+    tw_known_entry* larger = capacity > known->limit || !take(known, more) ? NULL : calloc(capacity, sizeof *larger);
     if (!larger) {
       known->overflow = true;
       return NULL;
@@ -202,9 +215,35 @@ static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
   }
 }
 
-static bool answers(tw_cta_races* cta, tw_known* known, const tw_past* root, uint32_t ordinal, uint32_t thread,
-                    uint32_t clock) {
+static bool tells(const tw_past* past, uint32_t ordinal, uint32_t thread, uint32_t clock) {
+  if (past->ordinal != ordinal) return false;
+  if (clock < past->whole_cta) return true;
+  if (past->cta_row && thread < past->threads && clock < past->cta_row[thread]) return true;
+  if (thread >> 5 != past->warp) return false;
+  uint32_t lane = thread & 31;
+  return clock < past->whole_warp || (past->lanes >> lane & 1 && clock < past->clock) ||
+         (past->lane_row && clock < past->lane_row[lane]);
+}
+
+// Mostly the answer is among the newest nodes, and no table is needed.
+static bool glance(const tw_past* root, uint32_t ordinal, uint32_t thread, uint32_t clock) {
+  const tw_past* queue[GLANCE_NODES] = {root};
+  int count = 1;
+  for (int i = 0; i < count; i++) {
+    if (tells(queue[i], ordinal, thread, clock)) return true;
+    for (int k = 0; k < 2; k++) {
+      if (queue[i]->parent[k] && count < GLANCE_NODES) queue[count++] = queue[i]->parent[k];
+    }
+  }
+  return false;
+}
+
+static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw_past* root, uint32_t ordinal,
+                    uint32_t thread, uint32_t clock) {
   if (!root) return false;
+  if (known->absorbed != root && glance(root, ordinal, thread, clock)) return true;
+  known->launch = cta->launch;
+  known->limit = limit;
   absorb(cta, known, root);
   if (known->overflow) return true;
   const tw_known_entry* entry = find(known, key_of(ordinal, TW_KEY_WHOLE_CTA));
@@ -214,12 +253,13 @@ static bool answers(tw_cta_races* cta, tw_known* known, const tw_past* root, uin
 }
 
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock) {
+  enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 16, LIMIT_THREAD = 1 << 13 };
   if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) return true;
-  if (answers(cta, &cta->cta_known, cta->cta_root, ordinal, thread, clock)) return true;
-  if (answers(cta, &cta->warp_known[warp], cta->warp_root[warp], ordinal, thread, clock)) return true;
+  if (answers(cta, &cta->cta_known, LIMIT_CTA, cta->cta_root, ordinal, thread, clock)) return true;
+  if (answers(cta, &cta->warp_known[warp], LIMIT_WARP, cta->warp_root[warp], ordinal, thread, clock)) return true;
   int self = warp * 32 + lane;
   if (!cta->thread_root[self]) return false;
   if (!cta->thread_known) cta->thread_known = calloc(TW_RACE_MAX_THREADS, sizeof *cta->thread_known);
   if (!cta->thread_known) return true;
-  return answers(cta, &cta->thread_known[self], cta->thread_root[self], ordinal, thread, clock);
+  return answers(cta, &cta->thread_known[self], LIMIT_THREAD, cta->thread_root[self], ordinal, thread, clock);
 }

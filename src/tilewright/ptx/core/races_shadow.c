@@ -66,8 +66,13 @@ tw_page* tw_page_global(tw_races* races, tw_cta_races* cta, uint64_t id, int shi
       if (page) break;
       fresh->next = head;
     } while (!atomic_compare_exchange_weak_explicit(bucket, &head, fresh, memory_order_acq_rel, memory_order_acquire));
-    if (page) tw_page_free(fresh);
-    else page = fresh;
+    if (page) {
+      tw_page_free(fresh);
+    } else {
+      page = fresh;
+      page->made_before = atomic_load_explicit(&races->pages, memory_order_relaxed);
+      while (!atomic_compare_exchange_weak(&races->pages, &page->made_before, page)) continue;
+    }
   }
   slot->id = id;
   slot->page = page;

@@ -3,10 +3,13 @@
 // Pure functions on 32-lane registers; memory is accessed by the caller. An instruction is looked up once by its
 // modifiers and then named by a small integer.
 //
-// Arithmetic model. Integer and bit products: exact, the sum modulo 2^32 or, with .satfinite, clamped once at the end.
-// f16, bf16, tf32, e4m3 and e5m2: products exact, added to the accumulator in f32 in the order of k, each sum rounded
-// to nearest; an f16 result is rounded once at the end. Hardware adds groups of products with truncation, so that
-// results differ by a few units in the last place of the largest term. f64: a fused multiply-add per k, in order.
+// Arithmetic model: that of Hopper, in which every recorded result of an H200 is met bit by bit.
+// Integer and bit products: exact, the sum modulo 2^32 or, with .satfinite, clamped once at the end.
+// f16, bf16, tf32: products exact; all of them and the accumulator are shifted to the largest exponent among them, cut
+// off 25 bits below it and added exactly; the sum is cut off to f32, or rounded to the nearest f16.
+// e4m3, e5m2: multiplied as f16, the even pairs of k first and then the odd ones, starting from zero; the accumulator is
+// added last, rounded to nearest. f64: a fused multiply-add per k, in order.
+// Other generations add in other groups: their results differ by a few units in the last place of the largest term.
 #ifndef TW_TENSOR_H
 #define TW_TENSOR_H
 

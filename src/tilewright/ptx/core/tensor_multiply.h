@@ -1,7 +1,6 @@
 // The multiplication, included by two translation units: one for any processor, one for wide vectors.
 //
-// Vectors of 8 lie along n. A product of two f16, bf16, tf32 or fp8 numbers is exact in f32, so that both give the
-// same results whether or not a fused multiply-add exists.
+// Vectors of 8 lie along n. A product of two f16, bf16, tf32 or fp8 numbers is exact in f32.
 #include <string.h>
 
 #include "numeric_half.h"
@@ -13,7 +12,7 @@ typedef uint32_t tw_u32x8 __attribute__((vector_size(32)));
 
 // -- floats --
 
-static int tw_elements(int type) {
+TW_INLINE int tw_elements(int type) {
   switch (type) {
     case TW_MMA_F16:
     case TW_MMA_BF16: return 2;
@@ -28,7 +27,7 @@ static int tw_elements(int type) {
 }
 
 // One register of 32 lanes as floats, in the order of lanes and elements.
-static void tw_decode_floats(int type, const void* source, float* out) {
+TW_INLINE void tw_decode_floats(int type, const void* source, float* out) {
   uint32_t words[32];
   memcpy(words, source, sizeof words);
   switch (type) {
@@ -58,24 +57,64 @@ static void tw_decode_floats(int type, const void* source, float* out) {
   }
 }
 
-static void tw_load_floats(const tw_mma_shape* shape, const void* const a[], const void* const b[],
-                           float left[TW_MMA_MAX_M][TW_MMA_MAX_K], float right[][TW_MMA_MAX_K][8]) {
-  float block[128];
-  int width = 4 * tw_elements(shape->a); // columns of a that one register covers
-  int row_blocks = shape->m / 8, k_blocks = shape->k / width;
-  for (int r = 0; r < row_blocks * k_blocks; ++r) {
-    tw_decode_floats(shape->a, a[r], block);
-    for (int g = 0; g < 8; ++g)
-      memcpy(&left[g + 8 * (r % row_blocks)][width * (r / row_blocks)], block + g * width, (size_t)width * 4);
-  }
-  for (int r = 0; r < shape->n / 8 * k_blocks; ++r) {
-    tw_decode_floats(shape->b, b[r], block);
-    for (int k = 0; k < width; ++k)
-      for (int g = 0; g < 8; ++g) right[r / k_blocks][k + width * (r % k_blocks)][g] = block[g * width + k];
-  }
+// Operands as f32 with the exponents of their leading bits, b's rows along n.
+typedef struct {
+  float left[TW_MMA_MAX_M][TW_MMA_MAX_K];
+  float right[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
+  int32_t left_exponent[TW_MMA_MAX_M][TW_MMA_MAX_K];
+  int32_t right_exponent[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
+} tw_operands;
+
+// Far below every exponent, and far above: sums of two stay far out, so that a product's exponent tells them apart.
+enum { TW_EXPONENT_ZERO = -600, TW_EXPONENT_SPECIAL = 5000 };
+
+// `least`: of the format; its subnormal numbers all have that one.
+TW_INLINE int32_t tw_exponent(float value, int32_t least) {
+  uint32_t magnitude = tw_f32_bits(value) & 0x7fffffffu;
+  int32_t field = (int32_t)(magnitude >> 23);
+  int32_t exponent = field - 127 > least ? field - 127 : least;
+  exponent = field == 255 ? TW_EXPONENT_SPECIAL : exponent;
+  return magnitude ? exponent : TW_EXPONENT_ZERO;
 }
 
-static void tw_load_accumulator(const tw_mma_shape* shape, const void* const c[],
+// fp8 is multiplied as f16, the even pairs of elements before the odd ones.
+TW_INLINE int tw_is_fp8_shape(const tw_mma_shape* shape) {
+  return shape->a == TW_MMA_E4M3 || shape->a == TW_MMA_E5M2;
+}
+TW_INLINE int tw_column(const tw_mma_shape* shape, int k) {
+  return tw_is_fp8_shape(shape) ? (k / 4) * 2 + k % 2 + (k / 2 % 2) * (shape->k / 2) : k;
+}
+
+TW_INLINE void tw_load_floats(const tw_mma_shape* shape, const void* const a[], const void* const b[],
+                              tw_operands* operands) {
+  float block[128];
+  int width = 4 * tw_elements(shape->a); // columns of a that one register covers
+  int row_blocks = shape->m / 8, k_blocks = shape->k / width, r = 0;
+  for (int kb = 0; kb < k_blocks; ++kb)
+    for (int rb = 0; rb < row_blocks; ++rb) {
+      tw_decode_floats(shape->a, a[r++], block);
+      for (int g = 0; g < 8; ++g)
+        for (int k = 0; k < width; ++k)
+          operands->left[g + 8 * rb][tw_column(shape, width * kb + k)] = block[g * width + k];
+    }
+  r = 0;
+  for (int nb = 0; nb < shape->n / 8; ++nb)
+    for (int kb = 0; kb < k_blocks; ++kb) {
+      tw_decode_floats(shape->b, b[r++], block);
+      for (int k = 0; k < width; ++k)
+        for (int g = 0; g < 8; ++g)
+          operands->right[nb][tw_column(shape, width * kb + k)][g] = block[g * width + k];
+    }
+  int least = shape->a == TW_MMA_BF16 || shape->a == TW_MMA_TF32 ? -126 : -14;
+  for (int row = 0; row < shape->m; ++row)
+    for (int k = 0; k < shape->k; ++k) operands->left_exponent[row][k] = tw_exponent(operands->left[row][k], least);
+  for (int nb = 0; nb < shape->n / 8; ++nb)
+    for (int k = 0; k < shape->k; ++k)
+      for (int g = 0; g < 8; ++g)
+        operands->right_exponent[nb][k][g] = tw_exponent(operands->right[nb][k][g], least);
+}
+
+TW_INLINE void tw_load_accumulator(const tw_mma_shape* shape, const void* const c[],
                                 float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
   int row_blocks = shape->m / 8;
   for (int p = 0; p < row_blocks * (shape->n / 8); ++p) {
@@ -97,7 +136,7 @@ static void tw_load_accumulator(const tw_mma_shape* shape, const void* const c[]
   }
 }
 
-static void tw_store_accumulator(const tw_mma_shape* shape, void* const d[],
+TW_INLINE void tw_store_accumulator(const tw_mma_shape* shape, void* const d[],
                                  float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
   int row_blocks = shape->m / 8;
   for (int p = 0; p < row_blocks * (shape->n / 8); ++p) {
@@ -118,23 +157,122 @@ static void tw_store_accumulator(const tw_mma_shape* shape, void* const d[],
   }
 }
 
-static void tw_multiply_floats(const tw_mma_shape* shape, void* const d[], const void* const a[],
-                               const void* const b[], const void* const c[]) {
-  float left[TW_MMA_MAX_M][TW_MMA_MAX_K], right[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
-  float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
-  tw_load_floats(shape, a, b, left, right);
-  tw_load_accumulator(shape, c, sum);
-  for (int block = 0; block < shape->n / 8; ++block)
-    for (int row = 0; row < shape->m; row += 8) {
-      tw_f32x8 total[8];
-      memcpy(total, sum[block][row], sizeof total);
-      for (int k = 0; k < shape->k; ++k) {
-        tw_f32x8 column;
-        memcpy(&column, right[block][k], sizeof column);
+// -- one addition of many terms, as the hardware does it --
+//
+// All products of a group and the accumulator are shifted to the largest exponent among them (a product's is the sum of
+// its operands'), cut off 25 bits below it, and added exactly; the sum is cut off to f32, or rounded to f16.
+
+// A range of columns of the operands.
+typedef struct {
+  int first, end;
+} tw_group;
+
+enum { TW_KEPT_BITS = 25, TW_EXPONENT_LIMIT = 100 };
+
+// One sum in general: special values, and exponents that f32 cannot scale by.
+static double tw_add_terms(const double* terms, const int* exponents, int count) {
+  int largest = TW_EXPONENT_ZERO;
+  double plain = 0.0, total = 0.0;
+  for (int i = 0; i < count; ++i) {
+    plain += terms[i];
+    if (terms[i] != 0.0 && exponents[i] > largest) largest = exponents[i];
+  }
+  if (!(plain - plain == 0.0) || largest == TW_EXPONENT_ZERO) return plain;
+  double unit = tw_f64_of((uint64_t)(1023 + largest - TW_KEPT_BITS) << 52);
+  for (int i = 0; i < count; ++i) total += __builtin_trunc(terms[i] / unit);
+  return total * unit;
+}
+
+// The last step of a sum: cut off to f32, the last bit set if that lost anything and an f16 is to come of it. Too large
+// becomes infinite.
+static float tw_finish_sum(double value, int to_f16) {
+  if (!(value < 0x1p128 && value > -0x1p128)) return (float)value; // NaN too
+  float cut = tw_f64_to_f32_mode(value, TW_RZ);
+  return to_f16 && (double)cut != value ? tw_f32_of(tw_f32_bits(cut) | 1) : cut;
+}
+
+static void tw_add_group_slowly(const tw_operands* o, tw_group group, int block, int row, float sum[8], int to_f16) {
+  for (int n = 0; n < 8; ++n) {
+    double terms[TW_MMA_MAX_K + 1];
+    int exponents[TW_MMA_MAX_K + 1], count = 0;
+    for (int k = group.first; k < group.end; ++k) {
+      terms[count] = (double)o->left[row][k] * (double)o->right[block][k][n];
+      exponents[count++] = o->left_exponent[row][k] + o->right_exponent[block][k][n];
+    }
+    terms[count] = sum[n];
+    exponents[count++] = tw_exponent(sum[n], -126);
+    sum[n] = tw_finish_sum(tw_add_terms(terms, exponents, count), to_f16);
+  }
+}
+
+// Eight sums of a row, in place; an f16 result is rounded when it is stored.
+TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int row, float sum[8], int to_f16) {
+  int32_t exponents[8], evens[8], odds[8], units[8];
+  for (int n = 0; n < 8; ++n) exponents[n] = tw_exponent(sum[n], -126);
+  tw_s32x8 largest, exponent;
+  memcpy(&largest, exponents, sizeof largest);
+#pragma GCC unroll 16
+  for (int k = group.first; k < group.end; ++k) {
+    memcpy(&exponent, o->right_exponent[block][k], sizeof exponent);
+    exponent += o->left_exponent[row][k];
+    tw_s32x8 above = exponent > largest;
+    largest = (exponent & above) | (largest & ~above);
+  }
+  tw_s32x8 far = (largest > TW_EXPONENT_LIMIT) | ((largest < -TW_EXPONENT_LIMIT) & (largest > TW_EXPONENT_ZERO));
+  uint64_t any[4];
+  memcpy(any, &far, sizeof any);
+  if (any[0] | any[1] | any[2] | any[3]) {
+    tw_add_group_slowly(o, group, block, row, sum, to_f16);
+    return;
+  }
+  largest &= ~(largest < -TW_EXPONENT_LIMIT); // nothing but zeros: any scale will do
+  tw_s32x8 scale_bits = (127 + TW_KEPT_BITS - largest) << 23;
+  tw_f32x8 scale, column, start;
+  memcpy(&scale, &scale_bits, sizeof scale);
+  memcpy(&start, sum, sizeof start);
+  // Two partial sums: sixteen products of up to 2^27 would not fit in one.
+  tw_s32x8 even = __builtin_convertvector(start * scale, tw_s32x8), odd = {0};
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) total[i] += left[row + i][k] * column;
+  for (int k = group.first; k < group.end; k += 2) {
+    memcpy(&column, o->right[block][k], sizeof column);
+    even += __builtin_convertvector(o->left[row][k] * column * scale, tw_s32x8);
+    memcpy(&column, o->right[block][k + 1], sizeof column);
+    odd += __builtin_convertvector(o->left[row][k + 1] * column * scale, tw_s32x8);
+  }
+  memcpy(evens, &even, sizeof evens);
+  memcpy(odds, &odd, sizeof odds);
+  memcpy(units, &largest, sizeof units);
+  double exact[8];
+  for (int n = 0; n < 8; ++n)
+    exact[n] = ((double)evens[n] + (double)odds[n]) * tw_f64_of((uint64_t)(1023 - TW_KEPT_BITS + units[n]) << 52);
+  for (int n = 0; n < 8; ++n) { // 24 bits, of a number well inside f32's range
+    uint64_t bits = tw_f64_bits(exact[n]), lost = bits & 0x1fffffffull;
+    float cut = (float)tw_f64_of(bits - lost);
+    sum[n] = to_f16 ? tw_f32_of(tw_f32_bits(cut) | (lost != 0)) : cut;
+  }
+}
+
+TW_INLINE void tw_multiply_floats(const tw_mma_shape* shape, void* const d[], const void* const a[],
+                                  const void* const b[], const void* const c[]) {
+  tw_operands operands;
+  float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
+  tw_load_floats(shape, a, b, &operands);
+  tw_load_accumulator(shape, c, sum);
+  int fp8 = tw_is_fp8_shape(shape), to_f16 = shape->d == TW_MMA_F16;
+  tw_group whole = {0, shape->k}, first = {0, shape->k / 2}, second = {shape->k / 2, shape->k};
+  for (int block = 0; block < shape->n / 8; ++block)
+    for (int row = 0; row < shape->m; ++row) {
+      float* line = sum[block][row];
+      if (!fp8) {
+        tw_add_group(&operands, whole, block, row, line, to_f16);
+        continue;
       }
-      memcpy(sum[block][row], total, sizeof total);
+      float part[8] = {0};
+      tw_add_group(&operands, first, block, row, part, to_f16);
+      for (int n = 0; n < 8; ++n) part[n] = to_f16 ? tw_f16_to_f32(tw_f32_to_f16(part[n])) : part[n];
+      tw_add_group(&operands, second, block, row, part, to_f16);
+      for (int n = 0; n < 8; ++n) part[n] = to_f16 ? tw_f16_to_f32(tw_f32_to_f16(part[n])) : part[n];
+      for (int n = 0; n < 8; ++n) line[n] += part[n];
     }
   tw_store_accumulator(shape, d, sum);
 }
@@ -169,32 +307,40 @@ static void tw_multiply_f64(const tw_mma_shape* shape, void* const d[], const vo
 
 // -- integers and bits --
 
-static void tw_decode_integers(int type, const void* source, int32_t* out) {
+TW_INLINE void tw_decode_integers(int type, const void* source, int32_t* out) {
   uint32_t words[32];
   memcpy(words, source, sizeof words);
-  int elements = tw_elements(type), bits = 32 / elements;
-  for (int i = 0; i < 32; ++i)
-    for (int j = 0; j < elements; ++j) {
-      uint32_t field = words[i] >> (bits * j) & ((1u << bits) - 1);
-      int is_signed = type == TW_MMA_S8 || type == TW_MMA_S4;
-      out[i * elements + j] = (int32_t)field - (is_signed ? (int32_t)((field >> (bits - 1)) << bits) : 0);
+  if (type == TW_MMA_S4 || type == TW_MMA_U4) {
+    for (int i = 0; i < 256; ++i) {
+      int32_t field = (int32_t)(words[i >> 3] >> (4 * (i & 7)) & 15u);
+      out[i] = field - (type == TW_MMA_S4 ? (field & 8) << 1 : 0);
     }
+    return;
+  }
+  uint8_t bytes[128];
+  memcpy(bytes, words, sizeof bytes);
+  if (type == TW_MMA_S8)
+    for (int i = 0; i < 128; ++i) out[i] = (int8_t)bytes[i];
+  else
+    for (int i = 0; i < 128; ++i) out[i] = bytes[i];
 }
 
-static void tw_load_integers(const tw_mma_shape* shape, const void* const a[], const void* const b[],
+TW_INLINE void tw_load_integers(const tw_mma_shape* shape, const void* const a[], const void* const b[],
                              int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K], int32_t right[][TW_MMA_MAX_K][8]) {
   int32_t block[256];
-  int width = 4 * tw_elements(shape->a), row_blocks = shape->m / 8, k_blocks = shape->k / width;
-  for (int r = 0; r < row_blocks * k_blocks; ++r) {
-    tw_decode_integers(shape->a, a[r], block);
-    for (int g = 0; g < 8; ++g)
-      memcpy(&left[g + 8 * (r % row_blocks)][width * (r / row_blocks)], block + g * width, (size_t)width * 4);
-  }
-  for (int r = 0; r < shape->n / 8 * k_blocks; ++r) {
-    tw_decode_integers(shape->b, b[r], block);
-    for (int k = 0; k < width; ++k)
-      for (int g = 0; g < 8; ++g) right[r / k_blocks][k + width * (r % k_blocks)][g] = block[g * width + k];
-  }
+  int width = 4 * tw_elements(shape->a), row_blocks = shape->m / 8, k_blocks = shape->k / width, r = 0;
+  for (int kb = 0; kb < k_blocks; ++kb)
+    for (int rb = 0; rb < row_blocks; ++rb) {
+      tw_decode_integers(shape->a, a[r++], block);
+      for (int g = 0; g < 8; ++g) memcpy(&left[g + 8 * rb][width * kb], block + g * width, (size_t)width * 4);
+    }
+  r = 0;
+  for (int nb = 0; nb < shape->n / 8; ++nb)
+    for (int kb = 0; kb < k_blocks; ++kb) {
+      tw_decode_integers(shape->b, b[r++], block);
+      for (int k = 0; k < width; ++k)
+        for (int g = 0; g < 8; ++g) right[nb][k + width * kb][g] = block[g * width + k];
+    }
 }
 
 static uint32_t tw_add_products(uint32_t start, int32_t products, int saturate) {
@@ -204,13 +350,13 @@ static uint32_t tw_add_products(uint32_t start, int32_t products, int saturate) 
 }
 
 // Register j of the accumulator in one lane: its row and column.
-static void tw_place(const tw_mma_shape* shape, int j, int lane, int* row, int* column) {
+TW_INLINE void tw_place(const tw_mma_shape* shape, int j, int lane, int* row, int* column) {
   int row_blocks = shape->m / 8, pair = j / 2;
   *row = (lane >> 2) + 8 * (pair % row_blocks);
   *column = 8 * (pair / row_blocks) + 2 * (lane & 3) + j % 2;
 }
 
-static void tw_store_integers(const tw_mma_shape* shape, void* const d[], const void* const c[],
+TW_INLINE void tw_store_integers(const tw_mma_shape* shape, void* const d[], const void* const c[],
                               int32_t products[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
   for (int j = 0; j < shape->m * shape->n / 32; ++j) {
     uint32_t lanes[32];
@@ -224,7 +370,7 @@ static void tw_store_integers(const tw_mma_shape* shape, void* const d[], const 
   }
 }
 
-static void tw_multiply_integers(const tw_mma_shape* shape, void* const d[], const void* const a[],
+TW_INLINE void tw_multiply_integers(const tw_mma_shape* shape, void* const d[], const void* const a[],
                                  const void* const b[], const void* const c[]) {
   int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K], right[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
   int32_t products[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
@@ -262,18 +408,41 @@ static void tw_multiply_bits(const tw_mma_shape* shape, void* const d[], const v
   tw_store_integers(shape, d, c, products);
 }
 
+// -- the choice --
+
+static void tw_multiply_any_floats(const tw_mma_shape* shape, void* const d[], const void* const a[],
+                                   const void* const b[], const void* const c[]) {
+  tw_multiply_floats(shape, d, a, b, c);
+}
+static void tw_multiply_any_integers(const tw_mma_shape* shape, void* const d[], const void* const a[],
+                                     const void* const b[], const void* const c[]) {
+  tw_multiply_integers(shape, d, a, b, c);
+}
+
+// The common ones, with constants the compiler unrolls by.
+#define TW_FIXED(name, m, n, k, operand, accumulator)                                                            \
+  static void name(void* const d[], const void* const a[], const void* const b[], const void* const c[]) {      \
+    const tw_mma_shape fixed = {m, n, k, operand, operand, accumulator, accumulator, 0, 0};                      \
+    tw_multiply_floats(&fixed, d, a, b, c);                                                                      \
+  }
+TW_FIXED(tw_f16_k16_f32, 16, 8, 16, TW_MMA_F16, TW_MMA_F32)
+TW_FIXED(tw_f16_k16_f16, 16, 8, 16, TW_MMA_F16, TW_MMA_F16)
+TW_FIXED(tw_f16_k8_f32, 16, 8, 8, TW_MMA_F16, TW_MMA_F32)
+TW_FIXED(tw_bf16_k16_f32, 16, 8, 16, TW_MMA_BF16, TW_MMA_F32)
+TW_FIXED(tw_tf32_k8_f32, 16, 8, 8, TW_MMA_TF32, TW_MMA_F32)
+#undef TW_FIXED
+
 void TW_MULTIPLY(const tw_mma_shape* shape, void* const d[], const void* const a[], const void* const b[],
                  const void* const c[]) {
-  if (shape->a == TW_MMA_F64)
-    tw_multiply_f64(shape, d, a, b, c);
-  else if (shape->a == TW_MMA_B1)
-    tw_multiply_bits(shape, d, a, b, c);
-  else if (shape->d == TW_MMA_S32)
-    tw_multiply_integers(shape, d, a, b, c);
-  else if (shape->m == 16 && shape->n == 8 && shape->k == 16 && shape->a == TW_MMA_F16 && shape->d == TW_MMA_F32) {
-    // The most common one, with constants the compiler can unroll by.
-    tw_mma_shape fixed = {16, 8, 16, TW_MMA_F16, TW_MMA_F16, TW_MMA_F32, TW_MMA_F32, 0, 0};
-    tw_multiply_floats(&fixed, d, a, b, c);
-  } else
-    tw_multiply_floats(shape, d, a, b, c);
+  if (shape->a == TW_MMA_F64) return tw_multiply_f64(shape, d, a, b, c);
+  if (shape->a == TW_MMA_B1) return tw_multiply_bits(shape, d, a, b, c);
+  if (shape->d == TW_MMA_S32) return tw_multiply_any_integers(shape, d, a, b, c);
+  if (shape->m == 16 && shape->n == 8 && shape->c == shape->d) {
+    int wide = shape->d == TW_MMA_F32;
+    if (shape->a == TW_MMA_F16 && shape->k == 16) return wide ? tw_f16_k16_f32(d, a, b, c) : tw_f16_k16_f16(d, a, b, c);
+    if (shape->a == TW_MMA_F16 && wide) return tw_f16_k8_f32(d, a, b, c);
+    if (shape->a == TW_MMA_BF16 && shape->k == 16) return tw_bf16_k16_f32(d, a, b, c);
+    if (shape->a == TW_MMA_TF32 && shape->k == 8) return tw_tf32_k8_f32(d, a, b, c);
+  }
+  tw_multiply_any_floats(shape, d, a, b, c);
 }

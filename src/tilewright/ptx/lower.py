@@ -1,0 +1,338 @@
+"""A kernel and all it may call, as arrays the interpreter runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilewright.ptx import lower_compare, lower_float, lower_integer, lower_memory, lower_warp
+from tilewright.ptx.control_flow import flow
+from tilewright.ptx.lower_builder import CONTROL, Code, FrameVariable, FunctionBuilder, Origin, Placed
+from tilewright.ptx.lower_control import ControlLowering, Fixups, Parameters
+from tilewright.ptx.operands import unsupported
+from tilewright.ptx.syntax import (
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Operand,
+    PtxError,
+    Space,
+    Symbol,
+    Tuple_,
+    Unsupported,
+    Variable,
+    Vector,
+)
+
+FUNCTION_WINDOW = 0x7B0000000000
+PARAMETER_WINDOW = lower_memory.PARAMETER_WINDOW
+MOST_SHARED_BYTES = 227 * 1024
+MOST_LOCAL_BYTES = 512 * 1024
+_GUARD_BYTES = 128  # between variables in shared memory
+_RECURSIVE_STACK_BYTES = 16 * 1024
+_WRITTEN, _OUTSIDE = 0, 3
+
+_LOWERINGS: dict[str, Callable[[FunctionBuilder, Instruction], None]] = {
+    **lower_integer.LOWERINGS,
+    **lower_float.LOWERINGS,
+    **lower_compare.LOWERINGS,
+    **lower_memory.LOWERINGS,
+    **lower_warp.LOWERINGS,
+}
+
+
+@dataclass(frozen=True)
+class SharedVariable:
+    name: str
+    offset: int
+    size_bytes: int  # 0: dynamic, up to the end
+
+
+@dataclass(frozen=True)
+class LoweredFunction:
+    entry: int
+    frame_bytes: int
+    local_bytes: int
+    parameter_at: int
+    parameter_stride: int
+    result_at: int
+    result_stride: int
+    parameter_bytes: int
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """What `native` hands to the core, and what reports need."""
+
+    name: str
+    encoded: bytes
+    extra: tuple[int, ...]
+    constants: bytes
+    functions: tuple[LoweredFunction | None, ...]  # by number in the module; None: not part of this kernel
+    kernel: int
+    origins: tuple[Origin | None, ...]
+    shared: tuple[SharedVariable, ...]
+    static_shared_bytes: int
+    reserved_shared_bytes: int  # what the declarations ask for, without guard zones
+    shared_state: bytes
+    local_bytes: int
+    parameter_bytes: int
+    globals: tuple[str, ...]  # module variables it names
+    max_threads: tuple[int, ...] | None
+    is_cluster: bool
+
+
+@dataclass(frozen=True)
+class ModuleLayout:
+    """Addresses that every kernel of a module shares."""
+
+    addresses: dict[str, int]  # of module variables in global and constant memory
+    function_numbers: dict[str, int]
+
+
+def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
+    """Raises `Unsupported` for what the interpreter does not know, `PtxError` for what makes no sense."""
+    kernel = module.functions.get(name)
+    if kernel is None or not kernel.is_entry:
+        known = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
+        raise PtxError(f"no kernel `{name}` in this module; it has: {known}")
+    return _KernelLowering(module, kernel, layout).run()
+
+
+def symbols_of(operand: Operand | None) -> Iterator[str]:
+    if isinstance(operand, Symbol):
+        yield operand.name
+    elif isinstance(operand, Address):
+        if isinstance(operand.base, Symbol):
+            yield operand.base.name
+    elif isinstance(operand, (Vector, Tuple_)):
+        for item in operand.items:
+            yield from symbols_of(item)
+
+
+class _KernelLowering:
+    def __init__(self, module: Module, kernel: Function, layout: ModuleLayout) -> None:
+        self._module = module
+        self._kernel = kernel
+        self._layout = layout
+        self._variables = {variable.name: variable for variable in module.variables}
+        self._code = Code()
+        self._shared: dict[str, SharedVariable] = {}
+        self._shared_state = bytearray()
+        self._lowered: dict[str, LoweredFunction] = {}
+        self._calls: list[tuple[int, str]] = []
+        self._globals: dict[str, None] = {}
+
+    def run(self) -> LoweredKernel:
+        functions = self._reachable()
+        self._place_shared(functions)
+        for function in functions:
+            self._lowered[function.name] = self._function(function)
+        for position, name in self._calls:
+            self._code.patch(position, self._layout.function_numbers[name], 40)
+        numbers = self._layout.function_numbers
+        table = [self._lowered.get(name) for name in numbers]
+        kernel = self._kernel
+        static = sum(v.size_bytes for v in self._shared.values())
+        return LoweredKernel(
+            name=kernel.name,
+            encoded=bytes(self._code.encoded),
+            extra=tuple(self._code.extra) or (0,),
+            constants=bytes(self._code.constants.data),
+            functions=tuple(table),
+            kernel=numbers[kernel.name],
+            origins=tuple(self._code.origins),
+            shared=tuple(self._shared.values()),
+            static_shared_bytes=len(self._shared_state),
+            reserved_shared_bytes=static,
+            shared_state=bytes(self._shared_state),
+            local_bytes=self._local_stack(functions),
+            parameter_bytes=Parameters.of_kernel(kernel.parameters).total_bytes,
+            globals=tuple(self._globals),
+            max_threads=kernel.max_threads,
+            is_cluster=kernel.cluster is not None and any(extent != 1 for extent in kernel.cluster),
+        )
+
+    # -- what belongs to the kernel --
+
+    def _reachable(self) -> list[Function]:
+        """The kernel and every function it names, in bodies or through initialisers of variables it names."""
+        found: dict[str, Function] = {}
+        waiting = [self._kernel.name]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            function = self._module.functions.get(name)
+            if function is not None and (not function.is_entry or function is self._kernel):
+                found[name] = function
+                local = {v.name for v in function.variables} | {p.name for p in function.parameters}
+                for instruction in function.body:
+                    for operand in instruction.operands:
+                        waiting += [symbol for symbol in symbols_of(operand) if symbol not in local]
+                waiting += [r.symbol for variable in function.variables for r in variable.relocations]
+            variable = self._variables.get(name)
+            if variable is not None:
+                if variable.space in (Space.GLOBAL, Space.CONST):
+                    self._globals[name] = None
+                waiting += [relocation.symbol for relocation in variable.relocations]
+        return list(found.values())
+
+    def _place_shared(self, functions: list[Function]) -> None:
+        """Static variables one after the other with guard zones between, the dynamic part behind them."""
+        named = {symbol for f in functions for i in f.body for o in i.operands for symbol in symbols_of(o)}
+        variables = [v for v in self._module.variables if v.space is Space.SHARED and v.name in named]
+        variables += [v for f in functions for v in f.variables if v.space is Space.SHARED]
+        static = [v for v in variables if v.size_bytes]
+        dynamic = [v for v in variables if not v.size_bytes]
+        for variable in static:
+            if self._shared_state:
+                self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
+            self._align_shared(max(variable.align, 128 if self._shared_state else 1))
+            if len(self._shared_state) + variable.size_bytes > MOST_SHARED_BYTES + _GUARD_BYTES * 2 * len(static):
+                raise PtxError(f"`{self._kernel.name}` declares more shared memory than any GPU has")
+            self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), variable.size_bytes)
+            self._shared_state.extend(bytes(variable.size_bytes))
+        if dynamic:
+            if static:
+                self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
+            self._align_shared(max(16, *(v.align for v in dynamic)) if not static else max(128, *(v.align for v in dynamic)))
+        for variable in dynamic:
+            self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), 0)
+
+    def _align_shared(self, align: int) -> None:
+        self._shared_state.extend([_OUTSIDE] * (-len(self._shared_state) % align))
+
+    def _local_stack(self, functions: list[Function]) -> int:
+        own = self._lowered[self._kernel.name].local_bytes
+        if len(functions) > 1:
+            own += sum(self._lowered[f.name].local_bytes for f in functions[1:]) + _RECURSIVE_STACK_BYTES
+        if own > MOST_LOCAL_BYTES:
+            raise PtxError(f"`{self._kernel.name}` needs {own} bytes of local memory per thread; {MOST_LOCAL_BYTES} is the most")
+        return own
+
+    # -- one function --
+
+    def _function(self, function: Function) -> LoweredFunction:
+        graph = flow(function)
+        places: dict[str, Placed] = {}
+        builder = FunctionBuilder(self._code, function, graph, lambda name: places.get(name) or self._global(name))
+        layout = self._place_parameters(builder, function, places)
+        local = _place_locals(function, places)
+        fixups = Fixups()
+        lowerings = {**_LOWERINGS, **ControlLowering(self._module.functions, self._module.externals, fixups).lowerings()}
+        meetings = {meeting for meeting in graph.reconvergence.values() if meeting is not None}
+        entry = self._code.position
+        positions: list[int] = []
+        for index, instruction in enumerate(function.body):
+            positions.append(self._code.position)
+            if index in meetings:
+                builder.begin_nothing()
+                builder.emit("join", flags=CONTROL, guarded=False)
+            lowering = lowerings.get(instruction.opcode)
+            if lowering is None:
+                raise unsupported(instruction, f"the instruction {instruction.opcode}")
+            builder.begin(index, instruction)
+            try:
+                lowering(builder, instruction)
+            except (IndexError, ValueError) as error:
+                if isinstance(error, PtxError):
+                    raise
+                raise unsupported(instruction, "its operands") from error
+            builder.end()
+        positions.append(self._code.position)
+        builder.begin_nothing()
+        if len(function.body) in meetings:
+            builder.emit("join", flags=CONTROL, guarded=False)
+        builder.emit("exit" if function.is_entry else "ret", flags=CONTROL, guarded=False)
+        self._patch(fixups, positions)
+        self._calls += fixups.calls
+        parameters, results = layout
+        return LoweredFunction(
+            entry=entry,
+            frame_bytes=max(builder.frame_bytes, 64),
+            local_bytes=local,
+            parameter_at=parameters[0],
+            parameter_stride=parameters[1],
+            result_at=results[0],
+            result_stride=results[1],
+            parameter_bytes=parameters[2],
+        )
+
+    def _patch(self, fixups: Fixups, positions: list[int]) -> None:
+        for position, field_offset, index in fixups.targets:
+            self._code.patch(position, positions[index], field_offset)
+        for start, indices in fixups.tables:
+            for number, index in enumerate(indices):
+                self._code.extra[start + number] = positions[index]
+
+    def _place_parameters(
+        self, builder: FunctionBuilder, function: Function, places: dict[str, Placed]
+    ) -> tuple[tuple[int, int, int], tuple[int, int]]:
+        for variable in function.variables:
+            if variable.space is Space.PARAM:
+                stride = -(-max(variable.size_bytes, 1) // 16) * 16
+                frame = FrameVariable(builder.allocate(stride * 32), stride, 0, variable.size_bytes)
+                places[variable.name] = Placed("frame", frame=frame)
+        if function.is_entry:
+            layout = Parameters.of_kernel(function.parameters)
+            for parameter, offset in zip(function.parameters, layout.offsets, strict=True):
+                value = PARAMETER_WINDOW + offset
+                places[parameter.name] = Placed("parameter", value, size_bytes=parameter.size_bytes)
+            return (0, 0, layout.total_bytes), (0, 0)
+        layout = Parameters.of_function(tuple(p.size_bytes for p in function.parameters))
+        at = builder.allocate(layout.stride * 32) if layout.stride else 0
+        for parameter, offset in zip(function.parameters, layout.offsets, strict=True):
+            frame = FrameVariable(at, layout.stride, offset, parameter.size_bytes)
+            places[parameter.name] = Placed("frame", frame=frame)
+        results = Parameters.of_function(tuple(p.size_bytes for p in function.results))
+        result_at = builder.allocate(results.stride * 32) if results.stride else 0
+        for result, offset in zip(function.results, results.offsets, strict=True):
+            frame = FrameVariable(result_at, results.stride, offset, result.size_bytes)
+            places[result.name] = Placed("frame", frame=frame)
+        return (at, layout.stride, layout.total_bytes), (result_at, results.stride)
+
+    def _global(self, name: str) -> Placed | None:
+        shared = self._shared.get(name)
+        if shared is not None:
+            return Placed("shared", shared.offset, size_bytes=shared.size_bytes)
+        address = self._layout.addresses.get(name)
+        if address is not None:
+            return Placed("address", address, size_bytes=self._variables[name].size_bytes)
+        number = self._layout.function_numbers.get(name)
+        if number is not None:
+            return Placed("function", FUNCTION_WINDOW + 16 * number)
+        variable = self._variables.get(name)
+        if variable is not None and variable.external:
+            raise Unsupported(f"not supported by the emulator: the external variable `{name}`, defined in another module")
+        return None
+
+
+def _place_locals(function: Function, places: dict[str, Placed]) -> int:
+    at = 0
+    for variable in function.variables:
+        if variable.space is not Space.LOCAL:
+            continue
+        at = -(-at // max(variable.align, 1)) * max(variable.align, 1)
+        places[variable.name] = Placed("local", at, size_bytes=variable.size_bytes)
+        at += variable.size_bytes
+        if at > MOST_LOCAL_BYTES:
+            raise PtxError(f"`{function.name}` declares more than {MOST_LOCAL_BYTES} bytes of local memory per thread")
+    return -(-at // 16) * 16
+
+
+def module_layout(module: Module, base: int) -> tuple[ModuleLayout, list[Variable]]:
+    """Addresses for the module's variables from `base` on, and the variables in that order."""
+    addresses: dict[str, int] = {}
+    placed: list[Variable] = []
+    at = base
+    for variable in module.variables:
+        if variable.space in (Space.GLOBAL, Space.CONST) and not variable.external:
+            addresses[variable.name] = at
+            placed.append(variable)
+            at += -(-variable.size_bytes // 256) * 256 + (1 << 16)
+    numbers = {name: number for number, name in enumerate(module.functions)}
+    return ModuleLayout(addresses, numbers), placed

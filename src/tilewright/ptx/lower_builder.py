@@ -1,0 +1,416 @@
+"""Decoded instructions of one function in the making: slots for registers, constants, and emitting.
+
+A register that lives inside one basic block shares its slot with others of its width; all others keep theirs. Slots
+are shared only among registers of one width, since parted lanes may be in different blocks at the same time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tilewright.ptx.control_flow import ControlFlow
+from tilewright.ptx.native import opcode_numbers
+from tilewright.ptx.operands import REGISTER_BYTES, unsupported
+from tilewright.ptx.syntax import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    PtxError,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Tuple_,
+    Vector,
+)
+
+LANES = 32
+CONTROL = 128  # flag: runs even when no lane is active
+_ENCODED = struct.Struct("=HBBi8iqII")
+_LARGEST_FRAME_BYTES = 16 << 20
+_NO_DESTINATION = frozenset(
+    (
+        *("st", "red", "bar", "barrier", "bra", "brx", "call", "ret", "exit", "membar", "fence", "trap", "brkpt"),
+        *("cp", "stmatrix", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol"),
+        *("pmevent", "wmma", "setmaxnreg"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class FrameVariable:
+    """Per-lane bytes in the frame: a parameter or result of a function. [lane][stride]."""
+
+    at: int
+    stride: int
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What a symbol stands for: an absolute address, a place in the frame, in local memory or in the parameters."""
+
+    kind: str  # "address", "shared", "frame", "local", "parameter", "function"
+    value: int = 0
+    frame: FrameVariable | None = None
+    size_bytes: int = 0
+
+
+@dataclass
+class Constants:
+    """Immediates, spread over 32 lanes once per program."""
+
+    data: bytearray = field(default_factory=bytearray)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def operand(self, size_bytes: int, bits: int) -> int:
+        bits &= (1 << (8 * size_bytes)) - 1
+        key = (size_bytes, bits)
+        place = self.places.get(key)
+        if place is None:
+            self.data.extend(bytes(-len(self.data) % 64))
+            place = len(self.data) | 1
+            self.places[key] = place
+            self.data.extend(bits.to_bytes(size_bytes, "little") * LANES)
+        return place
+
+    def predicate(self, value: bool) -> int:
+        return self.operand(4, 0xFFFFFFFF if value else 0)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which instruction of the source program a decoded one belongs to."""
+
+    function: str
+    instruction: Instruction
+
+
+@dataclass
+class Code:
+    """The whole program in the making; functions are appended one after the other."""
+
+    constants: Constants = field(default_factory=Constants)
+    encoded: bytearray = field(default_factory=bytearray)
+    origins: list[Origin | None] = field(default_factory=list)
+    extra: list[int] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        return len(self.origins)
+
+    def patch(self, position: int, target: int, field_offset: int) -> None:
+        size = 8 if field_offset == 40 else 4
+        at = position * _ENCODED.size + field_offset
+        self.encoded[at : at + size] = target.to_bytes(size, "little", signed=True)
+
+
+def registers_of(operand: Operand | None) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Register):
+        yield operand.name
+    elif isinstance(operand, Negated):
+        yield operand.register.name
+    elif isinstance(operand, Address):
+        yield from registers_of(operand.base)
+    elif isinstance(operand, (Vector, Tuple_)):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)
+
+
+def _block_local(function: Function, flow: ControlFlow) -> dict[str, int]:
+    """Registers written before they are read, in one block only -> index of the last instruction that uses them."""
+    block_of: dict[str, int] = {}
+    last: dict[str, int] = {}
+    shared: set[str] = set()
+    for number, block in enumerate(flow.blocks):
+        for index in range(block.start, block.end):
+            instruction = function.body[index]
+            if instruction.guard is not None:
+                _note(instruction.guard.name, number, index, False, block_of, last, shared)
+            writes = instruction.guard is None and instruction.opcode not in _NO_DESTINATION
+            for position in range(len(instruction.operands) - 1, -1, -1):  # sources first: they are read first
+                operand = instruction.operands[position]
+                pure = writes and position == 0 and not isinstance(operand, Address)
+                for name in registers_of(operand):
+                    _note(name, number, index, pure, block_of, last, shared)
+    return {name: index for name, index in last.items() if name not in shared}
+
+
+def _note(
+    name: str, block: int, index: int, writes: bool, block_of: dict[str, int], last: dict[str, int], shared: set[str]
+) -> None:
+    known = block_of.get(name)
+    if known is None:
+        block_of[name] = block
+        if not writes:
+            shared.add(name)
+    elif known != block:
+        shared.add(name)
+    last[name] = index
+
+
+@dataclass
+class FunctionBuilder:
+    """Slots and emission for one function."""
+
+    code: Code
+    function: Function
+    flow: ControlFlow
+    place_symbol: Callable[[str], Placed | None]
+    frame_bytes: int = 0
+    index: int = 0
+    _slots: dict[str, int] = field(default_factory=dict)
+    _free: dict[int, list[int]] = field(default_factory=lambda: {0: [], 2: [], 4: [], 8: []})
+    _predicate_line: int = -1
+    _predicates_in_line: int = 0
+    _last_use: dict[str, int] = field(default_factory=dict)
+    _ends: dict[int, list[str]] = field(default_factory=dict)
+    _temporaries: list[tuple[int, int]] = field(default_factory=list)
+    _instruction: Instruction | None = None
+    _numbers: dict[str, int] = field(default_factory=opcode_numbers)
+    _guard: int = -1
+
+    def __post_init__(self) -> None:
+        self._last_use = _block_local(self.function, self.flow)
+        for name, index in self._last_use.items():
+            self._ends.setdefault(index, []).append(name)
+
+    # -- the instruction being lowered --
+
+    @property
+    def instruction(self) -> Instruction:
+        assert self._instruction is not None
+        return self._instruction
+
+    def begin(self, index: int, instruction: Instruction) -> None:
+        self.index = index
+        self._instruction = instruction
+        self._guard = -1
+        if instruction.guard is not None:
+            self._guard = self.predicate(instruction.guard) | (2 if instruction.guard_negated else 0)
+
+    def begin_nothing(self) -> None:
+        """What follows belongs to no instruction of the program."""
+        self._instruction = None
+        self._guard = -1
+
+    def end(self) -> None:
+        for size, slot in self._temporaries:
+            self._free[size].append(slot)
+        self._temporaries.clear()
+        for name in self._ends.get(self.index, ()):
+            slot = self._slots.pop(name, None)
+            if slot is not None:
+                size = REGISTER_BYTES[self.function.registers[name]]
+                if size == 16:
+                    self._free[8].extend((slot, slot + 256))
+                else:
+                    self._free[size].append(slot)
+
+    # -- slots --
+
+    def allocate(self, size_bytes: int) -> int:
+        """Fresh bytes in the frame, a multiple of 64."""
+        at = self.frame_bytes
+        self.frame_bytes += -(-size_bytes // 64) * 64
+        if self.frame_bytes > _LARGEST_FRAME_BYTES:
+            raise PtxError(f"{self.function.name} needs more than {_LARGEST_FRAME_BYTES} bytes of registers per warp")
+        return at
+
+    def _slot(self, size: int) -> int:
+        if size == 16:
+            low = self.allocate(512)
+            return low
+        if self._free[size]:
+            return self._free[size].pop()
+        if size == 0:
+            if self._predicate_line < 0 or self._predicates_in_line == 16:
+                self._predicate_line = self.allocate(64)
+                self._predicates_in_line = 0
+            slot = self._predicate_line + 4 * self._predicates_in_line
+            self._predicates_in_line += 1
+            return slot
+        return self.allocate(size * LANES)
+
+    def temporary(self, size: int) -> int:
+        """A slot until the end of this instruction; size 0 is a predicate."""
+        slot = self._slot(size)
+        self._temporaries.append((size, slot))
+        return slot
+
+    def register_bytes(self, register: Register) -> int:
+        declared = self.function.registers.get(register.name)
+        if declared is None:
+            raise PtxError(
+                f"the register {register.name} is not declared", self.instruction.ptx_line, self.instruction.text
+            )
+        size = REGISTER_BYTES.get(declared)
+        if size is None:
+            raise unsupported(self.instruction, f"registers of type .{declared}")
+        return size
+
+    def slot(self, register: Register) -> int:
+        place = self._slots.get(register.name)
+        if place is None:
+            place = self._slot(self.register_bytes(register))
+            self._slots[register.name] = place
+        return place
+
+    # -- operands --
+
+    def wrong(self, why: str) -> PtxError:
+        return PtxError(why, self.instruction.ptx_line, self.instruction.text)
+
+    def predicate(self, operand: Operand | None) -> int:
+        """A predicate that is read."""
+        if isinstance(operand, Negated):
+            return self.predicate(operand.register) ^ 2
+        if isinstance(operand, Register):
+            if self.register_bytes(operand) != 0:
+                raise self.wrong(f"{operand.name} stands where a predicate belongs")
+            return self.slot(operand)
+        if isinstance(operand, Immediate):
+            return self.code.constants.predicate(operand.bits != 0)
+        raise self.wrong("a predicate is missing")
+
+    def predicate_target(self, operand: Operand | None) -> int:
+        """A predicate that is written; -1 for the sink."""
+        if operand is None or isinstance(operand, Sink):
+            return -1
+        if not isinstance(operand, Register) or self.register_bytes(operand) != 0:
+            raise self.wrong("a predicate register belongs here")
+        return self.slot(operand)
+
+    def target(self, operand: Operand | None, size: int) -> int:
+        """A register of `size` bytes that is written; -1 for the sink."""
+        if operand is None or isinstance(operand, Sink):
+            return -1
+        if not isinstance(operand, Register):
+            raise self.wrong("a register belongs here")
+        found = self.register_bytes(operand)
+        if found != size:
+            raise self.wrong(f"{operand.name} has {8 * found} bits where {8 * size} belong")
+        return self.slot(operand)
+
+    def source(self, operand: Operand | None, size: int, *, is_float: bool = False) -> int:
+        """A value of `size` bytes that is read: a register, an immediate, a special register or an address."""
+        if isinstance(operand, Register):
+            found = self.register_bytes(operand)
+            if found != size:
+                raise self.wrong(f"{operand.name} has {8 * found} bits where {8 * size} belong")
+            return self.slot(operand)
+        if isinstance(operand, Immediate):
+            return self.code.constants.operand(size, self.immediate_bits(operand, size, is_float))
+        if isinstance(operand, Special):
+            slot = self.temporary(size)
+            self.special(slot, operand.name, size)
+            return slot
+        if isinstance(operand, Symbol):
+            return self.symbol_value(operand, size)
+        raise self.wrong("an operand is missing or of a kind that does not belong here")
+
+    def immediate_bits(self, immediate: Immediate, size: int, is_float: bool) -> int:
+        if immediate.width in (0, 8 * size):
+            if immediate.width == 0 and is_float and immediate.bits != 0:
+                return _float_bits(float(immediate.bits), size)
+            return immediate.bits
+        if immediate.width == 64 and size == 4:
+            return _float_bits(struct.unpack("<d", immediate.bits.to_bytes(8, "little"))[0], 4)
+        if immediate.width == 32 and size == 8:
+            return _float_bits(struct.unpack("<f", immediate.bits.to_bytes(4, "little"))[0], 8)
+        raise unsupported(self.instruction, f"a {immediate.width}-bit float immediate for a {8 * size}-bit operand")
+
+    def symbol_value(self, symbol: Symbol, size: int) -> int:
+        placed = self.place_symbol(symbol.name)
+        if placed is None:
+            raise self.wrong(f"`{symbol.name}` is not declared")
+        if placed.kind == "frame":
+            raise unsupported(self.instruction, "the address of a function's parameter")
+        if placed.kind == "local":
+            slot = self.temporary(8)
+            self.emit("local_address", (slot,), imm=placed.value + symbol.offset)
+            if size == 8:
+                return slot
+            narrow = self.temporary(4)
+            self.emit("cvt_32_64", (narrow, slot))
+            return narrow
+        return self.code.constants.operand(size, placed.value + symbol.offset)
+
+    def special(self, slot: int, name: str, size: int) -> None:
+        number = special_number(name)
+        if number is None:
+            raise unsupported(self.instruction, f"the special register {name}")
+        self.emit("special", (slot,), flags=number, count=size)
+
+    # -- emission --
+
+    def emit(
+        self,
+        name: str,
+        operands: tuple[int, ...] = (),
+        *,
+        flags: int = 0,
+        count: int = 0,
+        imm: int = 0,
+        mod: int = 0,
+        extra: tuple[int, ...] | None = None,
+        guarded: bool = True,
+    ) -> int:
+        """Appends one decoded instruction; its position."""
+        position = self.code.position
+        start = 0
+        if extra is not None:
+            start = len(self.code.extra)
+            self.code.extra.extend(extra)
+        padded = (*operands, *(0,) * (8 - len(operands)))
+        guard = self._guard if guarded else -1
+        self.code.encoded += _ENCODED.pack(
+            self._numbers[name], flags, count, guard, *padded, _signed(imm), start, mod & 0xFFFFFFFF
+        )
+        origin = Origin(self.function.name, self._instruction) if self._instruction is not None else None
+        self.code.origins.append(origin)
+        return position
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _float_bits(value: float, size: int) -> int:
+    return int.from_bytes(struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value), "little")
+
+
+_SPECIALS = (
+    *("%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z"),
+    *("%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"),
+    *("%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"),
+    *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
+    *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
+)
+_SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
+_SAME_AS = {
+    **{"%clock64": "%clock", "%globaltimer": "%clock", "%globaltimer_lo": "%clock", "%globaltimer_hi": "%clock_hi"},
+    **{"%aggr_smem_size": "%total_smem_size", "%is_explicit_cluster": "%zero"},
+    **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
+    **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
+    **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
+    **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
+    **{"%cluster_ctarank": "%zero", "%cluster_nctarank": "%one"},
+}
+
+
+def special_number(name: str) -> int | None:
+    """The interpreter's number of a special register; None: not known."""
+    return _SPECIAL_NUMBERS.get(_SAME_AS.get(name, name))

@@ -1,0 +1,229 @@
+"""Global memory of the emulated machine: named regions at addresses of its own, far apart.
+
+An address is never one of this process. A region may be a strided view of its bytes; the bytes between its elements
+are then out of bounds. Knows nothing of launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+_FIRST_ADDRESS = 0x10_0000_0000
+_GUARD_BYTES = 1 << 30  # nothing is mapped for this long before and after a region
+_LAST_ADDRESS = 0x6000_0000_0000  # from here on: variables of modules
+_NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
+_POISON = 0xFF  # a float of these bytes is a NaN
+
+
+@dataclass(frozen=True)
+class Region:
+    """One tensor, scratch buffer or variable of a module."""
+
+    name: str
+    address: int
+    data: Bytes
+    state: Bytes | None  # per byte: never written, written, outside the view; None: all written, all inside
+    element_bytes: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # in elements
+    writable: bool
+
+    @property
+    def end(self) -> int:
+        return self.address + len(self.data)
+
+    def index_of(self, offset: int) -> tuple[int, ...] | None:
+        """The multi-dimensional index of the element that holds a byte; None: the byte belongs to none."""
+        element = offset // self.element_bytes
+        order = sorted(range(len(self.shape)), key=lambda axis: -self.stride[axis])
+        index = [0] * len(self.shape)
+        for axis in order:
+            if self.shape[axis] > 1 and self.stride[axis] > 0:
+                index[axis] = min(element // self.stride[axis], self.shape[axis] - 1)
+                element -= index[axis] * self.stride[axis]
+        return tuple(index) if element == 0 else None
+
+    def describe(self, offset: int) -> str:
+        """An offset in words: "x[3, 17]", "4 bytes after the end of x", "2 bytes after x[3, 17], between rows"."""
+        if offset < 0:
+            return f"{_bytes(-offset)} before the start of {self.name}"
+        if offset >= len(self.data):
+            return f"{_bytes(offset - len(self.data))} after the end of {self.name}"
+        index = self.index_of(offset)
+        if index is None:
+            before = offset
+            while before >= 0 and (self.index_of(before) is None):
+                before -= self.element_bytes
+            near = f"{_bytes(offset - before)} after {self._element(before)}" if before >= 0 else f"byte {offset}"
+            return f"{near}, between the elements of {self.name}"
+        inside = offset % self.element_bytes
+        return self._element(offset) + (f" (its byte {inside})" if inside else "")
+
+    def _element(self, offset: int) -> str:
+        index = self.index_of(offset) or ()
+        return f"{self.name}[{', '.join(map(str, index))}]" if self.shape else self.name
+
+
+def _bytes(count: int) -> str:
+    return f"{count} byte" if count == 1 else f"{count} bytes"
+
+
+class Memory:
+    """Regions by name, each with guard zones around it. Successive launches see the same bytes."""
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+        self._ordered: list[Region] = []
+        self._next = _FIRST_ADDRESS
+        self._modules: dict[int, dict[str, Region]] = {}
+
+    def add(
+        self,
+        name: str,
+        nbytes: int,
+        *,
+        element_bytes: int = 1,
+        shape: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+        writable: bool = True,
+        initialised: bool = True,
+        data: bytes | Bytes | None = None,
+        misaligned_by: int = 0,
+    ) -> int:
+        """A new region; its address, to be put among a kernel's parameters.
+
+        `shape` and `stride` (in elements) say which bytes belong to the tensor; by default all. An array given as
+        `data` is used in place, so that results appear in it; bytes are copied. Without data, an initialised region
+        starts as zeros and one that is not as bytes of 255. The address is 256-byte aligned plus `misaligned_by`.
+        """
+        if name in self._regions:
+            raise ValueError(f"memory already has a region called `{name}`; names must differ")
+        if nbytes < 0 or element_bytes < 1:
+            raise ValueError(f"`{name}` cannot have {nbytes} bytes in elements of {element_bytes}")
+        storage = _storage(name, nbytes, data, initialised)
+        extents = (nbytes // element_bytes,) if shape is None else tuple(int(extent) for extent in shape)
+        steps = _dense(extents) if stride is None else tuple(int(step) for step in stride)
+        _check_view(name, nbytes, element_bytes, extents, steps)
+        state = _initial_state(nbytes, element_bytes, extents, steps, initialised, whole=shape is None)
+        region = Region(name, self._next + misaligned_by, storage, state, element_bytes, extents, steps, writable)
+        if region.end + 2 * _GUARD_BYTES > _LAST_ADDRESS:
+            raise ValueError("the emulated address space is full")
+        self._regions[name] = region
+        self._ordered.append(region)
+        self._next = -(-(region.end + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
+        return region.address
+
+    def bytes(self, name: str) -> Bytes:
+        """A region's storage: a view, not a copy."""
+        return self._regions[name].data
+
+    def address(self, name: str) -> int:
+        return self._regions[name].address
+
+    def never_written(self, name: str) -> int:
+        """Bytes of a region that belong to its tensor and that nothing has written."""
+        state = self._regions[name].state
+        return 0 if state is None else int(np.count_nonzero(state == _NEVER))
+
+    def written(self, name: str) -> npt.NDArray[np.bool_]:
+        """For every byte of a region's storage, whether it holds something that was put there."""
+        region = self._regions[name]
+        if region.state is None:
+            return np.ones(len(region.data), dtype=np.bool_)
+        return region.state == _WRITTEN
+
+    def mark_initialised(self, name: str) -> None:
+        """Every byte of the tensor counts as written: something outside the kernels filled it."""
+        state = self._regions[name].state
+        if state is not None:
+            state[state == _NEVER] = _WRITTEN
+
+    def mark_uninitialised(self, name: str) -> None:
+        """Every byte of the tensor counts as never written, and is poisoned: scratch memory used again."""
+        region = self._regions[name]
+        if region.state is None:
+            raise ValueError(f"`{name}` was added as initialised; add it with initialised=False")
+        region.data[region.state != _OUTSIDE] = _POISON
+        region.state[region.state == _WRITTEN] = _NEVER
+
+    # -- for launches --
+
+    def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
+        """A variable of a module at an address the module was lowered for; once per module and memory."""
+        known = self._modules.setdefault(module, {})
+        if name not in known:
+            known[name] = Region(name, address, data, None, 1, (len(data),), (1,), writable)
+
+    def regions(self, module: int) -> list[Region]:
+        """The regions a launch of this module sees, by address."""
+        own = sorted(self._modules.get(module, {}).values(), key=lambda region: region.address)
+        return [*self._ordered, *own]
+
+    def describe(self, module: int, address: int) -> str:
+        """An address in words, by the nearest region."""
+        nearest = min(self.regions(module), key=lambda region: _distance(region, address), default=None)
+        if nearest is None or _distance(nearest, address) > _GUARD_BYTES // 2:
+            return f"address {address:#x}, near no tensor"
+        return nearest.describe(address - nearest.address)
+
+
+def _distance(region: Region, address: int) -> int:
+    if address < region.address:
+        return region.address - address
+    return max(0, address - region.end + 1)
+
+
+def _storage(name: str, nbytes: int, data: bytes | Bytes | None, initialised: bool) -> Bytes:
+    if data is None:
+        return np.full(nbytes, 0 if initialised else _POISON, dtype=np.uint8)
+    if isinstance(data, np.ndarray):
+        if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous or not data.flags.writeable:
+            raise ValueError(f"the data of `{name}` must be a flat, contiguous, writable array of uint8")
+        array = data
+    else:
+        array = np.frombuffer(bytearray(data), dtype=np.uint8)
+    if len(array) != nbytes:
+        raise ValueError(f"the data of `{name}` has {len(array)} bytes, not {nbytes}")
+    return array
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for extent in reversed(shape):
+        steps.append(step)
+        step *= extent
+    return tuple(reversed(steps))
+
+
+def _check_view(name: str, nbytes: int, element_bytes: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    if len(shape) != len(stride) or any(extent < 0 for extent in shape) or any(step < 0 for step in stride):
+        raise ValueError(f"`{name}` has the shape {shape} and the stride {stride}, which do not go together")
+    if 0 in shape:
+        return
+    last = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
+    if (last + 1) * element_bytes > nbytes:
+        raise ValueError(f"`{name}` has {nbytes} bytes, but its shape and stride reach {(last + 1) * element_bytes}")
+
+
+def _initial_state(
+    nbytes: int, element_bytes: int, shape: tuple[int, ...], stride: tuple[int, ...], initialised: bool, whole: bool
+) -> Bytes | None:
+    filled = _WRITTEN if initialised else _NEVER
+    covers = whole or (math.prod(shape) * element_bytes == nbytes and stride == _dense(shape))
+    if covers:
+        return None if initialised else np.full(nbytes, filled, dtype=np.uint8)
+    state = np.full(nbytes, _OUTSIDE, dtype=np.uint8)
+    if 0 not in shape:
+        steps = tuple(step * element_bytes for step in stride)
+        view = np.lib.stride_tricks.as_strided(state, (*shape, element_bytes), (*steps, 1))
+        view[...] = filled
+    if initialised and not (state == _OUTSIDE).any():
+        return None
+    return state
