@@ -178,8 +178,9 @@ def _wrong(result: Result, data: np.ndarray) -> str | None:
 
 
 def _line(finding: Finding) -> str:
+    """A finding in a line, without what differs from one copy of an unrolled instruction to the next."""
     place = f"{Path(finding.place.file).name}:{finding.place.line}" if finding.place else f"PTX {finding.ptx_line}"
-    return f"{finding.kind.value} at {place} ({finding.ptx_text.strip()[:60]}): {finding.where} {finding.detail}"[:300]
+    return f"{finding.kind.value} at {place} ({finding.ptx_text.split()[0]})"
 
 
 # -- CUTLASS --

@@ -13,7 +13,6 @@
 //! need    max(C, H * W) <= 2000000000
 //! tune    ROW_CHUNKS = 8 | 16                             # 16-byte chunks in a row of a tile
 //! tune    THREADS = 256 | 128 | 64
-//! tune    CHANNELS_FIRST = true | false                   # the order of blocks
 //! const   CHUNK = 16 / x.itemsize                         # elements
 //! const   WIDE = C % CHUNK == 0 and H * W % CHUNK == 0
 //! const   TILE = ROW_CHUNKS * CHUNK if WIDE else 64
@@ -99,8 +98,8 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS)
     channels_last_bias_relu(const T* __restrict__ x, const T* __restrict__ bias, T* __restrict__ y, int channels,
                             int pixels, unsigned across, unsigned down) {
-  const int first_pixel = (CHANNELS_FIRST ? blockIdx.x / down % across : blockIdx.x % across) * TILE;
-  const int first_channel = (CHANNELS_FIRST ? blockIdx.x % down : blockIdx.x / across % down) * TILE;
+  const int first_pixel = blockIdx.x % across * TILE;
+  const int first_channel = blockIdx.x / across % down * TILE;
   const long long image = static_cast<long long>(blockIdx.x / across / down) * channels * pixels;
   const T* source = x + image + static_cast<long long>(first_channel) * pixels + first_pixel;
   T* target = y + image + static_cast<long long>(first_pixel) * channels + first_channel;

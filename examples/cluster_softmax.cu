@@ -12,8 +12,8 @@
 //! let     cols = x.shape[-1], rows = prod(x.shape[:-1]), width = 16 / x.itemsize
 //! need    device.cc >= 90 and x.dtype in [f32, f16, bf16] and cols > 0 and cols % width == 0
 //! tune    BLOCKS = 8 | 4 | 2 | 16                         # per cluster
-//! tune    THREADS = 256 | 512 | 128 | 1024
-//! tune    BATCH = 8 | 4                                   # loads of a thread that are in flight together
+//! tune    THREADS = 256 | 128 | 512 | 1024
+//! tune    BATCH = 4 | 8                                   # loads of a thread that are in flight together
 //! let     vectors = cols / width, share = ceil_div(vectors, BLOCKS)
 //! need    share * 16 + 1024 <= device.smem_block          # 1 KiB is more than the static shared memory below
 //! need    BLOCKS <= 8 or device.cc in [90, 100, 103]      # 16 are not available everywhere

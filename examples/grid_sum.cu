@@ -84,6 +84,6 @@ __global__ void __launch_bounds__(THREADS)
   total = block_sum(total);
   if (threadIdx.x == 0) {
     *y = static_cast<float>(total);
-    *ticket = 0;
+    atomicExch(ticket, 0);
   }
 }

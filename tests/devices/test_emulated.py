@@ -265,7 +265,7 @@ def test_a_killed_child_is_replaced(device: EmulatedDevice) -> None:
 
 
 def test_memory_of_the_child_is_limited() -> None:
-    spec = TensorSpec.contiguous(DType.F32, (1 << 29,))
+    spec = TensorSpec.contiguous(DType.F32, (1 << 30,))
     text = TWICE.replace("1, 64", "1, 32")
     plan = PLAN.replace("x.numel == 64", "x.numel > 0")
     job = job_of(plan + text, {"x": InputTensor("x", spec, Integers(0, 0, 2))})

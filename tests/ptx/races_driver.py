@@ -186,7 +186,13 @@ class Block:
         self.library.tw_race_fence(self.handle, warp, ctypes.c_uint32(mask), int(scope))
 
     def copy(
-        self, warp: int, lanes: Mapping[int, int], *, instr: int, size: int = 16, values: Mapping[int, bytes] | None = None
+        self,
+        warp: int,
+        lanes: Mapping[int, int],
+        *,
+        instr: int,
+        size: int = 16,
+        values: Mapping[int, bytes] | None = None,
     ) -> Report:
         """Issue of a cp.async."""
         addresses = (ctypes.c_uint32 * LANES)(*[lanes.get(lane, 0) for lane in range(LANES)])

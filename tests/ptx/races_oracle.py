@@ -1,4 +1,4 @@
-"""Races by brute force: full vector clocks, every access kept, every pair compared. Slow and plain, to hold races.c against."""
+"""Races by brute force, to hold races.c against: full vector clocks, every access kept, every pair compared."""
 
 from __future__ import annotations
 

@@ -191,7 +191,9 @@ def test_every_atomic_since_the_last_write_is_remembered() -> None:
 def test_volatile_is_atomic_between_warps_but_not_inside_one() -> None:
     with Launch() as launch:
         block = launch.block()
-        quiet(block.write(0, {0: 0}, instr=1, order=Order.VOLATILE), block.read(1, {0: 0}, instr=2, order=Order.VOLATILE))
+        quiet(
+            block.write(0, {0: 0}, instr=1, order=Order.VOLATILE), block.read(1, {0: 0}, instr=2, order=Order.VOLATILE)
+        )
         assert block.read(0, {1: 0}, instr=3, order=Order.VOLATILE).kind is Race.READ_AFTER_WRITE
         place = {0: GLOBAL}
         options = {"shared": False, "order": Order.VOLATILE}
@@ -437,9 +439,9 @@ def test_any_events_in_any_order_are_survived() -> None:
             match rng.randrange(10):
                 case 0 | 1 | 2:
                     shared = rng.random() < 0.7
-                    order, scope = rng.choice(list(Order)), rng.choice(list(Scope))
-                    kind = rng.choice(list(Kind))
-                    block.access(kind, warp, lanes if shared else far, instr=step, shared=shared, size=size, order=order, scope=scope)  # fmt: skip
+                    options = {"shared": shared, "order": rng.choice(list(Order)), "scope": rng.choice(list(Scope))}
+                    touched = lanes if shared else far
+                    block.access(rng.choice(list(Kind)), warp, touched, instr=step, size=size, **options)
                 case 3:
                     block.barrier([rng.getrandbits(32) for _ in range(rng.randrange(34))], rng.randrange(-1, 17))
                 case 4:

@@ -69,7 +69,7 @@ def strong(rng: random.Random, side: Side) -> Report:
     }
     size = rng.choice([4, 4, 4, 8, 2])
     flag = base + (64 if rng.random() < 0.9 else 0) + rng.randrange(16 // size) * size
-    lanes = {lane: flag for lane in rng.choice([[rng.choice(LANES)], [0], [0], list(LANES)])}
+    lanes = dict.fromkeys(rng.choice([[rng.choice(LANES)], [0], [0], list(LANES)]), flag)
     scope = Scope.CTA if rng.random() < 0.15 else Scope.GPU
     block, warp = rng.randrange(BLOCKS), rng.randrange(THREADS // 32)
     return side.access(kind, block, warp, lanes, shared, size, rng.choice(orders[kind]), scope, None)

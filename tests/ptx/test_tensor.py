@@ -251,6 +251,17 @@ def test_random_f16_products_are_close() -> None:
     assert np.all(np.abs(from_registers(d, "f32", (16, 8)) - (a @ b + c)) < bound)
 
 
+def test_sums_are_cut_off_as_on_hopper() -> None:
+    """1 + 16 * 2^-26: each small product is below the cut at 2^-25; in f32 the exact sum would round up by 2^-22."""
+    shape = (16, 8, 16)
+    mma = find("sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+    c = to_registers(np.ones((16, 8)), "f32", place_c)
+    for size, expected in ((2.0**-13, 1.0), (2.0**-12, 1.0 + 2.0**-20)):
+        a, b = np.full((16, 16), size), np.full((16, 8), size)
+        d = mma(to_registers(a, "f16", place_a("f16", shape)), to_registers(b, "f16", place_b("f16")), c)
+        np.testing.assert_array_equal(from_registers(d, "f32", (16, 8)), np.full((16, 8), expected))
+
+
 def test_tf32_ignores_low_bits_and_nan_is_the_hardware_one() -> None:
     a, b = np.zeros((16, 8)), np.zeros((8, 8))
     a[3, 5], b[5, 2] = 1.0 + 2.0**-20, 2.0

@@ -21,8 +21,8 @@ class EmulatedDevice(ChildDevice):
     """`profile` emulated in a child process.
 
     `host_bytes` bounds the child's memory, address space and resident pages alike. Jobs carry PTX; see `Job.emulation`
-    for schedules, checks and sampled blocks. Inputs given by seed are drawn by the CPU's generator, whose values differ
-    from a GPU's; give `Data` where both must see the same.
+    for schedules, checks and sampled blocks. Inputs given by seed are drawn by numpy, whose values differ from
+    a GPU's; give `Data` where both must see the same.
     """
 
     def __init__(

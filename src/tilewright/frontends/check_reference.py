@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tilewright.frontends.check_records import ReferenceProblem, ReferenceRequest, ReferenceVerdict
-from tilewright.records import from_json, to_json
+from tilewright.records import TensorSpec, from_json, to_json
 
 _SHOWN_FRAMES = 3
 
@@ -51,19 +51,21 @@ def load_function(path: str, function: str) -> Callable[..., Any]:
 
 
 def _say(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)[-_SHOWN_FRAMES:]
+    """The error and where it arose, without this module's own frames."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in frames if "importlib" not in frame.filename][-_SHOWN_FRAMES:]
     places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
-    return f"{type(error).__name__}: {error} ({places})"
+    return f"{type(error).__name__}: {error}" + (f" ({places})" if places else "")
 
 
 def judge(function: Callable[..., Any], request: ReferenceRequest) -> ReferenceVerdict:
     """Run the reference three times and compare every result."""
     import torch
 
-    from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+    from tilewright.devices.emulation.job_memory import input_bytes
     from tilewright.frontends.check_agreement import Expected, agreement
 
-    given = _tensors(request)
+    given = {one.name: _tensor(one.spec, input_bytes(one)) for one in request.inputs}
     torch.manual_seed(0)
     signs = {name: torch.randint(0, 2, tensor.shape) * 2 - 1 for name, tensor in given.items()}
     step = torch.finfo(torch.float32).eps
@@ -76,26 +78,20 @@ def judge(function: Callable[..., Any], request: ReferenceRequest) -> ReferenceV
     verdicts = []
     outputs = {output.name: output for output in request.outputs}
     for position, name in enumerate((*request.results, *request.in_place)):
-        output = outputs[name]
-        raw = torch.frombuffer(bytearray(output.content), dtype=torch.uint8) if output.content else torch.empty(0)
-        found = raw.to(torch.uint8).view(TORCH_DTYPE[output.spec.dtype])
-        found = found.as_strided(output.spec.shape, output.spec.stride)
+        found = _tensor(outputs[name].spec, outputs[name].content)
         expected = Expected(name, own[position], truth[position], moved[position])
         verdicts.append(agreement(found, expected, request.tolerance))
     return ReferenceVerdict(tuple(verdicts))
 
 
-def _tensors(request: ReferenceRequest) -> dict[str, Any]:
+def _tensor(spec: TensorSpec, content: Any) -> Any:
+    """A CPU tensor on bytes in the order of its storage."""
     import torch
 
-    from tilewright.devices.inputs import allocate, fill
+    from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 
-    made = {}
-    for one in request.inputs:
-        held = allocate(one.spec, torch.device("cpu"))
-        fill(held, one.content)
-        made[one.name] = held.tensor
-    return made
+    raw = torch.frombuffer(bytearray(content), dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
+    return raw.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride)
 
 
 def _results(function: Callable[..., Any], request: ReferenceRequest, tensors: dict[str, Any]) -> tuple[Any, ...]:

@@ -401,13 +401,13 @@ _SPECIALS = (
 )
 _SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
 _SAME_AS = {
-    **{"%clock64": "%clock", "%globaltimer": "%clock", "%globaltimer_lo": "%clock", "%globaltimer_hi": "%clock_hi"},
-    **{"%aggr_smem_size": "%total_smem_size", "%is_explicit_cluster": "%zero"},
+    "%clock64": "%clock", "%globaltimer": "%clock", "%globaltimer_lo": "%clock", "%globaltimer_hi": "%clock_hi",
+    "%aggr_smem_size": "%total_smem_size", "%is_explicit_cluster": "%zero",
     **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
     **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
     **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
     **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
-    **{"%cluster_ctarank": "%zero", "%cluster_nctarank": "%one"},
+    "%cluster_ctarank": "%zero", "%cluster_nctarank": "%one",
 }
 
 

@@ -290,11 +290,11 @@ _PERMUTES = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 def prmt(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
-    modifiers.type("b32") if "b32" in modifiers.left[-1:] else None
-    mode = modifiers.one_of(*_PERMUTES, "b32")
+    modifiers.need("b32")
+    mode = modifiers.one_of(*_PERMUTES)
     modifiers.finish()
     _operands(i, 4)
-    elementwise(b, i, "prmt", 4, flags=0 if mode in (None, "b32") else 1 + _PERMUTES.index(mode))
+    elementwise(b, i, "prmt", 4, flags=0 if mode is None else 1 + _PERMUTES.index(mode))
 
 
 def lop3(b: FunctionBuilder, i: Instruction) -> None:
@@ -341,6 +341,32 @@ def dot(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.finish()
     _operands(i, 4)
     elementwise(b, i, i.opcode, 4, flags=flags)
+
+
+_VIDEO = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def video(b: FunctionBuilder, i: Instruction) -> None:
+    """Two halves or four bytes of 32 bits at once."""
+    modifiers = Modifiers.of(i)
+    operation, parts = i.opcode[:-1], int(i.opcode[-1])
+    if operation == "vset":
+        flags = 6 + _COMPARISONS.index(modifiers.need(*_COMPARISONS))
+        result = "u32"
+    else:
+        flags = _VIDEO.index(operation)
+        result = modifiers.left.pop(0) if modifiers.left[:1] in (["u32"], ["s32"]) else ""
+    mod = (8 if modifiers.flag("sat") else 0) | (16 if modifiers.flag("add") else 0)
+    second = modifiers.type("u32", "s32")
+    first = modifiers.type("u32", "s32")
+    modifiers.finish()
+    if not result:
+        raise unsupported(i, "no type of the result")
+    _operands(i, 4)
+    mod |= (1 if first == "s32" else 0) | (2 if second == "s32" else 0) | (4 if result == "s32" else 0)
+    sources = [b.source(operand, 4) for operand in i.operands[1:]]
+    b.emit("video", (b.target(i.operands[0], 4), *sources), flags=flags, count=parts, mod=mod)
 
 
 # -- addresses --
@@ -413,6 +439,7 @@ LOWERINGS: dict[str, Lowering] = {
     "prmt": prmt,
     "lop3": lop3,
     "shf": shf,
+    **{f"{name}{parts}": video for name in (*_VIDEO, "vset") for parts in (2, 4)},
     "dp4a": dot,
     "dp2a": dot,
     "cvta": cvta,

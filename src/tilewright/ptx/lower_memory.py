@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.lower_builder import FunctionBuilder, FrameVariable
+from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder
 from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES, Lowering
 from tilewright.ptx.operands import TYPE_BYTES, Modifiers, unsupported
 from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Sink, Special, Symbol, Vector

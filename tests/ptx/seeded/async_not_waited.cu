@@ -10,7 +10,7 @@
 __global__ void reverse_blocks(const float* x, float* y) {
   __shared__ float tile[128];
   const int start = blockIdx.x * 128;
-  __pipeline_memcpy_async(&tile[threadIdx.x], &x[start + threadIdx.x], 4);
+  __pipeline_memcpy_async(&tile[threadIdx.x], &x[start + threadIdx.x], 4);  // OTHER SIDE
   __pipeline_commit();
   // mend: __pipeline_wait_prior(0);
   __syncthreads();

@@ -7,7 +7,7 @@
 
 __device__ void copy_row(float* to, const float* from) {
   const unsigned at = __cvta_generic_to_shared(to);
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");  // OTHER SIDE
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 

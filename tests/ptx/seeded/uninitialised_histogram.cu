@@ -12,5 +12,5 @@ __global__ void histogram(const int* x, int* counts, int n) {
   __syncthreads();
   for (int i = threadIdx.x; i < n; i += 128) atomicAdd(&bins[x[i] & 63], 1);  // BUG
   __syncthreads();
-  if (threadIdx.x < 64) counts[threadIdx.x] = bins[threadIdx.x];
+  if (threadIdx.x < 64) counts[threadIdx.x] = bins[threadIdx.x];  // BUG
 }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.devices.emulation.job_memory import BadContent, input_bytes, job_memory
+from tilewright.devices.emulation.drawing import BadContent
+from tilewright.devices.emulation.job_memory import input_bytes, job_memory
 from tilewright.devices.emulation.library import LibraryRefused
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
 from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable, last_user

@@ -1,42 +1,31 @@
 """A job's tensors for the emulator: inputs made from bytes or from a seed, outputs and scratch poisoned.
 
-Seeded contents are drawn by torch's CPU generator. A GPU's generator draws other values from the same seed, so jobs
-that must see the same inputs on both carry them as `Data`.
+A GPU draws other values from the same seed, so jobs that must see the same inputs on both carry them as `Data`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from tilewright.devices.emulation.drawing import BadContent, drawn
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
 from tilewright.records import Buffer, Data, InputTensor, Job
 
 
-class BadContent(ValueError):
-    """An input's content that cannot fill its tensor; the message says why."""
-
-
 def input_bytes(one: InputTensor) -> Bytes:
     """An input's storage; raises `BadContent`."""
-    if isinstance(one.content, Data):
-        given = np.frombuffer(one.content.content, dtype=np.uint8)
-        if given.size != one.spec.storage_bytes:
-            raise BadContent(
-                f"input {one.name!r}: {one.spec} with strides {one.spec.stride} takes {one.spec.storage_bytes} bytes, "
-                f"its data has {given.size}"
-            )
-        return given
-    import torch  # a job that brings its data needs none of it
-
-    from tilewright.devices.inputs import ContentError, allocate, fill
-
-    held = allocate(one.spec, torch.device("cpu"))
-    try:
-        fill(held, one.content)
-    except ContentError as error:
-        raise BadContent(f"input {one.name!r}: {error}") from error
-    drawn: Bytes = held.storage.numpy().copy()
-    return drawn
+    if not isinstance(one.content, Data):
+        try:
+            return drawn(one.spec, one.content)
+        except BadContent as error:
+            raise BadContent(f"input {one.name!r}: {error}") from error
+    given = np.frombuffer(one.content.content, dtype=np.uint8)
+    if given.size != one.spec.storage_bytes:
+        raise BadContent(
+            f"input {one.name!r}: {one.spec} with strides {one.spec.stride} takes {one.spec.storage_bytes} bytes, "
+            f"its data has {given.size}"
+        )
+    return given
 
 
 def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:

@@ -176,4 +176,45 @@ static inline uint32_t tw_dot2(uint32_t a, uint32_t b, uint32_t c, int flags) {
 TW_TERNARY(dp4a, uint32_t, uint32_t, uint32_t, uint32_t, tw_dot4(x, y, z, i->flags))
 TW_TERNARY(dp2a, uint32_t, uint32_t, uint32_t, uint32_t, tw_dot2(x, y, z, i->flags))
 
+// Two halves or four bytes at once: vadd2, vsub4, vavrg4, vabsdiff4, vmin2, vmax4, vset4 and their like.
+// flags: 0 add, 1 sub, 2 avrg, 3 absdiff, 4 min, 5 max, 6..11 set eq ne lt le gt ge. count: parts.
+// mod: 1 a signed, 2 b signed, 4 d signed, 8 .sat, 16 .add (the parts are summed onto c)
+static inline int32_t tw_part(uint32_t x, int k, int bits, int is_signed) {
+  uint32_t value = x >> (k * bits) & ((1u << bits) - 1);
+  return is_signed && value >> (bits - 1) ? (int32_t)(value - (1u << bits)) : (int32_t)value;
+}
+static inline int32_t tw_of_parts(int32_t a, int32_t b, int op) {
+  switch (op) {
+    case 0: return a + b;
+    case 1: return a - b;
+    case 2: return (a + b + (a + b >= 0)) >> 1;
+    case 3: return a < b ? b - a : a - b;
+    case 4: return a < b ? a : b;
+    case 5: return a > b ? a : b;
+    case 6: return a == b;
+    case 7: return a != b;
+    case 8: return a < b;
+    case 9: return a <= b;
+    case 10: return a > b;
+    default: return a >= b;
+  }
+}
+TW_HANDLER(video) {
+  const uint32_t *a = TW_SRC(uint32_t, 1), *b = TW_SRC(uint32_t, 2), *c = TW_SRC(uint32_t, 3);
+  uint32_t* d = TW_DST(uint32_t, 0);
+  int parts = i->count, bits = 32 / parts, is_signed = i->mod & 4;
+  int32_t low = is_signed ? -(1 << (bits - 1)) : 0, high = (1 << (is_signed ? bits - 1 : bits)) - 1;
+  TW_EACH(exec) {
+    uint32_t sum = c[l], packed = 0;
+    for (int k = 0; k < parts; k++) {
+      int32_t value = tw_of_parts(tw_part(a[l], k, bits, i->mod & 1), tw_part(b[l], k, bits, i->mod & 2), i->flags);
+      if (i->mod & 8) value = value < low ? low : value > high ? high : value;
+      sum += (uint32_t)value;
+      packed |= ((uint32_t)value & ((1u << bits) - 1)) << (k * bits);
+    }
+    d[l] = i->mod & 16 ? sum : packed;
+  }
+  return TW_NEXT;
+}
+
 #endif

@@ -90,7 +90,7 @@ TW_HANDLER(set_value_2x16) {
   TW_RESULT(uint32_t, (p & tw_lane_bit[l] ? yes : 0) | (q & tw_lane_bit[l] ? yes << 16 : 0));
 }
 
-// testp; flags: 0 finite, 1 infinite, 2 number, 3 notanumber, 4 normal, 5 subnormal
+// testp; flags: 0 finite, 1 infinite, 2 number, 3 notanumber, 4 normal (zero too), 5 subnormal
 #define TW_TESTP(name, type, magnitude, infinity, least)                                  \
   TW_HANDLER(testp_##name) {                                                              \
     const type* a = TW_SRC(type, 1);                                                      \
@@ -103,7 +103,7 @@ TW_HANDLER(set_value_2x16) {
         case 1: yes = x == (infinity); break;                                             \
         case 2: yes = x <= (infinity); break;                                             \
         case 3: yes = x > (infinity); break;                                              \
-        case 4: yes = x >= (least) && x < (infinity); break;                              \
+        case 4: yes = x == 0 || (x >= (least) && x < (infinity)); break;                              \
         default: yes = x != 0 && x < (least); break;                                      \
       }                                                                                   \
       bits |= (uint32_t)yes << l;                                                         \

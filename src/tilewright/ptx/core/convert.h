@@ -13,7 +13,7 @@ TW_UNARY(cvt_f32_s32, float, int32_t, x)
 TW_UNARY(cvt_f32_u32, float, uint32_t, x)
 TW_UNARY(cvt_s32_f32, int32_t, float, tw_f32_to_s32_rz(x))
 TW_UNARY(cvt_f64_f32, double, float, x)
-TW_UNARY(cvt_f32_f64, float, double, tw_canonical_f32((float)x))
+TW_UNARY(cvt_f32_f64, float, double, (float)x)  // a NaN keeps what fits of its payload
 TW_UNARY(cvt_64_s32, int64_t, int32_t, x)
 TW_UNARY(cvt_64_u32, uint64_t, uint32_t, x)
 TW_UNARY(cvt_32_64, uint32_t, uint64_t, x)

@@ -264,14 +264,17 @@ bool tw_pick_context(tw_warp* w) {
 }
 
 // Lanes that wait at a meeting point while the others only spin go ahead alone: one of them may hold the lock.
-void tw_release_early(tw_warp* w) {
+bool tw_release_early(tw_warp* w) {
+  bool released = false;
   w->starved = 0;
   for (int32_t k = 0; k < w->node_capacity; k++) {
     tw_node* n = &w->nodes[k];
     if (!n->used || !n->arrived) continue;
     push(w, n->arrived, n->pc, n->parent, n->frame);
     n->arrived = 0;
+    released = true;
   }
+  return released;
 }
 
 // -- a warp's life --

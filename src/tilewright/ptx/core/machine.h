@@ -249,7 +249,7 @@ int tw_return(tw_warp* w, uint32_t mask);
 void tw_set_aside(tw_warp* w, tw_context_state state, int32_t pc, bool last);
 bool tw_pick_context(tw_warp* w);
 bool tw_has_ready(const tw_warp* w);
-void tw_release_early(tw_warp* w);
+bool tw_release_early(tw_warp* w);
 bool tw_warp_begin(tw_warp* w);
 void tw_warp_free(tw_warp* w);
 

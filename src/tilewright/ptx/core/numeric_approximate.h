@@ -1,7 +1,9 @@
 // The approximate instructions: ex2, lg2, sin, cos, tanh, rcp, rsqrt, sqrt and div.
 //
 // The hardware reads tables we do not have; these are accurate to about one unit in the last place, inside the errors
-// PTX documents, and treat special values as PTX documents them. No branches: a loop over lanes becomes vector code.
+// PTX documents, and treat special values as PTX documents them. There are no branches, and special values enter by
+// addition rather than by choice (a compiler that minds floating-point exceptions would not compute both sides of one):
+// a loop over lanes becomes vector code.
 // The `_ftz` forms flush subnormal inputs and results.
 #ifndef TW_NUMERIC_APPROXIMATE_H
 #define TW_NUMERIC_APPROXIMATE_H
@@ -11,7 +13,7 @@
 #include "numeric_half.h"
 
 TW_INLINE float tw_ex2_f32(float x) {
-  float high = x < 160.0f ? x : 160.0f; // NaN too; put right at the end
+  float high = x < 160.0f ? x : 160.0f; // NaN too; it comes back at the end
   float inside = high > -160.0f ? high : -160.0f;
   float whole = (inside + 12582912.0f) - 12582912.0f; // nearest integer: 1.5 * 2^23 leaves no fraction bits
   float part = inside - whole;
@@ -24,13 +26,13 @@ TW_INLINE float tw_ex2_f32(float x) {
   power = power * part + 1.0f;
   int32_t exponent = (int32_t)whole, first = exponent >> 1, second = exponent - first; // two steps reach subnormals
   float scaled = power * tw_f32_of((uint32_t)(first + 127) << 23) * tw_f32_of((uint32_t)(second + 127) << 23);
-  return x == x ? scaled : tw_f32_of(TW_NAN_F32);
+  return tw_canonical_f32(scaled + (x == x ? 0.0f : __builtin_nanf("")));
 }
 TW_INLINE float tw_ex2_ftz_f32(float x) { return tw_flush_f32(tw_ex2_f32(tw_flush_f32(x))); }
 
 TW_INLINE float tw_lg2_f32(float x) {
   int tiny = (tw_f32_bits(x) & 0x7f800000u) == 0;
-  float normal = tiny ? x * 0x1p23f : x;
+  float normal = x * (tiny ? 0x1p23f : 1.0f);
   int32_t bits = (int32_t)tw_f32_bits(normal);
   int32_t exponent = (bits - 0x3f3504f3) >> 23; // the rest lies between sqrt(1/2) and sqrt(2)
   float part = tw_f32_of((uint32_t)bits - ((uint32_t)exponent << 23)) - 1.0f;
@@ -47,19 +49,21 @@ TW_INLINE float tw_lg2_f32(float x) {
   series = series * part - 0x1.715476p-1f;
   series = series * part + 0x1.715476p+0f;
   float result = (float)(exponent - (tiny ? 23 : 0)) + series * part;
-  result = x == 0.0f ? tw_f32_of(0xff800000u) : result;
-  result = tw_f32_bits(x) == 0x7f800000u ? x : result;
-  return x >= 0.0f ? result : tw_f32_of(TW_NAN_F32);
+  float special = x > 0.0f ? 0.0f : __builtin_nanf("");
+  special = x == 0.0f ? -__builtin_inff() : special;
+  special = x == __builtin_inff() ? __builtin_inff() : special;
+  return tw_canonical_f32(result + special);
 }
 TW_INLINE float tw_lg2_ftz_f32(float x) { return tw_lg2_f32(tw_flush_f32(x)); }
 
 // The hardware turns radians into turns first, truncating; beyond a few turns that is what decides the result.
+// The part of a turn, in [-1/2, 1/2].
 TW_INLINE float tw_turns_f32(float x) {
-  float turns = tw_f64_to_f32_mode((double)x * (double)0x1.45f306p-3f, TW_RZ);
-  float inside = turns < 0x1p23f && turns > -0x1p23f ? turns : 0.0f;
-  float part = inside - (float)(int32_t)inside;
-  part = part > 0.5f ? part - 1.0f : part;
-  return part < -0.5f ? part + 1.0f : part;
+  uint64_t product = tw_f64_bits((double)x * (double)0x1.45f306p-3f);
+  float turns = (float)tw_f64_of(product & ~0x1fffffffull);
+  float inside = turns < 0x1p22f ? turns : 0.0f;
+  inside = inside > -0x1p22f ? inside : 0.0f;
+  return inside - ((inside + 12582912.0f) - 12582912.0f);
 }
 // sin(2 pi t) for t in [-1/4, 1/4].
 TW_INLINE float tw_sine_of_turns(float turns) {
@@ -72,18 +76,19 @@ TW_INLINE float tw_sine_of_turns(float turns) {
   series = series * square + 0x1.921fb6p+2f;
   return series * turns;
 }
+TW_INLINE float tw_abs_f32(float x) { return tw_f32_of(tw_f32_bits(x) & 0x7fffffffu); }
+// An infinite or absent x makes the result NaN; the sign of a zero is kept, since nothing else is added.
+TW_INLINE float tw_unless_infinite(float result, float x) {
+  return tw_canonical_f32(result * (x - x == 0.0f ? 1.0f : __builtin_nanf("")));
+}
 TW_INLINE float tw_sin_f32(float x) {
   float turns = tw_turns_f32(x);
-  float folded = turns > 0.25f ? 0.5f - turns : turns;
-  folded = folded < -0.25f ? -0.5f - folded : folded;
+  float folded = 0.25f - tw_abs_f32(tw_abs_f32(turns) - 0.25f); // |turns| or 1/2 - |turns|
   float result = tw_sine_of_turns(folded);
-  result = x == 0.0f ? x : result; // keeps -0
-  return x - x == 0.0f ? result : tw_f32_of(TW_NAN_F32);
+  return tw_unless_infinite(tw_f32_of(tw_f32_bits(result) ^ (tw_f32_bits(turns) & 0x80000000u)), x);
 }
 TW_INLINE float tw_cos_f32(float x) {
-  float turns = tw_turns_f32(x);
-  float result = tw_sine_of_turns(0.25f - (turns < 0.0f ? -turns : turns));
-  return x - x == 0.0f ? result : tw_f32_of(TW_NAN_F32);
+  return tw_unless_infinite(tw_sine_of_turns(0.25f - tw_abs_f32(tw_turns_f32(x))), x);
 }
 TW_INLINE float tw_sin_ftz_f32(float x) { return tw_flush_f32(tw_sin_f32(tw_flush_f32(x))); }
 TW_INLINE float tw_cos_ftz_f32(float x) { return tw_flush_f32(tw_cos_f32(tw_flush_f32(x))); }

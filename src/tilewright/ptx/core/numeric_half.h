@@ -2,7 +2,7 @@
 //
 // The functions named plainly round to nearest even and have no branches, so that a loop over 32 lanes becomes vector
 // code; those ending in `_mode` take a rounding. Arithmetic rounds once: f16 sums and products are formed in f32, fused
-// ones in f64, and bf16 ones in f64 rounded to odd, which leaves the final rounding exact.
+// ones there rounded to odd, and bf16 ones in f64 rounded to odd, which leaves the final rounding exact.
 #ifndef TW_NUMERIC_HALF_H
 #define TW_NUMERIC_HALF_H
 
@@ -10,15 +10,13 @@
 
 // -- widening: always exact --
 
-// A subnormal is read as a normal number of the next exponent and the bit that was never there is subtracted: no
-// subnormal f32 takes part, which processors are slow with.
 TW_INLINE float tw_f16_to_f32(uint16_t half) {
   uint32_t magnitude = ((uint32_t)half & 0x7fffu) << 13;
   uint32_t sign = ((uint32_t)half & 0x8000u) << 16;
-  uint32_t small = tw_f32_bits(tw_f32_of(magnitude + 0x38800000u) - 0x1p-14f);
-  uint32_t bits = magnitude < 0x00800000u ? small : magnitude + 0x38000000u;
-  bits = magnitude == 0x0f800000u ? 0x7f800000u : bits;
-  return tw_f32_of(magnitude > 0x0f800000u ? TW_NAN_F32 : bits | sign);
+  uint32_t scaled = tw_f32_bits(tw_f32_of(magnitude) * 0x1p112f); // moves the exponent, subnormal or not
+  uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
+  uint32_t nan = magnitude > 0x0f800000u ? TW_NAN_F32 : 0u;
+  return tw_f32_of((scaled | special | sign | nan) & ~(nan ? 0x80000000u : 0u));
 }
 TW_INLINE float tw_bf16_to_f32(uint16_t half) { return tw_f32_of((uint32_t)half << 16); }
 // cvt.f32.bf16 moves bits: a NaN keeps its sign and payload.
@@ -28,11 +26,13 @@ TW_INLINE uint16_t tw_e5m2_to_f16(uint8_t byte) {
   return (uint16_t)((byte & 0x7fu) > 0x7cu ? TW_NAN_F16 : (uint32_t)byte << 8);
 }
 TW_INLINE float tw_e5m2_to_f32(uint8_t byte) { return tw_f16_to_f32(tw_e5m2_to_f16(byte)); }
+// e4m3 as an f16 smaller by 2^8.
+TW_INLINE uint16_t tw_e4m3_to_scaled_f16(uint8_t byte) {
+  uint32_t magnitude = byte & 0x7fu;
+  return (uint16_t)(magnitude == 0x7fu ? TW_NAN_F16 : magnitude << 7 | (uint32_t)(byte & 0x80u) << 8);
+}
 TW_INLINE float tw_e4m3_to_f32(uint8_t byte) {
-  uint32_t magnitude = (uint32_t)(byte & 0x7fu) << 20;
-  uint32_t small = tw_f32_bits(tw_f32_of(magnitude + 0x3c800000u) - 0x1p-6f);
-  uint32_t bits = magnitude < 0x00800000u ? small : magnitude + 0x3c000000u;
-  return tw_f32_of(magnitude == 0x07f00000u ? TW_NAN_F32 : bits | (uint32_t)(byte & 0x80u) << 24);
+  return tw_canonical_f32(tw_f16_to_f32(tw_e4m3_to_scaled_f16(byte)) * 256.0f);
 }
 
 // -- narrowing, nearest even --
@@ -43,8 +43,9 @@ TW_INLINE uint16_t tw_f32_to_f16(float value) {
   uint32_t magnitude = bits & 0x7fffffffu;
   uint32_t normal = (magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13;
   // Adding 0.5 puts the last bit of a subnormal half at the last bit of the sum: the addition rounds.
-  uint32_t small = tw_f32_bits(tw_f32_of(magnitude < 0x38800000u ? magnitude : 0u) + 0.5f) - 0x3f000000u;
-  uint32_t result = magnitude < 0x38800000u ? small : normal;
+  uint32_t is_small = magnitude < 0x38800000u ? 0xffffffffu : 0u;
+  uint32_t small = tw_f32_bits(tw_f32_of(magnitude & is_small) + 0.5f) - 0x3f000000u;
+  uint32_t result = (small & is_small) | (normal & ~is_small);
   result = magnitude >= 0x477ff000u ? 0x7c00u : result;
   return (uint16_t)(magnitude > 0x7f800000u ? TW_NAN_F16 : result | sign);
 }
@@ -130,9 +131,19 @@ TW_INLINE uint16_t tw_f64_to_bf16(double value) {
   int move = (back != value) & (value == value) & ((bits & 1u) == 0) & ((bits & 0x7f800000u) != 0x7f800000u);
   return tw_f32_to_bf16(tw_f32_of(move ? bits + outward : bits));
 }
+// a + b in f32, rounded to odd as above.
+TW_INLINE float tw_add_to_odd_f32(float a, float b) {
+  float sum = a + b;
+  float back = sum - a;
+  float error = (a - (sum - back)) + (b - back);
+  uint32_t bits = tw_f32_bits(sum);
+  uint32_t outward = ((error > 0) == (sum > 0)) ? 1u : (uint32_t)-1; // an inexact sum is not zero
+  uint32_t move = (error > 0) | (error < 0) ? ~bits & 1u : 0u;
+  return tw_f32_of(bits + outward * move);
+}
+// A product of two f16 is exact in f32, and f32's range is wide enough for all of them.
 TW_INLINE uint16_t tw_fma_f16(uint16_t a, uint16_t b, uint16_t c) {
-  double product = (double)tw_f16_to_f32(a) * (double)tw_f16_to_f32(b);
-  return tw_f64_to_f16(product + (double)tw_f16_to_f32(c)); // an addend f64 cannot hold is below half a unit: harmless
+  return tw_f32_to_f16(tw_add_to_odd_f32(tw_f16_to_f32(a) * tw_f16_to_f32(b), tw_f16_to_f32(c)));
 }
 
 // -- bf16 arithmetic --

@@ -70,7 +70,8 @@ static inline bool before_barrier(const tw_race_access* a, uint32_t ordinal, uin
   return clock < a->cta->barrier_clock && (a->shared || ordinal == a->cta->ordinal);
 }
 
-static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_cell* cell, uint32_t lanes, bool plain_write, uint32_t value) {
+static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_cell* cell, uint32_t lanes,
+                                                  bool plain_write, uint32_t value) {
   const tw_write* write = &cell->write;
   tw_other other = {.ordinal = write->who >> 10, .thread = write->who & 1023, .instr = write->what >> 8,
                     .is_async = (write->what & TW_WRITE_ASYNC) != 0};
@@ -122,7 +123,8 @@ static void check_record(tw_race_access* a, const tw_cell* cell, const tw_record
   }
 }
 
-static __attribute__((noinline)) void check_records(tw_race_access* a, const tw_cell* cell, uint32_t lanes, bool strong) {
+static __attribute__((noinline)) void check_records(tw_race_access* a, const tw_cell* cell, uint32_t lanes,
+                                                    bool strong) {
   const tw_record* record = &cell->record;
   if (!record->clock) return;
   if (!(record->what & TW_RECORD_MANY)) {
@@ -287,7 +289,8 @@ static inline void write_cell(tw_race_access* a, tw_cell* cell, uint32_t lane, u
     if (record->what & TW_RECORD_MANY) tw_links_drop(a->page, record);
     else record->clock = 0;
   }
-  cell->write = (tw_write){.who = a->who + lane, .clock = a->clock, .what = (uint32_t)a->instr << 8 | a->flags, .value = value};
+  uint32_t what = (uint32_t)a->instr << 8 | a->flags;
+  cell->write = (tw_write){.who = a->who + lane, .clock = a->clock, .what = what, .value = value};
 }
 
 static void strong_cell(tw_race_access* a, tw_cell* cell, uint32_t lanes) {
@@ -405,17 +408,21 @@ static void finish(tw_race_access* a) {
 
 // -- the lanes of an access --
 
-static int shift_of(int size) { return size > 0 && size <= 16 && !(size & (size - 1)) ? __builtin_ctz((unsigned)size) : -1; }
+static int shift_of(int size) {
+  return size > 0 && size <= 16 && !(size & (size - 1)) ? __builtin_ctz((unsigned)size) : -1;
+}
 
 static bool consecutive(uint32_t mask, const uint64_t address[32], int size) {
   uint64_t wrong = 0, step = (uint64_t)size;
   for (uint64_t lane = 0; lane < 32; lane++) wrong |= address[lane] ^ (address[0] + lane * step);
-  return mask == ~0u && !wrong && !(address[0] & (step - 1)) && address[0] >> TW_PAGE_SHIFT == address[31] >> TW_PAGE_SHIFT;
+  bool one_page = address[0] >> TW_PAGE_SHIFT == address[31] >> TW_PAGE_SHIFT;
+  return mask == ~0u && !wrong && !(address[0] & (step - 1)) && one_page;
 }
 
 // One unless nothing in the cell can be in conflict with lane i, which a single comparison with the last barrier of the
 // whole CTA, or the lane's own earlier access, must show. `loud` are flags of records that need a closer look.
-static inline uint32_t is_loud(const tw_race_access* a, const tw_cell* cell, uint32_t i, uint32_t barrier, uint32_t loud) {
+static inline uint32_t is_loud(const tw_race_access* a, const tw_cell* cell, uint32_t i, uint32_t barrier,
+                               uint32_t loud) {
   const tw_write* w = &cell->write;
   const tw_record* r = &cell->record;
   uint32_t other_cta = a->shared ? 0 : ~0u;  // stamps in shared memory are all of this CTA, or old
@@ -450,7 +457,8 @@ static bool touch_row(tw_race_access* a, uint64_t address, int shift, const uint
   return true;
 }
 
-static int touch_lanes(tw_race_access* a, uint32_t mask, const uint64_t address[32], int size, const void* values, int stride) {
+static int touch_lanes(tw_race_access* a, uint32_t mask, const uint64_t address[32], int size, const void* values,
+                       int stride) {
   int shift = shift_of(size);
   if (shift >= 0 && consecutive(mask, address, size) && touch_row(a, address[0], shift, values, stride)) mask = 0;
   while (mask) {
@@ -468,9 +476,11 @@ static int touch_lanes(tw_race_access* a, uint32_t mask, const uint64_t address[
   return a->conflicts;
 }
 
-#define FOR_EACH_LANE(lane, mask) for (uint32_t rest_ = (mask), lane; rest_ && (lane = tw_lowest(rest_), 1); rest_ &= rest_ - 1)
+#define FOR_EACH_LANE(lane, mask) \
+  for (uint32_t rest_ = (mask), lane; rest_ && (lane = tw_lowest(rest_), 1); rest_ &= rest_ - 1)
 
-static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32], int size, const void* values, int stride) {
+static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32], int size, const void* values,
+                        int stride) {
   uint64_t address[32];
   uint32_t inside = 0;
   if (size < 1 || size > 64) return 0;
@@ -587,7 +597,8 @@ int tw_race_exit(tw_cta_races* cta, int warp, uint32_t mask, tw_race_report* out
     if (!cta->in_flight[thread]) continue;
     int instr = cta->async_instr[thread];
     left++;
-    if (!out || out->kind != TW_RACE_NONE || !first_time(cta->launch, TW_RACE_ASYNC_NOT_CONSUMED, true, instr, instr)) continue;
+    if (!out || out->kind != TW_RACE_NONE) continue;
+    if (!first_time(cta->launch, TW_RACE_ASYNC_NOT_CONSUMED, true, instr, instr)) continue;
     *out = (tw_race_report){.kind = TW_RACE_ASYNC_NOT_CONSUMED, .is_shared = 1, .address = cta->async_address[thread],
                             .cta = cta->index, .thread = thread, .instr = instr, .other_cta = cta->index,
                             .other_thread = thread, .other_instr = instr, .is_async = 1, .other_is_async = 1};

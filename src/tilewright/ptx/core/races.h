@@ -30,9 +30,10 @@
 // pass on what their threads fenced and what they observed, so "fence, bar.sync, one thread's atomic, bar.sync, read"
 // is ordered and the same without the fence is not.
 //
-// Where it is less than exact, it stays silent (never the other way): a cell remembers its last plain write and a bounded
-// number of other accesses since then; a plain write that lost a race hides what came before it; lanes of a warp that
-// XX
+// Where it is less than exact it stays silent, never the other way: a cell remembers its last plain write and a bounded
+// number of other accesses since; a store of an equal value hides the store it was equal to; a thread that has observed
+// very many releases counts as knowing everything; once the memory budget is spent (tw_races_saturated) new places are
+// no longer watched.
 #ifndef TW_RACES_H
 #define TW_RACES_H
 
@@ -131,7 +132,7 @@ int tw_race_async_issue(tw_cta_races* cta, int warp, uint32_t mask, const uint32
 // The copies of `size` bytes to addr[l] issued by these lanes have arrived, because these lanes waited for them.
 void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size);
 
-// These lanes ended. Returns how many of them left a cp.async behind that they never waited for (TW_RACE_ASYNC_NOT_CONSUMED,
+// These lanes ended. Returns how many of them never waited for a cp.async of theirs (TW_RACE_ASYNC_NOT_CONSUMED,
 // `instr` is the copy, `address` where it was to go).
 int tw_race_exit(tw_cta_races* cta, int warp, uint32_t mask, tw_race_report* out);
 

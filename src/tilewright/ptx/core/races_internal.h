@@ -232,6 +232,10 @@ void tw_page_free(tw_page* page);
 uint32_t tw_link_new(tw_races* races, tw_page* page);
 void tw_links_drop(tw_page* page, tw_record* record);
 
+static inline bool tw_from_elsewhere(const tw_cta_races* cta, const tw_past* past) {
+  return past && (past->foreign || past->ordinal != cta->ordinal);
+}
+
 static inline uint32_t tw_lowest(uint32_t mask) { return (uint32_t)__builtin_ctz(mask); }
 
 // Does `thread` of CTA `ordinal` at stamp `clock` come before what this lane does now? Everything but the roots.

@@ -322,7 +322,7 @@ static void fold_roots(tw_cta_races* cta) {
   for (int warp = 0; warp < cta->warps; warp++) {
     for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
       const tw_past** root = &cta->thread_root[warp * 32 + (int)tw_lowest(rest)];
-      if ((*root)->foreign || (*root)->ordinal != cta->ordinal) {
+      if (tw_from_elsewhere(cta, *root)) {
         if (*root != last) cta->cta_root = tw_past_join(cta, cta->cta_root, *root);
         last = *root;
       }
@@ -330,7 +330,7 @@ static void fold_roots(tw_cta_races* cta) {
     }
     cta->rooted[warp] = 0;
     const tw_past* root = cta->warp_root[warp];
-    if (root && (root->foreign || root->ordinal != cta->ordinal)) cta->cta_root = tw_past_join(cta, cta->cta_root, root);
+    if (tw_from_elsewhere(cta, root)) cta->cta_root = tw_past_join(cta, cta->cta_root, root);
     cta->warp_root[warp] = NULL;
   }
   cta->any_roots = cta->cta_root != NULL;

@@ -43,7 +43,7 @@ tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
   past->parent[0] = a;
   past->parent[1] = b;
   past->ordinal = cta->ordinal;
-  past->foreign = (a && (a->foreign || a->ordinal != cta->ordinal)) || (b && (b->foreign || b->ordinal != cta->ordinal));
+  past->foreign = tw_from_elsewhere(cta, a) || tw_from_elsewhere(cta, b);
   return past;
 }
 

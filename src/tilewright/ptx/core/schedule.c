@@ -142,7 +142,9 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
-      if (tw_force_collective(cta)) continue;
+      bool released = false;  // lanes that wait to meet others of their warp, which wait for something else
+      for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
+      if (released || tw_force_collective(cta)) continue;
       report_deadlock(cta);
       return CTA_STOPPED;
     }

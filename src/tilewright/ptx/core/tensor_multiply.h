@@ -48,11 +48,15 @@ TW_INLINE void tw_decode_floats(int type, const void* source, float* out) {
       break;
     default: {
       uint8_t bytes[128];
+      uint16_t halves[128];
       memcpy(bytes, words, sizeof bytes);
       if (type == TW_MMA_E4M3)
-        for (int i = 0; i < 128; ++i) out[i] = tw_e4m3_to_f32(bytes[i]);
+        for (int i = 0; i < 128; ++i) halves[i] = tw_e4m3_to_scaled_f16(bytes[i]);
       else
-        for (int i = 0; i < 128; ++i) out[i] = tw_e5m2_to_f32(bytes[i]);
+        for (int i = 0; i < 128; ++i) halves[i] = (uint16_t)(bytes[i] << 8);
+      tw_f16_to_f32_lanes(halves, out, 128);
+      if (type == TW_MMA_E4M3)
+        for (int i = 0; i < 128; ++i) out[i] *= 256.0f;
     }
   }
 }
@@ -66,7 +70,7 @@ typedef struct {
 } tw_operands;
 
 // Far below every exponent, and far above: sums of two stay far out, so that a product's exponent tells them apart.
-enum { TW_EXPONENT_ZERO = -600, TW_EXPONENT_SPECIAL = 5000 };
+enum { TW_EXPONENT_ZERO = -600, TW_EXPONENT_NONE = -400, TW_EXPONENT_SPECIAL = 5000 };
 
 // `least`: of the format; its subnormal numbers all have that one.
 TW_INLINE int32_t tw_exponent(float value, int32_t least) {
@@ -177,7 +181,7 @@ static double tw_add_terms(const double* terms, const int* exponents, int count)
     plain += terms[i];
     if (terms[i] != 0.0 && exponents[i] > largest) largest = exponents[i];
   }
-  if (!(plain - plain == 0.0) || largest == TW_EXPONENT_ZERO) return plain;
+  if (!(plain - plain == 0.0) || largest < TW_EXPONENT_NONE) return plain;
   double unit = tw_f64_of((uint64_t)(1023 + largest - TW_KEPT_BITS) << 52);
   for (int i = 0; i < count; ++i) total += __builtin_trunc(terms[i] / unit);
   return total * unit;
@@ -218,7 +222,7 @@ TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int
     tw_s32x8 above = exponent > largest;
     largest = (exponent & above) | (largest & ~above);
   }
-  tw_s32x8 far = (largest > TW_EXPONENT_LIMIT) | ((largest < -TW_EXPONENT_LIMIT) & (largest > TW_EXPONENT_ZERO));
+  tw_s32x8 far = (largest > TW_EXPONENT_LIMIT) | ((largest < -TW_EXPONENT_LIMIT) & (largest > TW_EXPONENT_NONE));
   uint64_t any[4];
   memcpy(any, &far, sizeof any);
   if (any[0] | any[1] | any[2] | any[3]) {
@@ -430,6 +434,7 @@ TW_FIXED(tw_f16_k16_f16, 16, 8, 16, TW_MMA_F16, TW_MMA_F16)
 TW_FIXED(tw_f16_k8_f32, 16, 8, 8, TW_MMA_F16, TW_MMA_F32)
 TW_FIXED(tw_bf16_k16_f32, 16, 8, 16, TW_MMA_BF16, TW_MMA_F32)
 TW_FIXED(tw_tf32_k8_f32, 16, 8, 8, TW_MMA_TF32, TW_MMA_F32)
+TW_FIXED(tw_e4m3_k32_f32, 16, 8, 32, TW_MMA_E4M3, TW_MMA_F32)
 #undef TW_FIXED
 
 void TW_MULTIPLY(const tw_mma_shape* shape, void* const d[], const void* const a[], const void* const b[],
@@ -443,6 +448,7 @@ void TW_MULTIPLY(const tw_mma_shape* shape, void* const d[], const void* const a
     if (shape->a == TW_MMA_F16 && wide) return tw_f16_k8_f32(d, a, b, c);
     if (shape->a == TW_MMA_BF16 && shape->k == 16) return tw_bf16_k16_f32(d, a, b, c);
     if (shape->a == TW_MMA_TF32 && shape->k == 8) return tw_tf32_k8_f32(d, a, b, c);
+    if (shape->a == TW_MMA_E4M3 && shape->b == TW_MMA_E4M3 && shape->k == 32 && wide) return tw_e4m3_k32_f32(d, a, b, c);
   }
   tw_multiply_any_floats(shape, d, a, b, c);
 }

@@ -1,0 +1,114 @@
+"""A tensor's bytes from a seed, by numpy alone: importing torch would take longer than most emulated jobs.
+
+The same seed, shape and content give the same values for every float type, rounded to it by way of f32, and for every
+layout: they are drawn in row-major order. A GPU's runner draws other values from the same seed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.devices.emulation.plan_memory import POISON_BYTE, Bytes
+from tilewright.records import DType, Integers, Normal, TensorSpec, Uniform
+
+Seeded = Normal | Uniform | Integers
+
+_PLAIN: dict[DType, type[np.generic]] = {
+    DType.F64: np.float64,
+    DType.F32: np.float32,
+    DType.F16: np.float16,
+    DType.I64: np.int64,
+    DType.I32: np.int32,
+    DType.I16: np.int16,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.BOOL: np.uint8,
+}
+_F8_BITS = {DType.F8E4M3: (3, 7), DType.F8E5M2: (2, 15)}  # bits of the fraction, bias of the exponent
+_F8_LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
+
+
+class BadContent(ValueError):
+    """A content that cannot fill its tensor; the message says why."""
+
+
+def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
+    """The tensor's storage, from its first element to its last; gaps between elements hold the poison."""
+    _refuse(spec.dtype, content)
+    storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
+    if spec.numel == 0:
+        return storage
+    elements = _encoded(_values(spec, content), spec.dtype)
+    target: Any = np.lib.stride_tricks.as_strided(
+        storage.view(elements.dtype), spec.shape, tuple(step * spec.dtype.itemsize for step in spec.stride)
+    )
+    target[...] = elements.reshape(spec.shape)
+    return storage
+
+
+def _values(spec: TensorSpec, content: Seeded) -> npt.NDArray[Any]:
+    generator = np.random.Generator(np.random.PCG64(content.seed))
+    if isinstance(content, Integers):
+        return generator.integers(content.low, content.high, spec.numel, dtype=np.int64)
+    if isinstance(content, Normal):
+        return generator.standard_normal(spec.numel) * content.deviation + content.mean
+    return generator.random(spec.numel) * (content.high - content.low) + content.low
+
+
+def _encoded(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    if dtype is DType.F64 or not dtype.is_float:
+        return values.astype(_PLAIN[dtype])
+    single = values.astype(np.float32)
+    if dtype in _PLAIN:
+        return single.astype(_PLAIN[dtype])
+    if dtype is DType.BF16:
+        bits = single.view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
+    return _encoded_f8(single, dtype)
+
+
+def _encoded_f8(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.uint8]:
+    """The nearest of the type's finite numbers: a table of them is short."""
+    table = _f8_values(dtype)
+    size = np.minimum(np.abs(values), _F8_LARGEST[dtype])
+    above = np.clip(np.searchsorted(table, size), 1, len(table) - 1)
+    below = above - 1
+    to_below, to_above = size - table[below], table[above] - size
+    down = (to_below < to_above) | ((to_below == to_above) & (below % 2 == 0))
+    sign = np.where(np.signbit(values), 128, 0)
+    return (np.where(down, below, above) + sign).astype(np.uint8)
+
+
+@cache
+def _f8_values(dtype: DType) -> npt.NDArray[np.float32]:
+    """The numbers of codes 0, 1, 2, ...: all that are finite and not negative, in rising order."""
+    fraction_bits, bias = _F8_BITS[dtype]
+    code = np.arange(128)
+    exponent, fraction = code >> fraction_bits, code & ((1 << fraction_bits) - 1)
+    steps = np.where(exponent == 0, fraction, fraction + (1 << fraction_bits))
+    values = np.ldexp(steps.astype(np.float32), np.maximum(exponent, 1) - bias - fraction_bits)
+    finite: npt.NDArray[np.float32] = values[values <= _F8_LARGEST[dtype]]
+    return finite
+
+
+def _refuse(dtype: DType, content: Seeded) -> None:
+    if not isinstance(content, Integers):
+        if not dtype.is_float:
+            raise BadContent(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
+        return
+    if content.low >= content.high:
+        raise BadContent(f"Integers from {content.low} to below {content.high} is empty")
+    if dtype.is_float:
+        return
+    lowest, highest = (0, 1) if dtype is DType.BOOL else _range(dtype)
+    if content.low < lowest or content.high - 1 > highest:
+        raise BadContent(f"Integers from {content.low} to {content.high - 1} do not fit {dtype}")
+
+
+def _range(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(_PLAIN[dtype])  # type: ignore[type-var]
+    return int(limits.min), int(limits.max)
