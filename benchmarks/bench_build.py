@@ -9,16 +9,14 @@ compiler runs; the first compilation, which loads the library, is not counted.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from recording import write_result
 from tilewright import __version__
 from tilewright.records import Build, BuildRequest
 from tilewright.toolchain import BuildCache, build, find_toolkit
@@ -189,18 +187,16 @@ def main() -> None:
             f"{statistics.median(hits):>16.2f} {TARGET_HIT_MS:>8}"
         )
     if options.out is not None:
-        options.out.write_text(json.dumps(_report(rows), indent=2) + "\n")
+        write_result(options.out, _report(rows))
 
 
 def _report(rows: list[dict[str, object]]) -> dict[str, object]:
     toolkit = find_toolkit()
     return {
         "benchmark": "build",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "versions": {
             "tilewright": __version__,
-            "python": sys.version.split()[0],
             "compiler": toolkit.compiler,
             "headers": toolkit.headers,
             "cutlass": toolkit.cutlass,

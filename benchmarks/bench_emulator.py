@@ -222,7 +222,7 @@ def _report(rows: list[Row]) -> dict[str, object]:
     return {
         "benchmark": "emulator",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "versions": {
             "tilewright": __version__,
             "python": sys.version.split()[0],

@@ -13,12 +13,8 @@ exit status 1.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +24,7 @@ from pathlib import Path
 import torch
 
 import tilewright
+from recording import write_result
 from tilewright.devices.cuda import driver_version, gpu_profile
 from tilewright.kernel_file import Evaluation, parse, try_evaluate
 from tilewright.records import GpuProfile
@@ -277,7 +274,7 @@ def measure(case: Case, size: Size, gpu: GpuProfile, compiler: Compiler, samples
     return Row(
         case.name,
         size.label,
-        str(explained.file),
+        Path(str(explained.file)).name,
         dict(explained.choice),
         wrong,
         floor_us,
@@ -325,14 +322,6 @@ def table(rows: list[Row]) -> Iterator[str]:
             yield f"    WRONG: {row.wrong}"
 
 
-def commit() -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
@@ -368,18 +357,16 @@ def main() -> None:
     print(f"medians of {options.samples}, microseconds; {time.perf_counter() - begun:.0f} s in all")
     if options.out is not None:
         record = {
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "gpu": gpu.name,
-            "driver": str(driver_version()),
+            "driver": "CUDA {}.{}".format(*driver_version()),
             "torch": torch.__version__,
-            "commit": commit() or os.environ.get("GIT_COMMIT"),
             "samples": options.samples,
             "build_seconds": build_seconds,
             "compile_problem": compiler.problem,
             "rows": [asdict(row) for row in rows],
             "not_built": unbuilt,
         }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_result(options.out, record)
     if unbuilt or any(row.wrong is not None for row in rows):
         raise SystemExit(1)
 

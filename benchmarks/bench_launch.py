@@ -10,7 +10,6 @@ kernel through torch.utils.cpp_extension.load_inline. Each launcher is measured 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 
 import tilewright
+from recording import write_result
 from tilewright.devices.cuda import driver_version, gpu_profile, launcher_available
 from tilewright.devices.cuda.launcher import PURE_PYTHON_VARIABLE
 
@@ -242,7 +242,6 @@ def main() -> None:
         report_edits(edits, inline, problem)
     if options.out is not None:
         record: dict[str, Any] = {
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "gpu": gpu_profile(0).name,
             "versions": versions(),
             "call_us": {"compiled": compiled, "python": python},
@@ -250,7 +249,7 @@ def main() -> None:
             "inline_seconds": inline,
             "inline_problem": problem,
         }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_result(options.out, record)
 
 
 def inline_or_reason(folder: Path, skip: bool) -> tuple[list[float] | None, str | None]:

@@ -27,6 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from benchmarks.recording import write_result  # noqa: E402
 from benchmarks.spool_cases import (  # noqa: E402
     HALF_TOLERANCE,
     KERNELS,
@@ -179,7 +180,7 @@ def report(
     )
     print("PASSED" if passed else "FAILED")
     if out is not None:
-        out.write_text(json.dumps({**facts, "good": good, "bad": bad, "passed": passed, "jobs": rows}, indent=1) + "\n")
+        write_result(out, {**facts, "good": good, "bad": bad, "passed": passed, "jobs": rows})
     return 0 if passed else 1
 
 

@@ -11,7 +11,6 @@ Nothing is recorded beside the file: this is for choosing the order in which it 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -27,6 +26,7 @@ from bench_examples import COPIES, Call, Size, floor, sizes_of, times_us
 from examples.agreement import disagreement
 from examples.all_cases import CASES
 from examples.cases import Arguments, Case, as_tuple
+from recording import write_result
 from tilewright.devices.cuda import gpu_profile
 from tilewright.kernel_file import KernelFile, TunedChoices, combinations, evaluate, parse
 from tilewright.records import BuildFailure, BuildRequest, GpuProfile
@@ -189,7 +189,7 @@ def main() -> None:
         torch.cuda.empty_cache()
     print(f"medians of {options.samples}; {time.perf_counter() - begun:.0f} s in all", file=sys.stderr)
     if options.out is not None:
-        options.out.write_text(json.dumps({"gpu": gpu.name, "sweeps": record}, indent=1) + "\n")
+        write_result(options.out, {"gpu": gpu.name, "sweeps": record})
     if any(row["wrong"] is not None for sweep in record for row in sweep["timings"]):  # type: ignore[attr-defined]
         raise SystemExit(1)
 

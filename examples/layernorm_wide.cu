@@ -11,8 +11,6 @@
 //! need    x.dtype in [f32, f16, bf16] and weight.dtype == x.dtype and bias.dtype == x.dtype
 //! need    cols > 0 and weight.shape == [cols] and bias.shape == [cols]
 //! tune    THREADS = 512 | 256 | 1024 | 128
-//! tune    RESIDENT = 2048 | 1024                          # threads that registers must allow on a multiprocessor
-//! need    RESIDENT == 1024 or device.cc in [80, 90, 100, 103]
 //! const   WIDTH = 16 / x.itemsize if cols % (16 / x.itemsize) == 0 else 1   # elements per load
 //! need    THREADS == 128 or THREADS * 2 <= cols / WIDTH    # short rows, small blocks
 //! let     row_bytes = round_up(cols * x.itemsize, 16)
@@ -44,7 +42,7 @@ __device__ float block_sum(float value, float* partial) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     layernorm_wide(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y,
                    int cols, float inverse_cols, float eps) {
   extern __shared__ uint4 dynamic[];

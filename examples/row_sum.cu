@@ -1,9 +1,9 @@
 // The sum of every row, in f32 whatever the element type: a block reduction.
 //
-// One block owns one row and walks it, every thread with BATCH loads in flight at a time, for memory is far away. Each
-// thread adds what it loads in registers; only at the end do threads meet,
-// first the 32 lanes of each warp by shuffles, then the warps through shared memory. Partial sums are always added in
-// the same order, so the result has the same bits on every run. The sum of an empty row is 0.
+// One block owns one row and walks it. Each thread has BATCH loads in flight at a time, and adds what it loads in
+// registers; only at the end do threads meet, first the 32 lanes of each warp by shuffles, then the warps through shared
+// memory. Partial sums are always added in the same order, so the result has the same bits on every run. The sum of an
+// empty row is 0.
 
 //! op      row_sum(x) -> y
 //! out     y: f32[x.shape[:-1]]

@@ -1,6 +1,6 @@
-// LayerNorm, then exact GELU, as in ../layernorm_gelu.cu, with three mistakes that a comparison of results may not show:
+// LayerNorm, then exact GELU, as in ../layernorm_gelu.cu, with three mistakes that a comparison of results does not show:
 //
-// - the two sums share one array and there is no barrier between the last read of one and the first write of the other;
+// - the threads of a warp exchange numbers through shared memory with no __syncwarp() between the steps;
 // - the last loop runs one column too far, into the next row, and at the last row out of the tensor;
 // - each thread owns neighbouring columns, so the threads of a warp read and write far apart.
 //
@@ -17,14 +17,17 @@
 
 constexpr int WARPS = 4;
 
-__device__ __forceinline__ float block_sum(float value, float* partial) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+// The sum over the block, the same in every thread. `held` is one float for each thread.
+__device__ __forceinline__ float block_sum(float value, float* held) {
+  held[threadIdx.x] = value;
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += held[threadIdx.x ^ offset];
+    held[threadIdx.x] = value;
+  }
   __syncthreads();
   value = 0.0f;
-#pragma unroll
-  for (int warp = 0; warp < WARPS; ++warp) value += partial[warp];
+  for (int warp = 0; warp < WARPS; ++warp) value += held[warp * 32];
+  __syncthreads();
   return value;
 }
 
@@ -33,7 +36,7 @@ __device__ __forceinline__ float gelu(float v) { return 0.5f * v * (1.0f + erff(
 __global__ void __launch_bounds__(WARPS * 32)
     layernorm_gelu(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
                    float* __restrict__ y, int cols, float inverse_cols, float eps) {
-  __shared__ float partial[WARPS];
+  __shared__ float exchange[WARPS * 32];
   const float* source = x + blockIdx.x * static_cast<long long>(cols);
   float* target = y + blockIdx.x * static_cast<long long>(cols);
   const int first = threadIdx.x * COLUMNS;
@@ -44,14 +47,14 @@ __global__ void __launch_bounds__(WARPS * 32)
     held[k] = first + k < cols ? source[first + k] : 0.0f;
     sum += held[k];
   }
-  const float mean = block_sum(sum, partial) * inverse_cols;
+  const float mean = block_sum(sum, exchange) * inverse_cols;
 
   float squares = 0.0f;
   for (int k = 0; k < COLUMNS; ++k) {
     const float difference = first + k < cols ? held[k] - mean : 0.0f;
     squares += difference * difference;
   }
-  const float scale = rsqrtf(block_sum(squares, partial) * inverse_cols + eps);
+  const float scale = rsqrtf(block_sum(squares, exchange) * inverse_cols + eps);
 
   for (int k = 0; k < COLUMNS; ++k) {
     const int column = first + k;

@@ -205,7 +205,7 @@ def test_the_demo_s_kernel_is_right_and_its_broken_twin_is_not(tmp_path: Path) -
         (found,) = [number for number, line in enumerate(lines, 1) if text in line]
         return found
 
-    write, read = line_of("= value;"), line_of("value += partial[warp]")
+    write, read = line_of("    held[threadIdx.x] = value;"), line_of("held[threadIdx.x ^ offset]")
     store = line_of("column <= cols")
     found = {(finding["kind"], finding["line"], finding["other_line"]) for finding in report["findings"]}
     races = {frozenset((line, other)) for kind, line, other in found if kind == "race in shared memory"}

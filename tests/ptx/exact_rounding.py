@@ -1,4 +1,4 @@
-"""Rounding of exact rational numbers to a floating-point format, slowly and plainly: what the C code is held against."""
+"""Rounding of exact rational numbers to a floating-point format, slowly and plainly: what the C code is held to."""
 
 from __future__ import annotations
 

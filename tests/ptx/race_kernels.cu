@@ -52,6 +52,7 @@ extern "C" __global__ void last_block(const float* in, float* out, uint* state, 
   if (threadIdx.x == 0) last = atomicAdd(state, 1u) == gridDim.x - 1;
   __syncthreads();
   if (!last) return;
+  if (threadIdx.x == 7) *state = 0;
   float sum = 0;
   for (int i = threadIdx.x; i < n; i += 256) sum += out[1 + i];  // race: last_block
   atomicAdd(out, sum);

@@ -13,7 +13,7 @@ Clock = numpy.typing.NDArray[numpy.int64]
 WARP = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Access:
     thread: int  # over all blocks
     step: int
@@ -190,11 +190,27 @@ class Oracle:
             return False
         if b.known[a.thread] >= a.step:
             return False
+        low_high = self._unobserved(a, b, low, high)
+        if low_high is None:
+            return False
+        low, high = low_high
         plain_stores = a.kind is Kind.WRITE and b.kind is Kind.WRITE and not a.strong and not b.strong
         if plain_stores and a.value and b.value:
             here = slice(low - a.first_byte, high - a.first_byte), slice(low - b.first_byte, high - b.first_byte)
             return a.value[here[0]] != b.value[here[1]]
         return True
+
+    def _unobserved(self, a: Access, b: Access, low: int, high: int) -> tuple[int, int] | None:
+        """The bytes of a strong write that no strong read in between saw which comes before b."""
+        if not a.strong or a.kind is Kind.READ:
+            return low, high
+        open_bytes = set(range(low, high))
+        start = self.accesses.index(a) + 1
+        for z in self.accesses[start : self.accesses.index(b)]:
+            reads = z.strong and z.kind is not Kind.WRITE and z.shared_of == a.shared_of
+            if reads and b.known[z.thread] >= z.step and (z.thread == a.thread or self._morally_strong(a, z)):
+                open_bytes -= set(range(z.first_byte, z.first_byte + z.size))
+        return (min(open_bytes), max(open_bytes) + 1) if open_bytes else None
 
     def _morally_strong(self, a: Access, b: Access) -> bool:
         if (a.cta_scope or b.cta_scope) and a.thread // self.threads != b.thread // self.threads:

@@ -37,7 +37,7 @@ CORPUS: dict[Path, dict[str, object]] = {
     SEEDED / "barrier_order.cu": {"x": "64:f32"},
     EXAMPLES / "layernorm.cu": {"x": "4x100:bf16", "weight": "100:bf16", "bias": "100:bf16", "eps": 1e-5},
     EXAMPLES / "argmax.cu": {"x": "5x100:f32"},
-    EXAMPLES / "quantize_rows.cu": {"x": "5x100:f16"},
+    EXAMPLES / "histogram.cu": {"x": "1000:u8"},
 }
 
 CALLS = """
@@ -114,7 +114,7 @@ NAMES = {
     ),
     "wild_prefetch": _entry("mov.u64 %d1, -1; prefetch.global.L2 [%d1];"),
     "endless": _entry("L: bra L;"),
-    "endless_divergent": _entry("mov.u32 %r1, %laneid; setp.eq.u32 %p1, %r1, 3; L: @%p1 bra L;"),
+    "endless_divergent": _entry("mov.u32 %r1, %laneid; setp.eq.u32 %p1, %r1, 0; L: @%p1 bra L;"),
     "endless_barrier": _entry("L: bar.sync 0; bra L;"),
     "endless_yield": _entry("L: nanosleep.u32 100000; bra L;"),
     "long_sleep": _entry("nanosleep.u32 4294967295;"),

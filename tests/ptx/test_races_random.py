@@ -45,21 +45,21 @@ def some_lanes(rng: random.Random) -> list[int]:
     return rng.choice([[rng.choice(LANES)], [rng.choice(LANES)], list(LANES), LANES[:2]])
 
 
-def plain(rng: random.Random, side: Side, same_value: bool = False) -> Report:
+def plain(rng: random.Random, side: Side, loose: bool) -> Report:
     shared, base = place(rng)
     size = rng.choice([1, 2, 4, 4, 4, 8, 16])
     kind = rng.choice([Kind.READ, Kind.READ, Kind.WRITE])
-    start = rng.randrange(3) * 16 + rng.randrange(16 // size) * size
+    start = rng.choice([0, 16, 32, 0, 16, 32, 64]) + rng.randrange(16 // size) * size
     together = rng.random() < 0.5 and kind is Kind.READ
     lanes = {lane: base + start + (0 if together else i * size) for i, lane in enumerate(some_lanes(rng))}
     values = None
-    if kind is Kind.WRITE and same_value:
+    if kind is Kind.WRITE and loose:
         values = {lane: bytes([rng.choice([7, 7, 7, 8])]) * size for lane in lanes}
     block, warp = rng.randrange(BLOCKS), rng.randrange(THREADS // 32)
     return side.access(kind, block, warp, lanes, shared, size, Order.WEAK, Scope.GPU, values)
 
 
-def strong(rng: random.Random, side: Side) -> Report:
+def strong(rng: random.Random, side: Side, loose: bool) -> Report:
     shared, base = place(rng)
     kind = rng.choice([Kind.READ, Kind.READ, Kind.WRITE, Kind.ATOMIC, Kind.ATOMIC])
     orders = {
@@ -70,9 +70,12 @@ def strong(rng: random.Random, side: Side) -> Report:
     size = rng.choice([4, 4, 4, 8, 2])
     flag = base + (64 if rng.random() < 0.9 else 0) + rng.randrange(16 // size) * size
     lanes = dict.fromkeys(rng.choice([[rng.choice(LANES)], [0], [0], list(LANES)]), flag)
-    scope = Scope.CTA if rng.random() < 0.15 else Scope.GPU
+    scope = Scope.CTA if rng.random() < 0.15 and (shared or loose) else Scope.GPU
+    order = rng.choice(orders[kind])
+    if order is Order.VOLATILE and shared and not loose:
+        order = Order.RELAXED
     block, warp = rng.randrange(BLOCKS), rng.randrange(THREADS // 32)
-    return side.access(kind, block, warp, lanes, shared, size, rng.choice(orders[kind]), scope, None)
+    return side.access(kind, block, warp, lanes, shared, size, order, scope, None)
 
 
 def synchronise(rng: random.Random, side: Side) -> None:
@@ -98,7 +101,8 @@ def synchronise(rng: random.Random, side: Side) -> None:
         side.oracle.arrive(block, 1, warp, mask)
 
 
-def run(seed: int, events: int, same_value: bool) -> tuple[list[Report], set[tuple[int, int, int, int]]]:
+def run(seed: int, events: int, loose: bool) -> tuple[list[Report], set[tuple[int, int, int, int]]]:
+    """`loose`: also equal stores, volatile in shared memory and narrow scopes, where the detector may stay silent."""
     rng = random.Random(seed)
     # Mostly synchronisation, or nearly every program would race in its first steps.
     plains, strongs = rng.choice([(0.15, 0.3), (0.3, 0.2), (0.1, 0.6)])
@@ -109,9 +113,9 @@ def run(seed: int, events: int, same_value: bool) -> tuple[list[Report], set[tup
         for _ in range(events):
             draw = rng.random()
             if draw < plains:
-                reports.append(plain(rng, side, same_value))
+                reports.append(plain(rng, side, loose))
             elif draw < plains + strongs:
-                reports.append(strong(rng, side))
+                reports.append(strong(rng, side, loose))
             else:
                 synchronise(rng, side)
         assert not launch.saturated
@@ -136,7 +140,7 @@ def assert_true_races(reports: list[Report], pairs: set[tuple[int, int, int, int
 def test_the_first_race_is_the_one_brute_force_finds(chunk: int) -> None:
     racy = 0
     for seed in range(chunk * 100, chunk * 100 + 100):
-        reports, pairs = run(seed, events=60, same_value=False)
+        reports, pairs = run(seed, events=60, loose=False)
         assert_true_races(reports, pairs, seed)
         told = min((report.instr for report in reports if report.conflicts), default=None)
         true = min((instr for _, _, instr, _ in pairs), default=None)
@@ -145,10 +149,10 @@ def test_the_first_race_is_the_one_brute_force_finds(chunk: int) -> None:
     assert racy > 10
 
 
-def test_programs_that_store_equal_values_are_never_wronged() -> None:
+def test_no_program_is_wronged() -> None:
     racy = 0
     for seed in range(5000, 5300):
-        reports, pairs = run(seed, events=60, same_value=True)
+        reports, pairs = run(seed, events=60, loose=True)
         assert_true_races(reports, pairs, seed)
         racy += any(report.conflicts for report in reports)
     assert racy > 30

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.records import Build, BuildFailure, CompiledKernel, Diagnostic, FailureReason, Resources, Severity
-from tilewright.toolchain import BuildCache
+from tilewright.toolchain import BuildCache, ToolchainError
 
 KEY = "a" * 64
 
@@ -102,6 +102,12 @@ def test_limit_and_folder_come_from_the_environment(tmp_path: Path, monkeypatch:
     assert BuildCache().limit_bytes == 2 << 30
 
 
+def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "2G")
+    with pytest.raises(ToolchainError, match="'2G'; write a number of bytes"):
+        _ = BuildCache(tmp_path).limit_bytes
+
+
 def test_a_cache_that_cannot_be_written_warns_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = BuildCache(tmp_path / "file" / "builds")
@@ -127,7 +133,7 @@ WRITER = """
 import random
 from pathlib import Path
 from tilewright.records import Build, CompiledKernel, Diagnostic, Resources, Severity
-from tilewright.toolchain import BuildCache
+from tilewright.toolchain import BuildCache, ToolchainError
 KEY = ""
 {example}
 cache = BuildCache(Path({directory!r}), limit_bytes=3_000_000)

@@ -121,7 +121,7 @@ def complete_arguments(
         return base, False
     deadline = time.monotonic() + GUESS_SECONDS
     reason = ""
-    for specs in (specs for shapes in guesses for specs in _mixtures(len(wanted), shapes)):
+    for specs in _mixtures(len(wanted), guesses):
         candidate = {**base, **{p.name: spec for p, spec in zip(wanted, specs, strict=True)}}
         try:
             evaluate(file, candidate, gpu)
@@ -146,13 +146,13 @@ def _default(parameter: Parameter) -> ArgumentValue:
     return (number,) * (parameter.length or 1) if parameter.is_list else number
 
 
-def _mixtures(count: int, options: Shapes) -> Iterator[tuple[TensorSpec, ...]]:
+def _mixtures(count: int, guesses: Sequence[Shapes]) -> Iterator[tuple[TensorSpec, ...]]:
     """Specs for `count` tensors: one dtype for all first, then one tensor of another dtype, over all shapes."""
     patterns: list[tuple[DType, ...]] = [(dtype,) * count for dtype in GUESSED_DTYPES]
     for common, other, odd in itertools.product(GUESSED_DTYPES[:3], GUESSED_DTYPES, range(count)):
         if common is not other and count > 1:
             patterns.append(tuple(other if i == odd else common for i in range(count)))
-    for dtypes in patterns:
+    for dtypes, options in itertools.product(patterns, guesses):
         for shapes in _near_uniform(options, count):
             yield tuple(TensorSpec.contiguous(d, s) for d, s in zip(dtypes, shapes, strict=True))
 

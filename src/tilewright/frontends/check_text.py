@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -11,9 +11,10 @@ from tilewright.devices.emulation.listing import listing_text
 from tilewright.frontends.build_text import show_diagnostic
 from tilewright.frontends.check_records import CheckReport, Outcome
 from tilewright.kernel_file import KernelFile
-from tilewright.records import FindingRecord
+from tilewright.records import KERNEL_FILE_NAME, FindingKind, FindingRecord
 
 _STYLES = {Outcome.CLEAN: "bold green", Outcome.NOT_EMULABLE: "bold yellow"}
+_RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 _SHOWN_COSTS = 12
 
 
@@ -24,9 +25,10 @@ def show_check(console: Console, file: KernelFile, report: CheckReport, counters
     guessed = "  (guessed; choose with --shape and --set)" if report.guessed else ""
     console.print(Text(f"{report.file}  {report.identity[:12]}", style="bold"))
     console.print(Text(f"at {arguments}{guessed}"))
-    console.print(Text(_ran(report)), "")
-    for finding in report.findings:
-        show_finding(console, finding, lines, report.schedules)
+    console.print(Text(_ran(report)))
+    console.print()
+    for group in _groups(report.findings):
+        show_findings_at(console, group, lines, report.schedules)
     for diagnostic in report.diagnostics:
         show_diagnostic(console, diagnostic)
     _show_results(console, report)
@@ -35,29 +37,45 @@ def show_check(console: Console, file: KernelFile, report: CheckReport, counters
         console.print(Text(listing_text(counts, report.file, file.text)))
     if report.printed:
         console.print(Text("the kernel printed:", style="bold"))
-        console.print(Text(report.printed.rstrip()), "")
+        console.print(Text(f"{report.printed.rstrip()}\n"))
     console.print(Text(_verdict(report), style=_STYLES.get(report.outcome, "bold red")))
 
 
-def show_finding(console: Console, finding: FindingRecord, lines: Sequence[str], schedules: int) -> None:
-    """What is wrong and in which kernel; the line, underlined; who did it, where and how often."""
-    console.print(Text.assemble((finding.kind.value, "bold red"), f" in {finding.kernel}"))
-    shown = {line for line in (finding.line, finding.other_line) if line is not None and 0 < line <= len(lines)}
+def _groups(findings: Sequence[FindingRecord]) -> list[list[FindingRecord]]:
+    """Findings of one kind at one place together, in the order of their first."""
+    groups: dict[Hashable, list[FindingRecord]] = {}
+    for finding in findings:
+        place = finding.line if finding.line is not None else f"PTX {finding.ptx_line}"
+        groups.setdefault((finding.kind, finding.kernel, place, finding.other_line), []).append(finding)
+    return list(groups.values())
+
+
+def show_findings_at(console: Console, findings: Sequence[FindingRecord], lines: Sequence[str], schedules: int) -> None:
+    """What is wrong and in which kernel; the line, underlined; then who did it, where and how often."""
+    first = findings[0]
+    console.print(Text.assemble((first.kind.value, "bold red"), f" in {first.kernel}"))
+    shown = {line for line in (first.line, first.other_line) if line is not None and 0 < line <= len(lines)}
     width = len(str(max(shown, default=0)))
     for number in sorted(shown):
         text = lines[number - 1].expandtabs(4)
         console.print(Text(f"  {number:>{width}} | {text}"))
-        if number == finding.line:
+        if number == first.line:
             indent = len(text) - len(text.lstrip())
             mark = " " * indent + "^" * max(len(text.strip()), 1)
             console.print(Text(f"  {' ' * width} | {mark}", style="red"))
-    callers = [place.line for place in finding.places if place.line != finding.line][-1:]
-    inlined = f" (from line {callers[0]})" if callers and finding.line is not None else ""
-    if finding.line is None:
-        console.print(Text(f"  PTX line {finding.ptx_line}: {finding.ptx_text.strip()}"))
-    facts = [f"{finding.thread}{inlined}" if finding.thread else "", finding.where, finding.detail]
-    console.print(Text("    " + ": ".join(fact for fact in facts if fact)))
-    console.print(Text(f"    {_how_often(finding, schedules)}", style="dim"), "")
+    if first.line is None:
+        console.print(Text(f"  PTX line {first.ptx_line}: {first.ptx_text.strip()}"))
+    for finding in findings:
+        facts = [f"{finding.thread}{_called(finding)}" if finding.thread else "", finding.where, finding.detail]
+        told = ": ".join(fact for fact in facts if fact)
+        console.print(Text.assemble(f"    {told}", (f" - {_how_often(finding, schedules)}", "dim")))
+    console.print()
+
+
+def _called(finding: FindingRecord) -> str:
+    """Where the function of the line was called from, if it was inlined."""
+    callers = [place.line for place in finding.places if place.file == KERNEL_FILE_NAME]
+    return f", called at line {callers[-1]}" if len(callers) > 1 else ""
 
 
 def _how_often(finding: FindingRecord, schedules: int) -> str:
@@ -82,10 +100,12 @@ def _show_results(console: Console, report: CheckReport) -> None:
     for verdict in report.results:
         mark = ("right", "green") if verdict.agrees else ("wrong", "bold red")
         console.print(Text.assemble(f"{verdict.name}: ", mark, f": {verdict.message}"))
+    races = any(finding.kind in _RACES for finding in report.findings)
+    cause = "as racing threads come first or last" if races else "as atomic operations come in another order, perhaps"
     for name in report.varying:
-        console.print(Text(f"{name}: its bits differ from schedule to schedule (order of atomic operations?)"))
+        console.print(Text(f"{name}: its bits differ from schedule to schedule, {cause}"))
     if report.results or report.varying:
-        console.print("")
+        console.print()
 
 
 def _show_costs(console: Console, report: CheckReport) -> None:
@@ -98,7 +118,7 @@ def _show_costs(console: Console, report: CheckReport) -> None:
     left = len(report.costs) - _SHOWN_COSTS
     if left > 0:
         console.print(Text(f"  and {left} more lines; --counters lists them all", style="dim"))
-    console.print("")
+    console.print()
 
 
 def _verdict(report: CheckReport) -> str:

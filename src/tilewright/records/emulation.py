@@ -32,10 +32,12 @@ class Emulation:
     seed: int = 0
     instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
     sampled_blocks: int | None = None  # of each launch; None: all
+    workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
 
     def __post_init__(self) -> None:
-        if self.schedules < 1 or self.instruction_budget < 1 or (self.sampled_blocks or 1) < 1:
-            raise ValueError("schedules, instruction_budget and sampled_blocks are at least 1")
+        blocks = 1 if self.sampled_blocks is None else self.sampled_blocks
+        if min(self.schedules, self.instruction_budget, blocks) < 1 or self.workers < 0:
+            raise ValueError("schedules, instruction_budget and sampled_blocks are at least 1, workers at least 0")
 
     def schedule_seed(self, number: int) -> int | None:
         """The seed of schedule `number`; None for the first, which is in order."""

@@ -160,7 +160,7 @@ def plain_call(ready: EmulatedReady, call: CallTensors) -> Any:
     """The results alone; raises `KernelFault` for whatever would be a fault on a GPU, too."""
     budget = call_budget()
     _refuse_large(ready, call, budget)
-    run = _run(ready, call, Emulation(checks=(), instruction_budget=budget))
+    run = _run(ready, call, Emulation(checks=(), instruction_budget=budget, workers=0))
     stopped = run.stopped_by
     if stopped is not None and stopped.kind is FindingKind.BUDGET:
         raise _too_large(ready, call, budget)

@@ -235,12 +235,14 @@ class Operation:
         schedules: int = 1,
         seed: int = 0,
         budget: int = 4_000_000_000,
+        workers: int = 1,
         **kwargs: Any,
     ) -> EmulatedCall:
         """Run on CPU tensors in the emulator and answer results, findings and counts together.
 
         `gpu` is what to emulate (else as a plain call chooses); `blocks` samples so many blocks of each launch, for
-        shapes too large to run whole; further `schedules` are random, by `seed`; `budget` is in thread instructions.
+        shapes too large to run whole; further `schedules` are random, by `seed`; `budget` is in thread instructions;
+        `workers=0` uses all cores, and what a race does then differs from run to run.
         Raises what a call raises, but findings are part of the answer.
         """
         regular = self.signature.normalise(args, kwargs)
@@ -255,7 +257,7 @@ class Operation:
         if isinstance(ready, NoneApplies):
             raise self._none_applies(ready)
         assert isinstance(ready, EmulatedReady)
-        emulation = Emulation(tuple(Check(check) for check in checks), schedules, seed, budget, blocks)
+        emulation = Emulation(tuple(Check(check) for check in checks), schedules, seed, budget, blocks, workers)
         answer: EmulatedCall = self._emulated_with(
             regular, tensors, lambda call: full_call(ready, call, emulation, profile.name)
         )

@@ -19,6 +19,7 @@ import warnings
 from pathlib import Path
 
 from tilewright.records import Build, BuildFailure, FailureReason, RecordError
+from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.stored_form import Stored, from_stored, to_stored
 
 DEFAULT_LIMIT_BYTES = 2 << 30
@@ -60,7 +61,9 @@ class BuildCache:
         if self._limit_bytes is not None:
             return self._limit_bytes
         named = os.environ.get("TILEWRIGHT_CACHE_BYTES", "")
-        return int(named) if named.isdecimal() else DEFAULT_LIMIT_BYTES
+        if named and not named.isdecimal():
+            raise ToolchainError(f"TILEWRIGHT_CACHE_BYTES is {named!r}; write a number of bytes, such as {2 << 30}")
+        return int(named) if named else DEFAULT_LIMIT_BYTES
 
     def get(self, key: str) -> Build | BuildFailure | None:
         """The result kept under a key, or None. A damaged entry is removed on the way."""

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from tilewright.devices.emulation.translate import launch_counts
 from tilewright.ptx.listing import LineCounts, Listing, annotate
-from tilewright.ptx.listing_text import WASTEFUL, render
+from tilewright.ptx.listing_text import render
 from tilewright.records import CountsRecord
+
+# Where sizes are odd a request touches a sector or two more than it needs; that is no news.
+_COSTLY_TIMES = 2.0
+_COSTLY_MORE = 3.0  # sectors or passes of a request
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,18 @@ def costly_lines(counts: CountsRecord, file: str, source: str) -> tuple[CostlyLi
 
 def _costs(kernel: str, line: LineCounts) -> list[CostlyLine]:
     costs = []
-    if line.global_requests and line.sectors > WASTEFUL * line.ideal_sectors:
+    if _is_costly(line.sectors, line.ideal_sectors, line.global_requests):
         requests = line.global_requests
         costs.append(
             CostlyLine(kernel, line.line, requests, line.sectors / requests, line.ideal_sectors / requests, 0.0, 0.0)
         )
-    if line.shared_requests and line.passes > WASTEFUL * line.ideal_passes:
+    if _is_costly(line.passes, line.ideal_passes, line.shared_requests):
         requests = line.shared_requests
         costs.append(
             CostlyLine(kernel, line.line, requests, 0.0, 0.0, line.passes / requests, line.ideal_passes / requests)
         )
     return costs
+
+
+def _is_costly(actual: int, ideal: int, requests: int) -> bool:
+    return actual >= _COSTLY_TIMES * ideal and actual - ideal >= _COSTLY_MORE * requests > 0

@@ -173,7 +173,7 @@ class _Run:
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
             )
         self._sampled = self._sampled or blocks is not None
-        options = LaunchOptions(self._checks, self._seed, self._left, blocks=blocks)
+        options = LaunchOptions(self._checks, self._seed, self._left, self._emulation.workers, blocks)
         request = LaunchRequest(
             kernel=launch.symbol,
             grid=launch.grid,
@@ -258,10 +258,9 @@ def refuse_features(launch: PackedLaunch) -> None:
     """Raise `NotEmulable` for what can be seen without the code."""
     if launch.maps:
         raise NotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
-    if launch.cluster is not None and math.prod(launch.cluster) > 1:
-        raise NotEmulable(
-            f"it is launched in clusters of {math.prod(launch.cluster)}, which are not emulated yet", launch
-        )
+    blocks = math.prod(launch.cluster or ())
+    if blocks > 1:
+        raise NotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
 
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:

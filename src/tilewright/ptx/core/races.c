@@ -123,6 +123,21 @@ static void check_record(tw_race_access* a, const tw_cell* cell, const tw_record
   }
 }
 
+// Those of the lanes that come after the record, or are it.
+static uint32_t lanes_after(tw_race_access* a, const tw_record* record, uint32_t lanes) {
+  uint32_t after = 0;
+  for (uint32_t mine = lanes; mine; mine &= mine - 1) {
+    uint32_t lane = tw_lowest(mine);
+    for (uint32_t others = record->lanes; others; others &= others - 1) {
+      uint32_t thread = (record->who & 31) * 32 + tw_lowest(others);
+      if (!tw_ordered(a->cta, a->warp, (int)lane, record->who >> 5, thread, record->clock)) continue;
+      after |= 1u << lane;
+      break;
+    }
+  }
+  return after;
+}
+
 static __attribute__((noinline)) void check_records(tw_race_access* a, const tw_cell* cell, uint32_t lanes,
                                                     bool strong) {
   const tw_record* record = &cell->record;
@@ -134,19 +149,30 @@ static __attribute__((noinline)) void check_records(tw_race_access* a, const tw_
   if (a->kind == TW_RACE_READ && !(record->what & TW_RECORD_WRITES)) return;
   uint32_t either = record->what | a->flags;
   if (strong && !(either & (TW_RECORD_PLAIN | TW_RECORD_CTA_SCOPE | TW_RECORD_LOCKSTEP))) return;
+  uint32_t observed = 0;  // of the lanes: those that come after someone who has seen all strong writes further on
   for (uint32_t link = record->lanes; link; link = a->page->links[link].next) {
-    check_record(a, cell, &a->page->links[link].record, lanes, strong);
+    const tw_record* one = &a->page->links[link].record;
+    uint32_t open = one->what & TW_RECORD_WRITES ? lanes & ~observed : lanes;
+    if (open) check_record(a, cell, one, open, strong);
+    if (one->what & TW_RECORD_OBSERVES) observed |= lanes_after(a, one, lanes & ~observed);
   }
 }
 
 // -- remembering reads and strong accesses --
+
+// An atomic comes after the strong writes it finds, so whoever comes after it comes after them.
+static bool replaces(const tw_race_access* a, const tw_record* old) {
+  if (a->kind != TW_RACE_ATOMIC || !(old->what & TW_RECORD_STRONG) || !(old->what & TW_RECORD_WRITES)) return false;
+  return !(old->what & TW_RECORD_LOCKSTEP) && compatible(a, old, true, true);
+}
 
 // Lanes of `old` that the new access does not make superfluous. A lane may go when one of the new lanes comes after it
 // and races with whatever it would have raced with.
 static uint32_t still_needed(tw_race_access* a, const tw_record* old, uint32_t lanes) {
   uint32_t ordinal = old->who >> 5, flags = old->what & 0xff;
   if (before_barrier(a, ordinal, old->clock) && (a->shared || flags == a->flags)) return 0;
-  if (flags != a->flags && (a->flags || flags & TW_RECORD_WRITES)) return old->lanes;
+  if (replaces(a, old)) return 0;
+  if (flags != a->flags) return old->lanes;
   bool same_warp = old->who == a->warp_who;
   // Which strong accesses go together depends on the CTA, for volatile ones on the warp.
   if (a->flags && (ordinal != a->cta->ordinal || (a->flags & TW_RECORD_LOCKSTEP && !same_warp))) return old->lanes;
@@ -165,7 +191,7 @@ static uint32_t still_needed(tw_race_access* a, const tw_record* old, uint32_t l
 }
 
 static bool merges(const tw_race_access* a, const tw_record* old) {
-  return old->who == a->warp_who && old->clock == a->clock && old->what == ((uint32_t)a->instr << 8 | a->flags);
+  return a->kind != TW_RACE_ATOMIC && old->who == a->warp_who && old->clock == a->clock && old->what == ((uint32_t)a->instr << 8 | a->flags);
 }
 
 // The head of a list: in `what` how many records it holds, and the flags of all of them.
@@ -189,8 +215,10 @@ static void thin_list(tw_race_access* a, tw_record* head, uint32_t lanes, uint32
   for (uint32_t* from = &head->lanes; *from;) {
     tw_link* link = &links[*from];
     tw_record* record = &link->record;
-    record->lanes = still_needed(a, record, lanes);
-    for (uint32_t newer = head->lanes; newer != *from && record->lanes; newer = links[newer].next) {
+    // An observation counts from when it was made: a later one of the same thread does not stand for it.
+    bool observation = record->what & TW_RECORD_OBSERVES && head->what & TW_RECORD_WRITES;
+    if (!observation) record->lanes = still_needed(a, record, lanes);
+    for (uint32_t newer = head->lanes; !observation && newer != *from && record->lanes; newer = links[newer].next) {
       const tw_record* other = &links[newer].record;
       bool same = other->who == record->who && (other->what & 0xff) == (record->what & 0xff);
       if (same && other->clock >= record->clock) record->lanes &= ~other->lanes;
@@ -209,14 +237,31 @@ static void thin_list(tw_race_access* a, tw_record* head, uint32_t lanes, uint32
   head->what = count << 8 | TW_RECORD_MANY | flags;
 }
 
+static void drop_replaced(tw_race_access* a, tw_record* head) {
+  tw_link* links = a->page->links;
+  for (uint32_t* from = &head->lanes; *from;) {
+    tw_link* link = &links[*from];
+    if (!replaces(a, &link->record)) {
+      from = &link->next;
+      continue;
+    }
+    uint32_t gone = *from;
+    *from = link->next;
+    link->next = a->page->link_free;
+    a->page->link_free = gone;
+    head->what -= 1u << 8;
+  }
+}
+
 static void add_to_list(tw_race_access* a, tw_record* head, uint32_t lanes, const tw_record* fresh) {
   uint32_t limit = a->shared ? TW_MAX_RECORDS_SHARED : TW_MAX_RECORDS_GLOBAL;
+  if (a->kind == TW_RACE_ATOMIC && head->what & TW_RECORD_WRITES) drop_replaced(a, head);
   if (head->what >> 8 >= limit) thin_list(a, head, lanes, limit);
   if (head->clock < a->clock) head->clock = a->clock;
   if (head->who >> 5 != a->warp_who >> 5) head->who = ~0u;  // of several CTAs
-  // Whoever reads a cell twice mostly does so with few others in between.
+  // Whoever reads a cell twice mostly does so with few others in between. Strong accesses keep their order.
   uint32_t at = head->lanes;
-  for (int i = 0; at && i < 4; i++, at = a->page->links[at].next) {
+  for (int i = a->flags ? 3 : 0; at && i < 4; i++, at = a->page->links[at].next) {
     tw_record* record = &a->page->links[at].record;
     if (merges(a, record)) {
       record->lanes |= lanes;
@@ -395,6 +440,7 @@ static bool start(tw_race_access* a, tw_races* races, tw_cta_races* cta, int war
   a->warp_who = cta->ordinal << 5 | (uint32_t)warp;
   if (order != TW_ORDER_WEAK) {
     a->flags = TW_RECORD_STRONG | (kind == TW_RACE_READ ? 0 : TW_RECORD_WRITES) |
+               (kind == TW_RACE_WRITE ? 0 : TW_RECORD_OBSERVES) |
                (order & TW_SCOPE_CTA ? TW_RECORD_CTA_SCOPE : 0);
   }
   return true;

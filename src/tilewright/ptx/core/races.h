@@ -26,7 +26,8 @@
 // What is a race: two accesses to one byte by different threads, at least one of them a write, not both strong at a
 // scope that holds both threads, and nothing ordering them. Two plain stores of the same bytes are let pass.
 // What orders: program order; barriers; warp synchronisation; a release (fence then strong write, or .release) that a
-// strong read followed by a fence (or .acquire) of another thread observes, also through a chain of atomics; barriers
+// strong read followed by a fence (or .acquire) of another thread observes, also through a chain of atomics; a strong
+// write is before whatever follows a strong read that saw it (so the last to count may reset the counter); barriers
 // pass on what their threads fenced and what they observed, so "fence, bar.sync, one thread's atomic, bar.sync, read"
 // is ordered and the same without the fence is not.
 //

@@ -91,6 +91,7 @@ enum {
   TW_RECORD_LOCKSTEP = 8,  // volatile in shared memory: not strong inside its warp
   TW_RECORD_MANY = 16,     // the head of a list: `lanes` is the index of the first link
   TW_RECORD_PLAIN = 32,    // in the head of a list: some of it is plain reads
+  TW_RECORD_OBSERVES = 64, // strong and reads: whatever strong writes came before are before what follows it
 };
 
 typedef struct {
