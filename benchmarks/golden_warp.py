@@ -11,7 +11,7 @@ from benchmarks.golden_inputs import (
     random_words,
     uniform,
 )
-from benchmarks.golden_probe import EXACT, Family, Kind, Probe, Tolerance, Words, instruction
+from benchmarks.golden_probe import EXACT, Family, Kind, Probe, Words, instruction
 
 _ALL = "0xffffffff"
 # Values repeat within a warp, so that matches and votes have something to find.
@@ -127,7 +127,7 @@ def matrix_moves() -> Family:
 
 # -- mma.sync --
 
-_MMA_WARPS = 4  # the first on small integers: exact; then two on random numbers, one with special values
+_MMA_WARPS = 4  # the first on small integers, then two on random numbers, one with special values
 _SPECIAL_HALVES = (0x7C00, 0xFC00, 0x7E00, 0x0001, 0x8001, 0x7BFF)
 
 
@@ -191,7 +191,6 @@ def _mma(
     rows: tuple[int, int, int],
     letters: tuple[str, str, str],
     kind: Kind,
-    tolerance: Tolerance,
     tail: str = "",
 ) -> Probe:
     """`rows`: where the registers of a, b and c start among the inputs; `letters`: of d, of a and b, of c."""
@@ -200,14 +199,9 @@ def _mma(
     letters_ = operand * (counts[1] + counts[2]) + third * counts[3]
     taken = [start + j for start, count in zip(rows, counts[1:], strict=True) for j in range(count)]
     label = f"mma.{shape}.{types}{tail}"
-    return instruction(text, out * counts[0], letters_, kind, tolerance, taken, label)
+    return instruction(text, out * counts[0], letters_, kind, EXACT, taken, label)
 
 
-# The hardware adds with truncation. Operands are at most 1 in size but for the special values: hence an absolute bound
-# for sums that cancel, and a few units for large ones.
-_SUM_F32 = Tolerance(ulp=4, absolute=2.0**-20, exact_warps=1)
-_SUM_F16 = Tolerance(absolute=2.0**-7, exact_warps=1)
-_SUM_FP8 = Tolerance(absolute=2.0**-20, exact_warps=1)
 _SHAPES_F16 = (("m16n8k8", 2, 1), ("m16n8k16", 4, 2))
 
 
@@ -216,8 +210,8 @@ def mma_f16() -> Family:
     probes: list[Probe] = []
     for shape, a, b in _SHAPES_F16:
         probes += [
-            _mma(shape, "f32.f16.f16.f32", (4, a, b, 4), (0, 4, 6), ("f", "r", "f"), Kind.F32, _SUM_F32),
-            _mma(shape, "f16.f16.f16.f16", (2, a, b, 2), (0, 4, 10), ("r", "r", "r"), Kind.F16X2, _SUM_F16),
+            _mma(shape, "f32.f16.f16.f32", (4, a, b, 4), (0, 4, 6), ("f", "r", "f"), Kind.F32),
+            _mma(shape, "f16.f16.f16.f16", (2, a, b, 2), (0, 4, 10), ("r", "r", "r"), Kind.F16X2),
         ]
     rows = [_operand("f16", 200 + 7 * j, True) for j in range(6)]
     rows += [_operand("f32", 250 + 7 * j, False) for j in range(4)]
@@ -228,7 +222,7 @@ def mma_f16() -> Family:
 def mma_wide(name: str, kind: str, shapes: tuple[tuple[str, int, int], ...]) -> Family:
     """bf16 and tf32: f32 accumulators."""
     probes = [
-        _mma(shape, f"f32.{kind}.{kind}.f32", (4, a, b, 4), (0, 4, 6), ("f", "r", "f"), Kind.F32, _SUM_F32)
+        _mma(shape, f"f32.{kind}.{kind}.f32", (4, a, b, 4), (0, 4, 6), ("f", "r", "f"), Kind.F32)
         for shape, a, b in shapes
     ]
     rows = [_operand(kind, 300 + 7 * j, True) for j in range(6)]
@@ -245,8 +239,8 @@ def mma_fp8() -> Family:
                 wide, narrow = (4, a, b, 4), (2, a, b, 2)
                 types = f"{left}.{right}"
                 probes += [
-                    _mma(shape, f"f32.{types}.f32", wide, (first, second, 12), ("f", "r", "f"), Kind.F32, _SUM_FP8),
-                    _mma(shape, f"f16.{types}.f16", narrow, (first, second, 16), ("r", "r", "r"), Kind.F16X2, _SUM_F16),
+                    _mma(shape, f"f32.{types}.f32", wide, (first, second, 12), ("f", "r", "f"), Kind.F32),
+                    _mma(shape, f"f16.{types}.f16", narrow, (first, second, 16), ("r", "r", "r"), Kind.F16X2),
                 ]
     rows = [_operand("e4m3", 400 + j, False) for j in range(4)] + [_operand("e5m2", 410 + j, False) for j in range(4)]
     rows += [_operand("e4m3", 420 + j, False) for j in range(2)] + [_operand("e5m2", 430 + j, False) for j in range(2)]
@@ -256,7 +250,7 @@ def mma_fp8() -> Family:
 
 def mma_f64() -> Family:
     probes = [
-        _mma(shape, "f64.f64.f64.f64", counts, (0, 8, 12), ("d", "d", "d"), Kind.F64, EXACT)
+        _mma(shape, "f64.f64.f64.f64", counts, (0, 8, 12), ("d", "d", "d"), Kind.F64)
         for shape, counts in (
             ("m8n8k4", (2, 1, 1, 2)), ("m16n8k4", (4, 2, 1, 4)), ("m16n8k8", (4, 4, 2, 4)), ("m16n8k16", (4, 8, 4, 4)),
         )
@@ -276,10 +270,10 @@ def mma_integers() -> Family:
                 for right in pair:
                     types = f"s32.{left}.{right}.s32"
                     for flag in ("", "satfinite."):
-                        probes.append(_mma(shape, flag + types, counts, (0, 4, 6), letters, Kind.BITS, EXACT))
+                        probes.append(_mma(shape, flag + types, counts, (0, 4, 6), letters, Kind.BITS))
     for shape, counts in (("m8n8k128", (2, 1, 1, 2)), ("m16n8k128", (4, 2, 1, 4)), ("m16n8k256", (4, 4, 2, 4))):
         for op in (".xor.popc", ".and.popc"):
-            probes.append(_mma(shape, "s32.b1.b1.s32", counts, (0, 4, 6), letters, Kind.BITS, EXACT, op))
+            probes.append(_mma(shape, "s32.b1.b1.s32", counts, (0, 4, 6), letters, Kind.BITS, op))
     count = 64
     rows = [random_words(count, 600 + j) & np.uint64(0xFFFFFFFF) for j in range(6)]
     limit = np.where(np.arange(count) % 2 == 0, np.uint64(0x7FFFFF00), np.uint64(0x80000100)).astype(np.uint64)

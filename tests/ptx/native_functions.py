@@ -138,7 +138,7 @@ class Functions:
         count = 0
         for operand, argument in zip(operands, arguments, strict=True):
             if operand in ("mode", "flag"):
-                passed.append(ctypes.c_int(int(argument)))  # type: ignore[arg-type]
+                passed.append(ctypes.c_int(int(argument)))
                 continue
             array = np.ascontiguousarray(argument, dtype=_DTYPE[operand])
             kept.append(array)

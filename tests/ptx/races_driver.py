@@ -87,10 +87,11 @@ def library() -> ctypes.CDLL:
     """The detector alone. TILEWRIGHT_RACES_CFLAGS adds flags, such as those of a sanitizer."""
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
     flags += os.environ.get("TILEWRIGHT_RACES_CFLAGS", "").split()
-    target = Path(tempfile.mkdtemp(prefix="races-")) / "races.so"
     sources = [str(path) for path in sorted(CORE.glob("races*.c"))]
-    subprocess.run(["cc", *flags, "-o", str(target), *sources], check=True)
-    loaded = ctypes.CDLL(str(target))
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "races.so"
+        subprocess.run(["cc", *flags, "-o", str(target), *sources], check=True)
+        loaded = ctypes.CDLL(str(target))
     loaded.tw_races_create.restype = ctypes.c_void_p
     loaded.tw_races_create.argtypes = [ctypes.c_int, ctypes.c_size_t]
     loaded.tw_cta_races_create.restype = ctypes.c_void_p

@@ -161,6 +161,8 @@ class Oracle:
             if not keeps:
                 owner, own = place.last_release.get(below, (-1, nothing))
                 old = own if owner == thread else nothing
+                if owner != thread:
+                    place.last_release.pop(below, None)
             if released.any():
                 place.last_release[below] = (thread if releasing else -1, released)
             joined = numpy.maximum(old, released)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import clean, run
+
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.results import Ending, FindingKind
 
@@ -45,7 +45,9 @@ def test_nested_divergence_with_early_exits_and_loops_of_different_length(seed: 
             total ^= i
         return total
 
-    ran = clean(source, {"y": np.zeros(64, np.int32), "n": 61}, block=(64,), options=LaunchOptions(seed=seed, workers=1))
+    ran = clean(
+        source, {"y": np.zeros(64, np.int32), "n": 61}, block=(64,), options=LaunchOptions(seed=seed, workers=1)
+    )
     assert list(ran["y"]) == [expected(t) if t < 61 else 0 for t in range(64)]
 
 
@@ -123,7 +125,8 @@ def test_functions_called_directly_by_recursion_and_through_pointers() -> None:
 
 
 def test_recursion_without_end_is_stopped() -> None:
-    source = """__device__ __noinline__ int down(int* p, int n) { int held = p[n & 7]; return n < 0 ? 0 : held + down(p, n + 1) * 3; }
+    source = """__device__ __noinline__ int down(int* p, int n) { int held = p[n & 7];
+      return n < 0 ? 0 : held + down(p, n + 1) * 3; }
     extern "C" __global__ void k(int* p) { p[0] = down(p, 0); }"""
     ran = run(source, {"p": np.zeros(8, np.int32)}, block=(1,))
     assert ran.result.ending is Ending.STOPPED
@@ -160,7 +163,9 @@ def test_a_branch_table() -> None:
 def test_printf() -> None:
     source = r"""
     extern "C" __global__ void k(const char* unused) {
-      if (threadIdx.x == 2) printf("%d|%5u|%-4x|%lld|%.3f|%g|%s|%c|%%|%p\n", -7, 42u, 255, 1234567890123ll, 3.14159, 1e-9, "text", 'z', (void*)16);
+      if (threadIdx.x == 2) printf("%d|%5u|%-4x|%lld|%.3f|%g|%s|%c|%%|%p\n",
+        -7, 42u, 255, 1234567890123ll, 3.14159, 1e-9, "text", 'z',
+        (void*)16);
       if (threadIdx.x >= 30) printf("thread %d of %*d\n", threadIdx.x, 4, 32);
     }"""
     ran = clean(source, {"unused": np.zeros(8, np.uint8)})
@@ -171,7 +176,8 @@ def test_printf() -> None:
 
 def test_hostile_formats_are_bounded() -> None:
     source = r"""
-    extern "C" __global__ void k(const char* text) { printf("%s\n", text + 100000); printf(text, 1); printf("%999999999d%n|%10000s", 1, 2); }"""
+    extern "C" __global__ void k(const char* text) { printf("%s\n", text + 100000); printf(text, 1);
+      printf("%999999999d%n|%10000s", 1, 2); }"""
     text = np.frombuffer(b"%d %d %s %s" + b"A" * 5000, np.uint8)
     ran = run(source, {"text": text}, block=(1,))
     assert ran.result.ending is Ending.COMPLETED
@@ -215,5 +221,3 @@ def test_registers_of_a_loop_keep_their_values_where_a_guard_skips_the_write() -
     x = np.arange(1, 50, dtype=np.int32)
     ran = clean(source, {"x": x, "y": np.zeros(32, np.int32), "n": len(x)})
     assert list(ran["y"]) == [max((v for v in range(1, 50) if v % (t + 1) == 0), default=-1) for t in range(32)]
-
-

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.ptx.cuda_kernels import In, Ran, clean
+
 from tilewright.ptx.results import InstructionCount
 
 
 def counted(ran: Ran, opcode: str) -> InstructionCount:
     assert ran.result.counts is not None
-    (found,) = (count for count in ran.result.counts.instructions if count.ptx_text.startswith(opcode) and count.requests)
+    (found,) = (
+        count for count in ran.result.counts.instructions if count.ptx_text.startswith(opcode) and count.requests
+    )
     return found
 
 
 def load(index: str, kind: str = "float", elements: int = 4096) -> InstructionCount:
-    source = f"""extern "C" __global__ void k(const {kind}* x, {kind}* y) {{ int t = threadIdx.x; y[t] = x[{index}]; }}"""
+    source = (
+        f"""extern "C" __global__ void k(const {kind}* x, {kind}* y) {{ int t = threadIdx.x; y[t] = x[{index}]; }}"""
+    )
     size = {"float": 4, "float4": 16, "double": 8, "short": 2}[kind]
     ran = clean(source, {"x": In(np.zeros(elements * size, np.uint8)), "y": np.zeros(64 * size, np.uint8)}, block=(64,))
     return counted(ran, "ld.global")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import In, clean, program_of, run
+
 from tilewright.ptx.launching import Checks, LaunchOptions
 from tilewright.ptx.results import Ending, FindingKind
 
@@ -118,7 +118,8 @@ def test_named_barriers_with_counts_pass_work_between_warps() -> None:
 def test_barrier_reductions() -> None:
     source = """extern "C" __global__ void k(int* y) {
       int t = threadIdx.x;
-      y[t] = __syncthreads_count(t % 3 == 0) * 4 + (__syncthreads_and(t < 70) != 0) * 2 + (__syncthreads_or(t == 69) != 0);
+      y[t] = __syncthreads_count(t % 3 == 0) * 4 + (__syncthreads_and(t < 70) != 0) * 2
+        + (__syncthreads_or(t == 69) != 0);
     }"""
     ran = clean(source, {"y": np.zeros(70, np.int32)}, block=(70,))
     assert set(ran["y"]) == {24 * 4 + 2 + 1}
@@ -165,10 +166,12 @@ def test_atomics_of_every_operation(space: str) -> None:
       if (t < 10) si[t] = y[t]; if (t < 4) sz[t] = z[t]; if (t == 0) sf = *f, sd = *d;
       __syncthreads();
       int* p = shared ? si : y; unsigned long long* q = shared ? sz : z; int v = x[t];
-      atomicAdd(p, v); atomicMin(p + 1, v); atomicMax(p + 2, v); atomicAnd(p + 3, v); atomicOr(p + 4, v); atomicXor(p + 5, v);
+      atomicAdd(p, v); atomicMin(p + 1, v); atomicMax(p + 2, v); atomicAnd(p + 3, v); atomicOr(p + 4, v);
+        atomicXor(p + 5, v);
       atomicInc((unsigned*)p + 6, 20); atomicDec((unsigned*)p + 7, 20); atomicSub(p + 8, v);
       int old = p[9], seen; do { seen = old; old = atomicCAS(p + 9, seen, seen * 3 + 1); } while (old != seen);
-      atomicAdd(q, (unsigned long long)v << 20); atomicMax((long long*)q + 1, (long long)v); atomicMin(q + 2, (unsigned long long)v);
+      atomicAdd(q, (unsigned long long)v << 20); atomicMax((long long*)q + 1, (long long)v);
+        atomicMin(q + 2, (unsigned long long)v);
       atomicXor(q + 3, (unsigned long long)v * 0x100000001ull);
       atomicAdd(shared ? &sf : f, 0.5f); atomicAdd(shared ? &sd : d, 0.25);
       __syncthreads();
@@ -202,7 +205,8 @@ def test_packed_half_atomics() -> None:
     source = """#include <cuda_fp16.h>
     #include <cuda_bf16.h>
     extern "C" __global__ void k(__half2* y, __nv_bfloat162* z, __half* h) {
-      atomicAdd(y, __floats2half2_rn(1.0f, 0.5f)); atomicAdd(z, __floats2bfloat162_rn(2.0f, 0.25f)); atomicAdd(h, __float2half(0.25f));
+      atomicAdd(y, __floats2half2_rn(1.0f, 0.5f)); atomicAdd(z, __floats2bfloat162_rn(2.0f, 0.25f));
+        atomicAdd(h, __float2half(0.25f));
     }"""
     arguments = {"y": np.zeros(2, np.float16), "z": np.zeros(2, np.uint16), "h": np.zeros(2, np.float16)}
     ran = clean(program_of(source, "sm_90"), arguments)  # native there; a loop of compare and swap before
@@ -215,7 +219,8 @@ def test_packed_half_atomics() -> None:
 
 COPY = """
 __device__ void copy16(void* to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes));
 }
 __device__ void copy4(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
@@ -224,14 +229,18 @@ __device__ void copy4(void* to, const void* from) {
 
 
 def test_copies_arrive_when_their_group_is_waited_for() -> None:
-    source = COPY + """extern "C" __global__ void k(const float4* x, float4* y, int bytes) {
+    source = (
+        COPY
+        + """extern "C" __global__ void k(const float4* x, float4* y, int bytes) {
       __shared__ float4 tile[3][32];
       int t = threadIdx.x;
-      for (int s = 0; s < 3; ++s) { copy16(&tile[s][t], x + 32 * s + t, s == 2 ? bytes : 16); asm volatile("cp.async.commit_group;"); }
+      for (int s = 0; s < 3; ++s) { copy16(&tile[s][t], x + 32 * s + t, s == 2 ? bytes : 16);
+        asm volatile("cp.async.commit_group;"); }
       asm volatile("cp.async.wait_group 2;"); y[t] = tile[0][t];
       asm volatile("cp.async.wait_group 1;"); y[32 + t] = tile[1][t];
       asm volatile("cp.async.wait_all;"); y[64 + t] = tile[2][t];
     }"""
+    )
     x = np.random.default_rng(3).standard_normal(384).astype(np.float32)
     ran = clean(source, {"x": In(x), "y": np.zeros(384, np.float32), "bytes": 8})
     expected = x.copy().reshape(96, 4)
@@ -240,34 +249,46 @@ def test_copies_arrive_when_their_group_is_waited_for() -> None:
 
 
 def test_reading_a_copy_in_flight_gives_poison_and_a_finding() -> None:
-    source = COPY + """extern "C" __global__ void k(const float* x, float* y) {
+    source = (
+        COPY
+        + """extern "C" __global__ void k(const float* x, float* y) {
       __shared__ float tile[32];
       copy4(&tile[threadIdx.x], x + threadIdx.x);
       asm volatile("cp.async.commit_group;");
       y[threadIdx.x] = tile[threadIdx.x];
       asm volatile("cp.async.wait_all;");
     }"""
+    )
     x = np.ones(32, np.float32)
     for checks in (Checks.ALL, Checks.UNINITIALISED):
         ran = run(source, {"x": In(x), "y": np.zeros(32, np.float32)}, checks=checks)
         finding = ran.only(FindingKind.ASYNC_NOT_WAITED)
         assert finding.place is not None
-        assert finding.place.line == 12
+        assert finding.place.line == 13
         assert not (ran["y"] == 1).any()
 
 
 def test_a_copy_nobody_waits_for() -> None:
-    source = COPY + """extern "C" __global__ void k(const float* x) { __shared__ float t[32]; copy4(&t[threadIdx.x], x + threadIdx.x); }"""
+    source = (
+        COPY
+        + """extern "C" __global__ void k(const float* x) { __shared__ float t[32];
+          copy4(&t[threadIdx.x], x + threadIdx.x); }"""
+    )
     run(source, {"x": In(np.ones(32, np.float32))}).only(FindingKind.ASYNC_NOT_CONSUMED)
 
 
 def test_a_copy_from_beyond_the_end() -> None:
-    source = COPY + """extern "C" __global__ void k(const float4* x, float4* y, int bytes) {
+    source = (
+        COPY
+        + """extern "C" __global__ void k(const float4* x, float4* y, int bytes) {
       __shared__ float4 tile[32];
       copy16(&tile[threadIdx.x], x + threadIdx.x, threadIdx.x < 20 ? 16 : bytes);
       asm volatile("cp.async.wait_all;"); y[threadIdx.x] = tile[threadIdx.x];
     }"""
+    )
     x = np.ones(80, np.float32)
     clean(source, {"x": In(x), "y": np.zeros(128, np.float32), "bytes": 0})
-    finding = run(source, {"x": In(x), "y": np.zeros(128, np.float32), "bytes": 4}).only(FindingKind.OUT_OF_BOUNDS_GLOBAL)
+    finding = run(source, {"x": In(x), "y": np.zeros(128, np.float32), "bytes": 4}).only(
+        FindingKind.OUT_OF_BOUNDS_GLOBAL
+    )
     assert finding.count == 12

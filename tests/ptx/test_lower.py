@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import clean, program_of
+
 from tilewright.ptx.lower import lower_kernel, module_layout
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.program import load_program
@@ -18,7 +18,7 @@ def module(body: str, before: str = "") -> str:
 .address_size 64
 {before}
 .visible .entry k(.param .u64 p) {{
-.reg .pred %p<4>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .f64 %fd<4>; .reg .b128 %q<2>;
+.reg .pred %p<4>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .b128 %q<2>;
 {body}
 ret;
 }}"""
@@ -88,7 +88,7 @@ def test_only_the_kernel_that_uses_it_is_refused() -> None:
     program.prepare("k")
     with pytest.raises(Unsupported):
         program.prepare("bad")
-    with pytest.raises(PtxError, match="no kernel `missing`.*k, bad"):
+    with pytest.raises(PtxError, match=r"no kernel `missing`.*k, bad"):
         program.prepare("missing")
 
 
@@ -119,9 +119,9 @@ def test_a_register_first_written_under_a_guard_keeps_its_slot() -> None:
 def test_wide_registers_and_packing() -> None:
     source = """extern "C" __global__ void k(const unsigned long long* x, unsigned long long* y) {
       int t = threadIdx.x;
-      unsigned long long a, b, c; unsigned short h0, h1, h2, h3; unsigned lo, hi;
-      asm volatile("{ .reg .b128 q, r; mov.b128 q, {%3, %4}; mov.b128 r, q; mov.b128 {%0, %1}, r; mov.b64 {%2, _}, %3; }"
-        : "=l"(a), "=l"(b), "=r"(lo) : "l"(x[2 * t]), "l"(x[2 * t + 1]));
+      unsigned long long a, b, c; unsigned short h0, h1, h2, h3; unsigned lo;
+      asm volatile("{ .reg .b128 q, r; mov.b128 q, {%3, %4}; mov.b128 r, q; mov.b128 {%0, %1}, r;"
+        "mov.b64 {%2, _}, %3; }" : "=l"(a), "=l"(b), "=r"(lo) : "l"(x[2 * t]), "l"(x[2 * t + 1]));
       asm volatile("mov.b64 {%0, %1, %2, %3}, %4;" : "=h"(h0), "=h"(h1), "=h"(h2), "=h"(h3) : "l"(a));
       asm volatile("mov.b64 %0, {%1, %2, %3, %4};" : "=l"(c) : "h"(h3), "h"(h2), "h"(h1), "h"(h0));
       y[4 * t] = b; y[4 * t + 1] = a; y[4 * t + 2] = c; y[4 * t + 3] = lo;

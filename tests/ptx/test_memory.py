@@ -6,8 +6,8 @@ import struct
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import QUICK, Fresh, In, clean, program_of, run
+
 from tilewright.ptx.launching import Checks, LaunchRequest
 from tilewright.ptx.memory import Memory
 from tilewright.ptx.results import FindingKind
@@ -113,7 +113,9 @@ def test_reading_what_nothing_wrote_is_found_across_launches() -> None:
 
 @pytest.mark.parametrize(("kind", "bytes_"), [("float4", 16), ("float2", 8), ("double", 8), ("int", 4), ("short", 2)])
 def test_a_misaligned_access_is_found(kind: str, bytes_: int) -> None:
-    source = f"""extern "C" __global__ void k(const char* x, {kind}* y, int off) {{ y[threadIdx.x] = *(const {kind}*)(x + off); }}"""
+    source = f"""extern "C" __global__ void k(const char* x, {kind}* y, int off) {{
+      y[threadIdx.x] = *(const {kind}*)(x + off);
+    }}"""
     arguments = {"x": In(np.zeros(64, np.uint8)), "y": np.zeros(32 * bytes_, np.uint8)}
     finding = run(source, {**arguments, "off": bytes_ // 2}).only(FindingKind.MISALIGNED)
     assert finding.detail == f"an access of {bytes_} bytes"
@@ -124,7 +126,9 @@ def test_wild_pointers_touch_nothing() -> None:
     source = """extern "C" __global__ void k(unsigned long long* p, int* y) {
       int* a = (int*)p[threadIdx.x]; y[threadIdx.x] = *a; *a = 3; atomicAdd(a, 1);
     }"""
-    wild = np.array([0, 8, 2**63, 2**64 - 4, 0x7FFFFFFFF000, 0x7E0000000000, 0x7D0000000000, 0x7C0000000000] * 4, np.uint64)
+    wild = np.array(
+        [0, 8, 2**63, 2**64 - 4, 0x7FFFFFFFF000, 0x7E0000000000, 0x7D0000000000, 0x7C0000000000] * 4, np.uint64
+    )
     wild[8:] += np.arange(24, dtype=np.uint64) * np.uint64(0x123456788)
     ran = run(source, {"p": In(wild), "y": np.zeros(32, np.int32)})
     assert ran.kinds <= {
@@ -162,9 +166,11 @@ def test_every_width_and_sign_is_loaded_extended_and_stored() -> None:
 
 
 def test_vectors_and_partial_warps() -> None:
-    source = """extern "C" __global__ void k(const float4* x, float4* y, const short4* s, short4* t, const double2* d, double2* e, int n) {
+    source = """extern "C" __global__ void k(const float4* x, float4* y, const short4* s, short4* t,
+      const double2* d, double2* e, int n) {
       int i = threadIdx.x;
-      if (i < n) { float4 v = x[n - 1 - i]; y[i] = make_float4(v.w, v.z, v.y, v.x); t[i] = s[i]; double2 q = d[i]; e[i] = make_double2(q.y, q.x); }
+      if (i < n) { float4 v = x[n - 1 - i]; y[i] = make_float4(v.w, v.z, v.y, v.x); t[i] = s[i];
+        double2 q = d[i]; e[i] = make_double2(q.y, q.x); }
     }"""
     n = 45
     x = np.arange(4 * n, dtype=np.float32).reshape(n, 4)

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import QUICK, In, clean, program_of, ptx_of, run
+
 from tilewright.ptx import native
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
 from tilewright.ptx.syntax import PtxError, Unsupported
 
-SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) { __shared__ int s[100]; s[threadIdx.x % 100] = n; y[threadIdx.x] = s[0]; }"""
+SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) { __shared__ int s[100];
+  s[threadIdx.x % 100] = n; y[threadIdx.x] = s[0]; }"""
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) {
         ((1, 1, 1), (512, 1, 1), 0, 12, "built for 256 threads"),
         ((1, 1, 1), (32, 1, 1), 1 << 20, 12, "bytes of shared memory"),
         ((1, 1, 1), (32, 1, 1), -4, 12, "bytes of shared memory"),
-        ((1, 1, 1), (32, 1, 1), 0, 8, "12 bytes of parameters, but 8 were given"),
+        ((1, 1, 1), (32, 1, 1), 0, 8, "12 bytes of parameters, 8 were given"),
         ((2**31 - 1, 2, 1), (32, 1, 1), 0, 12, "at most"),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.ptx.cuda_kernels import Fresh, In, clean, run
+
 from tilewright.ptx.launching import Checks, LaunchOptions
 from tilewright.ptx.results import Ending, FindingKind
 
@@ -55,7 +55,11 @@ def test_blocks_that_wait_for_others_are_set_aside(workers: int, order: str) -> 
         ((volatile int*)flag)[b] = 1;
       }
     }"""
-    arguments = {"flag": np.zeros(50, np.int32), "value": np.zeros(50, np.int32), "step": 1 if order == "backwards" else -1}
+    arguments = {
+        "flag": np.zeros(50, np.int32),
+        "value": np.zeros(50, np.int32),
+        "step": 1 if order == "backwards" else -1,
+    }
     options = LaunchOptions(workers=workers, instruction_budget=500_000_000)
     ran = clean(source, arguments, grid=(50,), options=options)
     expected = np.cumsum(np.arange(50)[::-1])[::-1] if order == "backwards" else np.cumsum(np.arange(50))
@@ -105,11 +109,13 @@ def test_sampled_blocks_run_alone() -> None:
 
 def test_special_registers() -> None:
     source = """extern "C" __global__ void k(unsigned* y) {
-      unsigned t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), lane, le, gt, warp; long long a = clock64();
+      unsigned t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), lane, le, gt, warp;
+        long long a = clock64();
       asm volatile("mov.u32 %0, %%laneid; mov.u32 %1, %%lanemask_le; mov.u32 %2, %%lanemask_gt; mov.u32 %3, %%warpid;"
         : "=r"(lane), "=r"(le), "=r"(gt), "=r"(warp));
       unsigned* p = y + 8 * t;
-      p[0] = threadIdx.x; p[1] = threadIdx.y; p[2] = threadIdx.z; p[3] = lane; p[4] = le; p[5] = gt; p[6] = warp; p[7] = clock64() > a;
+      p[0] = threadIdx.x; p[1] = threadIdx.y; p[2] = threadIdx.z; p[3] = lane; p[4] = le; p[5] = gt;
+        p[6] = warp; p[7] = clock64() > a;
     }"""
     ran = clean(source, {"y": np.zeros(8 * 90, np.uint32)}, block=(5, 6, 3))
     for t, row in enumerate(ran["y"].reshape(90, 8)):

@@ -10,6 +10,7 @@ import torch
 from tests.runtime import plans
 from tests.runtime.conftest import Make
 
+from tilewright.ptx.native import CoreMissing
 from tilewright.records import Check, FindingKind
 from tilewright.runtime import (
     GradientNotSupported,
@@ -150,8 +151,20 @@ def test_a_fault_changes_nothing_in_place(make: Make) -> None:
 
 
 def test_a_counter_that_is_left_is_a_fault(make: Make) -> None:
-    with pytest.raises(KernelFault, match=r"left counter tick\[0\] at 5; .* set it back to 0"):
-        make(plans.COUNTER.replace("  *tick = 0;\n", ""))(torch.randn(5000))
+    leaving = make(plans.COUNTER.replace("  *tick = 0;\n", ""))
+    with pytest.raises(KernelFault, match=r"line 7: counter not left at zero: tick\[0\] is 5: .* set it back to 0"):
+        leaving(torch.randn(5000))
+    assert FindingKind.COUNTER_LEFT in {finding.kind for finding in leaving.emulate(torch.randn(5000)).findings}
+
+
+def test_an_interpreter_that_was_not_compiled_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise CoreMissing("the emulator's compiled core is missing: install a C compiler")
+
+    monkeypatch.setattr("tilewright.ptx.native.core", missing)
+    with pytest.raises(NotEmulable, match=r"twice: CPU tensors are emulated, and .* missing: install a C compiler; or"):
+        make(plans.TWICE)(torch.randn(5))
+    assert "missing: install a C compiler" in str(make(plans.TWICE).explain("5:f32", device="cpu"))
 
 
 def test_what_cannot_be_emulated_says_so(make: Make) -> None:

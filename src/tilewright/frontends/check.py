@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.devices.emulated import EmulatedDevice
-from tilewright.devices.emulation.listing import costly_lines
+from tilewright.devices.emulation.listing import Listing, costly_lines, listing_of
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.check_records import (
@@ -33,7 +33,6 @@ from tilewright.records import (
     BuildFailure,
     Completed,
     Content,
-    CountsRecord,
     Diagnostic,
     DType,
     EmulatedRun,
@@ -62,7 +61,7 @@ _INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
 class CheckOptions:
     gpu: GpuProfile
     emulation: Emulation
-    reference: tuple[Path, str] | None = None
+    reference: tuple[Path, str] | None = None  # only where all blocks run
     contents: Mapping[str, Content] = field(default_factory=dict)  # for tensors that want other than the usual
     tolerance: float | None = None
     seconds: float = 120.0
@@ -147,11 +146,10 @@ class _Check:
         if isinstance(execution, Faulted):
             return self._faulted(execution)
         verdicts: tuple[ResultVerdict, ...] = ()
-        complete = self._options.emulation.sampled_blocks is None
-        if reference is not None and complete:
+        if reference is not None:
             self._say("comparing with the reference")
             verdicts = reference.judge(self._request(job, execution), self._options.seconds).results
-        return self._judged(execution, verdicts, reference is not None and complete)
+        return self._judged(execution, verdicts, reference is not None)
 
     # -- what is run --
 
@@ -225,6 +223,7 @@ class _Check:
         diagnostics: tuple[Diagnostic, ...] = (),
     ) -> CheckReport:
         counts = emulated.counts if emulated else ()
+        listings = tuple(listing_of(one, self._file.name, self._file.text) for one in counts)
         return CheckReport(
             file=self._file.name,
             identity=self._file.identity,
@@ -237,9 +236,10 @@ class _Check:
             findings=emulated.findings if emulated else (),
             results=results,
             compared=compared,
-            costs=tuple(cost for one in counts for cost in self._costs(one)),
+            costs=tuple(cost for listing in listings for cost in self._costs(listing)),
             varying=emulated.varying if emulated else (),
             counts=counts if self._options.keep_counts else (),
+            listings=listings if self._options.keep_counts else (),
             diagnostics=diagnostics,
             schedules=emulated.schedules if emulated else 0,
             sampled_blocks=self._options.emulation.sampled_blocks,
@@ -248,11 +248,11 @@ class _Check:
             seconds=emulated.seconds if emulated else 0.0,
         )
 
-    def _costs(self, counts: CountsRecord) -> list[CostReport]:
+    def _costs(self, listing: Listing) -> list[CostReport]:
         lines = self._file.text.splitlines()
         return [
             CostReport(cost.kernel, cost.line, lines[cost.line - 1] if cost.line <= len(lines) else "", str(cost))
-            for cost in costly_lines(counts, self._file.name, self._file.text)
+            for cost in costly_lines(listing)
         ]
 
 

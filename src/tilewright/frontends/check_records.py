@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from tilewright.devices.emulation.listing import Listing
 from tilewright.records import CountsRecord, Diagnostic, FindingRecord, InputTensor, ReturnedTensor
 
 Number = int | float | bool | None
@@ -108,7 +109,8 @@ class CheckReport:
     compared: bool = False  # a reference was given, and the run got to its end
     costs: tuple[CostReport, ...] = ()
     varying: tuple[str, ...] = ()  # outputs that differ from schedule to schedule
-    counts: tuple[CountsRecord, ...] = ()
+    counts: tuple[CountsRecord, ...] = ()  # of each launch, per instruction
+    listings: tuple[Listing, ...] = ()  # the same per line
     diagnostics: tuple[Diagnostic, ...] = ()
     schedules: int = 0  # that ran
     sampled_blocks: int | None = None

@@ -18,8 +18,8 @@ _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 _SHOWN_COSTS = 12
 
 
-def show_check(console: Console, file: KernelFile, report: CheckReport, counters: bool) -> None:
-    """The report; with `counters` the file is listed too, each line with what it did."""
+def show_check(console: Console, file: KernelFile, report: CheckReport) -> None:
+    """The report; where it has listings, the file too, each line with what it did."""
     lines = file.text.splitlines()
     arguments = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
     guessed = "  (guessed; choose with --shape and --set)" if report.guessed else ""
@@ -33,8 +33,8 @@ def show_check(console: Console, file: KernelFile, report: CheckReport, counters
         show_diagnostic(console, diagnostic)
     _show_results(console, report)
     _show_costs(console, report)
-    for counts in report.counts if counters else ():
-        console.print(Text(listing_text(counts, report.file, file.text)))
+    for listing in report.listings:
+        console.print(Text(listing_text(listing)))
     if report.printed:
         console.print(Text("the kernel printed:", style="bold"))
         console.print(Text(f"{report.printed.rstrip()}\n"))

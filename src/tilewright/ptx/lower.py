@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tilewright.ptx import lower_compare, lower_float, lower_integer, lower_memory, lower_warp
+from tilewright.ptx import lower_bits, lower_compare, lower_float, lower_integer, lower_memory, lower_warp
 from tilewright.ptx.control_flow import flow
 from tilewright.ptx.lower_builder import CONTROL, Code, FrameVariable, FunctionBuilder, Origin, Placed
 from tilewright.ptx.lower_control import ControlLowering, Fixups, Parameters
@@ -35,6 +35,7 @@ _WRITTEN, _OUTSIDE = 0, 3
 
 _LOWERINGS: dict[str, Callable[[FunctionBuilder, Instruction], None]] = {
     **lower_integer.LOWERINGS,
+    **lower_bits.LOWERINGS,
     **lower_float.LOWERINGS,
     **lower_compare.LOWERINGS,
     **lower_memory.LOWERINGS,
@@ -81,6 +82,7 @@ class LoweredKernel:
     globals: tuple[str, ...]  # module variables it names
     max_threads: tuple[int, ...] | None
     is_cluster: bool
+    prints: bool  # printf or assert
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class _KernelLowering:
             parameter_bytes=Parameters.of_kernel(kernel.parameters).total_bytes,
             globals=tuple(self._globals),
             max_threads=kernel.max_threads,
+            prints=any(name in self._module.externals for name in ("vprintf", "__assertfail")),
             is_cluster=kernel.cluster is not None and any(extent != 1 for extent in kernel.cluster),
         )
 
@@ -199,7 +202,9 @@ class _KernelLowering:
         if dynamic:
             if static:
                 self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
-            self._align_shared(max(16, *(v.align for v in dynamic)) if not static else max(128, *(v.align for v in dynamic)))
+            self._align_shared(
+                max(16, *(v.align for v in dynamic)) if not static else max(128, *(v.align for v in dynamic))
+            )
         for variable in dynamic:
             self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), 0)
 
@@ -211,7 +216,9 @@ class _KernelLowering:
         if len(functions) > 1:
             own += sum(self._lowered[f.name].local_bytes for f in functions[1:]) + _RECURSIVE_STACK_BYTES
         if own > MOST_LOCAL_BYTES:
-            raise PtxError(f"`{self._kernel.name}` needs {own} bytes of local memory per thread; {MOST_LOCAL_BYTES} is the most")
+            raise PtxError(
+                f"`{self._kernel.name}` needs {own} bytes of local memory per thread; {MOST_LOCAL_BYTES} is the most"
+            )
         return own
 
     # -- one function --
@@ -223,7 +230,10 @@ class _KernelLowering:
         layout = self._place_parameters(builder, function, places)
         local = _place_locals(function, places)
         fixups = Fixups()
-        lowerings = {**_LOWERINGS, **ControlLowering(self._module.functions, self._module.externals, fixups).lowerings()}
+        lowerings = {
+            **_LOWERINGS,
+            **ControlLowering(self._module.functions, self._module.externals, fixups).lowerings(),
+        }
         meetings = {meeting for meeting in graph.reconvergence.values() if meeting is not None}
         entry = self._code.position
         positions: list[int] = []
@@ -307,7 +317,9 @@ class _KernelLowering:
             return Placed("function", FUNCTION_WINDOW + 16 * number)
         variable = self._variables.get(name)
         if variable is not None and variable.external:
-            raise Unsupported(f"not supported by the emulator: the external variable `{name}`, defined in another module")
+            raise Unsupported(
+                f"not supported by the emulator: the external variable `{name}`, defined in another module"
+            )
         return None
 
 

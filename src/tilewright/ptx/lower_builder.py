@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tilewright.ptx.control_flow import ControlFlow
 from tilewright.ptx.native import opcode_numbers
 from tilewright.ptx.operands import REGISTER_BYTES, unsupported
+from tilewright.ptx.special_registers import special_number
 from tilewright.ptx.syntax import (
     Address,
     Function,
@@ -210,8 +211,8 @@ class FunctionBuilder:
             self._free[size].append(slot)
         self._temporaries.clear()
         for name in self._ends.get(self.index, ()):
-            slot = self._slots.pop(name, None)
-            if slot is not None:
+            if name in self._slots:
+                slot = self._slots.pop(name)
                 size = REGISTER_BYTES[self.function.registers[name]]
                 if size == 16:
                     self._free[8].extend((slot, slot + 256))
@@ -230,8 +231,7 @@ class FunctionBuilder:
 
     def _slot(self, size: int) -> int:
         if size == 16:
-            low = self.allocate(512)
-            return low
+            return self.allocate(512)
         if self._free[size]:
             return self._free[size].pop()
         if size == 0:
@@ -390,27 +390,3 @@ def _signed(value: int) -> int:
 
 def _float_bits(value: float, size: int) -> int:
     return int.from_bytes(struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value), "little")
-
-
-_SPECIALS = (
-    *("%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z"),
-    *("%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"),
-    *("%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"),
-    *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
-    *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
-)
-_SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
-_SAME_AS = {
-    "%clock64": "%clock", "%globaltimer": "%clock", "%globaltimer_lo": "%clock", "%globaltimer_hi": "%clock_hi",
-    "%aggr_smem_size": "%total_smem_size", "%is_explicit_cluster": "%zero",
-    **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
-    **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
-    **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
-    **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
-    "%cluster_ctarank": "%zero", "%cluster_nctarank": "%one",
-}
-
-
-def special_number(name: str) -> int | None:
-    """The interpreter's number of a special register; None: not known."""
-    return _SPECIAL_NUMBERS.get(_SAME_AS.get(name, name))

@@ -65,8 +65,15 @@ def setp(b: FunctionBuilder, i: Instruction) -> None:
 
 
 _TRUE = {
-    "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000,
-    "u16": 0xFFFF, "s16": 0xFFFF, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
+    "u32": 0xFFFFFFFF,
+    "s32": 0xFFFFFFFF,
+    "f32": 0x3F800000,
+    "u16": 0xFFFF,
+    "s16": 0xFFFF,
+    "f16": 0x3C00,
+    "bf16": 0x3F80,
+    "f16x2": 0x3C00,
+    "bf16x2": 0x3F80,
 }
 
 
@@ -103,7 +110,7 @@ def set_(b: FunctionBuilder, i: Instruction) -> None:
 
 _LOG2 = {2: 1, 4: 2, 8: 3}
 # Plain conversions that are one vector loop, by modifiers.
-_FAST = {
+_FAST: dict[tuple[str, ...], str] = {
     ("f32", "f16"): "cvt_f32_f16",
     ("rn", "f16", "f32"): "cvt_f16_f32",
     ("f32", "bf16"): "cvt_f32_bf16",
@@ -123,9 +130,18 @@ _FAST = {
     **{(to, origin): "cvt_16_32" for to in ("s16", "u16") for origin in ("s32", "u32")},
 }
 _FAST_BYTES = {
-    "cvt_f32_f16": (4, 2), "cvt_f16_f32": (2, 4), "cvt_f32_bf16": (4, 2), "cvt_bf16_f32": (2, 4),
-    "cvt_f64_f32": (8, 4), "cvt_f32_f64": (4, 8), "cvt_64_s32": (8, 4), "cvt_64_u32": (8, 4),
-    "cvt_32_64": (4, 8), "cvt_32_16": (4, 2), "cvt_s32_s16": (4, 2), "cvt_16_32": (2, 4),
+    "cvt_f32_f16": (4, 2),
+    "cvt_f16_f32": (2, 4),
+    "cvt_f32_bf16": (4, 2),
+    "cvt_bf16_f32": (2, 4),
+    "cvt_f64_f32": (8, 4),
+    "cvt_f32_f64": (4, 8),
+    "cvt_64_s32": (8, 4),
+    "cvt_64_u32": (8, 4),
+    "cvt_32_64": (4, 8),
+    "cvt_32_16": (4, 2),
+    "cvt_s32_s16": (4, 2),
+    "cvt_16_32": (2, 4),
 }
 
 

@@ -97,9 +97,7 @@ class ControlLowering:
         names = b.function.branch_targets.get(table.name, ()) if isinstance(table, (Symbol, Label)) else ()
         indices = tuple(b.function.labels[name] for name in names)
         start = len(b.code.extra)
-        position = b.emit(
-            "brx", (0, b.source(i.operands[0], 4)), flags=CONTROL, imm=-1, extra=(len(indices), *indices)
-        )
+        position = b.emit("brx", (0, b.source(i.operands[0], 4)), flags=CONTROL, imm=-1, extra=(len(indices), *indices))
         self._fixups.tables.append((start + 1, indices))
         self._meet(b, position)
 
@@ -131,13 +129,15 @@ class ControlLowering:
         operands = list(i.operands)
         results: tuple[Operand, ...] = ()
         if operands and isinstance(operands[0], Tuple_):
-            results = operands.pop(0).items
+            results = operands[0].items
+            del operands[0]
         if not operands:
             raise b.wrong("a call without a function")
         callee = operands.pop(0)
         arguments: tuple[Operand, ...] = ()
         if operands and isinstance(operands[0], Tuple_):
-            arguments = operands.pop(0).items
+            arguments = operands[0].items
+            del operands[0]
         given = [self._frame_variable(b, operand) for operand in arguments]
         returned = [self._frame_variable(b, operand) for operand in results]
         if isinstance(callee, Symbol) and callee.name in (_PRINTF, _ASSERT) and callee.name in self._externals:
@@ -210,4 +210,3 @@ class ControlLowering:
             b.emit("printf", (*places, *result))
         else:
             b.emit("assertfail", tuple(places))
-

@@ -128,9 +128,7 @@ def approximate(b: FunctionBuilder, i: Instruction) -> None:
     if i.opcode == "tanh" and ftz:
         raise unsupported(i, "tanh.ftz")
     size = TYPE_BYTES[kind]
-    b.emit(
-        f"{i.opcode}_{kind}", (b.target(i.operands[0], size), *_float_sources(b, i, size)), mod=FTZ if ftz else 0
-    )
+    b.emit(f"{i.opcode}_{kind}", (b.target(i.operands[0], size), *_float_sources(b, i, size)), mod=FTZ if ftz else 0)
 
 
 def min_max(b: FunctionBuilder, i: Instruction) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tilewright.ptx.lower_builder import FunctionBuilder
 from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Instruction, Operand, Pair, Register, Sink, Symbol, Vector
+from tilewright.ptx.syntax import Instruction, Operand, Register, Sink, Symbol, Vector
 
 Lowering = Callable[[FunctionBuilder, Instruction], None]
 
@@ -15,7 +15,7 @@ BITS = ("b16", "b32", "b64")
 FTZ, SAT, CARRY_IN, CARRY_OUT = 8, 16, 512, 1024
 
 
-def _operands(instruction: Instruction, count: int) -> tuple[Operand, ...]:
+def operands_of(instruction: Instruction, count: int) -> tuple[Operand, ...]:
     if len(instruction.operands) != count:
         raise unsupported(instruction, f"{len(instruction.operands)} operands where {count} are expected")
     return instruction.operands
@@ -33,12 +33,12 @@ def elementwise(b: FunctionBuilder, i: Instruction, name: str, size: int, *, mod
 def mov(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     if modifiers.left == ["pred"]:
-        destination, source = _operands(i, 2)
+        destination, source = operands_of(i, 2)
         b.emit("mov_pred", (b.predicate_target(destination), b.predicate(source)))
         return
     kind = modifiers.type(*BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
     modifiers.finish()
-    destination, source = _operands(i, 2)
+    destination, source = operands_of(i, 2)
     size = REGISTER_BYTES[kind]
     if isinstance(source, Vector):
         _pack(b, i, destination, source, size)
@@ -89,7 +89,7 @@ def selp(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type(*BITS, *INTEGERS, "f32", "f64", "f16", "bf16", "pred")
     modifiers.finish()
-    d, x, y, p = _operands(i, 4)
+    d, x, y, p = operands_of(i, 4)
     if kind == "pred":
         b.emit("selp_pred", (b.predicate_target(d), b.predicate(x), b.predicate(y), b.predicate(p)))
         return
@@ -105,7 +105,7 @@ def slct(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type(*BITS, *INTEGERS, "f32", "f64")
     mod = FTZ if modifiers.flag("ftz") else 0
     modifiers.finish()
-    d, x, y, c = _operands(i, 4)
+    d, x, y, c = operands_of(i, 4)
     size = REGISTER_BYTES[kind]
     name = f"slct_f32_{8 * size}" if by == "f32" else f"slct_{8 * size}"
     b.emit(name, (b.target(d, size), b.source(x, size), b.source(y, size), b.source(c, 4)), mod=mod)
@@ -121,7 +121,7 @@ def add_sub(b: FunctionBuilder, i: Instruction) -> None:
     carries = (CARRY_IN if i.opcode in ("addc", "subc") else 0) | (CARRY_OUT if modifiers.flag("cc") else 0)
     saturate = modifiers.flag("sat")
     modifiers.finish()
-    _operands(i, 3)
+    operands_of(i, 3)
     base = i.opcode[:3]
     if kind.endswith("x2"):
         if i.opcode != "add":
@@ -150,7 +150,7 @@ def mul_mad(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.finish()
     size = TYPE_BYTES[kind]
     base = "mul" if i.opcode == "mul" else "mad"
-    _operands(i, 3 if base == "mul" else 4)
+    operands_of(i, 3 if base == "mul" else 4)
     if part == "wide":
         if size == 8 or carries or saturate:
             raise unsupported(i, "this wide product")
@@ -174,7 +174,7 @@ def mul24_mad24(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("u32", "s32")
     part = modifiers.need("lo", "hi")
     modifiers.finish()
-    _operands(i, 3 if i.opcode == "mul24" else 4)
+    operands_of(i, 3 if i.opcode == "mul24" else 4)
     elementwise(b, i, f"{i.opcode}_hi_{kind}" if part == "hi" else f"{i.opcode}_{kind}", 4)
 
 
@@ -185,7 +185,7 @@ def typed(*types: str, operands: int = 3) -> Lowering:
         modifiers = Modifiers.of(i)
         kind = modifiers.type(*types)
         modifiers.finish()
-        _operands(i, operands)
+        operands_of(i, operands)
         elementwise(b, i, f"{i.opcode}_{kind}", 4 if kind.endswith("x2") else TYPE_BYTES[kind])
 
     return lower
@@ -198,7 +198,7 @@ def widths(*types: str, operands: int = 3) -> Lowering:
         modifiers = Modifiers.of(i)
         kind = modifiers.type(*types)
         modifiers.finish()
-        _operands(i, operands)
+        operands_of(i, operands)
         elementwise(b, i, f"{i.opcode}_{8 * TYPE_BYTES[kind]}", TYPE_BYTES[kind])
 
     return lower
@@ -209,7 +209,7 @@ def logic(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type(*BITS, "pred")
     modifiers.finish()
     count = 2 if i.opcode == "not" else 3
-    _operands(i, count)
+    operands_of(i, count)
     if kind == "pred":
         sources = [b.predicate(operand) for operand in i.operands[1:]]
         b.emit(f"{i.opcode}_pred", (b.predicate_target(i.operands[0]), *sources))
@@ -221,152 +221,11 @@ def shift(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type(*BITS, *INTEGERS)
     modifiers.finish()
-    d, x, by = _operands(i, 3)
+    d, x, by = operands_of(i, 3)
     size = TYPE_BYTES[kind]
     sign = "s" if kind[0] == "s" else "u"
     name = f"shl_{8 * size}" if i.opcode == "shl" else f"shr_{sign}{8 * size}"
     b.emit(name, (b.target(d, size), b.source(x, size), b.source(by, 4)))
-
-
-# -- bits --
-
-
-def count_bits(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("b32", "b64")
-    modifiers.finish()
-    d, x = _operands(i, 2)
-    size = TYPE_BYTES[kind]
-    b.emit(f"{i.opcode}_{8 * size}", (b.target(d, size if i.opcode == "brev" else 4), b.source(x, size)))
-
-
-def bfind(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("u32", "s32", "u64", "s64")
-    flags = int(modifiers.flag("shiftamt"))
-    modifiers.finish()
-    d, x = _operands(i, 2)
-    b.emit(f"bfind_{kind}", (b.target(d, 4), b.source(x, TYPE_BYTES[kind])), flags=flags)
-
-
-def bfe(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("u32", "s32", "u64", "s64")
-    modifiers.finish()
-    d, x, at, length = _operands(i, 4)
-    size = TYPE_BYTES[kind]
-    b.emit(f"bfe_{kind}", (b.target(d, size), b.source(x, size), b.source(at, 4), b.source(length, 4)))
-
-
-def bfi(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    size = TYPE_BYTES[modifiers.type("b32", "b64")]
-    modifiers.finish()
-    d, x, y, at, length = _operands(i, 5)
-    sources = (b.source(x, size), b.source(y, size), b.source(at, 4), b.source(length, 4))
-    b.emit(f"bfi_{8 * size}", (b.target(d, size), *sources))
-
-
-def bmsk_szext(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("b32", "u32", "s32")
-    wrap = modifiers.need("clamp", "wrap") == "wrap"
-    modifiers.finish()
-    _operands(i, 3)
-    name = "bmsk_32" if i.opcode == "bmsk" else f"szext_{kind}"
-    elementwise(b, i, name, 4, flags=int(wrap))
-
-
-def fns(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.type("b32")
-    modifiers.finish()
-    _operands(i, 4)
-    elementwise(b, i, "fns", 4)
-
-
-_PERMUTES = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
-
-
-def prmt(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.need("b32")
-    mode = modifiers.one_of(*_PERMUTES)
-    modifiers.finish()
-    _operands(i, 4)
-    elementwise(b, i, "prmt", 4, flags=0 if mode is None else 1 + _PERMUTES.index(mode))
-
-
-def lop3(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.type("b32")
-    boolean = modifiers.one_of("or", "and")
-    modifiers.finish()
-    if boolean is None:
-        d, x, y, z, table = _operands(i, 5)
-        sources = (b.source(x, 4), b.source(y, 4), b.source(z, 4))
-        b.emit("lop3", (b.target(d, 4), *sources), imm=_literal(b, table))
-        return
-    pair, x, y, z, table, q = _operands(i, 6)
-    first, second = (pair.first, pair.second) if isinstance(pair, Pair) else (None, pair)
-    sources = (b.source(x, 4), b.source(y, 4), b.source(z, 4))
-    targets = (b.target(first, 4), *sources, b.predicate_target(second), b.predicate(q))
-    b.emit("lop3_pred", targets, imm=_literal(b, table), flags=int(boolean == "and"))
-
-
-def _literal(b: FunctionBuilder, operand: Operand) -> int:
-    bits = getattr(operand, "bits", None)
-    if not isinstance(bits, int):
-        raise b.wrong("an integer literal belongs here")
-    return bits & 0xFF
-
-
-def shf(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.type("b32")
-    direction = modifiers.need("l", "r")
-    wrap = modifiers.need("clamp", "wrap") == "wrap"
-    modifiers.finish()
-    _operands(i, 4)
-    elementwise(b, i, f"shf_{direction}", 4, flags=int(wrap))
-
-
-def dot(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    second = modifiers.type("u32", "s32")
-    first = modifiers.type("u32", "s32")
-    flags = (1 if first == "s32" else 0) | (2 if second == "s32" else 0)
-    if i.opcode == "dp2a":
-        flags |= 4 if modifiers.need("lo", "hi") == "hi" else 0
-    modifiers.finish()
-    _operands(i, 4)
-    elementwise(b, i, i.opcode, 4, flags=flags)
-
-
-_VIDEO = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
-def video(b: FunctionBuilder, i: Instruction) -> None:
-    """Two halves or four bytes of 32 bits at once."""
-    modifiers = Modifiers.of(i)
-    operation, parts = i.opcode[:-1], int(i.opcode[-1])
-    if operation == "vset":
-        flags = 6 + _COMPARISONS.index(modifiers.need(*_COMPARISONS))
-        result = "u32"
-    else:
-        flags = _VIDEO.index(operation)
-        result = modifiers.left.pop(0) if modifiers.left[:1] in (["u32"], ["s32"]) else ""
-    mod = (8 if modifiers.flag("sat") else 0) | (16 if modifiers.flag("add") else 0)
-    second = modifiers.type("u32", "s32")
-    first = modifiers.type("u32", "s32")
-    modifiers.finish()
-    if not result:
-        raise unsupported(i, "no type of the result")
-    _operands(i, 4)
-    mod |= (1 if first == "s32" else 0) | (2 if second == "s32" else 0) | (4 if result == "s32" else 0)
-    sources = [b.source(operand, 4) for operand in i.operands[1:]]
-    b.emit("video", (b.target(i.operands[0], 4), *sources), flags=flags, count=parts, mod=mod)
 
 
 # -- addresses --
@@ -382,7 +241,7 @@ def cvta(b: FunctionBuilder, i: Instruction) -> None:
     to = modifiers.flag("to")
     space = modifiers.need("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
     modifiers.finish()
-    d, a = _operands(i, 2)
+    d, a = operands_of(i, 2)
     space = space.split("::")[0]
     if isinstance(a, Symbol):
         placed = b.place_symbol(a.name)
@@ -395,7 +254,7 @@ def isspacep(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     space = modifiers.need("global", "shared", "shared::cta", "local", "param", "param::entry", "const")
     modifiers.finish()
-    p, a = _operands(i, 2)
+    p, a = operands_of(i, 2)
     if space == "const":
         raise unsupported(i, "isspacep.const")
     b.emit("isspacep", (b.predicate_target(p), b.source(a, 8)), mod=SPACES[space.split("::")[0]] << 10)
@@ -427,21 +286,6 @@ LOWERINGS: dict[str, Lowering] = {
     "cnot": widths(*BITS, operands=2),
     "shl": shift,
     "shr": shift,
-    "popc": count_bits,
-    "clz": count_bits,
-    "brev": count_bits,
-    "bfind": bfind,
-    "bfe": bfe,
-    "bfi": bfi,
-    "bmsk": bmsk_szext,
-    "szext": bmsk_szext,
-    "fns": fns,
-    "prmt": prmt,
-    "lop3": lop3,
-    "shf": shf,
-    **{f"{name}{parts}": video for name in (*_VIDEO, "vset") for parts in (2, 4)},
-    "dp4a": dot,
-    "dp2a": dot,
     "cvta": cvta,
     "isspacep": isspacep,
 }

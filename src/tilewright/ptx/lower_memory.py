@@ -113,7 +113,9 @@ def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable
     return None, 0
 
 
-def _in_frame(b: FunctionBuilder, name: str, access: _Access, slots: tuple[int, ...], register: int, operand: Operand) -> bool:
+def _in_frame(
+    b: FunctionBuilder, name: str, access: _Access, slots: tuple[int, ...], register: int, operand: Operand
+) -> bool:
     """Emits an access to a function's parameter; False: the address is not one."""
     variable, offset = _frame_variable(b, operand)
     if variable is None:
@@ -141,10 +143,18 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
             raise b.wrong(f"`{source.base.name}` is not a parameter")
         if offset < 0 or offset + access.element * access.count > placed.size_bytes:
             raise b.wrong("the access lies outside the parameter")
-        b.emit("ld_param", padded, count=access.count, imm=placed.value - PARAMETER_WINDOW + offset, mod=access.mod(register, 0))
+        b.emit(
+            "ld_param",
+            padded,
+            count=access.count,
+            imm=placed.value - PARAMETER_WINDOW + offset,
+            mod=access.mod(register, 0),
+        )
         return
     address, offset, wide = _address(b, source, access.space)
-    name = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}.get(access.space, "ld")
+    name = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}.get(
+        access.space, "ld"
+    )
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
 
@@ -177,7 +187,9 @@ _INTEGER_ATOMS = {"u32", "s32", "u64", "s64"}
 
 def _atom_allows(operation: str, kind: str) -> bool:
     if operation in ("exch", "cas"):
-        return kind in ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64") or (operation == "cas" and kind == "b16")
+        return kind in ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64") or (
+            operation == "cas" and kind == "b16"
+        )
     if operation == "add":
         return kind in (*_INTEGER_ATOMS, "f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
     if operation in ("min", "max"):
@@ -277,7 +289,7 @@ def _copy(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
     if len(operands) == 4:
         if isinstance(operands[3], Register) and b.register_bytes(operands[3]) == 0:
             ignore = b.predicate(operands[3])
-        elif isinstance(operands[3], Immediate) or isinstance(operands[3], Register):
+        elif isinstance(operands[3], (Immediate, Register)):
             bytes_read = b.source(operands[3], 4)
         else:
             ignore = b.predicate(operands[3])

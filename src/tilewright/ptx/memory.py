@@ -137,7 +137,8 @@ class Memory:
         region = self._regions[name]
         if region.state is None:
             return np.ones(len(region.data), dtype=np.bool_)
-        return region.state == _WRITTEN
+        is_written: npt.NDArray[np.bool_] = region.state == _WRITTEN
+        return is_written
 
     def mark_initialised(self, name: str) -> None:
         """Every byte of the tensor counts as written: something outside the kernels filled it."""

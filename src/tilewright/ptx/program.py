@@ -23,9 +23,9 @@ from tilewright.ptx.syntax import Module, PtxError, Space, Unsupported, Variable
 _FIRST_MODULE_ADDRESS = 0x6000_0000_0000
 _MODULE_BYTES = 1 << 34
 _module_numbers = itertools.count()
-_MOST_FINDINGS = 4096
+_MOST_FINDINGS = 512
 _MOST_PRINTED_BYTES = 1 << 20
-_MOST_MESSAGE_BYTES = 1 << 18
+_MOST_MESSAGE_BYTES = 1 << 14
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
 _CHECK_BITS = {Checks.UNINITIALISED: 1, Checks.RACES: 2, Checks.WARP: 4, Checks.COUNTERS: 8}
@@ -82,7 +82,9 @@ class Program:
         counts = None
         if held.counts is not None:
             blocks = len(request.options.blocks) if request.options.blocks is not None else None
-            counts = launch_counts(loaded.lowered, request, held.counts, launch.warp_instructions, launch.thread_instructions, blocks)
+            counts = launch_counts(
+                loaded.lowered, request, held.counts, launch.warp_instructions, launch.thread_instructions, blocks
+            )
         return LaunchResult(
             kernel=request.kernel,
             ending=Ending.COMPLETED if ending == 0 else Ending.STOPPED,
@@ -106,7 +108,11 @@ class Program:
             variable = self._variables.get(name)
             if variable is not None:
                 memory.add_module_variable(
-                    self._key, name, self._layout.addresses[name], self._initial(variable), variable.space is Space.GLOBAL
+                    self._key,
+                    name,
+                    self._layout.addresses[name],
+                    self._initial(variable),
+                    variable.space is Space.GLOBAL,
                 )
 
     def _initial(self, variable: Variable) -> Bytes:
@@ -134,6 +140,11 @@ def load_program(ptx_text: str) -> Program:
     return Program(parse_ptx(ptx_text))
 
 
+def _pointer(data: bytes) -> ctypes.c_void_p:
+    """The address of bytes; the caller keeps them alive."""
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p)
+
+
 def _upload(lowered: LoweredKernel) -> int:
     functions = (FunctionInfo * len(lowered.functions))()
     for number, function in enumerate(lowered.functions):
@@ -144,11 +155,11 @@ def _upload(lowered: LoweredKernel) -> int:
             setattr(functions[number], name, getattr(function, name))
     extra = (ctypes.c_int32 * len(lowered.extra))(*lowered.extra)
     source = ProgramSource(
-        code=ctypes.cast(lowered.encoded, ctypes.c_void_p),
+        code=_pointer(lowered.encoded),
         code_count=len(lowered.origins),
         extra=ctypes.cast(extra, ctypes.c_void_p),
         extra_count=len(lowered.extra),
-        constants=ctypes.cast(lowered.constants, ctypes.c_void_p),
+        constants=_pointer(lowered.constants),
         constant_bytes=len(lowered.constants),
         functions=ctypes.cast(functions, ctypes.c_void_p),
         function_count=len(lowered.functions),
@@ -156,7 +167,7 @@ def _upload(lowered: LoweredKernel) -> int:
         static_shared_bytes=len(lowered.shared_state),
         local_bytes=lowered.local_bytes,
         has_guard_zones=int(3 in lowered.shared_state),
-        shared_state=ctypes.cast(lowered.shared_state, ctypes.c_void_p),
+        shared_state=_pointer(lowered.shared_state),
     )
     handle: int | None = core().tw_program_new(ctypes.byref(source))
     if not handle:
@@ -182,7 +193,7 @@ def _validate(kernel: LoweredKernel, request: LaunchRequest) -> None:
         raise PtxError(f"`{kernel.name}` asks for {shared} bytes of shared memory; {MOST_SHARED_BYTES} is the most")
     if len(request.parameters) < kernel.parameter_bytes:
         raise PtxError(
-            f"`{kernel.name}` has {kernel.parameter_bytes} bytes of parameters, but {len(request.parameters)} were given"
+            f"`{kernel.name}` has {kernel.parameter_bytes} bytes of parameters, {len(request.parameters)} were given"
         )
     cluster = request.cluster is not None and request.cluster != (1, 1, 1)
     if cluster or kernel.is_cluster:
@@ -220,10 +231,11 @@ class _Prepared:
     def build(self) -> tuple[Launch, _Held]:
         request, options = self._request, self._request.options
         count = len(self._loaded.lowered.origins)
+        printed_bytes = _MOST_PRINTED_BYTES if self._loaded.lowered.prints else 1
         held = _Held(
             findings=(RawFinding * _MOST_FINDINGS)(),
             counts=(Count * count)() if Checks.COUNTERS in options.checks else None,
-            printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES),
+            printed=ctypes.create_string_buffer(printed_bytes),
             messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
             others=[],
         )
@@ -256,7 +268,7 @@ class _Prepared:
             findings=ctypes.cast(held.findings, ctypes.c_void_p),
             counts=ctypes.cast(held.counts, ctypes.c_void_p) if held.counts is not None else None,
             printed=ctypes.cast(held.printed, ctypes.c_void_p),
-            printed_capacity=_MOST_PRINTED_BYTES,
+            printed_capacity=printed_bytes,
             messages=ctypes.cast(held.messages, ctypes.c_void_p),
             message_capacity=_MOST_MESSAGE_BYTES,
         )
@@ -271,7 +283,12 @@ class _Prepared:
             entry.state = region.state.ctypes.data if region.state is not None else None
             entry.flags = _WRITABLE if region.writable else _INPUT
         last = table[len(self._regions)]  # the highest address of all
-        last.address, last.bytes, last.data, last.flags = _WORKSPACE_ADDRESS, len(workspace), workspace.ctypes.data, _WRITABLE
+        last.address, last.bytes, last.data, last.flags = (
+            _WORKSPACE_ADDRESS,
+            len(workspace),
+            workspace.ctypes.data,
+            _WRITABLE,
+        )
         return table
 
 

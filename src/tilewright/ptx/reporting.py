@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
 from tilewright.ptx.native import Count, RawFinding
 from tilewright.ptx.results import Dim3, Finding, FindingKind, InstructionCount, LaunchCounts, ThreadPlace
-from tilewright.ptx.syntax import Place
+from tilewright.ptx.syntax import Instruction, Place
 
 # In the order of the core's TW_FIND_*.
 _KINDS = (
@@ -208,22 +210,19 @@ def launch_counts(
     blocks: int | None,
 ) -> LaunchCounts:
     """Counts by instruction of the PTX; one that was lowered to several is counted once."""
+    rows: list[list[int]] = np.frombuffer(raw, dtype=np.uint64).reshape(len(raw), -1).tolist()
     merged: dict[int, list[int]] = {}
-    for count, origin in zip(raw, kernel.origins, strict=True):
+    instructions: list[Instruction] = []
+    for row, origin in zip(rows, kernel.origins, strict=True):
         if origin is None:
             continue
-        key = id(origin.instruction)
-        known = merged.get(key)
-        memory = [count.requests, count.sectors, count.ideal_sectors, count.passes, count.ideal_passes, count.bytes]
+        known = merged.get(id(origin.instruction))
         if known is None:
-            merged[key] = [count.executions, count.lanes, *memory]
-        else:
-            merged[key] = known[:2] + [a + b for a, b in zip(known[2:], memory, strict=True)]
-    seen: dict[int, InstructionCount] = {}
-    for origin in kernel.origins:
-        if origin is not None and id(origin.instruction) not in seen:
-            i = origin.instruction
-            seen[id(i)] = InstructionCount(i.ptx_line, i.text, i.place, *merged[id(i)])
+            merged[id(origin.instruction)] = row
+            instructions.append(origin.instruction)
+        else:  # executions and lanes are those of the first, requests and bytes of all
+            merged[id(origin.instruction)] = known[:2] + [a + b for a, b in zip(known[2:], row[2:], strict=True)]
+    seen = tuple(InstructionCount(i.ptx_line, i.text, i.place, *merged[id(i)]) for i in instructions)
     grid = request.grid[0] * request.grid[1] * request.grid[2]
     return LaunchCounts(
         kernel=kernel.name,
@@ -231,5 +230,5 @@ def launch_counts(
         grid_blocks=grid,
         warp_instructions=warp_instructions,
         thread_instructions=thread_instructions,
-        instructions=tuple(seen.values()),
+        instructions=seen,
     )

@@ -69,6 +69,7 @@ class FindingKind(str, Enum):
     STACK = "call stack used up"
     # Seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
+    COUNTER_LEFT = "counter not left at zero"
 
 
 @dataclass(frozen=True)

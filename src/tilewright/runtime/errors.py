@@ -68,10 +68,9 @@ class NoKernelApplies(CallRefused):
 class KernelFault(OperationError):
     """The emulator found a kernel at fault; nothing was changed in place. `findings` has every place."""
 
-    def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...], message: str = "") -> None:
+    def __init__(self, op: str, file: str, findings: tuple[FindingRecord, ...]) -> None:
         self.findings = findings
-        shown = [message] if message else []
-        shown += [str(finding) for finding in findings[:_SHOWN_DIAGNOSTICS]]
+        shown = [str(finding) for finding in findings[:_SHOWN_DIAGNOSTICS]]
         more = len(findings) - _SHOWN_DIAGNOSTICS
         shown += [f"and {more} more"] if more > 0 else []
         super().__init__("\n".join([f"{op}: {file} is at fault (emulated):", *(f"  {line}" for line in shown)]))

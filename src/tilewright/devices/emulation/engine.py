@@ -13,7 +13,7 @@ from tilewright.devices.emulation.drawing import BadContent
 from tilewright.devices.emulation.job_memory import input_bytes, job_memory
 from tilewright.devices.emulation.library import LibraryRefused
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
-from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable, last_user
+from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
@@ -130,7 +130,7 @@ class EmulatorEngine:
             kind = _FAULT_OF.get(run.stopped_by.kind, FaultKind.STOPPED)
             raise _Fault(kind, str(run.stopped_by), run.stopped_at, run.emulated)
         if run.counter_left is not None:
-            last = last_user(job.plan, run.counter_left.name)
+            last = next(step for step in job.plan.steps if step.line == run.counter_left.launch_line)
             raise _Fault(FaultKind.STATE, str(run.counter_left), last, run.emulated)
         return run
 

@@ -9,6 +9,8 @@ from tilewright.ptx.listing import LineCounts, Listing, annotate
 from tilewright.ptx.listing_text import render
 from tilewright.records import CountsRecord
 
+__all__ = ["CostlyLine", "Listing", "costly_lines", "listing_of", "listing_text"]
+
 # Where sizes are odd a request touches a sector or two more than it needs; that is no news.
 _COSTLY_TIMES = 2.0
 _COSTLY_MORE = 3.0  # sectors or passes of a request
@@ -43,15 +45,15 @@ def listing_of(counts: CountsRecord, file: str, source: str) -> Listing:
     return annotate(launch_counts(counts, file), {file: source})
 
 
-def listing_text(counts: CountsRecord, file: str, source: str) -> str:
-    return render(listing_of(counts, file, source))
+def listing_text(listing: Listing) -> str:
+    return render(listing)
 
 
-def costly_lines(counts: CountsRecord, file: str, source: str) -> tuple[CostlyLine, ...]:
+def costly_lines(listing: Listing) -> tuple[CostlyLine, ...]:
     """Lines whose requests cost far more than they need, in the order of the file."""
     costly: list[CostlyLine] = []
-    for line in listing_of(counts, file, source).lines:
-        costly += _costs(counts.kernel, line)
+    for line in listing.lines:
+        costly += _costs(listing.summary.kernel, line)
     return tuple(costly)
 
 

@@ -68,21 +68,6 @@ class LaunchRefused(Exception):
 
 
 @dataclass(frozen=True)
-class CounterLeft:
-    """A counter that the plan did not leave at zero."""
-
-    name: str
-    index: int
-    value: int
-
-    def __str__(self) -> str:
-        return (
-            f"the plan left counter {self.name}[{self.index}] at {self.value}; "
-            "the last block that uses a counter must set it back to 0"
-        )
-
-
-@dataclass(frozen=True)
 class PlanOutcome:
     findings: tuple[FindingRecord, ...]
     counts: tuple[CountsRecord, ...]
@@ -90,7 +75,7 @@ class PlanOutcome:
     printed: str
     stopped_by: FindingRecord | None  # None: every step ran to its end
     stopped_at: PackedLaunch | None
-    counter_left: CounterLeft | None
+    counter_left: FindingRecord | None  # one of the findings
     seconds: float
 
 
@@ -199,8 +184,11 @@ class _Run:
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
+        counter_left = self._counter_left() if complete else None
         if complete and Check.UNINITIALISED in self._emulation.checks:
             self._findings += self._unwritten_outputs()
+        if counter_left is not None:
+            self._findings.append(counter_left)
         return PlanOutcome(
             findings=tuple(self._findings),
             counts=tuple(self._counts),
@@ -208,7 +196,7 @@ class _Run:
             printed="".join(self._printed),
             stopped_by=self.stopped_by,
             stopped_at=self._stopped_at,
-            counter_left=self._counter_left() if complete else None,
+            counter_left=counter_left,
             seconds=time.perf_counter() - self._started,
         )
 
@@ -224,34 +212,40 @@ class _Run:
             count, index = missing
             where = f"{buffer.name}[{', '.join(map(str, index))}]" if index else buffer.name
             detail = f"{count} of {buffer.spec.numel} elements of {buffer.name} keep what was in memory before the call"
-            found.append(
-                FindingRecord(
-                    kind=FindingKind.OUTPUT_NOT_WRITTEN,
-                    kernel=last.kernel,
-                    launch_line=last.line,
-                    line=last.line,
-                    column=0,
-                    thread=None,
-                    where=where,
-                    detail=detail,
-                    count=count,
-                )
-            )
+            found.append(_at_the_end(FindingKind.OUTPUT_NOT_WRITTEN, last, where, detail, count))
         return found
 
-    def _counter_left(self) -> CounterLeft | None:
+    def _counter_left(self) -> FindingRecord | None:
         for buffer in self._plan.buffers:
-            if buffer.clearing is not Clearing.COUNTER:
+            last = last_user(self._plan, buffer.name)
+            if buffer.clearing is not Clearing.COUNTER or last is None:
                 continue
             size = buffer.spec.dtype.itemsize
             content = bytes(self._memory.content(buffer.name))
             values = [
                 int.from_bytes(content[at : at + size], "little", signed=True) for at in range(0, len(content), size)
             ]
-            left = next((index for index, value in enumerate(values) if value), None)
-            if left is not None:
-                return CounterLeft(buffer.name, left, values[left])
+            left = [index for index, value in enumerate(values) if value]
+            if left:
+                where = f"{buffer.name}[{left[0]}] is {values[left[0]]}"
+                detail = "the last block that uses a counter must set it back to 0"
+                return _at_the_end(FindingKind.COUNTER_LEFT, last, where, detail, len(left))
         return None
+
+
+def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, count: int) -> FindingRecord:
+    """A finding of the plan as a whole, shown at the launch that was last to touch the tensor."""
+    return FindingRecord(
+        kind=kind,
+        kernel=last.kernel,
+        launch_line=last.line,
+        line=last.line,
+        column=0,
+        thread=None,
+        where=where,
+        detail=detail,
+        count=count,
+    )
 
 
 def refuse_features(launch: PackedLaunch) -> None:

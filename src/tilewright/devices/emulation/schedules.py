@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.plan_memory import PlanMemory
-from tilewright.devices.emulation.plan_run import Announce, CounterLeft, PlanOutcome, announce_nothing, run_plan
+from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
 from tilewright.records import (
     BoundPlan,
     Check,
@@ -32,7 +32,7 @@ class ScheduledRun:
     memory: PlanMemory  # as the first schedule left it
     stopped_by: FindingRecord | None
     stopped_at: PackedLaunch | None
-    counter_left: CounterLeft | None
+    counter_left: FindingRecord | None
 
 
 def run_schedules(

@@ -157,6 +157,15 @@ static bool is_warp_barrier(const tw_warp* w, int32_t pc, uint16_t op) { return 
 // Waits until every lane that the members' masks name is here; then `together` are the lanes that take part.
 // A bar.warp.sync also meets one at another place; everything else must be the same instruction.
 int tw_gather_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* masks, uint32_t* together) {
+  if (exec == w->live && !w->context_count) {  // everybody is here: only the masks themselves can be wrong
+    uint32_t least = TW_ALL;
+    TW_LOOP least &= exec & tw_lane_bit[l] ? masks[l] : TW_ALL;
+    if ((least & exec) == exec) {
+      if (w->cta->races) tw_race_syncwarp(w->cta->races, w->index, exec);
+      *together = exec;
+      return TW_NEXT;
+    }
+  }
   int pc = tw_index_of(w, i);
   uint32_t wanted = 0, strangers = 0;
   TW_EACH(exec) {

@@ -19,39 +19,46 @@ static inline uint32_t tw_group(uint32_t left, const uint32_t* masks) {
     if (waits_ != TW_NEXT) return waits_;                           \
   }
 
-// o: d, p (or the sink), a, b, c, members. flags: 0 up, 1 down, 2 bfly, 3 idx
+// Where each lane reads, and whether that lies inside its segment. `mode`: 0 up, 1 down, 2 bfly, 3 idx
+static inline void tw_shuffle_sources(const uint32_t* b, const uint32_t* c, int mode, int32_t* from, uint8_t* inside) {
+#define TW_SHUFFLE(j, condition)                                                          \
+  TW_LOOP {                                                                               \
+    int32_t segment = (int32_t)(c[l] >> 8 & 31), by = (int32_t)(b[l] & 31);               \
+    int32_t least = l & segment, most = least | ((int32_t)(c[l] & 31) & ~segment), at = j; \
+    (void)by;                                                                             \
+    inside[l] = (uint8_t)(condition);                                                     \
+    from[l] = (condition) ? at & 31 : l;                                                  \
+  }
+  switch (mode) {
+    case 0: TW_SHUFFLE(l - by, at >= most) break;
+    case 1: TW_SHUFFLE(l + by, at <= most) break;
+    case 2: TW_SHUFFLE(l ^ by, at <= most) break;
+    default: TW_SHUFFLE(least | (by & ~segment), at <= most) break;
+  }
+#undef TW_SHUFFLE
+}
+
+// o: d, p (or the sink), a, b, c, members. flags: the mode
 TW_HANDLER(shfl) {
   const uint32_t *a = TW_SRC(uint32_t, 2), *b = TW_SRC(uint32_t, 3), *c = TW_SRC(uint32_t, 4), *members = TW_SRC(uint32_t, 5);
   TW_TOGETHER(members)
-  uint32_t held[TW_LANES], inside = 0, stray = 0;
-  uint32_t from[TW_LANES];
-  int mode = i->flags & 3;
-  for (uint32_t lane = 0; lane < TW_LANES; lane++) {
-    uint32_t segment = c[lane] >> 8 & 31, clamp = c[lane] & 31, by = b[lane] & 31;
-    uint32_t least = lane & segment, most = least | (clamp & ~segment & 31), j;
-    bool ok;
-    switch (mode) {
-      case 0: j = lane - by; ok = (int32_t)j >= (int32_t)most; break;
-      case 1: j = lane + by; ok = j <= most; break;
-      case 2: j = lane ^ by; ok = j <= most; break;
-      default: j = least | (by & ~segment); ok = j <= most; break;
+  uint32_t held[TW_LANES] __attribute__((aligned(64)));
+  int32_t from[TW_LANES] __attribute__((aligned(64)));
+  uint8_t inside[TW_LANES] __attribute__((aligned(64)));
+  tw_shuffle_sources(b, c, i->flags & 3, from, inside);
+  for (int l = 0; l < TW_LANES; l++) held[l] = a[from[l]];
+  if (together != TW_ALL && w->cta->engine->checks & TW_CHECK_WARP) {
+    TW_EACH(together) {
+      if (together >> from[l] & 1) continue;
+      tw_report(w, TW_FIND_SHUFFLE_MASK, tw_index_of(w, i), (int)l, (uint64_t)from[l], 0, 3);
+      break;
     }
-    if (!ok) j = lane;
-    from[lane] = j & 31;
-    held[lane] = a[j & 31];
-    inside |= (uint32_t)ok << lane;
-    stray |= (uint32_t)!(together >> (j & 31) & 1) << lane;
-  }
-  stray &= together;
-  if (stray && w->cta->engine->checks & TW_CHECK_WARP) {
-    int lane = __builtin_ctz(stray);
-    tw_report(w, TW_FIND_SHUFFLE_MASK, tw_index_of(w, i), lane, from[lane], 0, 3);
   }
   if (i->o[0] >= 0) {
     uint32_t* d = TW_DST(uint32_t, 0);
     TW_BLEND(d, held, together);
   }
-  tw_set_predicate(w, i->o[1], inside, together);
+  if (i->o[1] >= 0) tw_set_predicate(w, i->o[1], tw_pack_bytes(inside), together);
   return TW_NEXT;
 }
 

@@ -18,7 +18,15 @@ static int distinct(uint32_t mask, const uint64_t* address, int shift) {
   return count;
 }
 
-void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size) {
+void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous) {
+  if (contiguous) {  // all 32 lanes, one after the other
+    uint64_t first = address[0], bytes = 32ull * (uint64_t)size;
+    count->requests++;
+    count->sectors += ((first + bytes - 1) >> 5) - (first >> 5) + 1;
+    count->ideal_sectors += (bytes + 31) / 32;
+    count->bytes += bytes;
+    return;
+  }
   int lanes = __builtin_popcount(mask), shift = size > 32 ? 6 : 5, places = 0, sectors = 0;
   bool rising = true;
   uint64_t before = 0;
@@ -45,7 +53,15 @@ void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, in
 }
 
 // Lanes are served 128 bytes at a time: all 32 lanes of up to 4 bytes, half a warp of 8, a quarter of 16.
-void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size) {
+void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size, bool contiguous) {
+  if (contiguous && mask == TW_ALL && size >= 4) {
+    uint64_t phases = (uint64_t)size / 4;
+    count->requests++;
+    count->passes += phases;
+    count->ideal_passes += phases;
+    count->bytes += 32ull * (uint64_t)size;
+    return;
+  }
   int lanes_per_phase = size <= 4 ? 32 : size == 8 ? 16 : 8;
   int words = size <= 4 ? 1 : size / 4;
   for (int start = 0; start < 32; start += lanes_per_phase) {

@@ -63,14 +63,14 @@ TW_HANDLER(special) {
     w->cta->worker->clock += 32;
     tw_polled(w);
   }
+  bool varies = i->flags <= SPECIAL_TID_Z || i->flags == SPECIAL_LANEID ||
+                (i->flags >= SPECIAL_LANEMASK_EQ && i->flags <= SPECIAL_LANEMASK_GT);
+  uint64_t value = i->flags == SPECIAL_CLOCK && i->count == 8 ? w->cta->worker->clock : tw_special(w, i->flags, 0);
   TW_EACH(exec) {
-    uint32_t value = tw_special(w, i->flags, l);
-    if (i->count == 8)
-      ((uint64_t*)d)[l] = i->flags == SPECIAL_CLOCK ? w->cta->worker->clock : value;
-    else if (i->count == 2)
-      ((uint16_t*)d)[l] = (uint16_t)value;
-    else
-      ((uint32_t*)d)[l] = value;
+    if (varies) value = tw_special(w, i->flags, l);
+    if (i->count == 8) ((uint64_t*)d)[l] = value;
+    else if (i->count == 2) ((uint16_t*)d)[l] = (uint16_t)value;
+    else ((uint32_t*)d)[l] = (uint32_t)value;
   }
   return TW_NEXT;
 }

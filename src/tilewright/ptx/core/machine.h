@@ -281,8 +281,8 @@ extern const tw_interpreter tw_interpreter_avx2;
 const tw_interpreter* tw_chosen_interpreter(void);
 
 // -- counting.c --
-void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size);
-void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size);
+void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous);
+void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size, bool contiguous);
 
 static inline int32_t tw_index_of(const tw_warp* w, const tw_instr* i) {
   return (int32_t)(i - w->cta->program->code);

@@ -182,12 +182,12 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
     x->contiguous = false;
     good = tw_global_slow(w, i, exec, x, how);
   } else {
-    uint8_t* shift = r->data - base;
-    TW_LOOP x->at[l] = shift + x->address[l];
+    uintptr_t shift = (uintptr_t)r->data - (uintptr_t)base;  // as numbers: lanes that take no part may hold anything
+    TW_LOOP x->at[l] = (uint8_t*)(shift + (uintptr_t)x->address[l]);
     if (r->state || (how != TW_READ && !(r->flags & TW_REGION_WRITABLE))) good = tw_global_region(w, i, exec, x, r, how);
   }
   if (w->cta->worker->counts)
-    tw_count_global(&w->cta->worker->counts[tw_index_of(w, i)], exec, x->address, x->size);
+    tw_count_global(&w->cta->worker->counts[tw_index_of(w, i)], exec, x->address, x->size, x->contiguous);
   x->global |= good;
   return good;
 }
@@ -222,7 +222,7 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   if (cta->watch_shared)
     good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, TW_SHARED_WINDOW, how, TW_FIND_SHARED_BOUNDS,
                           TW_FIND_UNINITIALISED_SHARED);
-  if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size);
+  if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size, x->contiguous);
   x->shared |= good;
   return good;
 }

@@ -33,9 +33,9 @@ TW_INLINE float tw_ex2_ftz_f32(float x) { return tw_flush_f32(tw_ex2_f32(tw_flus
 TW_INLINE float tw_lg2_f32(float x) {
   int tiny = (tw_f32_bits(x) & 0x7f800000u) == 0;
   float normal = x * (tiny ? 0x1p23f : 1.0f);
-  int32_t bits = (int32_t)tw_f32_bits(normal);
-  int32_t exponent = (bits - 0x3f3504f3) >> 23; // the rest lies between sqrt(1/2) and sqrt(2)
-  float part = tw_f32_of((uint32_t)bits - ((uint32_t)exponent << 23)) - 1.0f;
+  uint32_t bits = tw_f32_bits(normal);
+  int32_t exponent = (int32_t)(bits - 0x3f3504f3u) >> 23; // the rest lies between sqrt(1/2) and sqrt(2)
+  float part = tw_f32_of(bits - ((uint32_t)exponent << 23)) - 1.0f;
   float series = -0x1.596fe0p-4f;
   series = series * part + 0x1.3a4580p-3f;
   series = series * part - 0x1.41fffcp-3f;

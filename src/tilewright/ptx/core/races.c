@@ -191,7 +191,8 @@ static uint32_t still_needed(tw_race_access* a, const tw_record* old, uint32_t l
 }
 
 static bool merges(const tw_race_access* a, const tw_record* old) {
-  return a->kind != TW_RACE_ATOMIC && old->who == a->warp_who && old->clock == a->clock && old->what == ((uint32_t)a->instr << 8 | a->flags);
+  uint32_t what = (uint32_t)a->instr << 8 | a->flags;
+  return a->kind != TW_RACE_ATOMIC && old->who == a->warp_who && old->clock == a->clock && old->what == what;
 }
 
 // The head of a list: in `what` how many records it holds, and the flags of all of them.

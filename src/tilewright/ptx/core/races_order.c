@@ -139,7 +139,7 @@ static const tw_past* released_by(tw_cta_races* cta, int level, int warp, int la
 
 static const tw_past* extended(tw_cta_races* cta, int warp, int lane, const tw_past* old, const tw_past* release,
                                bool keeps) {
-  if (!keeps) {  // a store ends what others released here, but still carries the thread's own release
+  if (!keeps) {  // a store ends what others released here, but carries on the thread's own release if that was the last
     if (old && !old->lanes) old = old->parent[0];
     bool own = old && old->ordinal == cta->ordinal && old->warp == warp && old->lanes == 1u << lane;
     if (!own) old = NULL;
