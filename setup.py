@@ -29,6 +29,9 @@ setup(
                 "-O3",
                 "-std=gnu11",
                 "-ffp-contract=off",
+                "-fno-trapping-math",  # nobody looks at exceptions, and loops over lanes can be vectorised
+                "-fno-math-errno",
+                "-Wno-psabi",  # vectors pass between inlined functions only
                 "-fno-strict-aliasing",
                 "-fwrapv",
                 "-pthread",

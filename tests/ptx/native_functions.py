@@ -26,7 +26,7 @@ _SOURCES = (
     "tensor_multiply_wide.c",
 )
 _FLAGS = (
-    "-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-Wall",
+    "-std=gnu11", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-Wall",
     "-Wextra", "-Wno-psabi", "-Werror",
 )  # fmt: skip
 _WIDE = '#if defined(__x86_64__)\n#pragma GCC target("avx2,fma,f16c")\n#endif\n'
@@ -110,18 +110,29 @@ void lanes_convert(int n, uint64_t* d, int conversion, const uint64_t* a, const 
 """
 
 
-@lru_cache(maxsize=2)
-def library(wide: bool) -> ctypes.CDLL:
-    """Compiled for this process; the folder goes away once the library is mapped."""
-    loops = "\n".join(_loop(name, signature) for name, signature in SIGNATURES.items())
-    text = (_WIDE if wide else "") + '#include "numeric.h"\n#include "tensor.h"\n' + loops + _CONVERT
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(["cc", *_FLAGS, f"-I{CORE}", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@lru_cache(maxsize=1)
+def _core() -> ctypes.CDLL:
+    """What is not inline, once for both: its symbols are there for the libraries of loops."""
     with tempfile.TemporaryDirectory() as folder:
-        shim, target = Path(folder) / "shim.c", Path(folder) / "functions.so"
-        shim.write_text(text)
-        sources = [str(CORE / name) for name in _SOURCES]
-        command = ["cc", *_FLAGS, f"-I{CORE}", str(shim), *sources, "-o", str(target), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        target = Path(folder) / "core.so"
+        _compile(*(str(CORE / name) for name in _SOURCES), "-o", str(target), "-lm")
+        return ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
+
+
+@lru_cache(maxsize=2)
+def _loops(wide: bool) -> ctypes.CDLL:
+    loops = "\n".join(_loop(name, signature) for name, signature in SIGNATURES.items())
+    text = (_WIDE if wide else "") + '#include "numeric.h"\n' + loops + _CONVERT
+    _core()
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "loops.c", Path(folder) / "loops.so"
+        source.write_text(text)
+        _compile(str(source), "-o", str(target), "-lm")
         return ctypes.CDLL(str(target))
 
 
@@ -129,7 +140,8 @@ class Functions:
     """`functions("add_f16", a, b)`: arrays in, an array out."""
 
     def __init__(self, wide: bool) -> None:
-        self.native = library(wide)
+        self.native = _core()
+        self.loops = _loops(wide)
 
     def __call__(self, name: str, *arguments: NDArray[np.generic] | int) -> NDArray[np.generic]:
         result, *operands = SIGNATURES[name].split()
@@ -145,7 +157,7 @@ class Functions:
             count = array.size
             passed.append(ctypes.c_void_p(array.ctypes.data))  # type: ignore[arg-type]
         out = np.empty(count, dtype=_DTYPE[result])
-        getattr(self.native, f"lanes_{name}")(ctypes.c_int(count), ctypes.c_void_p(out.ctypes.data), *passed)
+        getattr(self.loops, f"lanes_{name}")(ctypes.c_int(count), ctypes.c_void_p(out.ctypes.data), *passed)
         return out
 
     def convert(self, modifiers: str, a: NDArray[np.uint64], b: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
@@ -155,5 +167,5 @@ class Functions:
         second = np.ascontiguousarray(first if b is None else b, dtype=np.uint64)
         out = np.empty(first.size, dtype=np.uint64)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (out, first, second)]
-        self.native.lanes_convert(ctypes.c_int(first.size), pointers[0], ctypes.c_int(conversion), *pointers[1:])
+        self.loops.lanes_convert(ctypes.c_int(first.size), pointers[0], ctypes.c_int(conversion), *pointers[1:])
         return out

@@ -72,7 +72,8 @@ def _number(parameter: Parameter, text: str) -> int | float | bool:
         return int(text) if parameter.scalar is ScalarType.INT else float(text)
     except (KeyError, ValueError):
         assert parameter.scalar is not None
-        raise ValueError(f"{text!r} is not {parameter.scalar.value}") from None
+        such_as = {ScalarType.BOOL: "true or false", ScalarType.INT: "2", ScalarType.FLOAT: "1e-5"}[parameter.scalar]
+        raise ValueError(f"{text!r} is not {parameter.scalar.value}; write {such_as}") from None
 
 
 def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:

@@ -27,12 +27,15 @@ def show_build(console: Console, file: KernelFile, report: BuildReport) -> None:
             console.print(Text(_plan_line(each)))
         console.print("")
         console.print(_sass_table(built))
+    shown: set[Diagnostic] = set()
     for target in report.targets:
         if isinstance(target, NotBuilt):
             what = "not built" if target.applies else "does not apply"
             console.print(Text(f"{target.gpu} ({target.arch}): {what}: {target.reason}", style="red"))
         for diagnostic in target.diagnostics if isinstance(target, NotBuilt) else target.warnings:
-            show_diagnostic(console, diagnostic)
+            if diagnostic not in shown:  # the same complaint for every GPU is said once
+                show_diagnostic(console, diagnostic)
+            shown.add(diagnostic)
 
 
 def show_diagnostic(console: Console, diagnostic: Diagnostic) -> None:

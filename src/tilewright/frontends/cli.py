@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -195,12 +196,14 @@ def split_reference(text: str) -> tuple[Path, str]:
 
 
 def read_kernel_file(path: Path) -> KernelFile:
-    if not path.is_file():
+    if path.is_dir():
+        raise BadArgument(f"{path}: a folder; give the path of one kernel file (.cu)")
+    if not path.exists():
         raise BadArgument(f"{path}: no such file; give the path of a kernel file (.cu)")
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError:
-        raise BadArgument(f"{path}: not a text file; a kernel file is UTF-8 text with a plan in //! lines") from None
+        raise BadArgument(f"{path}: not UTF-8 text; save the kernel file as UTF-8") from None
     return parse(text, str(path))
 
 
@@ -226,8 +229,21 @@ def fail(message: object, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one sentence for people, without the place in this program that gave it."""
+    print(f"tilewright: {message}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the command; every expected failure is one message and an exit code, never a traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except KernelFileError as error:
@@ -237,6 +253,7 @@ def main() -> None:
     except (ToolchainError, DeviceError) as error:
         fail(f"tilewright: {error}", 3)
     except OSError as error:
-        fail(f"tilewright: {error.filename or ''}: {error.strerror or error}", 3)
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"tilewright: {place}{error.strerror or error}", 3)
     except KeyboardInterrupt:
         fail("tilewright: interrupted", 130)

@@ -163,8 +163,8 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     if match is None or any(part.startswith(".") for part in match.group(1).split("/")):
         meant = _HEADER_NAME.match(f"<{written[1:-1]}>") if written[:1] == written[-1:] == '"' else None
         if meant is not None and _is_allowed(meant.group(1)):
-            mend = Mend(*cpp.place(rest[0].start), len(written), meant.group())
-            cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write {meant.group()}", mend)
+            quoted = Mend(*cpp.place(rest[0].start), len(written), meant.group())
+            cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write {meant.group()}", quoted)
             return
         cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write the header's name in < >; {allowed}")
         return

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import os
 import time
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +58,6 @@ class Program:
     def kernels(self) -> tuple[str, ...]:
         return tuple(function.name for function in self.module.functions.values() if function.is_entry)
 
-    def __del__(self) -> None:
-        for loaded in getattr(self, "_loaded", {}).values():
-            core().tw_program_free(loaded.handle)
-
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `Unsupported` or `PtxError` naming the line."""
         return self._load(kernel).lowered
@@ -99,8 +96,8 @@ class Program:
         loaded = self._loaded.get(kernel)
         if loaded is None:
             lowered = lower_kernel(self.module, kernel, self._layout)
-            loaded = _Loaded(lowered, _upload(lowered))
-            self._loaded[kernel] = loaded
+            loaded = self._loaded[kernel] = _Loaded(lowered, _upload(lowered))
+            weakref.finalize(self, core().tw_program_free, loaded.handle)
         return loaded
 
     def _place_variables(self, memory: Memory, lowered: LoweredKernel) -> None:

@@ -210,7 +210,7 @@ def launch_counts(
     blocks: int | None,
 ) -> LaunchCounts:
     """Counts by instruction of the PTX; one that was lowered to several is counted once."""
-    rows: list[list[int]] = np.frombuffer(raw, dtype=np.uint64).reshape(len(raw), -1).tolist()
+    rows: list[list[int]] = np.frombuffer(memoryview(raw).cast("B"), dtype=np.uint64).reshape(len(raw), -1).tolist()
     merged: dict[int, list[int]] = {}
     instructions: list[Instruction] = []
     for row, origin in zip(rows, kernel.origins, strict=True):

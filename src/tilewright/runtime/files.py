@@ -22,7 +22,10 @@ def find_files(source: Source | Iterable[Source]) -> tuple[Path, ...]:
         if not found:
             raise LoadError(f"{path} has no *.cu file; name a kernel file or a folder of them")
         return found
-    listed = tuple(Path(item) for item in source)
+    try:
+        listed = tuple(Path(item) for item in source)
+    except TypeError:
+        raise LoadError(f"{source!r} is no path; give a path, a list of paths, or a folder") from None
     if not listed:
         raise LoadError("no kernel file was named; give a path, a list of paths, or a folder")
     return listed
