@@ -11,8 +11,6 @@ alone, and a launch is timed from the request to its result as well.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import platform
 import struct
@@ -23,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recording import write_result
 from tilewright import __version__
 from tilewright.kernel_file import bind, evaluate, parse, settle
 from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
@@ -215,13 +214,12 @@ def main() -> None:
         met = {None: "", True: "yes", False: "NO"}[row.met]
         print(f"{row.what:<46} {row.value:>10.3f} {row.unit:<5} {bound:>9}  {met}")
     if options.out is not None:
-        options.out.write_text(json.dumps(_report(rows), indent=2) + "\n")
+        write_result(options.out, _report(rows))
 
 
 def _report(rows: list[Row]) -> dict[str, object]:
     return {
         "benchmark": "emulator",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "versions": {
             "tilewright": __version__,

@@ -23,7 +23,7 @@ QUICK = LaunchOptions(workers=1, instruction_budget=200_000_000)
 @functools.cache
 def ptx_of(source: str, arch: str = "sm_80") -> str:
     """The PTX NVRTC makes of a source, with line numbers; nothing is judged or cached on disk."""
-    options = [f"-arch=compute_{arch[3:]}", "-lineinfo", "-std=c++17", "-default-device"]
+    options = [f"-arch=compute_{arch[3:]}", "-lineinfo", "-std=c++17", "-default-device", "--device-int128"]
     options += [f"-I{folder}" for folder in find_toolkit().include_dirs]
     error, handle = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS

@@ -241,7 +241,7 @@ def test_constants_module_variables_and_large_parameters() -> None:
         table = [1.5, 2.5, 3.5, 4.5]
         expected = [table[t % 4] + 100 + (t * 3) % 40 + 0.25 for t in range(32)]
         assert list(memory.bytes("y").view(np.float32)) == expected
-        counter = next(region for region in memory.regions(id(program)) if region.name == "counter")
+        counter = next(region for region in memory.regions(program.number) if region.name == "counter")
         assert counter.data.view(np.int32)[0] == 5 + 2 * launch
 
 

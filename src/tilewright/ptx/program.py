@@ -30,8 +30,7 @@ _MOST_MESSAGE_BYTES = 1 << 14
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
 _CHECK_BITS = {Checks.UNINITIALISED: 1, Checks.RACES: 2, Checks.WARP: 4, Checks.COUNTERS: 8}
-_WRITABLE, _INPUT, _CONSTANT = 1, 2, 4
-_WORKSPACE = "cooperative workspace"
+_WRITABLE, _INPUT = 1, 2
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,12 @@ class Program:
     """A module whose kernels are lowered when they are first launched."""
 
     def __init__(self, module: Module) -> None:
-        number = next(_module_numbers) % 1024
         self.module = module
-        self._number = number
-        self._layout, self._placed = module_layout(module, _FIRST_MODULE_ADDRESS + number * _MODULE_BYTES)
-        self._variables = {variable.name: variable for variable in self._placed}
+        self.number = next(_module_numbers)  # a memory keeps the variables of each program apart
+        base = _FIRST_MODULE_ADDRESS + self.number % 1024 * _MODULE_BYTES
+        self._layout, placed = module_layout(module, base)
+        self._variables = {variable.name: variable for variable in placed}
         self._loaded: dict[str, _Loaded] = {}
-        self._key = id(self)
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -67,14 +65,14 @@ class Program:
         loaded = self._load(request.kernel)
         _validate(loaded.lowered, request)
         self._place_variables(memory, loaded.lowered)
-        regions = memory.regions(self._key)
+        regions = memory.regions(self.number)
         launch, held = _Prepared(loaded, regions, request).build()
         started = time.perf_counter()
         ending = core().tw_run(ctypes.byref(launch))
         seconds = time.perf_counter() - started
         if ending == 2:
             raise MemoryError(f"the emulator ran out of memory in `{request.kernel}`; use a smaller grid or shape")
-        reporter = Reporter(loaded.lowered, request, lambda address: memory.describe(self._key, address))
+        reporter = Reporter(loaded.lowered, request, lambda address: memory.describe(self.number, address))
         findings = reporter.findings(held.findings[: launch.finding_count], held.message_text(launch))
         counts = None
         if held.counts is not None:
@@ -105,7 +103,7 @@ class Program:
             variable = self._variables.get(name)
             if variable is not None:
                 memory.add_module_variable(
-                    self._key,
+                    self.number,
                     name,
                     self._layout.addresses[name],
                     self._initial(variable),

@@ -133,7 +133,8 @@ TW_TERNARY(mad24_u32, uint32_t, uint32_t, uint32_t, uint32_t, (uint32_t)TW_MUL24
 TW_TERNARY(mad24_hi_s32, uint32_t, uint32_t, uint32_t, uint32_t, (uint32_t)(TW_MUL24_S(x, y) >> 16) + z)
 TW_TERNARY(mad24_hi_u32, uint32_t, uint32_t, uint32_t, uint32_t, (uint32_t)(TW_MUL24_U(x, y) >> 16) + z)
 
-// Carry chains: add.cc, addc, sub.cc, subc, mad.cc, madc. The carry is one bit per lane; sub leaves "no borrow" as 0.
+// Carry chains: add.cc, addc, sub.cc, subc, mad.cc, madc. The carry is one bit per lane. Subtraction adds the complement,
+// so that the bit it leaves says "no borrow": the compiler's own 128-bit division reads it with addc after subc.cc.
 #define TW_CARRY(name, W, wide, exact)                                                                        \
   TW_HANDLER(name) {                                                                                          \
     const uint##W##_t *a = TW_SRC(uint##W##_t, 1), *b = TW_SRC(uint##W##_t, 2);                               \
@@ -153,8 +154,8 @@ TW_TERNARY(mad24_hi_u32, uint32_t, uint32_t, uint32_t, uint32_t, (uint32_t)(TW_M
   }
 TW_CARRY(carry_add_32, 32, uint64_t, x + y + carry)
 TW_CARRY(carry_add_64, 64, tw_u128, x + y + carry)
-TW_CARRY(carry_sub_32, 32, uint64_t, x - y - carry)
-TW_CARRY(carry_sub_64, 64, tw_u128, x - y - carry)
+TW_CARRY(carry_sub_32, 32, uint64_t, x + (uint32_t)~y + (i->mod & TW_MOD_CARRY_IN ? carry : 1))
+TW_CARRY(carry_sub_64, 64, tw_u128, x + (uint64_t)~y + (i->mod & TW_MOD_CARRY_IN ? carry : 1))
 // flags: 0 lo, 1 hi unsigned, 2 hi signed
 static inline uint32_t tw_product_32(uint64_t x, uint64_t y, int part) {
   if (part == 2) return (uint32_t)(((int64_t)(int32_t)x * (int32_t)y) >> 32);
