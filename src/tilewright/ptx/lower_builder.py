@@ -34,7 +34,7 @@ from tilewright.ptx.syntax import (
 LANES = 32
 CONTROL = 128  # flag: runs even when no lane is active
 _ENCODED = struct.Struct("=HBBi8iqII")
-_LARGEST_FRAME_BYTES = 16 << 20
+_LARGEST_FRAME_BYTES = 4 << 20
 _NO_DESTINATION = frozenset(
     (
         *("st", "red", "bar", "barrier", "bra", "brx", "call", "ret", "exit", "membar", "fence", "trap", "brkpt"),

@@ -154,6 +154,8 @@ def cvt(b: FunctionBuilder, i: Instruction) -> None:
     d, sources = i.operands[0], i.operands[1:]
     to = b.register_bytes(d) if isinstance(d, Register) else 4
     origin = _source_bytes(b, i, sources[0]) if sources else 4
+    if not to or not origin:
+        raise unsupported(i, "a conversion into or out of a predicate")
     fast = _FAST.get(i.modifiers)
     if fast is not None and (to, origin) == _FAST_BYTES.get(fast, (4, 4)):
         is_float = i.modifiers[-1] in ("f32", "f64")

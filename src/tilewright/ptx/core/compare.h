@@ -68,13 +68,6 @@ TW_SETP_FLOAT(f64, double, TW_PLAIN)
 TW_SETP_FLOAT(f16, uint16_t, TW_HALF_OPERAND)
 TW_SETP_FLOAT(bf16, uint16_t, tw_bf16_to_f32)
 
-// p = a op b on predicates; flags: 1 and, 2 or, 3 xor
-TW_HANDLER(predicate_combine) {
-  uint32_t x = tw_predicate(w, i->o[1]), y = tw_predicate(w, i->o[2]);
-  tw_set_predicate(w, i->o[0], (i->flags & 3) == 1 ? x & y : (i->flags & 3) == 2 ? x | y : x ^ y, exec);
-  return TW_NEXT;
-}
-
 // set: true as `imm`, false as zero
 TW_HANDLER(set_value_32) {
   uint32_t p = tw_predicate(w, i->o[1]), yes = (uint32_t)i->imm;

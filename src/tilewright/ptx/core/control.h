@@ -75,7 +75,6 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
   return then;
 }
 TW_HANDLER(exit) { return tw_end_lanes(w, i, exec); }
-TW_HANDLER(fall_off) { return tw_end_lanes(w, i, exec); }
 TW_HANDLER(ret) {
   if (!exec) return TW_NEXT;
   if (w->frames[w->frame].caller < 0) return tw_end_lanes(w, i, exec);
