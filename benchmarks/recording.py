@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """The result as JSON, headed by its date, the commit it was made from and the machine."""
     head = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

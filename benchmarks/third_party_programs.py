@@ -31,7 +31,7 @@ from tilewright.ptx.launching import LaunchOptions, LaunchRequest
 from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
 from tilewright.ptx.results import Ending, Finding
-from tilewright.records import Build, BuildRequest
+from tilewright.records import Build, BuildRequest, FindingKind
 from tilewright.toolchain import build
 
 SEEDS = (None, 1, 2)
@@ -180,7 +180,7 @@ def _wrong(result: Result, data: np.ndarray) -> str | None:
 def _line(finding: Finding) -> str:
     """A finding in a line, without what differs from one copy of an unrolled instruction to the next."""
     place = f"{Path(finding.place.file).name}:{finding.place.line}" if finding.place else f"PTX {finding.ptx_line}"
-    return f"{finding.kind.value} at {place} ({finding.ptx_text.split()[0]})"
+    return f"{FindingKind[finding.kind.name].value} at {place} ({finding.ptx_text.split()[0]})"
 
 
 # -- CUTLASS --
@@ -432,7 +432,7 @@ def main() -> None:
     print_rows(rows)
     if options.out:
         record = {
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "tilewright": __version__,
             "machine": platform.machine(),
             "rows": [vars(row) for row in rows],

@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tilewright.frontends.api import make
+    from tilewright.frontends.decorated import kernel
     from tilewright.runtime import load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "kernel", "load", "make"]
 
 
 def __getattr__(name: str) -> object:
-    """`load` brings torch, so it is imported when it is first asked for."""
+    """What brings torch is imported when it is first asked for."""
     if name == "load":
         from tilewright.runtime import load
 
         return load
+    if name == "make":
+        from tilewright.frontends.api import make
+
+        return make
+    if name == "kernel":
+        from tilewright.frontends.decorated import kernel
+
+        return kernel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

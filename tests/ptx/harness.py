@@ -1,25 +1,24 @@
 """Runs a kernel file in the emulator, straight on its memory and program: results, findings and counts of one call.
 
-Evaluates, builds and binds the plan as any device does; adds nothing to what the emulator reports. Library steps are
-run by torch.
+Evaluates, builds and binds the plan as any device does; adds nothing to what the emulator reports.
 """
 
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from tilewright.devices.cuda.library_steps import LibraryStep
-from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
+from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
+from tilewright.devices.emulation.job_memory import add_buffers
+from tilewright.devices.emulation.library import run_library_step, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile, bind, evaluate, settle
-from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
+from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import Program, load_program
 from tilewright.ptx.results import Ending, Finding, LaunchResult
 from tilewright.ptx.syntax import Place
@@ -27,14 +26,12 @@ from tilewright.records import (
     KERNEL_FILE_NAME,
     PROFILES,
     BoundPlan,
-    Buffer,
     BufferRole,
     Build,
     BuildRequest,
     Clearing,
     GpuProfile,
     LibraryCall,
-    PackedLaunch,
     TensorSpec,
 )
 from tilewright.toolchain import build
@@ -54,6 +51,10 @@ class Outcome:
     @property
     def findings(self) -> tuple[Finding, ...]:
         return tuple(finding for launch in self.launches for finding in launch.findings)
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        return tuple(sentence for launch in self.launches for sentence in launch.incomplete)
 
     @property
     def completed(self) -> bool:
@@ -116,7 +117,7 @@ def kernel_file_line(place: Place | None) -> int | None:
 def shown(findings: Sequence[Finding]) -> str:
     """Findings as lines of text, for messages."""
     return "\n".join(
-        f"line {kernel_file_line(f.place)} (other {kernel_file_line(f.other_place)}): {f.kind.value}: {f.where}; "
+        f"line {kernel_file_line(f.place)} (other {kernel_file_line(f.other_place)}): {f.kind.name}: {f.where}; "
         f"{f.detail} x{f.count} [{f.ptx_line}: {f.ptx_text}]"
         for f in findings
     )
@@ -143,95 +144,30 @@ def _program(ptx: str) -> Program:
 
 
 def _run(call: Prepared, options: LaunchOptions) -> Outcome:
-    memory, addresses = _memory(call)
-    library: dict[str, torch.Tensor] = {}
+    memory = _memory(call)
     launches: list[LaunchResult] = []
     for step in call.plan.steps:
         if isinstance(step, LibraryCall):
-            _library_step(call, step, memory, library)
+            run_library_step(step, next(b for b in call.plan.buffers if b.name == step.target), memory)
             continue
         assert call.program is not None
-        launches.append(call.program.launch(memory, _request(step, addresses, options)))
+        launches.append(call.program.launch(memory.memory, launch_request(step, memory, options)))
         if launches[-1].ending is not Ending.COMPLETED:
             break
     buffers = call.plan.buffers
-    outs = {buffer.name: buffer for buffer in buffers if buffer.role is BufferRole.OUT}
+    outs = [buffer.name for buffer in buffers if buffer.role is BufferRole.OUT]
     changed = [p.name for p in call.evaluation.file.plan.op.parameters if p.in_place]
-    specs = dict(call.evaluation.tensors)
-    results = [_tensor(memory, buffer.name, buffer.spec) for buffer in outs.values()]
-    results += [_tensor(memory, name, specs[name]) for name in changed]
-    left = [b.name for b in buffers if b.clearing is Clearing.COUNTER and memory.bytes(b.name).any()]
-    unwritten = [name for name, buffer in outs.items() if _has_unwritten(memory, buffer)]
+    results = [tensor_copy(memory, name) for name in (*outs, *changed)]
+    left = [b.name for b in buffers if b.clearing is Clearing.COUNTER and memory.content(b.name).any()]
+    unwritten = [name for name in outs if memory.unwritten(name) is not None]
     return Outcome(tuple(results), tuple(launches), tuple(left), tuple(unwritten))
 
 
-def _memory(call: Prepared) -> tuple[Memory, dict[str, int]]:
-    memory = Memory()
-    addresses: dict[str, int] = {}
+def _memory(call: Prepared) -> PlanMemory:
+    memory = PlanMemory()
     changed = {p.name for p in call.evaluation.file.plan.op.parameters if p.in_place}
     for name, spec in call.evaluation.tensors:
-        data = storage_bytes(call.arguments[name])
-        addresses[name] = _add(memory, name, spec, name in changed, data)
-    for buffer in call.plan.buffers:
-        data = None if buffer.clearing is Clearing.UNDEFINED else np.zeros(buffer.spec.storage_bytes, np.uint8)
-        addresses[buffer.name] = _add(memory, buffer.name, buffer.spec, True, data)
-    return memory, addresses
-
-
-def _add(memory: Memory, name: str, spec: TensorSpec, writable: bool, data: np.ndarray | None) -> int:
-    return memory.add(
-        name,
-        spec.storage_bytes,
-        element_bytes=spec.dtype.itemsize,
-        shape=spec.shape,
-        stride=spec.stride,
-        writable=writable,
-        initialised=data is not None,
-        data=data,
-    )
-
-
-def storage_bytes(tensor: torch.Tensor) -> np.ndarray:
-    """The bytes of a tensor from its first element to its last, gaps included."""
-    if tensor.numel() == 0:
-        return np.zeros(0, np.uint8)
-    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((extent,), (1,))
-    return flat.contiguous().view(torch.uint8).numpy().copy()
-
-
-def _tensor(memory: Memory, name: str, spec: TensorSpec) -> torch.Tensor:
-    dtype = TORCH_DTYPE[spec.dtype]
-    if spec.numel == 0:
-        return torch.empty(spec.shape, dtype=dtype)
-    flat = torch.from_numpy(np.array(memory.bytes(name))).view(dtype)
-    return flat.as_strided(spec.shape, spec.stride)
-
-
-def _has_unwritten(memory: Memory, buffer: Buffer) -> bool:
-    return memory.never_written(buffer.name) > 0
-
-
-def _request(launch: PackedLaunch, addresses: Mapping[str, int], options: LaunchOptions) -> LaunchRequest:
-    block = bytearray(launch.block_template)
-    for field in launch.pointers:
-        struct.pack_into("<Q", block, field.offset, addresses[field.tensor])
-    return LaunchRequest(
-        kernel=launch.symbol,
-        grid=launch.grid,
-        block=launch.block,
-        dynamic_smem_bytes=launch.dynamic_smem_bytes,
-        parameters=bytes(block),
-        cluster=launch.cluster,
-        cooperative=launch.cooperative,
-        options=options,
-    )
-
-
-def _library_step(call: Prepared, step: LibraryCall, memory: Memory, made: dict[str, torch.Tensor]) -> None:
-    target = next(buffer for buffer in call.plan.buffers if buffer.name == step.target)
-    tensors = {name: call.arguments[name] for name, _ in call.evaluation.tensors}
-    result = LibraryStep(step, target).run({**tensors, **made})
-    made[target.name] = result
-    memory.bytes(target.name)[:] = storage_bytes(result)
-    memory.mark_initialised(target.name)
+        content = storage_bytes(call.arguments[name], spec.storage_bytes)
+        memory.add_input(name, spec, content, writable=name in changed)
+    add_buffers(memory, call.plan.buffers, sampled=False)
+    return memory

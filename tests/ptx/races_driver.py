@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from pathlib import Path
 
 import tilewright.ptx
@@ -31,6 +31,7 @@ class Order(IntEnum):
     ACQUIRE = 3
     RELEASE = 4
     ACQ_REL = 5
+    GUESS = 6
 
 
 class Scope(IntEnum):
@@ -46,6 +47,13 @@ class Race(IntEnum):
     ASYNC_NOT_WAITED = 4
     ASYNC_OVERWRITTEN = 5
     ASYNC_NOT_CONSUMED = 6
+
+
+class Missed(IntFlag):
+    NOTHING = 0
+    SHARED = 1
+    GLOBAL = 2
+    ORDER = 4
 
 
 class RawReport(ctypes.Structure):
@@ -96,7 +104,7 @@ def library() -> ctypes.CDLL:
     loaded.tw_races_create.argtypes = [ctypes.c_int, ctypes.c_size_t]
     loaded.tw_cta_races_create.restype = ctypes.c_void_p
     loaded.tw_cta_races_create.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
-    for name in ("tw_races_destroy", "tw_races_saturated", "tw_cta_races_destroy"):
+    for name in ("tw_races_destroy", "tw_races_missed", "tw_cta_races_destroy"):
         getattr(loaded, name).argtypes = [ctypes.c_void_p]
     return loaded
 
@@ -118,8 +126,8 @@ class Launch:
         self.library.tw_races_destroy(self.handle)
 
     @property
-    def saturated(self) -> bool:
-        return bool(self.library.tw_races_saturated(self.handle))
+    def missed(self) -> Missed:
+        return Missed(self.library.tw_races_missed(self.handle))
 
     def block(self, index: int = 0, threads: int = 64, shared_bytes: int = 4096) -> Block:
         made = Block(self, shared_bytes)

@@ -26,6 +26,7 @@ class Access:
     strong: bool
     cta_scope: bool
     volatile: bool
+    guess: bool
     value: bytes
 
 
@@ -129,10 +130,10 @@ class Oracle:
             value = values[lane] if values is not None else b""
             entry = Access(
                 thread, step, self.known[thread].copy(), instr, block if shared else None, address, size, kind, strong,
-                scope is Scope.CTA, order is Order.VOLATILE, value,
+                scope is Scope.CTA, order is Order.VOLATILE, order is Order.GUESS, value,
             )  # fmt: skip
             self.accesses.append(entry)
-            if strong:
+            if strong and not entry.guess:
                 for word in range(address // 4, max(address // 4 + 1, (address + size) // 4)):
                     self._synchronise(entry, block, thread, (entry.shared_of, word), order, scope, size)
 
@@ -209,7 +210,7 @@ class Oracle:
         open_bytes = set(range(low, high))
         start = self.accesses.index(a) + 1
         for z in self.accesses[start : self.accesses.index(b)]:
-            reads = z.strong and z.kind is not Kind.WRITE and z.shared_of == a.shared_of
+            reads = z.strong and not z.guess and z.kind is not Kind.WRITE and z.shared_of == a.shared_of
             if reads and b.known[z.thread] >= z.step and (z.thread == a.thread or self._morally_strong(a, z)):
                 open_bytes -= set(range(z.first_byte, z.first_byte + z.size))
         return (min(open_bytes), max(open_bytes) + 1) if open_bytes else None

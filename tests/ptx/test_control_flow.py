@@ -289,9 +289,9 @@ def test_large_functions_are_quick() -> None:
         for i in range(7000)
     ]
     large = function("\n".join(lines) + "ret;")
-    started = time.perf_counter()
+    started = time.process_time()
     found = flow(large)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
     assert len(found.reconvergence) == 7000
 
 

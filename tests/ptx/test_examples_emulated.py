@@ -59,6 +59,7 @@ def _prepare(case: Case, call: Call) -> tuple[Prepared, Arguments]:
 
 def _check(case: Case, arguments: Arguments, outcome: Outcome, what: str) -> None:
     assert not outcome.findings, f"{what}:\n{shown(outcome.findings)}"
+    assert not outcome.incomplete, f"{what}: {outcome.incomplete}"
     assert outcome.completed, what
     assert outcome.counters_left == (), what
     assert outcome.unwritten == (), what

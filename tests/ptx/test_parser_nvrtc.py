@@ -156,6 +156,6 @@ def test_plain_kernels_are_read_quickly() -> None:
 
 
 def _seconds(text: str) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     parse_ptx(text)
-    return time.perf_counter() - started
+    return time.process_time() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tilewright.ptx import native
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
+from tilewright.ptx.results import FindingKind
 from tilewright.ptx.syntax import PtxError, Unsupported
 
 SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) { __shared__ int s[100];
@@ -88,3 +90,12 @@ def test_a_missing_core_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     with pytest.raises(native.CoreMissing, match="C compiler"):
         native.core.__wrapped__()
+
+
+def test_findings_have_the_numbers_of_the_core() -> None:
+    declared = (Path(native.__file__).parent / "core" / "api.h").read_text()
+    names = re.findall(r"^  TW_FIND_(\w+?)(?: = 0)?,?$", declared, re.MULTILINE)
+    assert names.pop() == "KINDS"
+    assert [kind.value for kind in FindingKind] == list(range(len(names)))
+    by_name = {"DEADLOCK", "INPUT_WRITTEN", "MISALIGNED", "RACE_GLOBAL", "STACK", "TRAP", "UNINITIALISED_LOCAL"}
+    assert {name for name in by_name if names[FindingKind[name]] == name} == by_name

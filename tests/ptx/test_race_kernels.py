@@ -94,7 +94,7 @@ def line_of(place: Place | None) -> int | None:
 
 def told(findings: tuple[Finding, ...]) -> str:
     return "\n".join(
-        f"{f.kind.value} {line_of(f.place)}/{line_of(f.other_place)} {f.where} {f.detail}" for f in findings
+        f"{f.kind.name} {line_of(f.place)}/{line_of(f.other_place)} {f.where} {f.detail}" for f in findings
     )
 
 

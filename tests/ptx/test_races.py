@@ -6,7 +6,7 @@ import random
 import threading
 
 import pytest
-from tests.ptx.races_driver import LANES, Block, Kind, Launch, Order, Race, Report, Scope
+from tests.ptx.races_driver import LANES, Block, Kind, Launch, Missed, Order, Race, Report, Scope
 
 ROW = {lane: lane * 4 for lane in range(LANES)}
 GLOBAL = 0x20_0000_0000
@@ -450,10 +450,36 @@ def test_a_small_budget_is_said_and_nothing_is_invented() -> None:
             one.write(0, row(GLOBAL + number * 1024), instr=1, shared=False)
             one.fence(0)
             one.atomic(0, {0: GLOBAL - 4096 * number}, instr=2, shared=False)
-        assert launch.saturated
+        assert launch.missed is Missed.GLOBAL
         two.atomic(0, {0: GLOBAL}, instr=3, shared=False)
         two.fence(0)
         quiet(two.read(0, row(GLOBAL + 1024 * 150), instr=4, shared=False))
+
+
+def test_shared_places_that_are_not_watched_are_said() -> None:
+    with Launch(budget_bytes=1 << 16) as launch:
+        block = launch.block(shared_bytes=64 << 10)
+        quiet(block.write(0, {lane: lane for lane in range(LANES)}, size=1, instr=1))
+        assert launch.missed is Missed.NOTHING
+        quiet(
+            *(
+                block.write(0, {lane: 1024 * page + lane for lane in range(LANES)}, size=1, instr=2)
+                for page in range(60)
+            )
+        )
+        assert launch.missed is Missed.SHARED
+
+
+def test_an_order_that_is_lost_is_said_when_it_matters() -> None:
+    with Launch(budget_bytes=1 << 18) as launch:
+        one, two = launch.block(0), launch.block(1)
+        quiet(two.write(0, {0: GLOBAL}, instr=1, shared=False))
+        for _ in range(5000):
+            one.fence(0)
+            one.atomic(0, FLAG, instr=2, shared=False)
+        assert launch.missed is Missed.NOTHING
+        quiet(one.read(0, {0: GLOBAL}, instr=3, shared=False))
+        assert launch.missed is Missed.ORDER
 
 
 def test_any_events_in_any_order_are_survived() -> None:
@@ -518,3 +544,45 @@ def test_blocks_on_several_threads_of_the_host() -> None:
         # One of the two did not make the last atomic.
         late = [block.write(0, {0: GLOBAL}, instr=9, shared=False) for block in blocks[:2]]
         assert any(report.kind is Race.WRITE_AFTER_WRITE for report in late)
+
+
+# -- guesses of compare-and-swap loops --
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_guess_goes_with_atomics_and_not_with_plain_writes(shared: bool) -> None:
+    at = {0: 64} if shared else {0: GLOBAL}
+    with Launch() as launch:
+        block = launch.block()
+        quiet(
+            block.read(0, at, instr=1, order=Order.GUESS, shared=shared),
+            block.atomic(1, at, instr=2, shared=shared),
+            block.read(0, at, instr=3, order=Order.GUESS, shared=shared),
+            block.atomic(0, at, instr=4, shared=shared),
+        )
+        found = block.read(1, at, instr=5, shared=shared)
+        assert (found.kind, found.other_instr) == (Race.READ_AFTER_WRITE, 4), "a plain read is still a race"
+        quiet(block.write(0, {0: at[0] + 4}, instr=6, shared=shared))
+        found = block.read(1, {0: at[0] + 4}, instr=7, order=Order.GUESS, shared=shared)
+        assert (found.kind, found.other_instr) == (Race.READ_AFTER_WRITE, 6)
+        quiet(block.read(1, {0: at[0] + 8}, instr=8, order=Order.GUESS, shared=shared))
+        found = block.write(0, {0: at[0] + 8}, instr=9, shared=shared)
+        assert (found.kind, found.other_instr) == (Race.WRITE_AFTER_READ, 8)
+
+
+def test_a_guess_acquires_nothing() -> None:
+    with Launch() as launch:
+        one, two = launch.block(0), launch.block(1)
+        quiet(one.write(0, {0: GLOBAL}, instr=1, shared=False))
+        one.fence(0)
+        quiet(one.atomic(0, FLAG, instr=2, shared=False))
+        quiet(two.read(0, FLAG, instr=3, order=Order.GUESS, shared=False))
+        two.fence(0)
+        assert two.read(0, {0: GLOBAL}, instr=4, shared=False).kind is Race.READ_AFTER_WRITE
+
+
+def test_a_guess_has_the_scope_of_its_swap() -> None:
+    with Launch() as launch:
+        one, two = launch.block(0), launch.block(1)
+        quiet(one.read(0, FLAG, instr=1, order=Order.GUESS, scope=Scope.CTA, shared=False))
+        assert two.atomic(0, FLAG, instr=2, shared=False).kind is Race.WRITE_AFTER_READ

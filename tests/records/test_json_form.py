@@ -93,6 +93,12 @@ def test_profile_round_trip() -> None:
         (lambda d: d["inputs"][0]["content"].update({"is": "Zeros"}), "no record called 'Zeros'"),
         (lambda d: d["inputs"][0]["spec"].update(dtype="f12"), "'f12' is not one of"),
         (lambda d: d["plan"]["steps"][0].update(grid=[1, 2]), "grid: expected 3 items, found 2"),
+        (
+            lambda d: d["inputs"][1]["spec"].update(shape=[3, "5"]),
+            r"Job.inputs\[1\].spec.shape\[1\]: expected int, found str",
+        ),
+        (lambda d: d["inputs"][1]["spec"].update(dtype=[]), r"Job.inputs\[1\].spec.dtype: \[\] is not one of"),
+        (lambda d: d["inputs"][0]["content"].update({"is": ["Normal"]}), r"no record called \['Normal'\] belongs here"),
         (lambda d: d.update({"is": "Build"}), "expected Job, found 'Build'"),
     ],
 )

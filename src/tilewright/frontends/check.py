@@ -5,9 +5,6 @@ The kernel runs in one child process and the reference in another; this module c
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +18,6 @@ from tilewright.frontends.check_records import (
     CostReport,
     NumberArgument,
     Outcome,
-    ReferenceProblem,
     ReferenceRequest,
     ReferenceVerdict,
     ResultVerdict,
@@ -48,12 +44,12 @@ from tilewright.records import (
     Limits,
     Normal,
     TensorSpec,
-    from_json,
-    to_json,
 )
+from tilewright.reference import Reference, ReferenceProblem
 from tilewright.toolchain import build
 
 Say = Callable[[str], None]
+JUDGE = "tilewright.frontends.check_reference:judge"
 _INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
 
 
@@ -68,48 +64,24 @@ class CheckOptions:
     keep_counts: bool = False  # in the report
 
 
-class Reference:
-    """The reference's process: started early, because importing torch takes longer than most checks."""
-
-    def __init__(self, path: Path, function: str) -> None:
-        command = [sys.executable, "-m", "tilewright.frontends.check_reference", str(path), function]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def judge(self, request: ReferenceRequest, seconds: float) -> ReferenceVerdict:
-        """Every result's verdict; raises `BadArgument` where the reference is of no use."""
-        try:
-            replies, _ = self._process.communicate(json.dumps(to_json(request)) + "\n", timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise BadArgument(f"the reference was not done after {seconds:g} s; use smaller shapes") from None
-        lines = replies.splitlines()
-        if not lines:
-            raise BadArgument(f"the reference's process ended with status {self._process.returncode} and no answer")
-        answer: ReferenceVerdict | ReferenceProblem = from_json(
-            ReferenceVerdict | ReferenceProblem, json.loads(lines[-1])
-        )
-        if isinstance(answer, ReferenceProblem):
-            raise BadArgument(answer.message)
-        return answer
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-        self._process.wait()
-
-
 def check_file(
     file: KernelFile, arguments: Mapping[str, ArgumentValue], guessed: bool, options: CheckOptions, say: Say
 ) -> CheckReport:
     """The whole check. Raises `BadArgument`, `ToolchainError`, `DeviceError`, `KernelFileError`."""
-    reference = Reference(*options.reference) if options.reference else None
+    check = _Check(file, arguments, guessed, options, say)
+    if options.reference is None:
+        return check.run(None)
+    path, function = options.reference
+    # Started first, because importing torch takes longer than most checks.
+    with Reference(_text_of(path), function, folder=path.parent) as reference:
+        return check.run(reference)
+
+
+def _text_of(path: Path) -> str:
     try:
-        return _Check(file, arguments, guessed, options, say).run(reference)
-    finally:
-        if reference is not None:
-            reference.close()
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadArgument(f"{path} cannot be read: {error}; write --reference FILE.py:FUNCTION") from None
 
 
 class _Check:
@@ -148,8 +120,17 @@ class _Check:
         verdicts: tuple[ResultVerdict, ...] = ()
         if reference is not None:
             self._say("comparing with the reference")
-            verdicts = reference.judge(self._request(job, execution), self._options.seconds).results
+            verdicts = self._compare(reference, self._request(job, execution))
         return self._judged(execution, verdicts, reference is not None)
+
+    def _compare(self, reference: Reference, request: ReferenceRequest) -> tuple[ResultVerdict, ...]:
+        assert self._options.reference is not None
+        path, _ = self._options.reference
+        try:
+            answer: ReferenceVerdict = reference.call(JUDGE, request, ReferenceVerdict, self._options.seconds)
+        except ReferenceProblem as problem:
+            raise BadArgument(f"{path}: {problem}") from None
+        return answer.results
 
     # -- what is run --
 
@@ -238,6 +219,7 @@ class _Check:
             compared=compared,
             costs=tuple(cost for listing in listings for cost in self._costs(listing)),
             varying=emulated.varying if emulated else (),
+            incomplete=emulated.incomplete if emulated else (),
             counts=counts if self._options.keep_counts else (),
             listings=listings if self._options.keep_counts else (),
             diagnostics=diagnostics,

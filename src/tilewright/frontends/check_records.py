@@ -56,13 +56,6 @@ class ReferenceVerdict:
     results: tuple[ResultVerdict, ...]
 
 
-@dataclass(frozen=True)
-class ReferenceProblem:
-    """The reference could not be had or run: bad input, not a wrong kernel."""
-
-    message: str
-
-
 # -- the report --
 
 
@@ -109,6 +102,7 @@ class CheckReport:
     compared: bool = False  # a reference was given, and the run got to its end
     costs: tuple[CostReport, ...] = ()
     varying: tuple[str, ...] = ()  # outputs that differ from schedule to schedule
+    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end
     counts: tuple[CountsRecord, ...] = ()  # of each launch, per instruction
     listings: tuple[Listing, ...] = ()  # the same per line
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -38,6 +38,8 @@ def show_check(console: Console, file: KernelFile, report: CheckReport) -> None:
     if report.printed:
         console.print(Text("the kernel printed:", style="bold"))
         console.print(Text(f"{report.printed.rstrip()}\n"))
+    for sentence in report.incomplete:
+        console.print(Text(f"not checked to the end: {sentence}", style="yellow"))
     console.print(Text(_verdict(report), style=_STYLES.get(report.outcome, "bold red")))
 
 

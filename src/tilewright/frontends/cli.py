@@ -1,24 +1,22 @@
 """The `tilewright` command: each command turns its arguments into one call, and a record into text or JSON.
 
-Exit codes: 0 done; 1 the kernel was rejected (it does not build, does not apply, is wrong or at fault); 2 bad input;
-3 a fault of the machine, or a kernel that cannot be emulated; 130 interrupted. Errors are one clear message on stderr.
+Exit codes: 0 done; 1 the kernel was rejected (it does not build, does not apply, is wrong or at fault) or none came
+about; 2 bad input; 3 a fault of the machine or of a service, or a kernel that cannot be emulated; 130 interrupted.
+Errors are one clear message on stderr.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, TextIO
 
 import typer
-from rich.console import Console
 
 from tilewright import __version__
-from tilewright.devices.protocol import DeviceError
+from tilewright.frontends import make_options as options
 from tilewright.frontends.arguments import (
     SMALL_SHAPES,
     BadArgument,
@@ -31,29 +29,34 @@ from tilewright.frontends.build_text import show_build
 from tilewright.frontends.check import CheckOptions, check_file
 from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_findings
-from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, Emulation, GpuProfile, to_json
-from tilewright.toolchain import ToolchainError, sass_text
+from tilewright.frontends.exits import error_text, exit_code
+from tilewright.frontends.terminal import JsonOption, SetOption, ShapeOption, print_json, progress, stdout_console
+from tilewright.kernel_file import KernelFile, parse
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    TYPICAL,
+    Budget,
+    Emulation,
+    Goal,
+    GpuProfile,
+    Precision,
+    Settings,
+)
+from tilewright.store import Request
+from tilewright.toolchain import sass_text
 
 app = typer.Typer(
     name="tilewright",
-    help="Kernel files: one .cu file with a launch plan at its top, built in a blink and called from PyTorch.",
+    help="Describe a GPU operation; get one CUDA kernel file that is proved right and runs from PyTorch.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
 FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
-ShapeOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
-]
+_BUDGET = Budget()
 
 
 @app.callback(invoke_without_command=True)
@@ -91,7 +94,7 @@ def build(
             (output / f"{file.stem}.{result.arch}.cubin").write_bytes(result.cubin)
             (output / f"{file.stem}.{result.arch}.ptx").write_text(result.ptx)
     if as_json:
-        print(json.dumps(to_json(report), indent=2))
+        print_json(report)
     else:
         console = stdout_console()
         show_build(console, kernel_file, report)
@@ -151,7 +154,7 @@ def check(
     with progress() as say:
         report = check_file(kernel_file, arguments, guessed, options, say)
     if as_json:
-        print(json.dumps(to_json(report), indent=2))
+        print_json(report)
     else:
         show_check(stdout_console(), kernel_file, report)
     if report.outcome.exit_status:
@@ -159,31 +162,133 @@ def check(
 
 
 @app.command()
+def make(
+    request: options.RequestArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    fill: options.ValuesOption = None,
+    gpu: options.GpuOption = None,
+    arch: options.ArchOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to begin with.")] = None,
+    against: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
+    ] = "",
+    attempts: Annotated[int, typer.Option(min=1, help="Most attempts.")] = _BUDGET.attempts,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")] = _BUDGET.tokens,
+    dollars: Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")] = _BUDGET.dollars,
+    seconds: Annotated[float, typer.Option(min=1, help="Most time.")] = _BUDGET.seconds,
+    candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
+    precision: options.PrecisionOption = Precision.DTYPE,
+    goal: options.GoalOption = Goal.THROUGHPUT,
+    allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
+    allow_degenerate: Annotated[
+        bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
+    ] = False,
+    fixed: options.FixedOption = None,
+    yes: options.YesOption = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")] = False,
+    spool: options.SpoolOption = None,
+    output: options.OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
+    from tilewright.frontends.author_choice import author_name, checked_url
+    from tilewright.frontends.make import Manner, make_run
+
+    asked = Request(
+        request,
+        options.pairs("--shape", shape),
+        options.pairs("--set", set_),
+        options.pairs("--fill", fill),
+        precision=precision,
+        goal=goal,
+        allow_library=allow_library,
+        fixed=tuple(fixed or ()),
+        allow_degenerate=allow_degenerate,
+    )
+    settings = Settings(
+        author=author_name(model, author, os.environ),
+        budget=Budget(attempts, tokens, dollars, seconds),
+        candidates=candidates,
+        against=against,
+        start=read_kernel_file(start).text if start else "",
+        base_url=checked_url(base_url),
+        spool=str(spool.resolve()) if spool else "",
+    )
+    make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, Manner(yes, as_json, output))
+
+
+@app.command()
+def resume(
+    run: options.RunArgument,
+    hint: Annotated[str, typer.Option(metavar="TEXT", help="Something to tell the author.")] = "",
+    attempts: Annotated[int | None, typer.Option(min=1, help="So many more attempts.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="So many more tokens.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0, help="So much more to spend.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="So much more time.")] = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    spool: options.SpoolOption = None,
+    yes: options.YesOption = False,
+    output: options.OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted or has ended, with a hint or more budget."""
+    from tilewright.frontends.author_choice import author_name, checked_url
+    from tilewright.frontends.make import Manner, resume_run
+    from tilewright.frontends.making import Addition
+
+    addition = Addition(
+        attempts,
+        tokens,
+        dollars,
+        seconds,
+        hint,
+        author_name(model, author, os.environ) if model or author else "",
+        checked_url(base_url),
+        str(spool.resolve()) if spool else "",
+    )
+    resume_run(run, addition, Manner(yes, as_json, output))
+
+
+@app.command()
+def runs(as_json: JsonOption = False) -> None:
+    """List the runs of this machine, newest first."""
+    from tilewright.frontends.show import show_all
+
+    show_all(as_json)
+
+
+@app.command()
+def show(
+    run: options.RunArgument,
+    kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full.")] = None,
+    diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
+    prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: its task, a table of attempts and its progress; or one attempt, a kernel, a diff, a prompt."""
+    from tilewright.frontends.show import Wanted, show_one
+
+    show_one(run, Wanted(kernel, attempt, diff, prompt, plot), as_json)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     findings = diagnose()
     if as_json:
-        print(json.dumps(to_json(findings), indent=2))
+        print_json(findings)
     else:
         show_findings(stdout_console(), findings)
     if any(finding.blocks for finding in findings):
         raise typer.Exit(3)
-
-
-def stdout_console() -> Console:
-    """Plain text of fixed width when not a terminal, so that logs and pipes read well."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Says on stderr what is going on, on a line that goes away; says nothing where nobody watches."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("") as status:
-        yield status.update
 
 
 def split_reference(text: str) -> tuple[Path, str]:
@@ -224,11 +329,6 @@ def choose_profiles(archs: list[str], gpus: list[str]) -> list[GpuProfile]:
     return list(dict.fromkeys(profiles)) or [PROFILES["H200"]]
 
 
-def fail(message: object, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    sys.exit(code)
-
-
 def _show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -246,14 +346,9 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         app()
-    except KernelFileError as error:
-        fail(error, 1)
-    except BadArgument as error:
-        fail(f"tilewright: {error}", 2)
-    except (ToolchainError, DeviceError) as error:
-        fail(f"tilewright: {error}", 3)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        fail(f"tilewright: {place}{error.strerror or error}", 3)
-    except KeyboardInterrupt:
-        fail("tilewright: interrupted", 130)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        print(error_text(error), file=sys.stderr)
+        sys.exit(code)

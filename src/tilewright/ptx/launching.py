@@ -27,6 +27,7 @@ class LaunchOptions:
     instruction_budget: int = 4_000_000_000  # thread instructions, then the launch is stopped
     workers: int = 0  # OS threads; 0: one per core
     blocks: tuple[int, ...] | None = None  # linear indices of the blocks to run; None: all
+    race_bytes: int = 1 << 30  # most memory of the race detector; what it cannot watch then is said
 
 
 @dataclass(frozen=True)

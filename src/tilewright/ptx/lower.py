@@ -10,6 +10,7 @@ from tilewright.ptx.control_flow import flow
 from tilewright.ptx.lower_builder import CONTROL, Code, FrameVariable, FunctionBuilder, Origin, Placed
 from tilewright.ptx.lower_control import ControlLowering, Fixups, Parameters
 from tilewright.ptx.operands import unsupported
+from tilewright.ptx.swap_guesses import swap_guesses
 from tilewright.ptx.syntax import (
     Address,
     Function,
@@ -226,7 +227,13 @@ class _KernelLowering:
     def _function(self, function: Function) -> LoweredFunction:
         graph = flow(function)
         places: dict[str, Placed] = {}
-        builder = FunctionBuilder(self._code, function, graph, lambda name: places.get(name) or self._global(name))
+        builder = FunctionBuilder(
+            self._code,
+            function,
+            graph,
+            lambda name: places.get(name) or self._global(name),
+            swap_guesses(function, graph),
+        )
         layout = self._place_parameters(builder, function, places)
         local = _place_locals(function, places)
         fixups = Fixups()

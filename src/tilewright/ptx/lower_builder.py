@@ -7,7 +7,7 @@ are shared only among registers of one width, since parted lanes may be in diffe
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.ptx.control_flow import ControlFlow
@@ -169,6 +169,7 @@ class FunctionBuilder:
     function: Function
     flow: ControlFlow
     place_symbol: Callable[[str], Placed | None]
+    swap_guesses: Mapping[int, Instruction]  # loads that are the guess of a compare-and-swap loop -> the swap
     frame_bytes: int = 0
     index: int = 0
     _slots: dict[str, int] = field(default_factory=dict)

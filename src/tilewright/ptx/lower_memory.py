@@ -10,7 +10,7 @@ from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Regi
 _TYPES = ("b8", "u8", "s8", *BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
 _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
 SIGNED, WIDE, RETURNS = 1 << 4, 1 << 5, 1 << 13
-_WEAK, _VOLATILE, _RELAXED, _ACQUIRE, _RELEASE, _ACQ_REL = range(6)
+_WEAK, _VOLATILE, _RELAXED, _ACQUIRE, _RELEASE, _ACQ_REL, _GUESS = range(7)
 _SCOPE_CTA = 8
 _SPACE_NAMES = (
     *("global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func"),
@@ -131,6 +131,9 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
     access = _Access(b, i, Modifiers.of(i))
     if len(i.operands) != (3 if access.policy else 2):
         raise unsupported(i, "this number of operands")
+    swap = b.swap_guesses.get(b.index)
+    if swap is not None:
+        access.order = _GUESS | (_SCOPE_CTA if "cta" in swap.modifiers else 0)
     slots, register = access.registers(b, i.operands[0], written=True)
     source = i.operands[1]
     if access.space == "param" and _in_frame(b, "ld_frame", access, slots, register, source):

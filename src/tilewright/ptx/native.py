@@ -91,6 +91,7 @@ class Launch(Structure):
         ("seed", c_uint64),
         ("workspace", c_uint64),
         ("instruction_budget", c_int64),
+        ("race_bytes", c_int64),
         ("workers", c_int32),
         ("max_findings", c_int32),
         ("blocks", c_void_p),
@@ -107,6 +108,7 @@ class Launch(Structure):
         ("thread_instructions", c_int64),
         ("warp_instructions", c_int64),
         ("ending", c_int32),
+        ("missed", c_uint32),
     )
 
 

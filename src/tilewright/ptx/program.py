@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import os
 import time
 import weakref
@@ -11,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.ptx.counting import CountedInstructions, launch_counts
 from tilewright.ptx.launching import Checks, LaunchRequest
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
 from tilewright.ptx.memory import Bytes, Memory, Region
 from tilewright.ptx.native import Count, FunctionInfo, Launch, ProgramSource, RawFinding, core
 from tilewright.ptx.native import Region as RawRegion
 from tilewright.ptx.parser import parse_ptx
-from tilewright.ptx.reporting import Reporter, launch_counts
+from tilewright.ptx.reporting import Reporter, missed_sentences
 from tilewright.ptx.results import Ending, LaunchResult
 from tilewright.ptx.syntax import Module, PtxError, Space, Unsupported, Variable
 
@@ -38,6 +40,7 @@ class _Loaded:
     """A kernel in the core. Freed with its program."""
 
     lowered: LoweredKernel
+    counted: CountedInstructions
     handle: int
 
 
@@ -76,10 +79,7 @@ class Program:
         findings = reporter.findings(held.findings[: launch.finding_count], held.message_text(launch))
         counts = None
         if held.counts is not None:
-            blocks = len(request.options.blocks) if request.options.blocks is not None else None
-            counts = launch_counts(
-                loaded.lowered, request, held.counts, launch.warp_instructions, launch.thread_instructions, blocks
-            )
+            counts = launch_counts(loaded.counted, request, held.counts, launch)
         return LaunchResult(
             kernel=request.kernel,
             ending=Ending.COMPLETED if ending == 0 else Ending.STOPPED,
@@ -88,13 +88,14 @@ class Program:
             printed=held.printed_text(launch),
             thread_instructions=launch.thread_instructions,
             seconds=seconds,
+            incomplete=missed_sentences(launch.missed),
         )
 
     def _load(self, kernel: str) -> _Loaded:
         loaded = self._loaded.get(kernel)
         if loaded is None:
             lowered = lower_kernel(self.module, kernel, self._layout)
-            loaded = self._loaded[kernel] = _Loaded(lowered, _upload(lowered))
+            loaded = self._loaded[kernel] = _Loaded(lowered, CountedInstructions.of(lowered), _upload(lowered))
             weakref.finalize(self, core().tw_program_free, loaded.handle)
         return loaded
 
@@ -180,7 +181,7 @@ def _validate(kernel: LoweredKernel, request: LaunchRequest) -> None:
     if request.grid[0] * request.grid[1] * request.grid[2] >= 2**31:
         raise PtxError(f"`{kernel.name}`: the emulator takes at most 2**31 - 1 blocks")
     if kernel.max_threads is not None:
-        most_threads = int(np.prod(kernel.max_threads))
+        most_threads = math.prod(kernel.max_threads)
         if threads > most_threads:
             raise PtxError(f"`{kernel.name}` was built for {most_threads} threads per block at most, not {threads}")
     shared = kernel.reserved_shared_bytes + request.dynamic_smem_bytes
@@ -256,6 +257,7 @@ class _Prepared:
             seed=(options.seed or 0) & (2**64 - 1),
             workspace=_WORKSPACE_ADDRESS if request.cooperative else 0,
             instruction_budget=options.instruction_budget,
+            race_bytes=options.race_bytes,
             workers=options.workers or os.cpu_count() or 1,
             max_findings=_MOST_FINDINGS,
             blocks=ctypes.cast(blocks, ctypes.c_void_p) if blocks is not None else None,

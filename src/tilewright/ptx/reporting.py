@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable
-
-import numpy as np
 
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
-from tilewright.ptx.native import Count, RawFinding
-from tilewright.ptx.results import Dim3, Finding, FindingKind, InstructionCount, LaunchCounts, ThreadPlace
-from tilewright.ptx.syntax import Instruction, Place
+from tilewright.ptx.native import RawFinding
+from tilewright.ptx.results import Dim3, Finding, FindingKind, ThreadPlace
+from tilewright.ptx.syntax import Place
 
-# In the order of the core's TW_FIND_*.
-_KINDS = (
-    FindingKind.OUT_OF_BOUNDS_GLOBAL,
-    FindingKind.OUT_OF_BOUNDS_SHARED,
-    FindingKind.OUT_OF_BOUNDS_LOCAL,
-    FindingKind.MISALIGNED,
-    FindingKind.UNINITIALISED_SHARED,
-    FindingKind.UNINITIALISED_GLOBAL,
-    FindingKind.UNINITIALISED_LOCAL,
-    FindingKind.RACE_SHARED,
-    FindingKind.RACE_GLOBAL,
-    FindingKind.BARRIER_DIVERGENCE,
-    FindingKind.SHUFFLE_MASK,
-    FindingKind.DEADLOCK,
-    FindingKind.ASYNC_NOT_WAITED,
-    FindingKind.ASYNC_NOT_CONSUMED,
-    FindingKind.INPUT_WRITTEN,
-    FindingKind.TRAP,
-    FindingKind.ASSERTION,
-    FindingKind.BUDGET,
-    FindingKind.BAD_CALL,
-    FindingKind.STACK,
-)
 _SHARED_WINDOW, _LOCAL_WINDOW, _PARAMETER_WINDOW = 0x7E0000000000, 0x7D0000000000, 0x7C0000000000
 _WINDOW_BYTES = 1 << 32
-_ADDRESSED = frozenset(_KINDS[:9]) | {
-    FindingKind.ASYNC_NOT_WAITED,
-    FindingKind.ASYNC_NOT_CONSUMED,
-    FindingKind.INPUT_WRITTEN,
-}
+_ADDRESSED = frozenset(
+    (
+        FindingKind.OUT_OF_BOUNDS_GLOBAL,
+        FindingKind.OUT_OF_BOUNDS_SHARED,
+        FindingKind.OUT_OF_BOUNDS_LOCAL,
+        FindingKind.MISALIGNED,
+        FindingKind.UNINITIALISED_SHARED,
+        FindingKind.UNINITIALISED_GLOBAL,
+        FindingKind.UNINITIALISED_LOCAL,
+        FindingKind.RACE_SHARED,
+        FindingKind.RACE_GLOBAL,
+        FindingKind.ASYNC_NOT_WAITED,
+        FindingKind.ASYNC_NOT_CONSUMED,
+        FindingKind.INPUT_WRITTEN,
+    )
+)
 _STATES = ("runs", "waits at a barrier", "waits for lanes of its warp")
 _RACES = {
     1: "reads what the other wrote",
@@ -52,6 +37,17 @@ _RACES = {
     5: "writes where the other's cp.async has yet to bring something",
     6: "never waits for its cp.async",
 }
+# By bit of the core's TW_MISSED_*.
+_MISSED = (
+    "races in shared memory: more accesses than the detector has memory for; a race may have been missed",
+    "races in global memory: more accesses than the detector has memory for; a race may have been missed",
+    "races: more barriers, fences and atomics than the detector can keep track of; a race may have been missed",
+)
+
+
+def missed_sentences(bits: int) -> tuple[str, ...]:
+    """What the race detector could not see to the end."""
+    return tuple(sentence for bit, sentence in enumerate(_MISSED) if bits >> bit & 1)
 
 
 class Reporter:
@@ -64,10 +60,10 @@ class Reporter:
 
     def findings(self, raw: Iterable[RawFinding], messages: str) -> tuple[Finding, ...]:
         found = [self._finding(item, messages) for item in raw]
-        return tuple(sorted(found, key=lambda finding: (finding.ptx_line, finding.kind.value)))
+        return tuple(sorted(found, key=lambda finding: (finding.ptx_line, finding.kind)))
 
     def _finding(self, raw: RawFinding, messages: str) -> Finding:
-        kind = _KINDS[raw.kind]
+        kind = FindingKind(raw.kind)
         line, text, place = self._origin(raw.instruction)
         other = raw.other_instruction >= 0
         return Finding(
@@ -199,36 +195,3 @@ def _unravel(index: int, extents: Dim3) -> Dim3:
 
 def _short(name: str) -> str:
     return name.split("#")[0]
-
-
-def launch_counts(
-    kernel: LoweredKernel,
-    request: LaunchRequest,
-    raw: ctypes.Array[Count],
-    warp_instructions: int,
-    thread_instructions: int,
-    blocks: int | None,
-) -> LaunchCounts:
-    """Counts by instruction of the PTX; one that was lowered to several is counted once."""
-    rows: list[list[int]] = np.frombuffer(memoryview(raw).cast("B"), dtype=np.uint64).reshape(len(raw), -1).tolist()
-    merged: dict[int, list[int]] = {}
-    instructions: list[Instruction] = []
-    for row, origin in zip(rows, kernel.origins, strict=True):
-        if origin is None:
-            continue
-        known = merged.get(id(origin.instruction))
-        if known is None:
-            merged[id(origin.instruction)] = row
-            instructions.append(origin.instruction)
-        else:  # executions and lanes are those of the first, requests and bytes of all
-            merged[id(origin.instruction)] = known[:2] + [a + b for a, b in zip(known[2:], row[2:], strict=True)]
-    seen = tuple(InstructionCount(i.ptx_line, i.text, i.place, *merged[id(i)]) for i in instructions)
-    grid = request.grid[0] * request.grid[1] * request.grid[2]
-    return LaunchCounts(
-        kernel=kernel.name,
-        blocks=grid if blocks is None else blocks,
-        grid_blocks=grid,
-        warp_instructions=warp_instructions,
-        thread_instructions=thread_instructions,
-        instructions=seen,
-    )

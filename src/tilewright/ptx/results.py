@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from tilewright.ptx.syntax import Place
 
 Dim3 = tuple[int, int, int]
 
 
-class FindingKind(str, Enum):
-    """What the checkers know. The value is the name people see."""
+class FindingKind(IntEnum):
+    """What the checkers know, by the core's TW_FIND_*. What people read is the record's text of the same name."""
 
-    OUT_OF_BOUNDS_GLOBAL = "global access outside every tensor"
-    OUT_OF_BOUNDS_SHARED = "shared access out of bounds"
-    OUT_OF_BOUNDS_LOCAL = "local access out of bounds"
-    MISALIGNED = "misaligned access"
-    UNINITIALISED_SHARED = "read of shared memory nothing wrote"
-    UNINITIALISED_GLOBAL = "read of global memory nothing wrote"
-    UNINITIALISED_LOCAL = "read of local memory nothing wrote"
-    RACE_SHARED = "race in shared memory"
-    RACE_GLOBAL = "race in global memory"
-    BARRIER_DIVERGENCE = "barrier not reached by all threads"
-    SHUFFLE_MASK = "wrong mask of a warp operation"
-    DEADLOCK = "deadlock"
-    ASYNC_NOT_WAITED = "read of a copy still in flight"
-    ASYNC_NOT_CONSUMED = "copy never waited for"
-    INPUT_WRITTEN = "write to an input"
-    TRAP = "trap"
-    ASSERTION = "assertion failed"
-    BUDGET = "instruction budget spent"
-    BAD_CALL = "call to nothing"
-    STACK = "call stack used up"
+    OUT_OF_BOUNDS_GLOBAL = 0
+    OUT_OF_BOUNDS_SHARED = 1
+    OUT_OF_BOUNDS_LOCAL = 2
+    MISALIGNED = 3
+    UNINITIALISED_SHARED = 4
+    UNINITIALISED_GLOBAL = 5
+    UNINITIALISED_LOCAL = 6
+    RACE_SHARED = 7
+    RACE_GLOBAL = 8
+    BARRIER_DIVERGENCE = 9
+    SHUFFLE_MASK = 10
+    DEADLOCK = 11
+    ASYNC_NOT_WAITED = 12
+    ASYNC_NOT_CONSUMED = 13
+    INPUT_WRITTEN = 14
+    TRAP = 15
+    ASSERTION = 16
+    BUDGET = 17
+    BAD_CALL = 18
+    STACK = 19
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ class Finding:
     other_thread: ThreadPlace | None = None
 
 
-@dataclass(frozen=True)
-class InstructionCount:
-    """How often one PTX instruction ran and what it cost."""
+class InstructionCount(NamedTuple):
+    """How often one PTX instruction ran and what it cost. A tuple, because a launch makes thousands."""
 
     ptx_line: int
     ptx_text: str
@@ -101,3 +101,4 @@ class LaunchResult:
     printed: str  # what printf wrote
     thread_instructions: int
     seconds: float
+    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each

@@ -159,6 +159,7 @@ class EmulatedRun:
     varying: tuple[str, ...]  # outputs that differ from schedule to schedule
     printed: str
     seconds: float
+    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
 
 
 def _index(index: Dim3) -> str:

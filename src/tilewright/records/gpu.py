@@ -46,6 +46,14 @@ class GpuProfile:
     memory_bytes: int = 0
     bandwidth_gbs: float = 0.0  # vendor's figure for device memory, GB/s; 0 where unknown
 
+    # Vendor's figures, for rooflines and models; 0 where unknown.
+    clock_ghz: float = 0.0  # of the multiprocessors, boosted
+    f64_tflops: float = 0.0  # with tensor cores where they take f64
+    f32_tflops: float = 0.0  # without tensor cores
+    tf32_tflops: float = 0.0  # tensor cores, as all below: dense, with f32 sums
+    half_tflops: float = 0.0  # f16 and bf16
+    byte_tflops: float = 0.0  # 8-bit floats or, before them, 8-bit integers
+
     @property
     def arch(self) -> str:
         return arch_of(self.cc)
@@ -53,6 +61,7 @@ class GpuProfile:
 
 def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidth_gbs: float) -> GpuProfile:
     smem_kib, threads, blocks = _PER_SM[cc]
+    clock_ghz, f64, f32, tf32, half, byte = _RATES[name]
     reserved = KIB if cc >= 80 else 0
     return GpuProfile(
         name=name,
@@ -67,6 +76,12 @@ def _profile(name: str, cc: int, sms: int, l2_mib: int, memory_gb: int, bandwidt
         max_cluster=16 if cc in (90, 100, 103) else 8 if cc >= 120 else 1,
         memory_bytes=memory_gb * 10**9,
         bandwidth_gbs=bandwidth_gbs,
+        clock_ghz=clock_ghz,
+        f64_tflops=f64,
+        f32_tflops=f32,
+        tf32_tflops=tf32,
+        half_tflops=half,
+        byte_tflops=byte,
     )
 
 
@@ -81,6 +96,21 @@ _PER_SM = {
     103: (228, 2048, 32),
     120: (100, 1536, 24),
     121: (100, 1536, 24),
+}
+
+# name -> (clock in GHz, TFLOP/s of f64, f32, TF32, 16 bits, 8 bits)
+_RATES = {
+    "T4": (1.59, 0.25, 8.1, 0.0, 65.0, 130.0),
+    "A100": (1.41, 19.5, 19.5, 156.0, 312.0, 624.0),
+    "A10": (1.695, 0.49, 31.2, 62.5, 125.0, 250.0),
+    "L4": (2.04, 0.49, 30.3, 60.0, 121.0, 242.0),
+    "RTX 4090": (2.52, 1.29, 82.6, 82.6, 165.2, 330.3),
+    "H100": (1.98, 67.0, 67.0, 494.0, 989.0, 1979.0),
+    "H200": (1.98, 67.0, 67.0, 494.0, 989.0, 1979.0),
+    "B200": (1.965, 37.0, 75.0, 1125.0, 2250.0, 4500.0),
+    "B300": (1.965, 1.25, 75.0, 1125.0, 2250.0, 4500.0),
+    "RTX 5090": (2.407, 1.64, 104.8, 104.8, 209.5, 419.0),
+    "GB10": (2.42, 0.5, 31.0, 62.0, 125.0, 250.0),
 }
 
 PROFILES: dict[str, GpuProfile] = {

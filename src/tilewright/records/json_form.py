@@ -10,9 +10,10 @@ import base64
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
+from itertools import repeat
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,11 +23,31 @@ class RecordError(ValueError):
     """JSON that is not the record it was said to be."""
 
 
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+_Decoder = Callable[[Any], Any]
+
+
 def to_json(value: object) -> Any:
     """A record as plain JSON values."""
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is tuple or kind is list:
+        return [item if type(item) in _PLAIN else to_json(item) for item in typing.cast(Iterable[Any], value)]
+    names = _field_names(kind)
+    if names is None:
+        return _other_to_json(value)
+    made: dict[str, Any] = {"is": kind.__name__}
+    for name in names:
+        item = getattr(value, name)
+        made[name] = item if type(item) in _PLAIN else to_json(item)
+    return made
+
+
+def _other_to_json(value: object) -> Any:
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
@@ -34,103 +55,193 @@ def to_json(value: object) -> Any:
         return [to_json(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"is": type(value).__name__, **fields}
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Of a record; None for any other type."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def from_json(kind: type[T] | Any, data: Any) -> T:
     """The record of type `kind` that `data` describes; raises `RecordError` with the path of the first mismatch."""
-    return typing.cast(T, _decode(kind, data, getattr(kind, "__name__", "record")))
+    try:
+        return typing.cast(T, _decoder(typing.cast(Any, kind))(data))
+    except _Mismatch as mismatch:
+        path = "".join((getattr(kind, "__name__", "record"), *reversed(mismatch.path)))
+        raise RecordError(f"{path}: {mismatch.reason}") from None
+
+
+class _Mismatch(Exception):
+    """On its way out of the data; every level adds its step, so that a path is only made where there is a fault."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []  # innermost first
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _decode(kind: Any, data: Any, path: str) -> Any:
+def _decoder(kind: Any) -> _Decoder:
+    """What reads a value of a type. Made once for each type: executions hold thousands of records."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(kind), data, path)
+        return _union_decoder(typing.get_args(kind))
     if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), data, path)
+        return _tuple_decoder(typing.get_args(kind))
     if origin is dict:
-        key_type, value_type = typing.get_args(kind)
-        if not isinstance(data, dict):
-            raise RecordError(f"{path}: expected an object")
-        return {_decode(key_type, k, path): _decode(value_type, v, f"{path}.{k}") for k, v in data.items()}
+        return _dict_decoder(*typing.get_args(kind))
     if dataclasses.is_dataclass(kind):
-        return _decode_record(typing.cast(type, kind), data, path)
+        return _record_decoder(typing.cast(type, kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_decoder(kind)
+    return _plain_decoder(kind)
+
+
+def _plain_decoder(kind: Any) -> _Decoder:
+    if kind is bytes:
+        return _decode_bytes
+    if kind is float:
+        return _decode_float
+
+    def decode(data: Any) -> Any:
+        if type(data) is kind and kind in _PLAIN:
+            return data
+        raise _unexpected(kind, data)
+
+    return decode
+
+
+def _decode_bytes(data: Any) -> bytes:
+    if not isinstance(data, str):
+        raise _unexpected(bytes, data)
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise _Mismatch("not base64") from None
+
+
+def _decode_float(data: Any) -> float:
+    if not isinstance(data, (int, float)) or isinstance(data, bool):
+        raise _unexpected(float, data)
+    try:
+        return float(data)
+    except OverflowError:
+        raise _Mismatch("too large for a float") from None
+
+
+def _unexpected(kind: Any, data: Any) -> _Mismatch:
+    return _Mismatch(f"expected {getattr(kind, '__name__', kind)}, found {type(data).__name__}")
+
+
+def _enum_decoder(kind: type[Enum]) -> _Decoder:
+    def decode(data: Any) -> Any:
         try:
             return kind(data)
         except ValueError:
-            raise RecordError(f"{path}: {data!r} is not one of {[m.value for m in kind]}") from None
-    return _decode_plain(kind, data, path)
+            raise _Mismatch(f"{data!r} is not one of {[m.value for m in kind]}") from None
+
+    return decode
 
 
-def _decode_plain(kind: Any, data: Any, path: str) -> Any:
-    if kind is bytes and isinstance(data, str):
+def _dict_decoder(key_type: Any, value_type: Any) -> _Decoder:
+    def decode(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise _Mismatch("expected an object")
+        made = {}
+        for key, item in data.items():
+            name = _decoder(key_type)(key)
+            try:
+                made[name] = _decoder(value_type)(item)
+            except _Mismatch as mismatch:
+                mismatch.path.append(f".{key}")
+                raise
+        return made
+
+    return decode
+
+
+def _tuple_decoder(items: tuple[Any, ...]) -> _Decoder:
+    any_number = len(items) == 2 and items[1] is Ellipsis
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, list):
+            raise _Mismatch("expected a list")
+        if not any_number and len(items) != len(data):
+            raise _Mismatch(f"expected {len(items)} items, found {len(data)}")
+        kinds = repeat(_decoder(items[0]), len(data)) if any_number else map(_decoder, items)
+        made: list[Any] = []
         try:
-            return base64.b64decode(data, validate=True)
-        except ValueError:
-            raise RecordError(f"{path}: not base64") from None
-    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
+            for decode_item, item in zip(kinds, data, strict=True):
+                made.append(decode_item(item))
+        except _Mismatch as mismatch:
+            mismatch.path.append(f"[{len(made)}]")
+            raise
+        return tuple(made)
+
+    return decode
+
+
+def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
+    records: dict[str, Any] = {}
+    for kind in kinds:
+        if dataclasses.is_dataclass(kind):
+            records.setdefault(getattr(kind, "__name__", ""), kind)
+
+    def decode(data: Any) -> Any:
+        if isinstance(data, dict) and "is" in data:
+            kind = records.get(data["is"]) if isinstance(data["is"], str) else None
+            if kind is None:
+                raise _Mismatch(f"no record called {data['is']!r} belongs here")
+            return _decoder(kind)(data)
+        # Exact plain types first, so that `int | float | bool` keeps what was written.
+        for kind in sorted(kinds, key=lambda k: k is not type(data)):
+            try:
+                return _decoder(kind)(data)
+            except _Mismatch:
+                continue
+        names = [getattr(kind, "__name__", kind) for kind in kinds]
+        raise _Mismatch(f"{type(data).__name__} does not fit any of {names}")
+
+    return decode
+
+
+def _record_decoder(kind: type) -> _Decoder:
+    def decode(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise _Mismatch(f"expected an object, found {type(data).__name__}")
+        if data.get("is", kind.__name__) != kind.__name__:
+            raise _Mismatch(f"expected {kind.__name__}, found {data['is']!r}")
+        fields = _fields(kind)
+        if not data.keys() <= fields.keys():
+            unknown = data.keys() - fields.keys() - {"is"}
+            if unknown:
+                raise _Mismatch(f"unknown key {min(unknown)!r}")
+        values = {}
+        for name, (decode_field, is_needed) in fields.items():
+            if name in data:
+                try:
+                    values[name] = decode_field(data[name])
+                except _Mismatch as mismatch:
+                    mismatch.path.append(f".{name}")
+                    raise
+            elif is_needed:
+                raise _Mismatch(f"missing key {name!r}")
         try:
-            return float(data)
-        except OverflowError:
-            raise RecordError(f"{path}: too large for a float") from None
-    if kind is type(None) and data is None:
-        return None
-    if kind in (int, bool, str) and type(data) is kind:
-        return data
-    raise RecordError(f"{path}: expected {getattr(kind, '__name__', kind)}, found {type(data).__name__}")
+            return kind(**values)
+        except ValueError as error:  # the record's own rules
+            raise _Mismatch(str(error)) from None
+
+    return decode
 
 
-def _decode_tuple(items: tuple[Any, ...], data: Any, path: str) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise RecordError(f"{path}: expected a list")
-    if len(items) == 2 and items[1] is Ellipsis:
-        return tuple(_decode(items[0], item, f"{path}[{i}]") for i, item in enumerate(data))
-    if len(items) != len(data):
-        raise RecordError(f"{path}: expected {len(items)} items, found {len(data)}")
-    return tuple(_decode(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(items, data, strict=True)))
-
-
-def _decode_union(kinds: tuple[Any, ...], data: Any, path: str) -> Any:
-    if isinstance(data, dict) and "is" in data:
-        for kind in kinds:
-            if dataclasses.is_dataclass(kind) and getattr(kind, "__name__", "") == data["is"]:
-                return _decode(kind, data, path)
-        raise RecordError(f"{path}: no record called {data['is']!r} belongs here")
-    # Exact plain types first, so that `int | float | bool` keeps what was written.
-    for kind in sorted(kinds, key=lambda k: k is not type(data)):
-        try:
-            return _decode(kind, data, path)
-        except RecordError:
-            continue
-    raise RecordError(f"{path}: {type(data).__name__} does not fit any of {[getattr(k, '__name__', k) for k in kinds]}")
-
-
-def _decode_record(kind: type, data: Any, path: str) -> Any:
-    if not isinstance(data, dict):
-        raise RecordError(f"{path}: expected an object, found {type(data).__name__}")
-    if data.get("is", kind.__name__) != kind.__name__:
-        raise RecordError(f"{path}: expected {kind.__name__}, found {data['is']!r}")
-    hints = _hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = data.keys() - fields.keys() - {"is"}
-    if unknown:
-        raise RecordError(f"{path}: unknown key {min(unknown)!r}")
-    values = {}
-    for name, declared in fields.items():
-        if name in data:
-            values[name] = _decode(hints[name], data[name], f"{path}.{name}")
-        elif declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING:
-            raise RecordError(f"{path}: missing key {name!r}")
-    try:
-        return kind(**values)
-    except ValueError as error:  # the record's own rules
-        raise RecordError(f"{path}: {error}") from None
+@cache
+def _fields(kind: type) -> dict[str, tuple[_Decoder, bool]]:
+    """Of each field what reads it and whether it must be there. Not before a value comes: records may nest."""
+    hints = typing.get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return {
+        field.name: (_decoder(hints[field.name]), field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(kind)
+    }

@@ -39,10 +39,15 @@ class BadContent(ValueError):
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
     """The tensor's storage, from its first element to its last; gaps between elements hold the poison."""
     _refuse(spec.dtype, content)
+    return laid_out(spec, _values(spec, content))
+
+
+def laid_out(spec: TensorSpec, values: npt.NDArray[Any]) -> Bytes:
+    """Values in row-major order as the tensor's storage, rounded to its dtype."""
     storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
     if spec.numel == 0:
         return storage
-    elements = _encoded(_values(spec, content), spec.dtype)
+    elements = _encoded(values, spec.dtype)
     target: Any = np.lib.stride_tricks.as_strided(
         storage.view(elements.dtype), spec.shape, tuple(step * spec.dtype.itemsize for step in spec.stride)
     )

@@ -77,6 +77,7 @@ class PlanOutcome:
     stopped_at: PackedLaunch | None
     counter_left: FindingRecord | None  # one of the findings
     seconds: float
+    incomplete: tuple[str, ...]  # what the checkers could not see to the end
 
 
 def announce_nothing(number: int, step: PackedLaunch | LibraryCall) -> None:
@@ -111,6 +112,23 @@ def sampled_blocks(total: int, wanted: int | None) -> tuple[int, ...] | None:
     return tuple(sorted({number * (total - 1) // (wanted - 1) for number in range(wanted)}))
 
 
+def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOptions) -> LaunchRequest:
+    """What the emulator is asked for, with the tensors' addresses written in."""
+    block = bytearray(launch.block_template)
+    for field in launch.pointers:
+        struct.pack_into("<Q", block, field.offset, memory.address(field.tensor))
+    return LaunchRequest(
+        kernel=launch.symbol,
+        grid=launch.grid,
+        block=launch.block,
+        dynamic_smem_bytes=launch.dynamic_smem_bytes,
+        parameters=bytes(block),
+        cluster=launch.cluster,
+        cooperative=launch.cooperative,
+        options=options,
+    )
+
+
 class _Run:
     def __init__(
         self, program: Program | None, plan: BoundPlan, memory: PlanMemory, emulation: Emulation, seed: int | None
@@ -127,6 +145,7 @@ class _Run:
         self._findings: list[FindingRecord] = []
         self._counts: list[CountsRecord] = []
         self._printed: list[str] = []
+        self._incomplete: dict[str, None] = {}
         self._started = time.perf_counter()
         self._sampled = False
         self.stopped_by: FindingRecord | None = None
@@ -142,6 +161,7 @@ class _Run:
         found = [finding_record(finding, step) for finding in result.findings]
         self._findings += found
         self._printed.append(result.printed)
+        self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
         if result.counts is not None:
             self._counts.append(counts_record(result.counts, step))
         if result.ending is Ending.STOPPED:
@@ -159,28 +179,12 @@ class _Run:
             )
         self._sampled = self._sampled or blocks is not None
         options = LaunchOptions(self._checks, self._seed, self._left, self._emulation.workers, blocks)
-        request = LaunchRequest(
-            kernel=launch.symbol,
-            grid=launch.grid,
-            block=launch.block,
-            dynamic_smem_bytes=launch.dynamic_smem_bytes,
-            parameters=self._parameters(launch),
-            cluster=launch.cluster,
-            cooperative=launch.cooperative,
-            options=options,
-        )
         try:
-            return self._program.launch(self._memory.memory, request)
+            return self._program.launch(self._memory.memory, launch_request(launch, self._memory, options))
         except Unsupported as error:
             raise _not_emulable(self._program, error, launch) from error
         except PtxError as error:
             raise LaunchRefused(str(error), launch) from error
-
-    def _parameters(self, launch: PackedLaunch) -> bytes:
-        block = bytearray(launch.block_template)
-        for field in launch.pointers:
-            struct.pack_into("<Q", block, field.offset, self._memory.address(field.tensor))
-        return bytes(block)
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
@@ -198,6 +202,7 @@ class _Run:
             stopped_at=self._stopped_at,
             counter_left=counter_left,
             seconds=time.perf_counter() - self._started,
+            incomplete=tuple(self._incomplete),
         )
 
     def _unwritten_outputs(self) -> list[FindingRecord]:

@@ -75,6 +75,7 @@ def _summary(outcomes: Sequence[PlanOutcome], varying: set[str]) -> EmulatedRun:
         varying=tuple(sorted(varying)),
         printed=outcomes[0].printed,
         seconds=sum(outcome.seconds for outcome in outcomes),
+        incomplete=tuple(dict.fromkeys(sentence for outcome in outcomes for sentence in outcome.incomplete)),
     )
 
 

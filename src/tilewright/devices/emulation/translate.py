@@ -42,6 +42,27 @@ def finding_record(finding: Finding, launch: PackedLaunch) -> FindingRecord:
 
 
 def counts_record(counts: LaunchCounts, launch: PackedLaunch) -> CountsRecord:
+    places: dict[int, tuple[SourcePlace, ...]] = {}  # by identity: the instructions of a line share their place
+    instructions = []
+    for one in counts.instructions:
+        known = places.get(id(one.place))
+        if known is None:
+            known = places[id(one.place)] = source_places(one.place)
+        instructions.append(
+            InstructionRecord(
+                one.ptx_line,
+                one.ptx_text,
+                known,
+                one.executions,
+                one.active_lanes,
+                one.requests,
+                one.sectors,
+                one.ideal_sectors,
+                one.passes,
+                one.ideal_passes,
+                one.bytes,
+            )
+        )
     return CountsRecord(
         kernel=launch.kernel,
         launch_line=launch.line,
@@ -49,7 +70,7 @@ def counts_record(counts: LaunchCounts, launch: PackedLaunch) -> CountsRecord:
         grid_blocks=counts.grid_blocks,
         warp_instructions=counts.warp_instructions,
         thread_instructions=counts.thread_instructions,
-        instructions=tuple(_instruction(count) for count in counts.instructions),
+        instructions=tuple(instructions),
     )
 
 
@@ -102,22 +123,6 @@ def _place(places: tuple[SourcePlace, ...], file: str) -> Place | None:
     for one in reversed(places):
         place = Place(file if one.file == KERNEL_FILE_NAME else one.file, one.line, place)
     return place
-
-
-def _instruction(count: InstructionCount) -> InstructionRecord:
-    return InstructionRecord(
-        ptx_line=count.ptx_line,
-        ptx_text=count.ptx_text,
-        places=source_places(count.place),
-        executions=count.executions,
-        active_lanes=count.active_lanes,
-        requests=count.requests,
-        sectors=count.sectors,
-        ideal_sectors=count.ideal_sectors,
-        passes=count.passes,
-        ideal_passes=count.ideal_passes,
-        bytes=count.bytes,
-    )
 
 
 def _count(record: InstructionRecord, file: str) -> InstructionCount:

@@ -109,6 +109,7 @@ typedef struct {
   uint64_t seed;
   uint64_t workspace;  // address that %envreg1 and %envreg2 give: the grid barrier of cooperative groups
   int64_t instruction_budget;
+  int64_t race_bytes;  // most memory of the race detector
   int32_t workers;
   int32_t max_findings;
   const int32_t* blocks;  // linear indices to run; NULL: all
@@ -123,6 +124,7 @@ typedef struct {
   int64_t message_capacity, message_bytes;
   int64_t thread_instructions, warp_instructions;
   int32_t ending;  // 0 completed, 1 stopped, 2 out of memory
+  uint32_t missed;  // what the race detector could not watch: TW_MISSED_* of races.h
 } tw_launch;
 
 typedef struct {

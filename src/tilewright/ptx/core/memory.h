@@ -332,6 +332,8 @@ static void tw_tell(tw_warp* w, const tw_instr* i, const tw_access* x, int how, 
   }
 }
 
+static inline bool tw_is_guess(const tw_instr* i) { return (TW_ORDER_OF(i->mod) & TW_ORDER_MASK) == TW_ORDER_GUESS; }
+
 // A polling warp must not keep the others waiting: strong reads use up its turn quickly.
 static inline void tw_polled(tw_warp* w) {
   w->quantum -= 256;
@@ -404,7 +406,7 @@ static int tw_load(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x) {
     for (int k = 0; k < i->count; k++)
       if (i->o[k] >= 0) tw_load_part(w, i, exec, x, tw_slot(w, i->o[k]), k << element);
   }
-  if (TW_ORDER_OF(i->mod)) tw_polled(w);
+  if (TW_ORDER_OF(i->mod) && !tw_is_guess(i)) tw_polled(w);
   if (w->cta->races && (x->shared | x->global)) tw_tell(w, i, x, TW_READ, TW_ORDER_OF(i->mod), NULL);
   return TW_NEXT;
 }

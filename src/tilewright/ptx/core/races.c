@@ -406,7 +406,8 @@ static inline void touch(tw_race_access* a, uint64_t address, int shift, uint32_
   tw_cell* end = cell + ((size_t)1 << (shift - fine));
   if (a->order != TW_ORDER_WEAK) {
     for (; cell < end; cell++) strong_cell(a, cell, lanes);
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) synchronise(a, address, shift, tw_lowest(rest));
+    bool orders = (a->order & TW_ORDER_MASK) != TW_ORDER_GUESS;
+    for (uint32_t rest = orders ? lanes : 0; rest; rest &= rest - 1) synchronise(a, address, shift, tw_lowest(rest));
   } else if (a->kind == TW_RACE_READ) {
     for (; cell < end; cell++) read_cell(a, cell, lanes);
   } else {
@@ -440,8 +441,9 @@ static bool start(tw_race_access* a, tw_races* races, tw_cta_races* cta, int war
   a->who = cta->ordinal << 10 | (uint32_t)warp << 5;
   a->warp_who = cta->ordinal << 5 | (uint32_t)warp;
   if (order != TW_ORDER_WEAK) {
+    bool observes = kind != TW_RACE_WRITE && (order & TW_ORDER_MASK) != TW_ORDER_GUESS;
     a->flags = TW_RECORD_STRONG | (kind == TW_RACE_READ ? 0 : TW_RECORD_WRITES) |
-               (kind == TW_RACE_WRITE ? 0 : TW_RECORD_OBSERVES) |
+               (observes ? TW_RECORD_OBSERVES : 0) |
                (order & TW_SCOPE_CTA ? TW_RECORD_CTA_SCOPE : 0);
   }
   return true;

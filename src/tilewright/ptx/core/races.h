@@ -31,10 +31,13 @@
 // pass on what their threads fenced and what they observed, so "fence, bar.sync, one thread's atomic, bar.sync, read"
 // is ordered and the same without the fence is not.
 //
+// A guess (TW_ORDER_GUESS) is a plain read of what a compare-and-swap loop then swaps: what it read is only used if the
+// swap finds the same there, so atomics may come between. It is in conflict with plain writes, and orders nothing.
+//
 // Where it is less than exact it stays silent, never the other way: a cell remembers its last plain write and a bounded
-// number of other accesses since; a store of an equal value hides the store it was equal to; a thread that has observed
-// very many releases counts as knowing everything; once the memory budget is spent (tw_races_saturated) new places are
-// no longer watched.
+// number of other accesses since; a store of an equal value hides the store it was equal to. And where its memory does
+// not suffice, which tw_races_missed tells: new places are no longer watched, a thread that has observed very many
+// releases counts as knowing everything.
 #ifndef TW_RACES_H
 #define TW_RACES_H
 
@@ -63,6 +66,7 @@ enum {
   TW_ORDER_ACQUIRE = 3,
   TW_ORDER_RELEASE = 4,
   TW_ORDER_ACQ_REL = 5,
+  TW_ORDER_GUESS = 6,  // of a read only; its scope is that of the swap
   TW_ORDER_MASK = 7,
   TW_SCOPE_GPU = 0,  // .gpu and .sys
   TW_SCOPE_CTA = 8,
@@ -95,7 +99,13 @@ typedef struct {
 // `workers`: OS threads that will call; 1 does without locks. `budget_bytes`: most memory for shadows; 0 for 1 GiB.
 tw_races* tw_races_create(int workers, size_t budget_bytes);
 void tw_races_destroy(tw_races* races);         // after every tw_cta_races of it
-int tw_races_saturated(const tw_races* races);  // 1: the budget was spent, so some accesses were not watched
+// What memory did not suffice for; 0: every access was watched and everything that orders was remembered.
+enum {
+  TW_MISSED_SHARED = 1,  // accesses to shared memory that were not watched
+  TW_MISSED_GLOBAL = 2,
+  TW_MISSED_ORDER = 4,   // accesses taken as ordered because it was no longer known whether they are
+};
+uint32_t tw_races_missed(const tw_races* races);
 
 tw_cta_races* tw_cta_races_create(tw_races* races, uint32_t shared_bytes);
 void tw_cta_races_begin(tw_cta_races* cta, uint32_t cta_index, int threads);

@@ -133,6 +133,7 @@ struct tw_page {
   tw_link* links;  // links[0] is not used
   uint32_t link_count, link_capacity, link_free;
   uint8_t shift;  // log2 of the bytes of a cell
+  bool shared;
   atomic_flag lock;
 };
 
@@ -144,7 +145,7 @@ struct tw_block {
 
 struct tw_races {
   bool locked;
-  atomic_int saturated;        // the shadow's budget is spent
+  atomic_uint missed;          // TW_MISSED_*
   atomic_int clocks_exhausted; // no more nodes: what cannot be shown unordered counts as ordered
   atomic_size_t budget_left;
   _Atomic(tw_page*)* buckets;
@@ -235,6 +236,10 @@ void tw_links_drop(tw_page* page, tw_record* record);
 
 static inline bool tw_from_elsewhere(const tw_cta_races* cta, const tw_past* past) {
   return past && (past->foreign || past->ordinal != cta->ordinal);
+}
+
+static inline void tw_miss(tw_races* races, uint32_t what) {
+  if (~atomic_load_explicit(&races->missed, memory_order_relaxed) & what) atomic_fetch_or(&races->missed, what);
 }
 
 static inline uint32_t tw_lowest(uint32_t mask) { return (uint32_t)__builtin_ctz(mask); }

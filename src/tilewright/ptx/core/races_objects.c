@@ -34,9 +34,7 @@ void tw_races_destroy(tw_races* races) {
   free(races);
 }
 
-int tw_races_saturated(const tw_races* races) {
-  return atomic_load(&races->saturated) || atomic_load(&races->clocks_exhausted);
-}
+uint32_t tw_races_missed(const tw_races* races) { return atomic_load(&races->missed); }
 
 tw_cta_races* tw_cta_races_create(tw_races* races, uint32_t shared_bytes) {
   tw_cta_races* cta = calloc(1, sizeof *cta);
@@ -89,7 +87,7 @@ void tw_cta_races_begin(tw_cta_races* cta, uint32_t cta_index, int threads) {
     cta->live[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
   }
   cta->ignored = !enroll(cta->launch, cta_index, &cta->ordinal);
-  if (cta->ignored) atomic_store(&cta->launch->saturated, 1);
+  if (cta->ignored) tw_miss(cta->launch, TW_MISSED_SHARED | TW_MISSED_GLOBAL);
   if (cta->now > TW_NOW_LIMIT / 2) {  // far from the end of the counter again; shared stamps would be of the future
     forget_shared(cta);
     memset(cta->lane_known, 0, sizeof cta->lane_known);

@@ -245,7 +245,10 @@ static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw
   known->launch = cta->launch;
   known->limit = limit;
   absorb(cta, known, root);
-  if (known->overflow) return true;
+  if (known->overflow) {
+    tw_miss(cta->launch, TW_MISSED_ORDER);
+    return true;
+  }
   const tw_known_entry* entry = find(known, key_of(ordinal, TW_KEY_WHOLE_CTA));
   if (entry && clock < entry->all) return true;
   entry = find(known, key_of(ordinal, thread >> 5));
@@ -254,12 +257,18 @@ static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw
 
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock) {
   enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 16, LIMIT_THREAD = 1 << 13 };
-  if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) return true;
+  if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) {
+    tw_miss(cta->launch, TW_MISSED_ORDER);
+    return true;
+  }
   if (answers(cta, &cta->cta_known, LIMIT_CTA, cta->cta_root, ordinal, thread, clock)) return true;
   if (answers(cta, &cta->warp_known[warp], LIMIT_WARP, cta->warp_root[warp], ordinal, thread, clock)) return true;
   int self = warp * 32 + lane;
   if (!cta->thread_root[self]) return false;
   if (!cta->thread_known) cta->thread_known = calloc(TW_RACE_MAX_THREADS, sizeof *cta->thread_known);
-  if (!cta->thread_known) return true;
+  if (!cta->thread_known) {
+    tw_miss(cta->launch, TW_MISSED_ORDER);
+    return true;
+  }
   return answers(cta, &cta->thread_known[self], LIMIT_THREAD, cta->thread_root[self], ordinal, thread, clock);
 }

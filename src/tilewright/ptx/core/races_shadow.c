@@ -10,10 +10,7 @@
 static bool take(tw_races* races, size_t bytes) {
   size_t left = atomic_load_explicit(&races->budget_left, memory_order_relaxed);
   do {
-    if (left < bytes) {
-      atomic_store(&races->saturated, 1);
-      return false;
-    }
+    if (left < bytes) return false;
   } while (!atomic_compare_exchange_weak_explicit(&races->budget_left, &left, left - bytes, memory_order_relaxed,
                                                   memory_order_relaxed));
   return true;
@@ -21,16 +18,19 @@ static bool take(tw_races* races, size_t bytes) {
 
 static size_t cell_bytes(int shift) { return sizeof(tw_cell) * ((size_t)TW_PAGE_BYTES >> shift); }
 
-static tw_page* page_new(tw_races* races, uint64_t id, int shift) {
-  if (!take(races, sizeof(tw_page) + cell_bytes(shift))) return NULL;
-  tw_page* page = calloc(1, sizeof *page);
-  tw_cell* cells = calloc(1, cell_bytes(shift));
+static uint32_t missed_in(bool shared) { return shared ? TW_MISSED_SHARED : TW_MISSED_GLOBAL; }
+
+static tw_page* page_new(tw_races* races, bool shared, uint64_t id, int shift) {
+  bool paid = take(races, sizeof(tw_page) + cell_bytes(shift));
+  tw_page* page = paid ? calloc(1, sizeof *page) : NULL;
+  tw_cell* cells = paid ? calloc(1, cell_bytes(shift)) : NULL;
   if (!page || !cells) {
     free(page);
     free(cells);
-    atomic_store(&races->saturated, 1);
+    tw_miss(races, missed_in(shared));
     return NULL;
   }
+  page->shared = shared;
   page->id = id;
   page->cells = cells;
   page->shift = (uint8_t)shift;
@@ -59,7 +59,7 @@ tw_page* tw_page_global(tw_races* races, tw_cta_races* cta, uint64_t id, int shi
   tw_page* head = atomic_load_explicit(bucket, memory_order_acquire);
   tw_page* page = search(head, id);
   if (!page) {
-    tw_page* fresh = page_new(races, id, shift);
+    tw_page* fresh = page_new(races, false, id, shift);
     if (!fresh) return NULL;
     do {
       page = search(head, id);
@@ -81,7 +81,7 @@ tw_page* tw_page_global(tw_races* races, tw_cta_races* cta, uint64_t id, int shi
 
 tw_page* tw_page_shared(tw_cta_races* cta, uint32_t id, int shift) {
   tw_page** page = &cta->pages[id];
-  if (!*page) *page = page_new(cta->launch, id, shift);
+  if (!*page) *page = page_new(cta->launch, true, id, shift);
   return *page;
 }
 
@@ -113,9 +113,12 @@ uint32_t tw_link_new(tw_races* races, tw_page* page) {
   }
   if (page->link_count == page->link_capacity) {
     uint32_t capacity = page->link_capacity ? page->link_capacity * 2 : 64;
-    if (!take(races, (capacity - page->link_capacity) * sizeof *page->links)) return 0;
-    tw_link* larger = realloc(page->links, capacity * sizeof *larger);
-    if (!larger) return 0;
+    bool paid = take(races, (capacity - page->link_capacity) * sizeof *page->links);
+    tw_link* larger = paid ? realloc(page->links, capacity * sizeof *larger) : NULL;
+    if (!larger) {
+      tw_miss(races, missed_in(page->shared));
+      return 0;
+    }
     page->links = larger;
     page->link_capacity = capacity;
     if (!page->link_count) page->link_count = 1;
@@ -151,9 +154,11 @@ static bool copy_links(tw_races* races, tw_page* page, tw_record* record) {
 }
 
 bool tw_page_refine(tw_races* races, tw_page* page, int shift) {
-  if (!take(races, cell_bytes(shift))) return false;
-  tw_cell* cells = malloc(cell_bytes(shift));
-  if (!cells) return false;
+  tw_cell* cells = take(races, cell_bytes(shift)) ? malloc(cell_bytes(shift)) : NULL;
+  if (!cells) {
+    tw_miss(races, missed_in(page->shared));
+    return false;
+  }
   size_t copies = (size_t)1 << (page->shift - shift);
   for (size_t i = 0; i < (size_t)TW_PAGE_BYTES >> page->shift; i++) {
     tw_cell cell = page->cells[i];

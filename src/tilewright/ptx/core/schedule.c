@@ -297,11 +297,14 @@ int32_t tw_run(tw_launch* launch) {
   engine.finding_index = calloc((size_t)p->code_count * TW_FIND_KINDS, sizeof *engine.finding_index);
   int workers = launch->workers < 1 ? 1 : launch->workers > 64 ? 64 : launch->workers;
   if (workers > engine.block_total) workers = (int)engine.block_total;
-  if (launch->checks & TW_CHECK_RACES) engine.races = tw_races_create(workers, 0);
+  if (launch->checks & TW_CHECK_RACES) engine.races = tw_races_create(workers, (size_t)launch->race_bytes);
   if (!engine.finding_index || (launch->checks & TW_CHECK_RACES && !engine.races)) engine.out_of_memory = 1;
   else run_workers(&engine, workers);
   launch->ending = engine.out_of_memory ? 2 : atomic_load(&engine.stop) ? 1 : 0;
-  if (engine.races) tw_races_destroy(engine.races);
+  if (engine.races) {
+    launch->missed = tw_races_missed(engine.races);
+    tw_races_destroy(engine.races);
+  }
   free(engine.finding_index);
   free(engine.order);
   pthread_mutex_destroy(&engine.lock);

@@ -1,0 +1,52 @@
+"""The author that needs no model: a grammar for words, and structures for rows and elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.authors.protocol import Ask
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.steps import Step, draft, structures
+from tilewright.playbook.words import specification
+from tilewright.records import Proposal, Situation, Specification, Stage
+from tilewright.tasks.ops import task_op_line
+
+
+class PlaybookAuthor:
+    """Proposes structure after structure, the most promising first. The same situation always gets the same file.
+
+    What was proposed before is known by the summaries of earlier attempts. `propose` raises `NotSupported`, a
+    `ValueError`, for a task outside the playbook.
+    """
+
+    name = "playbook"
+
+    def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
+        """The reference for a request in words; raises `NotUnderstood` for words outside the grammar."""
+        return specification(words, shapes)
+
+    def propose(self, situation: Situation, ask: Ask) -> Proposal | None:
+        program = row_program(situation.task)
+        first = draft(program)
+        later = structures(program)
+        everything = {step.summary: step for one in (first, *later) for step in _with_variants(one)}
+        if situation.stage is Stage.DRAFT:
+            offered: tuple[Step, ...] = (first, *later)
+        elif situation.stage is Stage.STRUCTURE:
+            offered = later
+        elif situation.stage is Stage.PROFILED:
+            parent = everything.get(situation.parent.summary) if situation.parent else None
+            offered = (parent.polished,) if parent and parent.polished else ()
+        else:
+            failing = everything.get(situation.failing.summary) if situation.failing else None
+            offered = (failing.safer,) if failing and failing.safer else ()
+        before = {one.summary for one in situation.history if one.number < situation.number - situation.candidate}
+        fresh = [step for step in offered if step.summary not in before]
+        if situation.candidate >= len(fresh):
+            return None
+        step = fresh[situation.candidate]
+        return Proposal(step.write(program, task_op_line(situation.task)), step.summary)
+
+
+def _with_variants(step: Step) -> tuple[Step, ...]:
+    return tuple(one for one in (step, step.safer, step.polished) if one is not None)

@@ -1,0 +1,239 @@
+"""The Python API: `make` turns a request into a callable, `kernel` a function into one that uses its finished kernels.
+
+Nothing here spends anything at import or in a call: only `make` does, and it says first who writes, for how much.
+It prints plain lines on stderr and needs no terminal packages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.author_choice import author_name, checked_url, open_author
+from tilewright.frontends.function_source import function_source
+from tilewright.frontends.making import (
+    accept,
+    announcement,
+    carry,
+    environment_at,
+    run_of_words,
+    same_request,
+    specify,
+    task_of,
+)
+from tilewright.frontends.place_choice import choose_place
+from tilewright.frontends.plain_progress import PlainProgress, say
+from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
+from tilewright.runtime import Operation, load
+from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store
+
+Function = Callable[..., Any]
+
+
+class NoKernelMade(RuntimeError):
+    """The run ended, and no attempt passed; `run` says what was tried."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        super().__init__(
+            f"no attempt of run {run.id} passed ({run.ending.value if run.ending else 'it may go on'}); "
+            f"see `tilewright show {run.id}`, and go on with `tilewright resume {run.id} --hint ...`"
+        )
+
+
+class NotAcceptedYet(RuntimeError):
+    """A request in words was specified, and nobody has accepted the specification; it is here to be read."""
+
+    def __init__(self, run: str, specification: Specification) -> None:
+        self.run = run
+        self.specification = specification
+        super().__init__(
+            f"the specification of run {run} waits to be accepted: read it, then call make again with yes=True "
+            f"(it is not paid for again), or `tilewright resume {run} --yes`\n\n"
+            f"{specification.reference}\n{specification.description}"
+        )
+
+
+class Made:
+    """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` where it comes from.
+
+    `run` is None where the kernel was found in the library. Where the kernel does not take a call, the reference runs
+    and a warning says so once; a reference that a model wrote for words is never run in this process: such a call
+    raises `NoKernelApplies`.
+    """
+
+    def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
+        """`own_reference`: the reference is the caller's code, so it may run in the caller's process."""
+        self.kernel: Path = kernel.path
+        self.entry: LibraryEntry = kernel.entry
+        self.task: Task = kernel.task()
+        self.run = run
+        reference = fallback_of(self.task) if own_reference else None
+        self.operation: Operation = load(kernel.path, reference=reference, allow_library=self.task.allow_library)
+        self.__name__ = self.task.name
+        self.__doc__ = self.operation.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.operation(*args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Which file takes such a call and with what launches, or why none does; builds, and runs nothing."""
+        return str(self.operation.explain(*args, **kwargs))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Build ahead what calls like this one need."""
+        self.operation.prepare(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Made {self.operation.signature}; {self.kernel}>"
+
+
+def make(
+    request: str | Function,
+    *,
+    shapes: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    author: str | None = None,
+    base_url: str = "",
+    gpu: str | None = None,
+    spool: str = "",
+    budget: Budget | None = None,
+    precision: Precision | str = Precision.DTYPE,
+    goal: Goal | str = Goal.THROUGHPUT,
+    allow_library: bool = False,
+    allow_degenerate: bool = False,
+    fixed: tuple[str, ...] = (),
+    values: Mapping[str, str] | None = None,
+    start: str = "",
+    against: str = "",
+    yes: bool = False,
+    fresh: bool = False,
+    quiet: bool = False,
+    **arguments: Any,
+) -> Made:
+    """A callable for a request: words, `"file.py:function"`, a task folder, or a Python function.
+
+    Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
+    number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
+    author writes one within `budget`: the model named, else one whose key is set, else the built-in playbook.
+    `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with.
+    """
+    tensors, numbers = read_arguments({**(shapes or {}), **arguments})
+    place = choose_place(gpu, spool)
+    asked = Request(
+        text=request if isinstance(request, str) else function_source(inspect.unwrap(request)),
+        shapes=tensors,
+        numbers=numbers,
+        values=dict(values or {}),
+        gpu=place.gpu,
+        precision=Precision(precision),
+        goal=Goal(goal),
+        allow_library=allow_library,
+        fixed=tuple(fixed),
+        allow_degenerate=allow_degenerate,
+        function="" if isinstance(request, str) else inspect.unwrap(request).__name__,
+    )
+    settings = Settings(
+        author=author_name(model, author, os.environ),
+        budget=budget or Budget(),
+        against=against,
+        start=start,
+        base_url=checked_url(base_url),
+        spool=str(Path(spool).resolve()) if spool else "",
+    )
+    store = Store()
+    if asked.function and not fresh and (same := same_request(store, asked)) is not None:
+        return Made(same, None, own_reference=True)
+    task = task_of(asked)
+    found = None if fresh else same_request(store, asked) if task is None else store.library_find(task.hash)
+    if found is not None:
+        return Made(found, None, own_reference=task is not None)
+    progress = PlainProgress(quiet)
+    with open_author(settings.author, settings.base_url, say) as chosen:
+        for title, text in announcement(chosen, settings.budget, place):
+            progress.line(f"{title}  {text}")
+        where = environment_at(place)
+        if task is not None:
+            folder = store.create_run(task, settings, where, asked)
+        elif fresh:
+            folder = store.create_request(asked, settings, where)
+        else:
+            folder = run_of_words(store, asked, settings, where)
+        progress.line(f"run {folder.id}")
+        with folder.lock(), _resumable(folder.id):
+            if task is None:
+                _agree(folder, asked, specify(folder, asked, chosen, progress), yes)
+            done = carry(store, folder, chosen, place, progress)
+    if done.kernel is None:
+        raise NoKernelMade(done.run)
+    return Made(done.kernel, done.run, own_reference=task is not None)
+
+
+@contextmanager
+def _resumable(run: str) -> Iterator[None]:
+    """Whatever ends the block early says how to go on: all that was done is on record."""
+    try:
+        yield
+    except NotAcceptedYet:
+        raise
+    except BaseException as error:
+        error.add_note(f"what was done is kept; resume with: tilewright resume {run}")
+        raise
+
+
+def _agree(folder: RunFolder, request: Request, specification: Specification, yes: bool) -> None:
+    if not yes:
+        say(f"{specification.reference}\n{specification.description}")
+        for assumption in specification.assumptions:
+            say(f"assumed: {assumption}")
+        if not sys.stdin.isatty() or input("Is this what is meant? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise NotAcceptedYet(folder.id, specification)
+    accept(folder, request, specification)
+
+
+def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Keyword arguments as the texts a request holds: tensors and numbers."""
+    tensors: dict[str, str] = {}
+    numbers: dict[str, str] = {}
+    for name, value in arguments.items():
+        if isinstance(value, str):
+            tensors[name] = value
+        elif isinstance(value, (bool, int, float)):
+            numbers[name] = repr(value)
+        elif isinstance(value, TensorSpec) or hasattr(value, "dtype"):
+            tensors[name] = _tensor_text(name, value)
+        elif isinstance(value, (tuple, list)):
+            numbers[name] = repr(tuple(value))
+        else:
+            raise BadArgument(
+                f'{name}: found {type(value).__name__}; give a tensor, text like "4096x1024:bf16", or a number'
+            )
+    return tensors, numbers
+
+
+def _tensor_text(name: str, value: Any) -> str:
+    from tilewright.runtime.specs import read_spec
+
+    spec = read_spec("make", name, value)
+    assert spec is not None
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
+
+
+def fallback_of(task: Task) -> Function:
+    """The reference that a caller gave as a function, for calls that no kernel takes; loaded when first needed."""
+    loaded: list[Function] = []
+
+    def reference(*values: Any) -> Any:
+        if not loaded:
+            namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{task.name}"}
+            exec(compile(task.reference, f"<the reference of {task.name}>", "exec"), namespace)
+            loaded.append(namespace[task.function])
+        return loaded[0](**{one.name: value for one, value in zip(task.inputs, values, strict=True)})
+
+    return reference

@@ -1,0 +1,85 @@
+"""Who writes: the model that is named, else one whose key is set, else the built-in playbook. Nothing is spent here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tilewright.authors import Author, ModelAuthor
+from tilewright.frontends.arguments import BadArgument
+from tilewright.models import PROVIDERS, Price, default_model_name, open_model
+from tilewright.records import Question, Reply
+from tilewright.refine import Complete
+
+PLAYBOOK = "playbook"
+_WITH_A_PATH = ("relay", "replay")
+
+
+@dataclass(frozen=True)
+class ChosenAuthor:
+    """An author ready to be asked, and what it costs."""
+
+    name: str
+    author: Author
+    complete: Complete
+    price: Price | None  # None where it is not known
+
+    @property
+    def price_words(self) -> str:
+        if self.name == PLAYBOOK:
+            return "built in, costs nothing"
+        if self.name.startswith("replay:"):
+            return "a recording, costs nothing"
+        if self.price is None:
+            return "price unknown, so only attempts, tokens and seconds bound it"
+        if not self.price.input and not self.price.output:
+            return "costs nothing"
+        return f"${self.price.input:g} in and ${self.price.output:g} out per million tokens"
+
+
+def author_name(model: str | None, author: str | None, environ: Mapping[str, str]) -> str:
+    """The author's name for the record, from what was said and which keys are set."""
+    if author is not None and author != PLAYBOOK:
+        raise BadArgument(f"--author {author}: the built-in author is called {PLAYBOOK}; name a model with --model")
+    if author is not None and model is not None:
+        raise BadArgument("--author and --model name two authors; drop one")
+    if author is None and model is None:
+        return default_model_name(environ) or PLAYBOOK
+    if model is None:
+        return PLAYBOOK
+    provider, _, rest = model.partition(":")
+    if provider not in PROVIDERS or not rest:
+        raise BadArgument(f"--model {model}: write PROVIDER:NAME with one of {', '.join(PROVIDERS)}")
+    # A run may be resumed from another folder.
+    return f"{provider}:{Path(rest).expanduser().resolve()}" if provider in _WITH_A_PATH else model
+
+
+@contextmanager
+def open_author(name: str, base_url: str, say: Callable[[str], None]) -> Iterator[ChosenAuthor]:
+    """The author of that name. Raises `ModelError` where its model cannot be opened; nothing is asked of it."""
+    if name == PLAYBOOK:
+        if base_url:
+            raise BadArgument("--base-url is for a model's server; name the model with --model")
+        from tilewright.authors.playbook import PlaybookAuthor  # the only author that needs the playbook
+
+        yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
+        return
+    model = open_model(name, base_url=base_url or None, say=say)
+    try:
+        yield ChosenAuthor(name, ModelAuthor(name), model.complete, model.price)
+    finally:
+        model.close()
+
+
+def checked_url(url: str | None) -> str:
+    """An address as a run may store it; raises `BadArgument` for one with a user name or a password in it."""
+    if url and "@" in urlsplit(url).netloc:
+        raise BadArgument("--base-url holds a user name or a password, which are never stored; give a key by variable")
+    return url or ""
+
+
+def _nobody(question: Question, on_text: Callable[[str], None]) -> Reply:
+    raise AssertionError(f"the playbook asked a model: {question.id}")

@@ -1,0 +1,82 @@
+"""Exit codes: 0 done; 1 no kernel, or one that is rejected; 2 bad input; 3 a fault of the machine or of a service;
+130 interrupted. An error that has no code here is a fault of this program and shows its traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.arguments import BadArgument
+from tilewright.kernel_file import KernelFileError
+from tilewright.store import NoSuchRun, NotAccepted, StoreError
+from tilewright.toolchain import ToolchainError
+
+INTERRUPTED = 130
+
+
+class NotDone(Exception):
+    """A command that ends without a fault and without what was asked for; the message says why."""
+
+    def __init__(self, message: str, code: int) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The code of an error that is to be expected; None for any other."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, NotDone):
+        return error.code
+    if isinstance(error, KernelFileError):
+        return 1
+    if isinstance(error, (BadArgument, NoSuchRun, NotAccepted)):
+        return 2
+    if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
+        return 3
+    return _code_of_making(error)
+
+
+def _code_of_making(error: BaseException) -> int | None:
+    # Looked up late: building and checking a file need none of these.
+    from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
+    from tilewright.playbook.problems import PlaybookProblem
+    from tilewright.prompts import ReplyProblem
+    from tilewright.reference import ReferenceProblem
+    from tilewright.tasks import TaskError
+
+    if isinstance(error, (TaskError, ReferenceProblem, PlaybookProblem)):
+        return 2
+    if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
+        return 2
+    if isinstance(error, ReplyProblem):
+        return 1
+    return 3 if isinstance(error, ModelError) else None
+
+
+def error_text(error: BaseException) -> str:
+    """The one sentence to print, and how to go on where a run is under way."""
+    if isinstance(error, KeyboardInterrupt):
+        text = "tilewright: interrupted"
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        text = f"tilewright: {place}{error.strerror or error}"
+    elif isinstance(error, KernelFileError):
+        text = str(error)
+    else:
+        text = f"tilewright: {error}"
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+@contextmanager
+def resumable(run: str) -> Iterator[None]:
+    """Whatever ends the block early, it is said how to go on: all that was done is on record."""
+    try:
+        yield
+    except KeyboardInterrupt:  # as it is, the command line's own machinery would take it
+        raise NotDone(f"interrupted; resume with: tilewright resume {run}", INTERRUPTED) from None
+    except Exception as error:
+        if not isinstance(error, NotDone) and exit_code(error) is not None:
+            error.add_note(f"what was done is kept; resume with: tilewright resume {run}")
+        raise

@@ -1,0 +1,214 @@
+"""From a request to a finished kernel: what the command line and the Python API share. It knows no terminal.
+
+A request that is a function, a module, a problem file or a folder becomes a task at once. Words become a run first, so
+that the specification an author writes for them is on record before anybody is asked to accept it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import platform
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tilewright import __version__
+from tilewright.frontends.author_choice import PLAYBOOK, ChosenAuthor
+from tilewright.frontends.place_choice import Place, open_devices
+from tilewright.frontends.run_rows import dollars_words, seconds_words
+from tilewright.kernel_file import TunedChoices, parse
+from tilewright.measure import Stopwatch
+from tilewright.records import Budget, Environment, Origin, Question, Reply, Run, Settings, Specification, Task, to_json
+from tilewright.reference import Reference
+from tilewright.refine import Watcher, Workshop, refine
+from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
+from tilewright.tasks import TaskOptions, open_task, task_from_source, task_from_specification
+from tilewright.toolchain import find_toolkit
+from tilewright.verify import Referee
+
+EVERY_DIMENSION = "all"  # among the fixed ones
+
+
+class Listener(Protocol):
+    """Somebody who is told what happens before a run has a task."""
+
+    def text(self, text: str) -> None: ...
+
+    def working(self, what: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run at its end, and its best kernel as the library keeps it: None where none passed."""
+
+    run: Run
+    folder: RunFolder
+    kernel: LibraryKernel | None
+
+
+def task_options(request: Request) -> TaskOptions:
+    return TaskOptions(
+        gpu=request.gpu,
+        precision=request.precision,
+        goal=request.goal,
+        allow_library=request.allow_library,
+        fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
+        fixed_all=EVERY_DIMENSION in request.fixed,
+        allow_degenerate=request.allow_degenerate,
+    )
+
+
+def task_of(request: Request) -> Task | None:
+    """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
+    options = task_options(request)
+    if request.function:
+        return task_from_source(
+            request.text, request.function, request.shapes, request.numbers, options, request.values
+        )
+    return open_task(request.text, request.shapes, request.numbers, request.values, options)
+
+
+def environment_at(place: Place) -> Environment:
+    return Environment(
+        tilewright=__version__,
+        python=platform.python_version(),
+        torch=importlib.metadata.version("torch"),
+        compiler=find_toolkit().compiler,
+        device=place.label,
+        platform=f"{platform.system()} {platform.machine()}",
+    )
+
+
+# -- words --
+
+
+def specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, listener: Listener) -> Specification:
+    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing."""
+    place = folder.attempt(0)
+    asked = 0
+
+    def ask(question: Question) -> Reply:
+        nonlocal asked
+        asked += 1
+        return place.reply_to(asked, question, lambda one: chosen.complete(one, listener.text))
+
+    listener.working(f"waiting for {chosen.name} to write a specification")
+    return chosen.author.specify(request.text, request.shapes, request.gpu, ask)
+
+
+def accept(folder: RunFolder, request: Request, specification: Specification) -> Task:
+    """Make the specification the run's task. Only now is its reference run, in a limited child process."""
+    task = task_from_specification(specification, task_options(request), request.shapes)
+    task = replace(task, words=request.text, origin=Origin.WORDS)
+    folder.accept(task)
+    return task
+
+
+def run_of_words(store: Store, request: Request, settings: Settings, where: Environment) -> RunFolder:
+    """A run that waits with the very same words, so that their specification is not paid for twice; else a new one."""
+    waiting = next((one for one in store.runs().waiting if one.request == request), None)
+    if waiting is None:
+        return store.create_request(request, settings, where)
+    folder = store.open_run(waiting.id)
+    with folder.lock():
+        folder.reopen(settings)
+    return folder
+
+
+def same_request(store: Store, request: Request) -> LibraryKernel | None:
+    """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
+    for kernel in store.library.all():
+        with contextlib.suppress(StoreError):
+            if kernel.request() == request:
+                return kernel
+    return None
+
+
+# -- what is said before anything is spent --
+
+
+def announcement(chosen: ChosenAuthor, budget: Budget, place: Place) -> tuple[tuple[str, str], ...]:
+    """Who writes at what price, the most it may cost, and where kernels run: titles and texts."""
+    paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
+    limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
+    if chosen.name != PLAYBOOK and paid:
+        limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]
+    return (
+        ("author", f"{chosen.name}: {chosen.price_words}"),
+        ("budget", f"at most {', '.join(limits)}"),
+        ("device", place.words),
+    )
+
+
+# -- the run --
+
+
+def carry(store: Store, folder: RunFolder, chosen: ChosenAuthor, place: Place, watch: Watcher) -> Finished:
+    """Carry a run that has a task to its end, from wherever it stands, and put its best kernel into the library."""
+    run = folder.load()
+    task, against = run.task, run.settings.against
+    with (
+        Reference(task.reference, task.function) as reference,
+        open_devices(place) as (emulator, gpu),
+        Referee(task, reference, emulator=emulator, gpu=gpu, say=watch.working) as referee,
+        Stopwatch(task, reference, emulator=emulator, gpu=gpu, against=against, say=watch.working) as stopwatch,
+    ):
+        run = refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, watch))
+    return finished(store, folder, run)
+
+
+def finished(store: Store, folder: RunFolder, run: Run) -> Finished:
+    """A run that has ended, its best kernel put into the library if it is not there yet."""
+    kernel = None if run.best is None else store.library_add(folder, tuned_text(folder, run))
+    return Finished(run, folder, kernel)
+
+
+def tuned_text(folder: RunFolder, run: Run) -> str | None:
+    """The tuner's choice of the best attempt, as it lies beside a kernel file; None where it had no choice."""
+    best = run.best
+    if best is None or best.tune is None or not best.tune.choice:
+        return None
+    file = parse(folder.attempt(best.number).text("kernel.cu"), run.task.name, allow_library=run.task.allow_library)
+    tuned = TunedChoices()
+    for gpu in sorted({run.task.gpu, best.measurement.gpu if best.measurement else run.task.gpu}):
+        tuned = tuned.with_choice(file, gpu, run.task.arguments(), best.tune.choice)
+    return json.dumps(to_json(tuned), indent=1)
+
+
+# -- more of a run --
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a person adds to a run to have it go on: so much beyond what is spent, a hint, another author."""
+
+    attempts: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+    hint: str = ""
+    author: str = ""
+    base_url: str = ""
+    spool: str = ""
+
+
+def continued(settings: Settings, addition: Addition, run: Run | None) -> Settings:
+    """The settings to go on with; `run` is None where there is no task yet, and so nothing but the settings."""
+    budget = settings.budget
+    made = len(run.attempts) if run else 0
+    tokens = run.usage.all_input_tokens + run.usage.output_tokens if run else 0
+    hint = (made, addition.hint)
+    return replace(
+        settings,
+        budget=Budget(
+            budget.attempts if addition.attempts is None else made + addition.attempts,
+            budget.tokens if addition.tokens is None else tokens + addition.tokens,
+            budget.dollars if addition.dollars is None else ((run.dollars if run else 0.0) or 0.0) + addition.dollars,
+            budget.seconds if addition.seconds is None else (run.seconds if run else 0.0) + addition.seconds,
+        ),
+        hints=(*settings.hints, hint) if addition.hint and hint not in settings.hints else settings.hints,
+        author=addition.author or settings.author,
+        base_url=addition.base_url or settings.base_url,
+        spool=addition.spool or settings.spool,
+    )

@@ -1,0 +1,97 @@
+"""A run as rows: what each attempt was, how it compares with the best before it, and whether it was kept.
+
+Tables, plots and live progress are all made of these rows. Nothing here knows a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tilewright.records import Attempt, Measured, Measurement, Passed, Rejected, Run, Unsupported, Verdict
+
+
+@dataclass(frozen=True)
+class Row:
+    """One attempt in a few words. `gain`: the best time before it over its own; above 1 it is faster."""
+
+    attempt: Attempt
+    verdict: str
+    time_us: float | None
+    gain: float | None
+    kept: bool  # it became the best when it was made
+    best: bool  # it is the best of the whole run
+
+
+def rows(run: Run) -> tuple[Row, ...]:
+    """Every attempt of a run, in order."""
+    made: list[Row] = []
+    before: Attempt | None = None
+    for position, attempt in enumerate(run.attempts):
+        after = replace(run, attempts=run.attempts[: position + 1]).best
+        made.append(_row(attempt, before, kept=after is attempt, best=attempt is run.best))
+        before = after
+    return tuple(made)
+
+
+def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Row:
+    time_us = attempt.time_us
+    earlier_us = before.time_us if before else None
+    gain = earlier_us / time_us if earlier_us and time_us else None
+    return Row(attempt, verdict_words(attempt.verdict), time_us, gain, kept, best)
+
+
+def verdict_words(verdict: Verdict) -> str:
+    """A word or two for a table."""
+    match verdict:
+        case Passed():
+            return "passed"
+        case Rejected():
+            return verdict.reason
+        case Unsupported():
+            return "cannot run here"
+
+
+def time_words(measurement: Measurement | None) -> str:
+    """`12.3 us`, or `12.3 us modelled`: a modelled time is never shown as a measured one."""
+    if measurement is None:
+        return "no time"
+    modelled = "" if isinstance(measurement, Measured) else " modelled"
+    return f"{microseconds(measurement.time_us)} us{modelled}"
+
+
+def microseconds(time_us: float) -> str:
+    if time_us >= 1000:
+        return f"{time_us:,.0f}"
+    return f"{time_us:.1f}" if time_us >= 10 else f"{time_us:.2f}"
+
+
+def gain_words(gain: float | None) -> str:
+    return "" if gain is None else f"{gain:.2f}x"
+
+
+def dollars_words(dollars: float | None) -> str:
+    if dollars is None:
+        return "unknown cost"
+    return f"${dollars:.2f}" if dollars == 0 or dollars >= 0.01 else f"${dollars:.4f}"
+
+
+def seconds_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+def spend_words(run: Run) -> str:
+    """What a run has cost so far, of what it may."""
+    budget, tokens = run.settings.budget, run.usage.all_input_tokens + run.usage.output_tokens
+    parts = [f"{len(run.attempts)} of {budget.attempts} attempts"]
+    if tokens:
+        parts += [f"{tokens:,} tokens", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
+    return ", ".join([*parts, seconds_words(run.seconds)])
+
+
+def is_measured(attempts: Iterable[Attempt]) -> bool:
+    """Whether the times of these attempts were measured on a GPU rather than modelled."""
+    return any(isinstance(one.measurement, Measured) for one in attempts)

@@ -1,0 +1,138 @@
+"""`tilewright show` and `tilewright runs`: what is on record, in words or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.syntax import Syntax
+from rich.text import Text
+
+from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.progress_plot import svg_plot
+from tilewright.frontends.runs_text import show_runs
+from tilewright.frontends.show_text import diff_text, show_attempt, show_run
+from tilewright.frontends.terminal import print_json, stdout_console
+from tilewright.records import Attempt, Run
+from tilewright.store import RunFolder, Store, write_text
+
+
+@dataclass(frozen=True)
+class ShowReport:
+    """What `show --json` prints."""
+
+    run: Run
+    folder: str
+    best: int | None
+    kernel: str  # text of the best kernel; "" where none passed
+
+
+@dataclass(frozen=True)
+class AttemptReport:
+    """What `show --attempt N --json` prints, and `--kernel`, `--diff N`, `--prompt N` with it."""
+
+    run: str
+    attempt: Attempt
+    kernel: str
+    diff: str
+    prompts: tuple[str, ...]
+    replies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a run is to be shown; the whole in brief where nothing is said."""
+
+    kernel: bool = False
+    attempt: int | None = None
+    diff: int | None = None
+    prompt: int | None = None
+    plot: Path | None = None
+
+
+def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
+    """One run, or the part of it that is wanted."""
+    said = [wanted.kernel, wanted.attempt is not None, wanted.diff is not None, wanted.prompt is not None]
+    if sum(said) > 1:
+        raise BadArgument("--kernel, --attempt, --diff and --prompt show different things; give one of them")
+    folder = Store().open_run(name)
+    run = folder.load()
+    if wanted.plot is not None:
+        write_text(wanted.plot, svg_plot(run))
+    if as_json:
+        _print_record(folder, run, wanted)
+    elif any(said):
+        _print_part(folder, run, wanted)
+    elif wanted.plot is None:
+        show_run(stdout_console(), run)
+        if run.best is not None:
+            stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
+    else:
+        stdout_console().print(Text(f"wrote {wanted.plot}"))
+
+
+def show_all(as_json: bool) -> None:
+    listing = Store().runs()
+    if as_json:
+        print_json(listing)
+    else:
+        show_runs(stdout_console(), listing)
+
+
+def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
+    number = next((one for one in (wanted.attempt, wanted.diff, wanted.prompt) if one is not None), None)
+    if wanted.kernel:
+        number = _best(run).number
+    if number is None:
+        best = run.best
+        kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
+        print_json(ShowReport(run, str(folder.path), best.number if best else None, kernel))
+        return
+    attempt, place = _attempt(run, number), folder.attempt(number)
+    print_json(
+        AttemptReport(
+            run.id,
+            attempt,
+            place.find_text("kernel.cu") or "",
+            diff_text(folder, attempt),
+            _prompts(folder, number),
+            tuple(reply.text for reply in place.replies()),
+        )
+    )
+
+
+def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
+    console = stdout_console()
+    if wanted.kernel:
+        print(folder.attempt(_best(run).number).text("kernel.cu"), end="")
+    elif wanted.diff is not None:
+        text = diff_text(folder, _attempt(run, wanted.diff))
+        console.print(Syntax(text, "diff", background_color="default") if console.is_terminal else Text(text), end="")
+    elif wanted.prompt is not None:
+        prompts = _prompts(folder, wanted.prompt)
+        if not prompts:
+            raise BadArgument(f"attempt {wanted.prompt} of {run.id} asked no model")
+        print("\n".join(prompts), end="")
+    elif wanted.attempt is not None:
+        attempt = _attempt(run, wanted.attempt)
+        show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
+
+
+def _prompts(folder: RunFolder, number: int) -> tuple[str, ...]:
+    """What the author was asked in an attempt; 0 is the specification of a request in words."""
+    place = folder.attempt(number)
+    texts = (place.find_text(f"question-{k}.md") for k in range(1, 10))
+    return tuple(text for text in texts if text is not None)
+
+
+def _attempt(run: Run, number: int) -> Attempt:
+    found = next((one for one in run.attempts if one.number == number), None)
+    if found is None:
+        raise BadArgument(f"run {run.id} has no attempt {number}; it has {len(run.attempts)}")
+    return found
+
+
+def _best(run: Run) -> Attempt:
+    if run.best is None:
+        raise BadArgument(f"no attempt of run {run.id} has passed, so it has no kernel; see --attempt N")
+    return run.best

@@ -1,0 +1,163 @@
+"""Where the time of a candidate goes, in a page of text for somebody who is to improve it.
+
+Everything here is emulated, modelled or read off the machine code, and says so; a measured time comes under its own
+heading where there is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tilewright.devices.emulation.listing import Listing
+from tilewright.measure.model import LaunchModel, PlanModel
+from tilewright.measure.preparation import Prepared
+from tilewright.records import Build, Measured, Occupancy, PackedLaunch, Resources, occupancy
+from tilewright.toolchain import ToolchainError, highlights
+
+LINES = 12  # of the source, in all
+_SOURCE_WIDTH = 80
+_MIX = 6
+_LAUNCHES = 3  # shown in full
+
+
+def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
+    """At most some sixty lines."""
+    modelled = model.modelled
+    sizes = ", ".join(f"{name} = {size}" for name, size in modelled.sizes.items())
+    parts = _measured(measured)
+    parts.append(
+        f"Emulated and modelled for {modelled.gpu} at {sizes} (no GPU ran this; the model ranks, it is no clock): "
+        f"score {modelled.time_us:.1f} us, roofline floor {modelled.floor_us:.1f} us."
+    )
+    seen = model.counted.counted_at
+    if seen != modelled.sizes:
+        smaller = ", ".join(f"{name} = {size}" for name, size in seen.items() if size != modelled.sizes[name])
+        parts.append(f"Counts come from {modelled.sampled_blocks} blocks at {smaller}, scaled up.")
+    else:
+        parts.append(f"Counts come from {modelled.sampled_blocks} of {modelled.grid_blocks} blocks, scaled up.")
+    parts += _terms(model)
+    heaviest = sorted(model.launches, key=lambda launch: -launch.time_us)[:_LAUNCHES]
+    sass = _sass(model.counted.prepared.build)
+    for launch in heaviest:
+        parts += ["", *_launch(launch, sass)]
+    if len(model.launches) > _LAUNCHES:
+        parts.append(f"({len(model.launches) - _LAUNCHES} lighter launches are not shown.)")
+    return "\n".join(parts)
+
+
+def static_text(prepared: Prepared, problem: str, measured: Measured | None = None) -> str:
+    """What is known without counts: resources, occupancy and the machine code."""
+    parts = [*_measured(measured), f"No counts: {problem}"]
+    build, gpu = prepared.build, prepared.evaluation.gpu
+    sass = _sass(build)
+    for step in prepared.plan.steps:
+        if isinstance(step, PackedLaunch) and build is not None:
+            resources = build.kernel(step.kernel).resources
+            smem = step.dynamic_smem_bytes + resources.static_smem_bytes
+            resident = occupancy(gpu, resources.registers, math.prod(step.block), smem)
+            waves = math.prod(step.grid) / (gpu.sms * max(resident.blocks_per_sm, 1))
+            parts += ["", _grid(step, waves), _resources(step, resources, resident), *_code(sass.get(step.kernel, {}))]
+    return "\n".join(parts)
+
+
+def _measured(measured: Measured | None) -> list[str]:
+    if measured is None:
+        return []
+    others = ", ".join(f"{one.name} {one.median_us:.1f} us" for one in measured.baselines)
+    floor = f"roofline floor {measured.floor_us:.1f} us"
+    return [f"Measured on {measured.gpu}: {measured.time_us:.1f} us; {others or 'no baselines'}; {floor}."]
+
+
+def _terms(model: PlanModel) -> list[str]:
+    """The bounds of the plan, the longest first."""
+    terms = model.modelled.terms
+    lines = ["Time each resource alone would need:"]
+    lines += [f"  {term.name:<22}{term.time_us:>9.1f} us   {term.detail}" for term in terms]
+    bounds = [term for term in terms if term.name not in ("launches", "library steps")]
+    if bounds:
+        close = [term.name for term in bounds[1:] if term.time_us > 0.7 * bounds[0].time_us]
+        lines.append(f"Bound by {bounds[0].name}" + (f", with {', '.join(close)} close behind." if close else "."))
+    return lines
+
+
+def _launch(launch: LaunchModel, sass: Mapping[str, Mapping[str, int]]) -> list[str]:
+    facts = launch.facts
+    packed, summary = facts.counted.launch, facts.listing.summary
+    mix = ", ".join(f"{total.kind.value} {total.share:.0%}" for total in summary.mix[:_MIX] if total.share >= 0.01)
+    return [
+        f"{_grid(packed, facts.waves)}: {launch.time_us:.1f} us",
+        _resources(packed, facts.counted.kernel.resources, facts.occupancy),
+        f"  a warp has about {facts.in_flight:.1f} loads in flight when it waits; "
+        f"{summary.active_lanes:.1f} of 32 lanes active",
+        f"  instructions: {mix}",
+        *_code(sass.get(packed.kernel, {})),
+        *_table(facts.listing),
+    ]
+
+
+def _grid(launch: PackedLaunch, waves: float) -> str:
+    grid, block = _dim(launch.grid), _dim(launch.block)
+    return f"{launch.kernel} (launch at line {launch.line}), grid {grid} of {block} threads, {waves:.2f} waves"
+
+
+def _resources(launch: PackedLaunch, resources: Resources, resident: Occupancy) -> str:
+    spills = resources.spill_load_bytes + resources.spill_store_bytes
+    smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
+    return (
+        f"  {resources.registers} registers, {f'{spills} bytes spilled' if spills else 'no spills'}, "
+        f"{smem} bytes of shared memory; {resident.blocks_per_sm} blocks = {resident.warps_per_sm} warps per SM, "
+        f"{resident.fraction:.0%} of what it holds, limited by {resident.limiter.value}"
+    )
+
+
+def _code(counts: Mapping[str, int]) -> list[str]:
+    """What stands in the machine code, and what that says of vector access."""
+    if not counts:
+        return []
+    lines = [f"  in the machine code (static): {', '.join(f'{name} {count}' for name, count in counts.items())}"]
+    narrow = [
+        f"{counts[name] - counts.get(f'{name}.128', 0)} of {counts[name]} {what}"
+        for name, what in (("LDG", "global loads"), ("STG", "global stores"))
+        if counts.get(name, 0) > counts.get(f"{name}.128", 0)
+    ]
+    return [*lines, f"  narrower than 16 bytes: {', '.join(narrow)}"] if narrow else lines
+
+
+def _table(listing: Listing) -> list[str]:
+    """The lines that cost most, by instructions and by what their memory requests take."""
+    instructions = max(sum(one.warp_instructions for one in listing.lines), 1)
+    sectors = max(sum(one.sectors for one in listing.lines), 1)
+    passes = max(sum(one.passes for one in listing.lines), 1)
+    shown = sorted(
+        listing.lines,
+        key=lambda one: -(one.warp_instructions / instructions + one.sectors / sectors + 0.5 * one.passes / passes),
+    )[:LINES]
+    lines = ["  line  instr.  sectors/request (ideal)  passes/request (ideal)  source"]
+    for one in sorted(shown, key=lambda one: one.line):
+        memory = _per_request(one.sectors, one.ideal_sectors, one.global_requests)
+        shared = _per_request(one.passes, one.ideal_passes, one.shared_requests)
+        source = one.source.strip()[:_SOURCE_WIDTH]
+        share = one.warp_instructions / instructions
+        lines.append(f"  {one.line:>4}  {share:>6.1%}  {memory:<23}  {shared:<22}  {source}")
+    return lines
+
+
+def _per_request(actual: int, ideal: int, requests: int) -> str:
+    if not requests:
+        return "-"
+    mark = " !" if actual >= 2 * ideal and actual - ideal >= requests else ""
+    return f"{actual / requests:.1f} ({ideal / requests:.1f}){mark}"
+
+
+def _sass(build: Build | None) -> Mapping[str, Mapping[str, int]]:
+    if build is None:
+        return {}
+    try:
+        return highlights(build)
+    except ToolchainError:
+        return {}  # no disassembler: the rest is still worth having
+
+
+def _dim(extent: tuple[int, int, int]) -> str:
+    return "x".join(map(str, extent)) if extent[1:] != (1, 1) else str(extent[0])

@@ -1,0 +1,139 @@
+"""`Stopwatch`: how fast candidates of one task are. On a GPU it measures; else it models from emulated counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cached_property
+from types import TracebackType
+
+from tilewright.devices.protocol import Device
+from tilewright.kernel_file import Choice, KernelFile
+from tilewright.measure.counting import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
+from tilewright.measure.evidence import evidence_text, static_text
+from tilewright.measure.floor import floor_us
+from tilewright.measure.gpu_timing import RUNS, GpuFault, measure_on_gpu, time_candidate
+from tilewright.measure.model import PlanModel, model_plan
+from tilewright.measure.preparation import NotPrepared, prepare
+from tilewright.records import GpuProfile, Measured, Measurement, Task
+from tilewright.reference import Reference, ReferenceLimits
+
+GIB = 1 << 30
+_KEPT_MODELS = 8
+
+Say = Callable[[str], None]
+_Key = tuple[str, tuple[tuple[str, int | bool], ...]]  # a file's identity and a choice
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+class Stopwatch:
+    """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
+
+    `against` is "module:function", a further baseline on a GPU, imported from the current folder or the environment.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        reference: Reference,
+        *,
+        emulator: Device,
+        gpu: Device | None = None,
+        against: str = "",
+        say: Say = _silent,
+    ) -> None:
+        self.task = task
+        self._reference = reference
+        self._emulator = emulator
+        self._gpu = gpu
+        self._against = against
+        self._say = say
+        self._baselines: Reference | None = None
+        self._models: dict[_Key, PlanModel] = {}
+        self._measured: dict[_Key, Measured] = {}
+
+    def __enter__(self) -> Stopwatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._baselines is not None:
+            self._baselines.close()
+            self._baselines = None
+
+    @property
+    def profile(self) -> GpuProfile:
+        """The GPU that times are of."""
+        return self._gpu.profile if self._gpu is not None else self.task.profile
+
+    @cached_property
+    def floor_us(self) -> float:
+        return floor_us(self.task, self._reference)
+
+    def measure(self, file: KernelFile, choice: Choice | None = None) -> Measurement | None:
+        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why."""
+        try:
+            if self._gpu is None:
+                return self._model(file, choice).modelled
+            prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
+            made = measure_on_gpu(
+                prepared, self.task, self._gpu, self._gpu_reference(), self.floor_us, self._against, self._say
+            )
+            self._measured[_key(file, choice)] = made
+            return made
+        except (NotPrepared, NotCounted, GpuFault) as problem:
+            self._say(f"not measured: {problem}")
+            return None
+
+    def score_us(self, file: KernelFile, choice: Choice | None = None) -> float | None:
+        """One number to compare choices of a file by, quicker to have than a measurement; None where there is none.
+
+        Scores are compared with scores only: inputs may be smaller, and no baselines run.
+        """
+        try:
+            if self._gpu is None:
+                counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
+                return model_plan(counted, self.task, self.floor_us).modelled.time_us
+            prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
+            samples = sorted(time_candidate(prepared, self.task, self._gpu, RUNS, 0))
+            return samples[len(samples) // 2]
+        except (NotPrepared, NotCounted, GpuFault):
+            return None
+
+    def evidence(self, file: KernelFile, choice: Choice | None = None) -> str:
+        """What is known of where the time goes, for somebody who is to improve the file."""
+        measured = self._measured.get(_key(file, choice))
+        try:
+            return evidence_text(self._model(file, choice), measured)
+        except NotPrepared as problem:
+            return f"Nothing is known of it: {problem}"
+        except NotCounted as problem:
+            return static_text(prepare(file, self.task, choice), str(problem), measured)
+
+    def _model(self, file: KernelFile, choice: Choice | None) -> PlanModel:
+        key = _key(file, choice)
+        if key not in self._models:
+            counted = count_plan(file, self.task, choice, self._emulator, DRAWN_ELEMENTS)
+            while len(self._models) >= _KEPT_MODELS:
+                del self._models[next(iter(self._models))]
+            self._models[key] = model_plan(counted, self.task, self.floor_us)
+        return self._models[key]
+
+    def _gpu_reference(self) -> Reference:
+        """The reference once more, in a child that may see the GPU."""
+        if self._baselines is None:
+            limits = ReferenceLimits(resident_bytes=64 * GIB, gpu=True)
+            folder = os.getcwd() if self._against else ""
+            self._baselines = Reference(self.task.reference, self.task.function, limits=limits, folder=folder)
+        return self._baselines
+
+
+def _key(file: KernelFile, choice: Choice | None) -> _Key:
+    return file.identity, tuple(sorted((choice or {}).items()))

@@ -1,0 +1,85 @@
+"""The tuner: a plain sweep of a file's `tune` combinations at the task's sizes, within a number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
+from tilewright.measure.stopwatch import Stopwatch
+from tilewright.records import BuildFailure, Launch, TuneResult
+from tilewright.toolchain import build_many
+from tilewright.verify import Referee
+
+GAIN = 0.01  # another choice must be faster than the default by more than this
+CHECKED = 4  # winners that are checked before the default is kept
+_MOST_COMBINATIONS = 4096  # of a file that are looked at
+_GOLDEN = 0.6180339887498949
+
+Say = Callable[[str], None]
+Items = tuple[tuple[str, int | bool], ...]
+
+
+def sweep(
+    file: KernelFile, referee: Referee, stopwatch: Stopwatch, limit: int, say: Say = lambda _: None
+) -> TuneResult:
+    """Try the combinations, the default first; the fastest that is right wins, and ties go to the default.
+
+    The default is what the file gives without a choice, and is taken to be right already. A file without `tune` lines
+    has one entry.
+    """
+    arguments = stopwatch.task.arguments()
+    found = list(islice(combinations(file, arguments, stopwatch.profile), _MOST_COMBINATIONS))
+    tried_choices = spread(found, limit)
+    if not tried_choices:
+        return TuneResult((), ())
+    built = _built(file, stopwatch, tried_choices)
+    failed = built.count(False)
+    scores: list[tuple[Items, float]] = []
+    for number, (choice, is_built) in enumerate(zip(tried_choices, built, strict=True), 1):
+        say(f"tuning {number}/{len(tried_choices)}" + (f": {_text(choice)}" if choice else ""))
+        score = stopwatch.score_us(file, choice) if is_built else None
+        if score is None:
+            failed += is_built
+            continue
+        scores.append((tuple(choice.items()), score))
+    winner, wrong = _winner(file, referee, tuple(tried_choices[0].items()), scores)
+    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + wrong)
+
+
+def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
+    """At most `limit` of the choices: the first, and others spread over all of them."""
+    if len(choices) <= limit:
+        return choices
+    taken: dict[int, None] = {0: None}
+    step = 0
+    while len(taken) < max(limit, 1):
+        step += 1
+        taken.setdefault(int(step * _GOLDEN % 1.0 * len(choices)))
+    return [choices[index] for index in taken]
+
+
+def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int | bool]]) -> list[bool]:
+    """Fill the build cache on all cores, and say which choices build."""
+    gpu, arguments = stopwatch.profile, stopwatch.task.arguments()
+    evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
+    if not any(isinstance(step, Launch) for one in evaluations for step in one.steps):
+        return [True] * len(choices)
+    results = build_many([one.build_request(gpu.arch) for one in evaluations])
+    return [not isinstance(result, BuildFailure) for result in results]
+
+
+def _winner(file: KernelFile, referee: Referee, default: Items, scores: list[tuple[Items, float]]) -> tuple[Items, int]:
+    """The choice to use, and how many faster ones were wrong."""
+    default_us = next((score for choice, score in scores if choice == default), float("inf"))
+    faster = sorted((one for one in scores if one[1] < default_us * (1.0 - GAIN)), key=lambda one: one[1])
+    wrong = 0
+    for choice, _ in faster[:CHECKED]:
+        if referee.spot_check(file, dict(choice)):
+            return choice, wrong
+        wrong += 1
+    return default, wrong
+
+
+def _text(choice: Choice) -> str:
+    return ", ".join(f"{name} = {str(value).lower()}" for name, value in choice.items())

@@ -1,0 +1,336 @@
+"""Device functions that kernels call, as text. Each is `<operation>_of`.
+
+The quick forms are for kernels whose results have 16 bits: they are a few units off in the last places of an f32, which
+such a result does not have, and with twice as many elements per byte their speed matters.
+"""
+
+from __future__ import annotations
+
+EXACT_HELPERS: dict[str, str] = {
+    "sigmoid": """\
+__device__ __forceinline__ float sigmoid_of(float v) { return 1.0f / (1.0f + expf(-v)); }
+""",
+    "silu": """\
+// v times its sigmoid.
+__device__ __forceinline__ float silu_of(float v) { return v / (1.0f + expf(-v)); }
+""",
+    "gelu": """\
+// v (1 + erf(v / sqrt 2)) / 2.
+__device__ __forceinline__ float gelu_of(float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678f)); }
+""",
+    "gelu_tanh": """\
+// 0.5 v (1 + tanh u) is v / (1 + exp(-2 u)): one exponential, and no cancellation where tanh is near -1.
+__device__ __forceinline__ float gelu_tanh_of(float v) {
+  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);
+  return v / (1.0f + expf(-2.0f * u));
+}
+""",
+    "mish": """\
+// v tanh(log(1 + e)) with e = exp(v): tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2).
+__device__ __forceinline__ float mish_of(float v) {
+  const float e = expf(fminf(v, 20.0f)), n = e * (e + 2.0f);
+  return v > 20.0f ? v : v * (n / (n + 2.0f));
+}
+""",
+    "softplus": """\
+// log(1 + exp(beta v)) / beta, which is v itself where exp would leave nothing of the 1.
+__device__ __forceinline__ float softplus_of(float v, float beta, float threshold) {
+  return v * beta > threshold ? v : log1pf(expf(v * beta)) / beta;
+}
+""",
+    "log_sigmoid": """\
+__device__ __forceinline__ float log_sigmoid_of(float v) { return (v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v))); }
+""",
+    "elu": """\
+__device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
+  return v > 0.0f ? v : alpha * expm1f(v * inner);
+}
+""",
+    "leaky_relu": """\
+__device__ __forceinline__ float leaky_relu_of(float v, float slope) { return v > 0.0f ? v : v * slope; }
+""",
+    "hardswish": """\
+__device__ __forceinline__ float hardswish_of(float v) { return v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f; }
+""",
+    "hardsigmoid": """\
+__device__ __forceinline__ float hardsigmoid_of(float v) { return fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f; }
+""",
+    "relu": """\
+// A NaN stays one: it is not below zero.
+template <typename T>
+__device__ __forceinline__ T relu_of(T v) {
+  return v < T(0) ? T(0) : v;
+}
+""",
+    "abs": """\
+__device__ __forceinline__ long long abs_of(long long v) { return v < 0 ? -v : v; }
+""",
+    "sign": """\
+template <typename T>
+__device__ __forceinline__ T sign_of(T v) {
+  return static_cast<T>((v > T(0)) - (v < T(0)));
+}
+""",
+    "clamp_min": """\
+template <typename T>
+__device__ __forceinline__ T clamp_min_of(T v, T bound) {
+  return v < bound ? bound : v;
+}
+""",
+    "clamp_max": """\
+template <typename T>
+__device__ __forceinline__ T clamp_max_of(T v, T bound) {
+  return v > bound ? bound : v;
+}
+""",
+    "maximum": """\
+// The greater of two; NaN if either is, as in PyTorch.
+template <typename T>
+__device__ __forceinline__ T maximum_of(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+""",
+    "minimum": """\
+// The lesser of two; NaN if either is, as in PyTorch.
+template <typename T>
+__device__ __forceinline__ T minimum_of(T a, T b) {
+  return a < b || a != a ? a : b;
+}
+""",
+    "remainder": """\
+// What is left of a / b, with the sign of b.
+__device__ __forceinline__ float remainder_of(float a, float b) {
+  const float left = fmodf(a, b);
+  return left != 0.0f && (left < 0.0f) != (b < 0.0f) ? left + b : left;
+}
+""",
+}
+
+_QUICK_NOTE = "// Quick forms: a few units off in the last places of an f32, which a 16-bit result does not have.\n"
+
+QUICK_HELPERS: dict[str, str] = {
+    "exp": _QUICK_NOTE
+    + """\
+__device__ __forceinline__ float exp_of(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * 1.44269504f));
+  return power;
+}
+""",
+    "sigmoid": _QUICK_NOTE
+    + """\
+__device__ __forceinline__ float sigmoid_of(float v) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return inverse;
+}
+""",
+    "silu": _QUICK_NOTE
+    + """\
+__device__ __forceinline__ float silu_of(float v) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return v * inverse;
+}
+""",
+    "gelu": """\
+// v (1 + erf(v / sqrt 2)) / 2. For a 16-bit result erff is needlessly exact, and dear enough to cost more than the
+// memory traffic. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for negative v; q is
+// exp(-v^2 / 2) times a polynomial in t = 1 / (1 + p |v|): Abramowitz and Stegun 7.1.26, good to 1e-7.
+__device__ __forceinline__ float gelu_of(float v) {
+  float t, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(fabsf(v), 0.23164190f, 1.0f)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * v * -0.72134752f));
+  float q = fmaf(t, 0.53070271f, -0.72657601f);
+  q = fmaf(t, q, 0.71070687f);
+  q = fmaf(t, q, -0.14224836f);
+  q = fmaf(t, q, 0.12741479f);
+  q *= t * power;
+  return fmaf(-fabsf(v), q, fmaxf(v, 0.0f));
+}
+""",
+    "gelu_tanh": """\
+// 0.5 v (1 + tanh u) is v / (1 + exp(-2 u)). The quick forms are a few units off in the last places of an f32, which a
+// 16-bit result does not have.
+__device__ __forceinline__ float gelu_tanh_of(float v) {
+  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-2.88539008f * u));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return v * inverse;
+}
+""",
+}
+
+VECTOR = """\
+// Elements that move together.
+template <typename T>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T at[WIDTH];
+};
+"""
+
+COMBINERS: dict[str, str] = {
+    "Sum": """\
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+""",
+    "Product": """\
+struct Product {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a * b;
+  }
+};
+""",
+    "Maximum": """\
+// NaN if either is, as in PyTorch.
+struct Maximum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+""",
+    "Minimum": """\
+// NaN if either is, as in PyTorch.
+struct Minimum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+""",
+    "Greatest": """\
+struct Greatest {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+""",
+    "Any": """\
+struct Any {
+  __device__ int operator()(int a, int b) const { return a | b; }
+};
+""",
+    "All": """\
+struct All {
+  __device__ int operator()(int a, int b) const { return a & b; }
+};
+""",
+    "Argmax": """\
+// The greater value wins, NaN counts as greatest, and among equals the lower index wins: the same in any order.
+struct Argmax {
+  static __device__ bool is_better(float value, float than) { return !(value <= than); }
+
+  __device__ Candidate operator()(Candidate a, Candidate b) const {
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool equal = a.value == b.value || (a_nan && b_nan);
+    const bool b_wins = equal ? b.index < a.index : (b_nan || (!a_nan && b.value > a.value));
+    return b_wins ? b : a;
+  }
+};
+""",
+    "Argmin": """\
+// The lesser value wins, NaN counts as least, and among equals the lower index wins: the same in any order.
+struct Argmin {
+  static __device__ bool is_better(float value, float than) { return !(value >= than); }
+
+  __device__ Candidate operator()(Candidate a, Candidate b) const {
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool equal = a.value == b.value || (a_nan && b_nan);
+    const bool b_wins = equal ? b.index < a.index : (b_nan || (!a_nan && b.value < a.value));
+    return b_wins ? b : a;
+  }
+};
+""",
+}
+
+CANDIDATE = """\
+struct Candidate {
+  float value;
+  int index;
+
+  // A thread meets its elements by rising index, so only a better one replaces; a NaN that is already best stays.
+  template <typename Better>
+  __device__ __forceinline__ void meet(float met, int place) {
+    if (Better::is_better(met, value) && value == value) {
+      value = met;
+      index = place;
+    }
+  }
+};
+"""
+
+SHUFFLE = """\
+template <typename T>
+__device__ __forceinline__ T from_lane(T value, int offset) {
+  return __shfl_xor_sync(~0u, value, offset);
+}
+"""
+
+SHUFFLE_CANDIDATE = """\
+__device__ __forceinline__ Candidate from_lane(Candidate one, int offset) {
+  return {__shfl_xor_sync(~0u, one.value, offset), __shfl_xor_sync(~0u, one.index, offset)};
+}
+"""
+
+BLOCK_REDUCE = """\
+// The values of all threads of the block combined, the same in every thread: shuffles within each warp, then one
+// exchange through shared memory. `partial` has an element for every warp and no other use, so one barrier is enough.
+template <typename T, typename Combine>
+__device__ __forceinline__ T block_reduce(T value, T* partial, Combine combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
+  if constexpr (WARPS == 1) return value;
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = partial[0];
+#pragma unroll
+  for (int warp = 1; warp < WARPS; ++warp) value = combine(value, partial[warp]);
+  return value;
+}
+"""
+
+LANES_REDUCE = """\
+// The values of the LANES neighbouring lanes that share a row combined, the same in each: no shared memory, no barrier.
+template <typename T, typename Combine>
+__device__ __forceinline__ T lanes_reduce(T value, Combine combine) {
+#pragma unroll
+  for (int offset = LANES / 2; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
+  return value;
+}
+"""
+
+CLUSTER_REDUCE = """\
+// The values of all threads of the cluster combined, the same in every thread: first those of each block, then the
+// blocks read each other's shared memory. `partial` and `of_block` have no other use.
+template <typename T, typename Combine>
+__device__ __forceinline__ T cluster_reduce(T value, T* partial, T* of_block, Combine combine) {
+  value = block_reduce(value, partial, combine);
+  const cg::cluster_group cluster = cg::this_cluster();
+  if (threadIdx.x == 0) *of_block = value;
+  cluster.sync();
+  value = *cluster.map_shared_rank(of_block, 0);
+#pragma unroll
+  for (int rank = 1; rank < BLOCKS; ++rank) value = combine(value, *cluster.map_shared_rank(of_block, rank));
+  return value;
+}
+"""
+
+FOR_EACH_VECTOR = """\
+// Calls `visit(k, place)` for every vector of the row that this thread owns. k is a constant in each unrolled step, so
+// arrays indexed by it stay in registers; neighbouring threads own neighbouring vectors, so their loads coalesce.
+template <typename Visit>
+__device__ __forceinline__ void for_each_vector(int thread, int vectors, Visit visit) {
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    const int place = k * THREADS_PER_ROW + thread;
+    if (FULL || place < vectors) visit(k, place);
+  }
+}
+"""

@@ -1,0 +1,168 @@
+"""A kernel file put together: comment, launch plan, helpers, kernel."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+
+from tilewright.playbook.naming import Namer
+from tilewright.playbook.row_program import COLS, Parameter, ProgramInput, Reduce, RowProgram
+from tilewright.records import DType
+
+_COMMENT_WIDTH = 118
+_REMARK_COLUMN = 64
+
+
+@dataclass
+class Plan:
+    """Plan lines in order; names that the plan introduces avoid the op's own."""
+
+    program: RowProgram
+    op_line: str
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.add("op", self.op_line)
+        for line in self.program.out_lines:
+            self.add("out", line)
+        for need in _joined(self.program.shape_needs):
+            self.add("need", need)
+
+    def name(self, wanted: str) -> str:
+        """A name for the plan that no parameter or result has."""
+        taken = {one.name for one in self.program.tensors} | _words(self.op_line)
+        while wanted in taken:
+            wanted += "_"
+        return wanted
+
+    def add(self, directive: str, text: str, remark: str = "") -> None:
+        line = f"//! {directive:<7} {text}"
+        self.lines.append(f"{line:<{_REMARK_COLUMN - 1}} # {remark}" if remark else line)
+
+    def launch(self, kernel: str, grid: str, block: str, arguments: list[str], rest: str = "") -> None:
+        head = f"//! launch  {kernel}<<<{grid}, {block}>>>("
+        listed = ", ".join(arguments) + ")" + rest
+        if len(head) + len(listed) <= 120:
+            self.lines.append(head + listed)
+            return
+        self.lines.append(head)
+        wrapped = textwrap.wrap(listed, 104, break_long_words=False, break_on_hyphens=False)
+        self.lines += [f"//!             {line}" for line in wrapped]
+
+
+def _words(text: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
+
+
+def _joined(needs: tuple[str, ...]) -> list[str]:
+    """Conditions a few to a line."""
+    lines: list[str] = []
+    for need in needs:
+        if lines and len(lines[-1]) + len(need) + 5 <= 100 and " or " not in lines[-1] + need:
+            lines[-1] += f" and {need}"
+        else:
+            lines.append(need)
+    return lines
+
+
+def parameters(program: RowProgram) -> list[Parameter]:
+    """The numbers a kernel is given beside its sizes."""
+    found = {value for value in program.values if isinstance(value, Parameter) and value != COLS}
+    return sorted(found, key=lambda one: one.name)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel and the arguments the plan gives for them."""
+
+    declared: list[str]
+    given: list[str]
+
+    @classmethod
+    def of(cls, program: RowProgram, namer: Namer, sizes: list[tuple[str, str]]) -> Signature:
+        """Tensors, then `sizes` as (declaration, plan expression), then row parts and numbers."""
+        declared: list[str] = []
+        given: list[str] = []
+        for one in program.inputs:
+            name = namer.tensors[one.name]
+            restrict = "" if one.in_place else "const "
+            declared.append(f"{restrict}{one.dtype.cpp}* __restrict__ {name}")
+            given.append(one.name)
+        for output in program.outputs:
+            if not output.in_place:
+                declared.append(f"{output.dtype.cpp}* __restrict__ {namer.tensors[output.name]}")
+                given.append(output.name)
+        for declaration, expression in sizes:
+            declared.append(declaration)
+            given.append(expression)
+        for one in program.inputs:
+            for declaration, expression in part_parameters(namer, one):
+                declared.append(declaration)
+                given.append(expression)
+        for parameter in parameters(program):
+            declared.append(f"{program.kinds[program.values.index(parameter)].cpp} {parameter.name}")
+            given.append(parameter.expression)
+        return cls(declared, given)
+
+    def text(self, qualifiers: str, name: str) -> list[str]:
+        """The kernel's head, up to its opening brace."""
+        head = f"__global__ void {qualifiers} {name}(".replace("  ", " ")
+        one_line = head + ", ".join(self.declared) + ") {"
+        if len(one_line) <= 120:
+            return [one_line]
+        first = f"__global__ void {qualifiers}".rstrip()
+        indent = f"    {name}("
+        whole = [one.replace(" ", "\0") for one in self.declared]  # a parameter stays on one line
+        wrapped = textwrap.wrap(
+            ", ".join(whole) + ")\0{",
+            120,
+            initial_indent=indent,
+            subsequent_indent=" " * len(indent),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return [first, *(line.replace("\0", " ") for line in wrapped)]
+
+
+def part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for number, part in enumerate(one.parts or ()):
+        name = namer.tensors[one.name]
+        if part.divisor:
+            found.append((f"unsigned {name}_divisor_{number}", part.divisor))
+        if part.modulus:
+            found.append((f"unsigned {name}_modulus_{number}", part.modulus))
+    return found
+
+
+def finds_places(program: RowProgram) -> bool:
+    """Whether an index is looked for, which must fit an int."""
+    return any(isinstance(one, Reduce) and one.op.finds_place for one in program.values)
+
+
+def has_parts(program: RowProgram) -> bool:
+    return any(one.parts for one in program.inputs)
+
+
+def includes(program: RowProgram, *more: str) -> list[str]:
+    dtypes = {one.dtype for one in program.tensors}
+    names = list(more)
+    names += ["cuda_bf16.h"] if DType.BF16 in dtypes else []
+    names += ["cuda_fp16.h"] if DType.F16 in dtypes else []
+    return [f"#include <{name}>" for name in sorted(names)]
+
+
+def comment(text: str) -> list[str]:
+    """A comment of one or more paragraphs."""
+    lines: list[str] = []
+    for paragraph in text.strip().split("\n\n"):
+        lines += ["//"] * bool(lines)
+        wrapped = textwrap.wrap(" ".join(paragraph.split()), _COMMENT_WIDTH - 3, break_on_hyphens=False)
+        lines += [f"// {line}" for line in wrapped]
+    return lines
+
+
+def file_text(header: str, plan: Plan, pieces: list[list[str]]) -> str:
+    """The file: its parts with an empty line between them."""
+    parts = [comment(header), plan.lines, *pieces]
+    return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"

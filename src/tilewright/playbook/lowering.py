@@ -1,0 +1,280 @@
+"""From ATen's graph to a row program: the machinery. What each operation means is in `operations` and `reductions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.playbook.axes import ONE, Axes, AxisTable
+from tilewright.playbook.constants import ProbeSet, explain
+from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.row_program import COLS, Constant, Kind, Load, Parameter, Pointwise, Reduce, Reduction, Value
+from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode
+from tilewright.records import Task
+
+KIND_OF_DTYPE = {
+    "float32": Kind.FLOAT,
+    "float16": Kind.FLOAT,
+    "bfloat16": Kind.FLOAT,
+    "int64": Kind.INT,
+    "int32": Kind.INT,
+    "int16": Kind.INT,
+    "int8": Kind.INT,
+    "uint8": Kind.INT,
+    "bool": Kind.BOOL,
+}
+NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8"}
+
+_COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_LOGICAL = frozenset(("and", "or", "xor", "not", "isnan", "isinf"))
+_ORDER = (Kind.BOOL, Kind.INT, Kind.FLOAT)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A tensor of the graph: its value, its dimensions, its sizes in the first trace."""
+
+    value: int
+    axes: Axes
+    sizes: tuple[int, ...]
+
+
+Lowered = Item | tuple[Item, ...]
+Rule = Callable[["Lowering", TracedNode], Lowered]
+
+
+class Lowering:
+    """One walk over a graph. `values`, `kinds`, `seen` and `reduced` are what it leaves."""
+
+    def __init__(self, task: Task, traces: tuple[Trace, ...], probes: ProbeSet) -> None:
+        self.axes = AxisTable()
+        self.values: list[Value] = []
+        self.kinds: list[Kind] = []
+        self.items: dict[int, Lowered] = {}  # by node
+        self.seen: list[Item] = []  # every tensor that came up
+        self.reduced: dict[int, Axes] = {}  # of every reduction
+        self.input_axes: dict[str, Axes] = {}
+        self._numbers: dict[tuple[Value, Kind], int] = {}
+        self._traces = traces
+        self._probes = probes
+        self._sizes = _size_expressions(task)
+        self._place = 0
+
+    def run(self, rules: dict[str, Rule]) -> tuple[Item, ...]:
+        """Lower every node the outputs need; the outputs' items."""
+        first = self._traces[0]
+        wanted = _needed(first)
+        unknown = dict.fromkeys(first.nodes[index].target for index in sorted(wanted))
+        names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
+        if names:
+            raise NotSupported(
+                f"the playbook does not support the operation{'s' * (len(names) > 1)} {', '.join(names[:4])}; it knows "
+                "pointwise operations and reductions over the last dimensions; a model can write this kernel: --model"
+            )
+        for index, node in enumerate(first.nodes):
+            if index not in wanted:
+                continue
+            self._place = index
+            name = node.target if node.target in rules else node.target.removesuffix("_")
+            lowered = rules[name](self, node)
+            self.items[index] = lowered
+            changed = node.arguments[0] if node.arguments else None
+            if name != node.target and isinstance(changed, Node):
+                self.items[changed.index] = (
+                    lowered  # an operation in place: what it changed is seen changed from here on
+                )
+            self.seen += lowered if isinstance(lowered, tuple) else (lowered,)
+        return tuple(self._item_of(index) for index in first.outputs)
+
+    # -- values --
+
+    def add(self, value: Value, kind: Kind) -> int:
+        """The number of a value; equal values are one."""
+        key = (value, kind)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+            self.kinds.append(kind)
+        return self._numbers[key]
+
+    def constant(self, value: int | float | bool, kind: Kind = Kind.FLOAT) -> int:
+        if kind is Kind.FLOAT:
+            return self.add(Constant(float(value)), kind)
+        return self.add(Constant(int(value) if kind is Kind.INT else bool(value)), kind)
+
+    def convert(self, value: int, kind: Kind) -> int:
+        if self.kinds[value] is kind:
+            return value
+        held = self.values[value]
+        if isinstance(held, Constant):
+            return self.constant(held.value, kind)
+        return self.add(Pointwise(f"to_{kind.value}", (value,)), kind)
+
+    def point(self, op: str, *arguments: int) -> int:
+        """A pointwise operation on values, brought to one kind first."""
+        kind = max((self.kinds[one] for one in arguments), key=_ORDER.index)
+        if op in _COMPARES:
+            kind = max(kind, Kind.INT, key=_ORDER.index)
+            return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), Kind.BOOL)
+        if op in _LOGICAL:
+            wanted = Kind.FLOAT if op.startswith("is") else Kind.BOOL
+            return self.add(Pointwise(op, tuple(self.convert(one, wanted) for one in arguments)), Kind.BOOL)
+        if op == "where":
+            kind = max((self.kinds[one] for one in arguments[1:]), key=_ORDER.index)
+            condition = self.convert(arguments[0], Kind.BOOL)
+            return self.add(Pointwise(op, (condition, *(self.convert(one, kind) for one in arguments[1:]))), kind)
+        if op == "mul" and self.constant(1.0) in arguments:
+            rest = [one for one in arguments if one != self.constant(1.0)]
+            return self.convert(rest[0] if rest else arguments[0], kind)
+        return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), kind)
+
+    def float_point(self, op: str, *arguments: int) -> int:
+        return self.point(op, *(self.convert(one, Kind.FLOAT) for one in arguments))
+
+    # -- tensors --
+
+    def load(self, name: str, kind: Kind, sizes: tuple[int, ...]) -> Item:
+        self.input_axes[name] = self.axes.new(sizes)
+        return Item(self.add(Load(name), kind), self.input_axes[name], sizes)
+
+    def together(self, value: int, items: list[Item], node: TracedNode) -> Item:
+        """A pointwise result over the dimensions of all operands, in the kind the graph says it has."""
+        axes = self.axes.broadcast([item.axes for item in items])
+        result = node.results[0]
+        assert result is not None
+        value = self.convert(value, kind_of(result.dtype))
+        if result.dtype in NARROW and isinstance(self.values[value], Pointwise):
+            value = self.add(Pointwise(NARROW[result.dtype], (value,)), Kind.INT)
+        return Item(value, axes, result.shape)
+
+    def reduce(self, op: Reduction, item: Item, dims: tuple[int, ...], keep: bool, value: int | None = None) -> Item:
+        """A reduction of the item, or of `value` over its dimensions; over size 1 it is the value itself."""
+        rank = len(item.sizes)
+        gone = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+        over = tuple(item.axes[dim] for dim in sorted(gone) if item.axes[dim] != ONE)
+        argument = item.value if value is None else value
+        made = argument
+        if over:
+            kind = Kind.INT if op.finds_place else self.kinds[argument]
+            made = self.add(Reduce(op, argument), kind)
+            self.reduced[made] = over
+        elif op.finds_place:
+            made = self.constant(0, Kind.INT)
+        dims_left = range(rank) if keep else [dim for dim in range(rank) if dim not in gone]
+        axes = tuple(ONE if dim in gone else item.axes[dim] for dim in dims_left)
+        sizes = tuple(1 if dim in gone else item.sizes[dim] for dim in dims_left)
+        made_item = Item(made, axes, sizes)
+        self.seen.append(made_item)
+        return made_item
+
+    def count(self, item: Item, dims: tuple[int, ...]) -> int:
+        """How many elements a reduction over these dimensions takes together."""
+        rank = len(item.sizes)
+        gone = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+        if all(item.axes[dim] == ONE for dim in gone):
+            return self.constant(1.0)
+        return self.convert(self.add(COLS, Kind.INT), Kind.FLOAT)
+
+    # -- what a node was given --
+
+    def given(self, node: TracedNode, position: int, keyword: str = "") -> TracedArgument:
+        """An argument as it stands in the first trace; None where it is absent."""
+        if position < len(node.arguments):
+            return node.arguments[position]
+        return node.keywords.get(keyword)
+
+    def item(self, node: TracedNode, position: int, keyword: str = "") -> Item:
+        """An argument as a tensor; a number becomes one without dimensions."""
+        given = self.given(node, position, keyword)
+        if isinstance(given, Node):
+            return self._item_of(given.index)
+        return Item(self._number(node, position, keyword), (), ())
+
+    def number(self, node: TracedNode, position: int, keyword: str, default: float) -> int:
+        """An argument that is a plain number, as a value."""
+        if self.given(node, position, keyword) is None:
+            return self.constant(default)
+        return self.item(node, position, keyword).value
+
+    def dims(self, node: TracedNode, position: int, keyword: str = "dim") -> tuple[int, ...]:
+        given = self.given(node, position, keyword)
+        if given is None:
+            return ()
+        listed = given.values if isinstance(given, Items) else (given,)
+        return tuple(int(one) for one in listed if isinstance(one, int))
+
+    def flag(self, node: TracedNode, position: int, keyword: str, default: bool = False) -> bool:
+        given = self.given(node, position, keyword)
+        return default if given is None else bool(given)
+
+    def _item_of(self, index: int) -> Item:
+        found = self.items[index]
+        if isinstance(found, tuple):
+            raise NotSupported(f"the playbook does not support results of {self._traces[0].nodes[index].target}")
+        return found
+
+    def _number(self, node: TracedNode, position: int, keyword: str) -> int:
+        def of(trace: Trace) -> Scalar:
+            given = self.given(trace.nodes[self._place], position, keyword)
+            assert not isinstance(given, (Node, Items))
+            return given
+
+        values = tuple(of(trace) for trace in self._traces)
+        numbers = tuple(value for value in values if isinstance(value, (int, float)))
+        if len(numbers) != len(values):
+            raise NotSupported(f"the playbook does not understand {values[0]!r} given to {node.target}")
+        first = numbers[0]
+        if all(one == first or one != one for one in numbers):
+            if isinstance(first, bool):
+                return self.constant(first, Kind.BOOL)
+            return self.constant(first, Kind.INT if isinstance(first, int) else Kind.FLOAT)
+        found = explain(tuple(float(one) for one in numbers), self._probes, self._sizes, node.target)
+        whole = all(isinstance(one, int) for one in numbers)
+        return self.add(Parameter(found.name, found.expression), Kind.INT if whole else Kind.FLOAT)
+
+
+def kind_of(dtype: str) -> Kind:
+    if dtype not in KIND_OF_DTYPE:
+        raise NotSupported(
+            f"the playbook does not compute in {dtype}, only in f32 with f32, f16 and bf16 tensors, and in whole "
+            "numbers; a model can write this kernel: --model"
+        )
+    return KIND_OF_DTYPE[dtype]
+
+
+def same_graph(traces: tuple[Trace, ...]) -> bool:
+    """Whether the traces differ in numbers and sizes alone."""
+    return len({(tuple(_outline(node) for node in trace.nodes), trace.outputs) for trace in traces}) == 1
+
+
+def _outline(node: TracedNode) -> tuple[object, ...]:
+    arguments = (*node.arguments, *node.keywords.values())
+    referred = tuple(one.index if isinstance(one, Node) else type(one).__name__ for one in arguments)
+    ranks = tuple(None if one is None else (len(one.shape), one.dtype) for one in node.results)
+    return (node.target, node.overload, referred, tuple(node.keywords), ranks)
+
+
+def _needed(trace: Trace) -> set[int]:
+    """The nodes that the outputs depend on. An operation in place counts as needed by what it changes."""
+    wanted = set(trace.outputs)
+    for index in range(len(trace.nodes) - 1, -1, -1):
+        node = trace.nodes[index]
+        changes = node.target.endswith("_") and isinstance(node.arguments[0], Node)
+        if index in wanted or changes:
+            wanted.add(index)
+            for one in (*node.arguments, *node.keywords.values()):
+                wanted |= {one.index} if isinstance(one, Node) else set()
+                if isinstance(one, Items):
+                    wanted |= {item.index for item in one.values if isinstance(item, Node)}
+    return wanted
+
+
+def _size_expressions(task: Task) -> dict[str, str]:
+    """A plan expression for every dimension that varies, by the first tensor that has it."""
+    found: dict[str, str] = {}
+    varying = {one.name for one in task.dimensions if one.varies}
+    for tensor in task.tensors:
+        for place, name in enumerate(tensor.dimensions):
+            if name in varying and not tensor.optional:
+                found.setdefault(name, f"{tensor.name}.shape[{place}]")
+    return found

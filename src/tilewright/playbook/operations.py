@@ -1,0 +1,308 @@
+"""What pointwise operations and changes of shape mean, by their ATen names."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.playbook.axes import ONE
+from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
+from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.row_program import Kind
+from tilewright.playbook.tracing import Node, TracedNode
+
+# Operations of one operand that have the same name in the program; what they take is made a float.
+_FLOAT_UNARY = """
+exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
+sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
+"""
+_UNARY = {
+    **{name: name for name in ("abs", "neg", "relu", "sign", "floor", "ceil", "round", "trunc")},
+    "logical_not": "not",
+    "bitwise_not": "not",
+}
+_BINARY = {
+    **{name: name for name in ("mul", "maximum", "minimum", "fmin", "fmax", "eq", "ne", "lt", "le", "gt", "ge")},
+    "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
+}
+_FLOAT_BINARY = ("atan2", "fmod", "remainder")
+_BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
+_SAME = ("clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive")
+
+
+def _input(low: Lowering, node: TracedNode) -> Lowered:
+    name, result = node.arguments[0], node.results[0]
+    assert isinstance(name, str)
+    assert result is not None
+    return low.load(name, kind_of(result.dtype), result.shape)
+
+
+def _constant(low: Lowering, node: TracedNode) -> Lowered:
+    value, result = node.arguments[0], node.results[0]
+    if value is None or isinstance(value, str) or not isinstance(value, (int, float)):
+        raise NotSupported(
+            "the playbook does not support tensors of constants with more than one element; pass them as inputs"
+        )
+    assert result is not None
+    return Item(low.constant(value, kind_of(result.dtype)), (ONE,) * len(result.shape), result.shape)
+
+
+def _same(low: Lowering, node: TracedNode) -> Lowered:
+    return low.item(node, 0)
+
+
+def _to_copy(low: Lowering, node: TracedNode) -> Lowered:
+    item = low.item(node, 0)
+    return low.together(item.value, [item], node)
+
+
+def _unary(op: str, is_float: bool) -> Rule:
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        item = low.item(node, 0)
+        if node.target == "bitwise_not" and low.kinds[item.value] is not Kind.BOOL:
+            raise NotSupported("the playbook supports bitwise_not of booleans only; a model can: --model")
+        if not is_float and low.kinds[item.value] is not Kind.FLOAT and op in ("floor", "ceil", "round", "trunc"):
+            return item
+        value = low.float_point(op, item.value) if is_float else low.point(op, item.value)
+        return low.together(value, [item], node)
+
+    return rule
+
+
+def _binary(op: str, is_float: bool = False) -> Rule:
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        a, b = low.item(node, 0), low.item(node, 1)
+        value = low.float_point(op, a.value, b.value) if is_float else low.point(op, a.value, b.value)
+        return low.together(value, [a, b], node)
+
+    return rule
+
+
+def _bitwise(op: str) -> Rule:
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        a, b = low.item(node, 0), low.item(node, 1)
+        if {low.kinds[a.value], low.kinds[b.value]} != {Kind.BOOL}:
+            raise NotSupported(f"the playbook supports {node.target} of booleans only")
+        return low.together(low.point(op, a.value, b.value), [a, b], node)
+
+    return rule
+
+
+def _sum(op: str, reverse: bool = False) -> Rule:
+    """add, sub and rsub, whose second operand may be scaled by `alpha`."""
+
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        a, b = low.item(node, 0), low.item(node, 1)
+        scaled = b.value
+        if low.given(node, 2, "alpha") is not None:
+            scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
+        pair = (scaled, a.value) if reverse else (a.value, scaled)
+        result = node.results[0]
+        kind = kind_of(result.dtype) if result is not None else Kind.FLOAT
+        kind = Kind.INT if kind is Kind.BOOL else kind
+        return low.together(low.point(op, *(low.convert(one, kind) for one in pair)), [a, b], node)
+
+    return rule
+
+
+def _div(low: Lowering, node: TracedNode) -> Lowered:
+    a, b = low.item(node, 0), low.item(node, 1)
+    rounding = low.given(node, 2, "rounding_mode")
+    value = low.float_point("div", a.value, b.value)
+    if rounding is not None:
+        if low.kinds[a.value] is not Kind.FLOAT and low.kinds[b.value] is not Kind.FLOAT:
+            raise NotSupported("the playbook does not support division of whole numbers; a model can: --model")
+        value = low.point(str(rounding), value)
+    return low.together(value, [a, b], node)
+
+
+def _pow(low: Lowering, node: TracedNode) -> Lowered:
+    base, exponent = low.item(node, 0), low.item(node, 1)
+    given = low.given(node, 1)
+    plain = float(given) if isinstance(given, (int, float)) else math.nan
+    value = base.value
+    if plain == 2.0:
+        made = low.point("mul", value, value)
+    elif plain == 3.0:
+        made = low.point("mul", low.point("mul", value, value), value)
+    elif plain == 4.0:
+        square = low.point("mul", value, value)
+        made = low.point("mul", square, square)
+    elif plain in (0.5, -0.5, -1.0, 1.0):
+        names = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+        made = low.float_point(names[plain], value) if plain in names else value
+    else:
+        made = low.float_point("pow", value, exponent.value)
+    return low.together(made, [base, exponent], node)
+
+
+def _gelu(low: Lowering, node: TracedNode) -> Lowered:
+    item = low.item(node, 0)
+    op = "gelu_tanh" if low.given(node, 1, "approximate") == "tanh" else "gelu"
+    return low.together(low.point(op, item.value), [item], node)
+
+
+def _with_numbers(op: str, *defaults: tuple[str, float]) -> Rule:
+    """An activation with numbers after its operand."""
+
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        item = low.item(node, 0)
+        numbers = [low.number(node, place + 1, *one) for place, one in enumerate(defaults)]
+        return low.together(low.float_point(op, item.value, *numbers), [item], node)
+
+    return rule
+
+
+def _elu(low: Lowering, node: TracedNode) -> Lowered:
+    item = low.item(node, 0)
+    alpha, scale = low.number(node, 1, "alpha", 1.0), low.number(node, 2, "scale", 1.0)
+    inner = low.number(node, 3, "input_scale", 1.0)
+    value = low.float_point("elu", item.value, alpha, inner)
+    return low.together(low.float_point("mul", value, scale), [item], node)
+
+
+def _celu(low: Lowering, node: TracedNode) -> Lowered:
+    item = low.item(node, 0)
+    alpha = low.number(node, 1, "alpha", 1.0)
+    value = low.float_point("elu", item.value, alpha, low.float_point("reciprocal", alpha))
+    return low.together(value, [item], node)
+
+
+def _clamp(low: Lowering, node: TracedNode) -> Lowered:
+    return _clamped(low, node, ("clamp_min", 1, "min"), ("clamp_max", 2, "max"))
+
+
+def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> Lowered:
+    items = [low.item(node, 0)]
+    value = items[0].value
+    for op, position, keyword in bounds:
+        if low.given(node, position, keyword) is not None:
+            items.append(low.item(node, position, keyword))
+            value = low.point(op, value, items[-1].value)
+    return low.together(value, items, node)
+
+
+def _where(low: Lowering, node: TracedNode) -> Lowered:
+    items = [low.item(node, place) for place in range(3)]
+    return low.together(low.point("where", *(one.value for one in items)), items, node)
+
+
+def _masked_fill(low: Lowering, node: TracedNode) -> Lowered:
+    item, mask, filled = (low.item(node, place) for place in range(3))
+    kind = low.kinds[item.value]
+    value = low.point("where", mask.value, low.convert(filled.value, kind), item.value)
+    return low.together(value, [item, mask, filled], node)
+
+
+def _threshold(low: Lowering, node: TracedNode) -> Lowered:
+    item, bound, other = (low.item(node, place) for place in range(3))
+    value = low.point(
+        "where", low.point("le", item.value, bound.value), low.convert(other.value, Kind.FLOAT), item.value
+    )
+    return low.together(value, [item], node)
+
+
+def _log_sigmoid(low: Lowering, node: TracedNode) -> Lowered:
+    item = low.item(node, 0)
+    made = low.together(low.float_point("log_sigmoid", item.value), [item], node)
+    return (made, made)
+
+
+def _lerp(low: Lowering, node: TracedNode) -> Lowered:
+    a, b, weight = (low.item(node, place) for place in range(3))
+    value = low.point("add", a.value, low.point("mul", weight.value, low.point("sub", b.value, a.value)))
+    return low.together(value, [a, b, weight], node)
+
+
+def _add_combined(op: str) -> Rule:
+    """addcmul and addcdiv: a + value * (b op c)."""
+
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        a, b, c = (low.item(node, place) for place in range(3))
+        made = low.float_point(op, b.value, c.value)
+        if low.given(node, 3, "value") is not None:
+            made = low.float_point("mul", made, low.item(node, 3, "value").value)
+        return low.together(low.float_point("add", a.value, made), [a, b, c], node)
+
+    return rule
+
+
+def _full(position: int | None, default: float) -> Rule:
+    """A tensor of one number, whose dimensions are those of whatever it meets."""
+
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        result = node.results[0]
+        assert result is not None
+        value = low.constant(default) if position is None else low.item(node, position).value
+        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(result.shape), result.shape)
+
+    return rule
+
+
+def _reshape(low: Lowering, node: TracedNode) -> Lowered:
+    item, result = low.item(node, 0), node.results[0]
+    assert result is not None
+    return Item(item.value, low.axes.reshaped(item.axes, item.sizes, result.shape, node.target), result.shape)
+
+
+def _expand(low: Lowering, node: TracedNode) -> Lowered:
+    """A dimension of size 1 takes whatever size it meets; until it does, it has a number of its own."""
+    item, result = low.item(node, 0), node.results[0]
+    assert result is not None
+    missing = len(result.shape) - len(item.sizes)
+    old = (ONE,) * missing + item.axes
+    new = low.axes.new(result.shape)
+    axes = tuple(after if before == ONE else before for before, after in zip(old, new, strict=True))
+    return Item(item.value, axes, result.shape)
+
+
+def _getitem(low: Lowering, node: TracedNode) -> Lowered:
+    source, place = node.arguments
+    assert isinstance(source, Node)
+    assert isinstance(place, int)
+    found = low.items[source.index]
+    return found[place] if isinstance(found, tuple) else found
+
+
+POINTWISE_RULES: dict[str, Rule] = {
+    "input": _input,
+    "constant": _constant,
+    "getitem": _getitem,
+    "_to_copy": _to_copy,
+    "convert_element_type": _to_copy,
+    **dict.fromkeys(_SAME, _same),
+    **{name: _unary(name, True) for name in _FLOAT_UNARY.split()},
+    **{name: _unary(op, False) for name, op in _UNARY.items()},
+    **{name: _binary(op) for name, op in _BINARY.items()},
+    **{name: _binary(name, True) for name in _FLOAT_BINARY},
+    **{name: _bitwise(op) for name, op in _BITWISE.items()},
+    "add": _sum("add"),
+    "sub": _sum("sub"),
+    "rsub": _sum("sub", reverse=True),
+    "div": _div,
+    "pow": _pow,
+    "gelu": _gelu,
+    "leaky_relu": _with_numbers("leaky_relu", ("negative_slope", 0.01)),
+    "softplus": _with_numbers("softplus", ("beta", 1.0), ("threshold", 20.0)),
+    "hardtanh": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min_val"), ("clamp_max", 2, "max_val")),
+    "elu": _elu,
+    "celu": _celu,
+    "clamp": _clamp,
+    "clamp_min": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min")),
+    "clamp_max": lambda low, node: _clamped(low, node, ("clamp_max", 1, "max")),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "threshold": _threshold,
+    "log_sigmoid_forward": _log_sigmoid,
+    "lerp": _lerp,
+    "addcmul": _add_combined("mul"),
+    "addcdiv": _add_combined("div"),
+    "full": _full(1, 0.0),
+    "full_like": _full(1, 0.0),
+    "scalar_tensor": _full(0, 0.0),
+    "ones": _full(None, 1.0),
+    "ones_like": _full(None, 1.0),
+    "zeros": _full(None, 0.0),
+    "zeros_like": _full(None, 0.0),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape"), _reshape),
+    "expand": _expand,
+}

@@ -1,0 +1,255 @@
+"""What the kernels for rows have in common: sweeps along a row, reductions between them, results at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.playbook.cpp_forms import CHEAP, EQUALITY, Forms, Text
+from tilewright.playbook.cpp_helpers import (
+    CANDIDATE,
+    COMBINERS,
+    SHUFFLE,
+    SHUFFLE_CANDIDATE,
+)
+from tilewright.playbook.naming import Namer
+from tilewright.playbook.row_program import Kind, Pointwise, ProgramInput, Reduce, Reduction, RowProgram
+from tilewright.playbook.statements import LoadText, Statements, write_text
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One pass along the row as text: what comes before the loop, and what is done with each element."""
+
+    before: list[str]
+    element: list[str]
+
+
+class RowKernel:
+    """The state of one kernel being written: which values have names, and which are held from sweep to sweep."""
+
+    def __init__(self, program: RowProgram, quick: bool) -> None:
+        self.program = program
+        self.forms = Forms(program, quick)
+        self.namer = Namer(program)
+        self.statements = Statements(program, self.forms, self.namer)
+        self.row_known: dict[int, Text] = {}
+        self.held: dict[int, str] = {}  # element values kept in registers between sweeps, and their arrays
+        self.wide_sums = False  # whether sums are kept in f64: for very long rows in a simple loop
+
+    # -- names of tensors in the kernel --
+
+    def name(self, tensor: str) -> str:
+        return self.namer.tensors[tensor]
+
+    # -- sweeps --
+
+    def targets(self, sweep: int) -> tuple[int, ...]:
+        """The element values a sweep is there for."""
+        reduced = tuple(self._reduce(one).argument for one in self.program.reductions_of(sweep))
+        last = sweep == self.program.sweeps - 1
+        return reduced + (tuple(one.value for one in self.program.outputs_along) if last else ())
+
+    def choose_held(self, sweep: int) -> tuple[int, ...]:
+        """Element values of this sweep that a later one needs and that cost more to find again than to keep."""
+        known = {*self.row_known, *self.held}
+        here = self.statements.closure(self.targets(sweep), known)
+        later: set[int] = set()
+        for after in range(sweep + 1, self.program.sweeps):
+            later |= self.statements.closure(self.targets(after), known)
+        wanted = {one for index in later - here for one in self.program.arguments(index)}
+        wanted |= {one for after in range(sweep + 1, self.program.sweeps) for one in self.targets(after)}
+        frontier = [one for one in sorted(here & wanted) if self.program.varies[one] and one not in self.held]
+        return tuple(one for one in frontier if self._is_dear(one, known))
+
+    def _is_dear(self, index: int, known: set[int]) -> bool:
+        if not isinstance(self.program.values[index], Pointwise):
+            return False
+        inner = self.statements.closure((index,), known)
+        made = [self.program.values[one] for one in inner if self.program.varies[one]]
+        whole = {one.name for one in self.program.streams}
+        loads = sum(1 for one in made if getattr(one, "input", "") in whole)
+        return loads > 1 or any(isinstance(one, Pointwise) and one.op not in CHEAP for one in made)
+
+    def sweep(
+        self,
+        number: int,
+        load: LoadText,
+        row_load: LoadText,
+        column: str,
+        store: dict[str, str],
+        hold: tuple[int, ...] = (),
+        in_parts: bool = False,
+    ) -> Sweep:
+        """The text of a sweep. `store` has an lvalue for every output along the row; `column` is the element's place.
+
+        With `in_parts`, sums go to a part that the loop around it declares and adds: see `part_lines`.
+        """
+        targets = self.targets(number)
+        before = self.row_scope(self.statements.row_values(targets, self.known()), row_load)
+        for index in self.own_reductions(number):
+            before.append(f"{self.accumulator_type(index)} {self.namer.of(index)} = {self.start(index)};")
+        known = self.known()
+        lines, texts = self.statements.write(targets, known, load, frozenset(hold))
+        for index in hold:
+            array = self.namer.fresh(f"{self.namer.of(index)}_held")
+            before.append(f"{self.program.kinds[index].cpp} {array}[VECTORS][WIDTH];")
+            lines.append(f"{array}[k][i] = {texts[index].text};")
+            self.held[index] = f"{array}[k][i]"
+        for index in self.own_reductions(number):
+            lines.append(self._accumulate(index, texts[self._reduce(index).argument], column, in_parts))
+        if number == self.program.sweeps - 1:
+            for one in self.program.outputs_along:
+                lines.append(f"{store[one.name]} = {write_text(one.dtype, texts[one.value])};")
+        return Sweep(before, lines)
+
+    def known(self) -> dict[int, Text]:
+        return {**self.row_known, **{index: Text(text) for index, text in self.held.items()}}
+
+    def row_scope(self, targets: tuple[int, ...], row_load: LoadText) -> list[str]:
+        """Statements for values of the row; they stay known."""
+        lines, texts = self.statements.write(targets, self.row_known, row_load, frozenset(targets))
+        self.row_known |= {one: texts[one] for one in targets}
+        return lines
+
+    def reduced(self, number: int, call: str) -> list[str]:
+        """After a sweep: the threads' parts combined by `call`, in which {v} is the variable and {c} the combiner."""
+        lines = []
+        for index in self.own_reductions(number):
+            name = self.namer.of(index)
+            lines.append(f"{name} = {call.format(v=name, c=self.combiner(index) + '{}')};")
+            op = self._reduce(index).op
+            if op.finds_place:
+                self.row_known[index] = Text(f"{name}.index")
+            elif self.accumulator_type(index) == "double":
+                self.row_known[index] = Text(f"static_cast<float>({name})")
+            elif op in (Reduction.ANY, Reduction.ALL):
+                self.row_known[index] = Text(f"{name} != 0", EQUALITY)
+            else:
+                self.row_known[index] = Text(name)
+        for index in self.program.reductions_of(number):
+            twin = self._twin(index)
+            if twin is not None:
+                self.row_known[index] = Text(f"{self.namer.of(twin)}.value")
+        return lines
+
+    def own_reductions(self, number: int) -> tuple[int, ...]:
+        """The reductions of a sweep, without a maximum whose place is looked for anyway."""
+        return tuple(index for index in self.program.reductions_of(number) if self._twin(index) is None)
+
+    @property
+    def all_reductions(self) -> tuple[int, ...]:
+        return tuple(index for index in self.program.reductions if self._twin(index) is None)
+
+    def _twin(self, index: int) -> int | None:
+        """The reduction that finds the place of this maximum or minimum, and so its value too."""
+        one = self._reduce(index)
+        wanted = {Reduction.MAXIMUM: Reduction.ARGMAX, Reduction.MINIMUM: Reduction.ARGMIN}.get(one.op)
+        if wanted is None or self.program.kinds[one.argument] is not Kind.FLOAT:
+            return None
+        twins = (other for other in self.program.reductions if self._reduce(other) == Reduce(wanted, one.argument))
+        return next(twins, None)
+
+    def part_lines(self, number: int) -> tuple[list[str], list[str]]:
+        """Declarations of the parts of sums, and their additions: several short chains round less than one long one."""
+        sums = [one for one in self.own_reductions(number) if self._reduce(one).op is Reduction.SUM]
+        names = [(self.accumulator_type(one), self.namer.of(one)) for one in sums]
+        return [f"{kind} {name}_part = 0;" for kind, name in names], [f"{name} += {name}_part;" for _, name in names]
+
+    def row_results(self, row_load: LoadText) -> list[str]:
+        """Statements that write the outputs with one element per row, for one thread."""
+        targets = tuple(one.value for one in self.program.outputs_of_row)
+        lines, texts = self.statements.write(targets, self.row_known, row_load)
+        for one in self.program.outputs_of_row:
+            lines.append(f"{self.name(one.name)}[row] = {write_text(one.dtype, texts[one.value])};")
+        return lines
+
+    # -- reductions --
+
+    def partials(self, count: str) -> list[str]:
+        """Shared memory for the exchange between warps, `count` elements for each reduction."""
+        return [
+            f"__shared__ {self.accumulator_type(index)} {self.partial_of(index)}[{count}];"
+            for index in self.all_reductions
+        ]
+
+    def partial_of(self, index: int) -> str:
+        return f"{self.namer.of(index)}_of_warps"
+
+    def accumulator_type(self, index: int) -> str:
+        op = self._reduce(index).op
+        if op.finds_place:
+            return "Candidate"
+        if op is Reduction.SUM and self.wide_sums and self.program.kinds[index] is Kind.FLOAT:
+            return "double"
+        return "int" if op in (Reduction.ANY, Reduction.ALL) else self.program.kinds[index].cpp
+
+    def reduction_helpers(self) -> list[str]:
+        ops = [self._reduce(index).op for index in self.all_reductions]
+        places = any(op.finds_place for op in ops)
+        names = dict.fromkeys(self.combiner(index) for index in self.all_reductions)
+        combiners = [COMBINERS[name] for name in names]
+        return [CANDIDATE] * places + combiners + [SHUFFLE] + [SHUFFLE_CANDIDATE] * places
+
+    def combiner(self, index: int) -> str:
+        return self._reduce(index).op.value.capitalize()
+
+    def start(self, index: int) -> str:
+        op, is_float = self._reduce(index).op, self.program.kinds[index] is Kind.FLOAT
+        if op in (Reduction.ARGMAX, Reduction.ARGMIN):
+            # Element 0 as the worst value is a safe start: it can only win where all are that, and there it is right.
+            return "{-INFINITY, 0}" if op is Reduction.ARGMAX else "{INFINITY, 0}"
+        table = {
+            Reduction.SUM: ("0.0f", "0"),
+            Reduction.PRODUCT: ("1.0f", "1"),
+            Reduction.MAXIMUM: ("-INFINITY", "-0x7fffffffffffffffll - 1"),
+            Reduction.GREATEST: ("-INFINITY", "-0x7fffffffffffffffll - 1"),
+            Reduction.MINIMUM: ("INFINITY", "0x7fffffffffffffffll"),
+            Reduction.ANY: ("0", "0"),
+            Reduction.ALL: ("1", "1"),
+        }
+        return table[op][not is_float]
+
+    def _accumulate(self, index: int, text: Text, column: str, in_parts: bool) -> str:
+        op, name = self._reduce(index).op, self.namer.of(index)
+        if op is Reduction.SUM:
+            return f"{name}{'_part' if in_parts else ''} += {text.text};"
+        if op is Reduction.PRODUCT:
+            return f"{name} *= {text.text};"
+        if op is Reduction.GREATEST:
+            return f"{name} = fmaxf({name}, {text.text});"
+        if op is Reduction.ANY:
+            return f"{name} |= {text.text};"
+        if op is Reduction.ALL:
+            return f"{name} &= {text.text};"
+        if op.finds_place:
+            return f"{name}.meet<{self.combiner(index)}>({text.text}, {column});"
+        return f"{name} = {self.combiner(index)}{{}}({name}, {text.text});"
+
+    def _reduce(self, index: int) -> Reduce:
+        value = self.program.values[index]
+        assert isinstance(value, Reduce)
+        return value
+
+
+def index_lines(kernel: RowKernel, input: ProgramInput) -> list[str]:
+    """The row of a tensor that has some of the row dimensions."""
+    name = kernel.name(input.name)
+    text = ""
+    for number, part in enumerate(input.parts or ()):
+        piece = "static_cast<unsigned>(row)"
+        piece += f" / {name}_divisor_{number}" if part.divisor else ""
+        piece += f" % {name}_modulus_{number}" if part.modulus else ""
+        text = piece if not text else f"({text}) * {name}_modulus_{number} + {piece}"
+    return [f"const long long {name}_row = {text};"] if input.parts else []
+
+
+def row_of(kernel: RowKernel, input: ProgramInput) -> str:
+    """The number of the input's own row."""
+    if input.parts is None:
+        return "row"
+    return f"{kernel.name(input.name)}_row" if input.parts else "0"
+
+
+def row_load(kernel: RowKernel) -> LoadText:
+    """How inputs without columns are read."""
+    return lambda one: f"{kernel.name(one.name)}[{row_of(kernel, one)}]"

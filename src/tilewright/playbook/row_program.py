@@ -1,0 +1,221 @@
+"""The playbook's own form of a computation: rows of elements, pointwise operations, and reductions along a row.
+
+Every tensor is seen as `rows` x `cols`, where `cols` runs over the dimensions that are reduced. A value belongs to an
+element, or to a whole row (`varies` is false: a reduction, a number, an input with one element per row). Values are
+numbered in an order in which each needs only earlier ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from tilewright.records import DType
+
+
+class Kind(str, Enum):
+    """What arithmetic a value takes part in: all floats are f32 inside a kernel, all whole numbers 64 bits wide."""
+
+    FLOAT = "float"
+    INT = "int"
+    BOOL = "bool"
+
+    @property
+    def cpp(self) -> str:
+        return {"float": "float", "int": "long long", "bool": "bool"}[self.value]
+
+
+class Reduction(str, Enum):
+    SUM = "sum"
+    PRODUCT = "product"
+    MAXIMUM = "maximum"  # NaN if any element is
+    MINIMUM = "minimum"
+    GREATEST = "greatest"  # the same but NaN is skipped: to subtract before exponentials
+    ANY = "any"
+    ALL = "all"
+    ARGMAX = "argmax"
+    ARGMIN = "argmin"
+
+    @property
+    def finds_place(self) -> bool:
+        return self in (Reduction.ARGMAX, Reduction.ARGMIN)
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of an input; which one follows from the input's access."""
+
+    input: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: int | float | bool
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number known when the kernel is launched: a scalar argument, or what follows from sizes."""
+
+    name: str  # in the kernel
+    expression: str  # in the plan
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    op: str  # a name of `cpp_forms`
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    op: Reduction
+    argument: int
+
+
+Value = Load | Constant | Parameter | Pointwise | Reduce
+
+COLS = Parameter("cols", "cols")
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """A part of an input's own row number: (row / divisor) % modulus, each a plan expression, or "" for none."""
+
+    divisor: str
+    modulus: str
+
+
+@dataclass(frozen=True)
+class ProgramInput:
+    """A tensor the kernel reads. `parts` empty: the same for every row; None: the row's own number indexes it."""
+
+    name: str
+    dtype: DType
+    varies: bool  # has an element for every column
+    parts: tuple[RowPart, ...] | None
+    in_place: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """One element for every element of the row space."""
+        return self.varies and self.parts is None
+
+    @property
+    def is_column(self) -> bool:
+        """The same for every row."""
+        return self.varies and self.parts == ()
+
+
+@dataclass(frozen=True)
+class ProgramOutput:
+    """A tensor the kernel writes: a new one, or an input changed in place."""
+
+    name: str
+    dtype: DType
+    value: int
+    varies: bool
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    name: str
+    inputs: tuple[ProgramInput, ...]
+    outputs: tuple[ProgramOutput, ...]
+    values: tuple[Value, ...]
+    kinds: tuple[Kind, ...]
+    out_lines: tuple[str, ...]  # plan text of the results, without the directive
+    shape_needs: tuple[str, ...]  # plan conditions on dtypes and shapes
+    rows: str  # plan expressions
+    cols: str
+    task_rows: int  # at the task's own sizes
+    task_cols: int
+
+    @cached_property
+    def varies(self) -> tuple[bool, ...]:
+        """For every value: whether it differs along a row."""
+        of_input = {one.name: one.varies for one in self.inputs}
+        found: list[bool] = []
+        for value in self.values:
+            if isinstance(value, Load):
+                found.append(of_input[value.input])
+            else:
+                found.append(isinstance(value, Pointwise) and any(found[one] for one in value.arguments))
+        return tuple(found)
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """For every value: how many sweeps along the row must have ended before it can be known."""
+        found: list[int] = []
+        for value in self.values:
+            if isinstance(value, Reduce):
+                found.append(found[value.argument] + 1)
+            elif isinstance(value, Pointwise):
+                found.append(max((found[one] for one in value.arguments), default=0))
+            else:
+                found.append(0)
+        return tuple(found)
+
+    @property
+    def reductions(self) -> tuple[int, ...]:
+        return tuple(index for index, value in enumerate(self.values) if isinstance(value, Reduce))
+
+    @property
+    def is_pointwise(self) -> bool:
+        return not self.reductions
+
+    @property
+    def is_flat(self) -> bool:
+        """Nothing but whole tensors and numbers: the row structure does not matter."""
+        return self.is_pointwise and all(one.is_whole or (not one.varies and one.parts == ()) for one in self.inputs)
+
+    @property
+    def tensors(self) -> tuple[ProgramInput | ProgramOutput, ...]:
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def columns(self) -> tuple[ProgramInput, ...]:
+        return tuple(one for one in self.inputs if one.is_column)
+
+    @property
+    def streams(self) -> tuple[ProgramInput, ...]:
+        """Inputs whose elements a row reads for itself."""
+        return tuple(one for one in self.inputs if one.varies and not one.is_column)
+
+    @property
+    def widest(self) -> DType:
+        """The widest element among tensors that vary along a row: it decides how many elements 16 bytes hold."""
+        wide = [one.dtype for one in self.tensors if one.varies]
+        return max(wide or [one.dtype for one in self.tensors], key=lambda one: one.itemsize)
+
+    @property
+    def is_sixteen_bit(self) -> bool:
+        """Whether every float that leaves the kernel has 16 bits: then quick forms lose nothing that is kept."""
+        floats = [one.dtype for one in self.outputs if one.dtype.is_float]
+        return bool(floats) and all(dtype.itemsize == 2 for dtype in floats)
+
+    @property
+    def sweeps(self) -> int:
+        """How often a row must be gone through: once per level of reductions, and once more to write elements."""
+        last = max((self.levels[index] for index in self.reductions), default=0)
+        return last + any(one.varies for one in self.outputs)
+
+    def arguments(self, index: int) -> tuple[int, ...]:
+        value = self.values[index]
+        if isinstance(value, Pointwise):
+            return value.arguments
+        return (value.argument,) if isinstance(value, Reduce) else ()
+
+    def reductions_of(self, sweep: int) -> tuple[int, ...]:
+        """The reductions that a sweep, counted from 0, can finish."""
+        return tuple(index for index in self.reductions if self.levels[index] == sweep + 1)
+
+    @property
+    def outputs_along(self) -> tuple[ProgramOutput, ...]:
+        return tuple(one for one in self.outputs if one.varies)
+
+    @property
+    def outputs_of_row(self) -> tuple[ProgramOutput, ...]:
+        return tuple(one for one in self.outputs if not one.varies)

@@ -1,0 +1,298 @@
+"""Rows too long for registers: streamed again and again, or held in the shared memory of a block or of a cluster."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, CLUSTER_REDUCE, VECTOR
+from tilewright.playbook.file_text import Plan, Signature, file_text, finds_places, has_parts, includes
+from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
+from tilewright.playbook.row_program import ProgramInput, RowProgram
+from tilewright.playbook.statements import indented
+
+_SHARE_BYTES = 64 * 1024  # of a row in one block, so that three blocks fit
+
+
+class Holding(str, Enum):
+    """Where a row stays between sweeps."""
+
+    NOWHERE = "nowhere"  # every sweep reads it again
+    BLOCK = "block"  # in the shared memory of its block
+    CLUSTER = "cluster"  # in that of the blocks of a cluster, a share in each
+
+
+_HEADERS = {
+    Holding.NOWHERE: (
+        "{name} for rows of any length: one block goes along a row.\n\nEach thread has BATCH 16-byte loads in "
+        "flight at a "
+        "time and works in registers; threads meet only at the end of a sweep, first the lanes of each warp by "
+        "shuffles, "
+        "then the warps through shared memory. Partial results are combined in a fixed order, so runs repeat bit "
+        "for bit."
+    ),
+    Holding.BLOCK: (
+        "{name} for long rows: the row stays in shared memory, and is read from memory once.\n\nAsynchronous "
+        "copies bring it "
+        "there without registers. A thread only ever reads what it copied itself, so no barrier is needed around it. "
+        "Where rows are short enough, a multiprocessor has several blocks: while one reduces, the others load."
+    ),
+    Holding.CLUSTER: (
+        "{name} for very long rows: the blocks of a cluster share a row, and it is read from memory once.\n\nA "
+        "row this long "
+        "fits no single multiprocessor. The blocks of a cluster run at the same time and can read each other's shared "
+        "memory: each keeps its share of the row there, and each reduction is exchanged once among them."
+    ),
+}
+
+
+def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
+    writer = _Writer(program, holding, quick)
+    plan = Plan(program, op_line)
+    signature, kernel_name = writer.plan(plan)
+    body = writer.body()
+    text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
+    kernel = writer.kernel
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
+    more: list[str] = []
+    lines = ["constexpr int WARPS = THREADS / 32;"]
+    if holding is Holding.CLUSTER:
+        helpers.append(CLUSTER_REDUCE)
+        more.append("cooperative_groups.h")
+        lines = ["namespace cg = cooperative_groups;", "", *lines]
+    if holding is not Holding.NOWHERE:
+        more.append("cuda_pipeline.h")
+    header = _HEADERS[holding].format(name=program.name)
+    return file_text(header, plan, [includes(program, *more), lines, [VECTOR], *([one] for one in helpers), text])
+
+
+def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
+    """The inputs that a row brings itself and that more than one sweep reads."""
+    kernel = RowKernel(program, quick=False)
+    counted: dict[str, int] = {}
+    for number in range(program.sweeps):
+        inner = kernel.statements.closure(kernel.targets(number), set(program.reductions))
+        for name in {getattr(program.values[index], "input", "") for index in inner}:
+            counted[name] = counted.get(name, 0) + 1
+    return tuple(one for one in program.streams if counted.get(one.name, 0) > 1)
+
+
+class _Writer:
+    def __init__(self, program: RowProgram, holding: Holding, quick: bool) -> None:
+        self.program = program
+        self.holding = holding
+        self.kernel = RowKernel(program, quick)
+        self.held = held_inputs(program) if holding is not Holding.NOWHERE else ()
+
+    def plan(self, plan: Plan) -> tuple[Signature, str]:
+        names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "share", "row_bytes")}
+        size = 16 // self.program.widest.itemsize
+        plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=self.program.cols, r=self.program.rows))
+        if has_parts(self.program):
+            plan.add("need", "{rows} <= 2000000000".format(**names), "so that a quick 32-bit division finds a row")
+        if finds_places(self.program):
+            plan.add("need", "{cols} <= 2000000000".format(**names), "an index fits an int")
+        if self.holding is Holding.CLUSTER:
+            plan.add("need", "device.cc >= 90 and {cols} > 0".format(**names))
+            plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
+        plan.add("tune", "THREADS = " + ("256 | 512 | 128 | 1024" if not self.held else "512 | 256 | 1024"))
+        if self.holding is Holding.NOWHERE:
+            plan.add("tune", "BATCH = 4 | 2 | 8", "loads of a thread that are in flight together")
+        plan.add("const", "WIDTH = {s} if {cols} % {s} == 0 else 1".format(**names, s=size), "elements per load")
+        vectors, grid, share = names["vectors"], names["rows"], names["vectors"]
+        plan.add("let", "{vectors} = {cols} / WIDTH".format(**names))
+        if self.holding is Holding.NOWHERE:
+            plan.add("need", f"THREADS == 128 or THREADS * BATCH <= {vectors}", "short rows, small blocks")
+        if self.holding is Holding.CLUSTER:
+            share = names["share"]
+            plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
+            grid = f"{names['rows']} * BLOCKS"
+        block = "THREADS"
+        if self.held:
+            total = " + ".join(f"round_up({share} * WIDTH * {one.dtype.itemsize}, 16)" for one in self.held)
+            plan.add("let", f"{names['row_bytes']} = {total}")
+            plan.add(
+                "need", f"{names['row_bytes']} + 2048 <= device.smem_block", "2 KiB: the static shared memory below"
+            )
+            block += f", {names['row_bytes']}"
+        whole = "long long" if self.holding is Holding.NOWHERE else "int"
+        sizes = [(f"{whole} cols", names["cols"])]
+        sizes += [("int share", share)] if self.holding is Holding.CLUSTER else []
+        signature = Signature.of(self.program, self.kernel.namer, sizes)
+        kernel_name = f"{self.program.name}_long_rows"
+        plan.launch(
+            kernel_name, grid, block, signature.given, " cluster(BLOCKS)" if self.holding is Holding.CLUSTER else ""
+        )
+        return signature, kernel_name
+
+    def _cluster_sizes(self) -> str:
+        """The smallest cluster first in which a multiprocessor has room for several shares."""
+        row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.held)
+        best = next((blocks for blocks in (2, 4) if row_bytes <= blocks * _SHARE_BYTES), 8)
+        return " | ".join(str(one) for one in (best, *(other for other in (4, 8, 2) if other != best)))
+
+    def bounds(self) -> str:
+        return "__launch_bounds__(THREADS)" if self.held else "__launch_bounds__(THREADS, 1024 / THREADS)"
+
+    # -- kernel --
+
+    def body(self) -> list[str]:
+        program, kernel = self.program, self.kernel
+        lines: list[str] = []
+        if self.holding is Holding.CLUSTER:
+            lines += [
+                "const int rank = cg::this_cluster().block_rank(), first = rank * share;",
+                "const int count = max(min(share, cols / WIDTH - first), 0);  // the last blocks may have less, "
+                "or nothing",
+                "const long long row = blockIdx.x / BLOCKS;",
+            ]
+        else:
+            whole = "long long" if self.holding is Holding.NOWHERE else "int"
+            lines += [f"const {whole} count = cols / WIDTH;", "const long long row = blockIdx.x;"]
+        for one in program.inputs:
+            lines += index_lines(kernel, one)
+        lines += self._pointers() + kernel.partials("WARPS")
+        if self.holding is Holding.CLUSTER:
+            lines += [
+                f"__shared__ {kernel.accumulator_type(index)} {kernel.namer.of(index)}_of_block;"
+                for index in kernel.all_reductions
+            ]
+        lines += self._copies()
+        call = "block_reduce({v}, {v}_of_warps, {c})"
+        if self.holding is Holding.CLUSTER:
+            call = "cluster_reduce({v}, {v}_of_warps, &{v}_of_block, {c})"
+        for number in range(program.sweeps):
+            lines += ["", *self._sweep(number), *kernel.reduced(number, call)]
+        if program.outputs_of_row:
+            guard = "rank == 0 && threadIdx.x == 0" if self.holding is Holding.CLUSTER else "threadIdx.x == 0"
+            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results(row_load(kernel))), "}"]
+        if self.holding is Holding.CLUSTER:
+            lines += [
+                "cg::this_cluster().sync();  // a block must not end while a peer may still read its shared memory"
+            ]
+        return lines
+
+    def _pointers(self) -> list[str]:
+        first = " + first" if self.holding is Holding.CLUSTER else ""
+        lines: list[str] = []
+        for one in self.program.inputs:
+            if one.varies:
+                name, row = self.kernel.name(one.name), row_of(self.kernel, one)
+                place = name if row == "0" else f"{name} + {row} * cols"
+                kind = f"const Vector<{one.dtype.cpp}>*"
+                lines.append(f"const auto* {name}_along = reinterpret_cast<{kind}>({place}){first};")
+        for output in self.program.outputs_along:
+            name = self.kernel.name(output.name)
+            kind = f"Vector<{output.dtype.cpp}>*"
+            target = f"{name}_target" if output.in_place else f"{name}_along"
+            lines.append(f"auto* {target} = reinterpret_cast<{kind}>({name} + row * cols){first};")
+        return lines
+
+    def _copies(self) -> list[str]:
+        if not self.held:
+            return []
+        name = self.kernel.name
+        lines = ["extern __shared__ uint4 dynamic[];"]
+        start = "reinterpret_cast<char*>(dynamic)"
+        room = "share" if self.holding is Holding.CLUSTER else "count"
+        for one in self.held:
+            lines.append(f"auto* {name(one.name)}_held = reinterpret_cast<Vector<{one.dtype.cpp}>*>({start});")
+            taken = f"({room} * WIDTH * {one.dtype.itemsize} + 15) / 16 * 16"
+            start = f"reinterpret_cast<char*>({name(one.name)}_held) + {taken}"
+        inner: list[str] = []
+        for one in self.held:
+            own, vector = name(one.name), f"Vector<{one.dtype.cpp}>"
+            inner += [
+                f"if constexpr (sizeof({vector}) >= 4) {{",
+                f"  __pipeline_memcpy_async({own}_held + place, {own}_along + place, sizeof({vector}));",
+                "} else {",
+                f"  {own}_held[place] = {own}_along[place];  // too small for an asynchronous copy",
+                "}",
+            ]
+        loop = "for (int place = threadIdx.x; place < count; place += THREADS) {"
+        return [
+            *lines,
+            "",
+            "#pragma unroll 4",
+            loop,
+            *indented(inner),
+            "}",
+            "__pipeline_commit();",
+            "__pipeline_wait_prior(0);",
+        ]
+
+    def _sweep(self, number: int) -> list[str]:
+        return self._batched(number) if self.holding is Holding.NOWHERE else self._from_shared(number)
+
+    def _used(self, number: int) -> list[ProgramInput]:
+        inner = self.kernel.statements.closure(self.kernel.targets(number), set(self.kernel.row_known))
+        names = {getattr(self.program.values[index], "input", "") for index in inner}
+        return [one for one in self.program.inputs if one.varies and one.name in names]
+
+    def _results(self, number: int, place: str) -> tuple[list[str], list[str]]:
+        """Declarations of the vectors that are made, and their stores."""
+        if number != self.program.sweeps - 1:
+            return [], []
+        name = self.kernel.name
+        outputs = self.program.outputs_along
+        made = [f"Vector<{one.dtype.cpp}> {name(one.name)}_made;" for one in outputs]
+        targets = [f"{name(one.name)}_{'target' if one.in_place else 'along'}" for one in outputs]
+        return made, [
+            f"{target}[{place}] = {name(one.name)}_made;" for target, one in zip(targets, outputs, strict=True)
+        ]
+
+    def _store(self) -> dict[str, str]:
+        return {one.name: f"{self.kernel.name(one.name)}_made.at[i]" for one in self.program.outputs_along}
+
+    def _from_shared(self, number: int) -> list[str]:
+        kernel, used = self.kernel, self._used(number)
+        held = {one.name for one in self.held}
+        column = "(first + place) * WIDTH + i" if self.holding is Holding.CLUSTER else "place * WIDTH + i"
+        sweep = kernel.sweep(
+            number, lambda one: f"{kernel.name(one.name)}_here.at[i]", row_load(kernel), column, self._store()
+        )
+        made, stores = self._results(number, "place")
+        inner: list[str] = []
+        for one in used:
+            source = f"{kernel.name(one.name)}_{'held' if one.name in held else 'along'}"
+            inner.append(f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {source}[place];")
+        inner += [*made, "#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}", *stores]
+        loop = "for (int place = threadIdx.x; place < count; place += THREADS) {"
+        return [*sweep.before, "#pragma unroll 2", loop, *indented(inner), "}"]
+
+    def _batched(self, number: int) -> list[str]:
+        """BATCH vectors of every input loaded, then worked on."""
+        kernel, used = self.kernel, self._used(number)
+        sweep = kernel.sweep(
+            number,
+            lambda one: f"{kernel.name(one.name)}_here[k].at[i]",
+            row_load(kernel),
+            "place * WIDTH + i",
+            self._store(),
+            in_parts=True,
+        )
+        parts, additions = kernel.part_lines(number)
+        made, stores = self._results(number, "place")
+        declared = [f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here[BATCH];" for one in used]
+        names = [kernel.name(one.name) for one in used]
+        loads = [f"{name}_here[k] = {name}_along[start + k * THREADS];" for name in names]
+        work = [*made, "#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}", *stores]
+        inner = [
+            *declared,
+            *parts,
+            "#pragma unroll",
+            "for (int k = 0; k < BATCH; ++k) {",
+            "  if (start + k * THREADS < count) {",
+            *indented(loads, 2),
+            "  }",
+            "}",
+            "#pragma unroll",
+            "for (int k = 0; k < BATCH; ++k) {",
+            "  const long long place = start + k * THREADS;",
+            "  if (place < count) {",
+            *indented(work, 2),
+            "  }",
+            "}",
+            *additions,
+        ]
+        loop = "for (long long start = threadIdx.x; start < count; start += BATCH * THREADS) {"
+        return [*sweep.before, "#pragma unroll 1", loop, *indented(inner), "}"]

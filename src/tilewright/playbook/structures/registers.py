@@ -1,0 +1,314 @@
+"""Rows held in registers: read once, all loads in flight together, reduced where they are, written once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
+from tilewright.playbook.file_text import Plan, Signature, file_text, has_parts, includes
+from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
+from tilewright.playbook.row_program import ProgramInput, RowProgram
+from tilewright.playbook.statements import indented
+
+
+class Team(str, Enum):
+    """Who shares a row."""
+
+    BLOCK = "block"  # WARPS warps, a block of their own
+    LANES = "lanes"  # LANES lanes of a warp; many rows to a block
+    PERSISTENT = "persistent"  # a block, for row after row: vectors along the columns stay in registers
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The order in which the tuner's constants are offered; the first that fits is the default."""
+
+    teams: tuple[int, ...]  # warps or lanes that share a row
+
+
+_HEADERS = {
+    Team.BLOCK: (
+        "{name}, with the row in registers: one read, one write.\n\nThe warps of a block share a row. It is "
+        "loaded once, all "
+        "loads in flight together, and stays in registers, so that every further step costs no memory traffic. Warps "
+        "reduce by shuffles and exchange once through shared memory; while one block reduces, others load."
+    ),
+    Team.LANES: (
+        "{name} for short rows: a few lanes of a warp share a row, and many rows form a block.\n\nThe row is "
+        "loaded once and "
+        "stays in registers. The lanes reduce by shuffles alone: no shared memory, no barrier, and the rows of a block "
+        "never wait for each other."
+    ),
+    Team.PERSISTENT: (
+        "{name}, with blocks that stay for many rows: what is the same for all rows is read once.\n\nThe grid "
+        "fills the GPU "
+        "and no more; each block takes row after row. Vectors along the columns stay in registers, and the next row is "
+        "under way before this one is reduced."
+    ),
+}
+
+
+_MOST_THREADS = {Team.BLOCK: 1024, Team.LANES: 32, Team.PERSISTENT: 1024}
+_MOST_VECTORS = 16
+_BUDGET_BYTES = {Team.BLOCK: 128, Team.LANES: 128, Team.PERSISTENT: 192}  # of the row, in a thread's registers
+
+
+def held_bytes(program: RowProgram, team: Team) -> int:
+    """Bytes that a thread holds for each element."""
+    held = sum(one.dtype.itemsize for one in program.streams)
+    if team is Team.PERSISTENT:
+        held = 2 * held + sum(one.dtype.itemsize for one in program.columns)
+    return max(held, 2)
+
+
+def fits(program: RowProgram, team: Team, cols: int) -> bool:
+    """Whether the largest team can hold a row of this length."""
+    size = 16 // program.widest.itemsize
+    width = size if cols % size == 0 else 1
+    vectors = 1
+    while vectors * _MOST_THREADS[team] * width < cols:
+        vectors *= 2
+    return vectors <= _MOST_VECTORS and vectors * width * held_bytes(program, team) <= _BUDGET_BYTES[team]
+
+
+def register_rows(
+    program: RowProgram, op_line: str, team: Team, choices: Choices, hints: bool = False, quick: bool = True
+) -> str:
+    """A file in which `team` shares a row that it holds in registers."""
+    writer = _Writer(program, team, quick)
+    plan = Plan(program, op_line)
+    signature, kernel_name = writer.plan(plan, choices)
+    body = writer.body(hints)
+    text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
+    kernel = writer.kernel
+    reduce = LANES_REDUCE if team is Team.LANES else BLOCK_REDUCE
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), reduce, FOR_EACH_VECTOR]
+    header = _HEADERS[team].format(name=program.name)
+    return file_text(header, plan, [includes(program), writer.constants(), [VECTOR], *([one] for one in helpers), text])
+
+
+class _Writer:
+    def __init__(self, program: RowProgram, team: Team, quick: bool) -> None:
+        self.program = program
+        self.team = team
+        self.kernel = RowKernel(program, quick)
+
+    # -- plan --
+
+    def plan(self, plan: Plan, choices: Choices) -> tuple[Signature, str]:
+        rows, cols = plan.name("rows"), plan.name("cols")
+        plan.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
+        plan.add("need", f"{cols} > 0" + (f" and {rows} <= 2000000000" if has_parts(self.program) else ""))
+        size = 16 // self.program.widest.itemsize
+        listed = " | ".join(str(one) for one in choices.teams)
+        if self.team is Team.LANES:
+            plan.add("tune", f"LANES = {listed}", "of a warp that share a row")
+            plan.add("tune", "BLOCK = 128 | 256", "threads")
+            threads, grid, block = "LANES", f"ceil_div({rows}, BLOCK / LANES)", "BLOCK"
+        else:
+            plan.add("tune", f"WARPS = {listed}", "that share a row")
+            threads, grid, block = "WARPS * 32", rows, "WARPS * 32"
+        if self.team is Team.PERSISTENT:
+            plan.add("tune", "BLOCKS = 8 | 4 | 2 | 1", "on a multiprocessor, which registers must allow")
+            plan.add("need", "BLOCKS * WARPS <= 32 and BLOCKS * WARPS >= 8")
+            grid = f"min({rows}, device.sms * BLOCKS)"
+        plan.add("const", f"WIDTH = {size} if {cols} % {size} == 0 else 1", "elements per load")
+        plan.add("const", f"VECTORS = next_pow2(ceil_div({cols}, {threads} * WIDTH))", "loads per thread")
+        held = held_bytes(self.program, self.team)
+        plan.add(
+            "const", f"FULL = {cols} == {threads} * WIDTH * VECTORS", "every load of every thread is inside the row"
+        )
+        plan.add("need", f"VECTORS * WIDTH * {held} <= {_BUDGET_BYTES[self.team]}", "bytes of the row a thread holds")
+        plan.add("need", f"VECTORS <= {_MOST_VECTORS}")
+        sizes = [("long long rows", rows), ("int cols", cols)]
+        if self.team is Team.BLOCK:
+            sizes = sizes[1:]
+        signature = Signature.of(self.program, self.kernel.namer, sizes)
+        kernel_name = f"{self.program.name}_{'held' if self.team is not Team.LANES else 'short'}_rows"
+        plan.launch(kernel_name, grid, block, signature.given)
+        return signature, kernel_name
+
+    def bounds(self) -> str:
+        if self.team is Team.LANES:
+            return "__launch_bounds__(BLOCK, 1024 / BLOCK)"
+        blocks = "BLOCKS" if self.team is Team.PERSISTENT else "32 / WARPS"
+        return f"__launch_bounds__(WARPS * 32, {blocks})"
+
+    def constants(self) -> list[str]:
+        if self.team is Team.LANES:
+            return ["constexpr int THREADS_PER_ROW = LANES;"]
+        return ["constexpr int THREADS_PER_ROW = WARPS * 32;"]
+
+    # -- kernel --
+
+    def body(self, hints: bool) -> list[str]:
+        thread = "threadIdx.x % LANES" if self.team is Team.LANES else "threadIdx.x"
+        lines = [f"const int thread = {thread}, vectors = cols / WIDTH;"]
+        if self.team is Team.BLOCK:
+            lines.append("const long long row = blockIdx.x;")
+        elif self.team is Team.LANES:
+            lines += [
+                "const long long wanted = blockIdx.x * static_cast<long long>(BLOCK / LANES) + threadIdx.x / LANES;",
+                "// The last block may have lanes without a row. They join the last one, as shuffles need the "
+                "whole warp.",
+                "const bool inside = wanted < rows;",
+                "const long long row = inside ? wanted : rows - 1;",
+            ]
+        if self.team is Team.PERSISTENT:
+            return lines + self._persistent(hints)
+        lines += self._indices() + self._pointers() + self._shared("WARPS")
+        lines += ["", *self._declared("held"), *self._loads("held"), *self._steps(hints)]
+        return lines
+
+    def _shared(self, count: str) -> list[str]:
+        return [] if self.team is Team.LANES else self.kernel.partials(count)
+
+    def _indices(self) -> list[str]:
+        return [line for one in self.program.inputs for line in index_lines(self.kernel, one)]
+
+    def _pointers(self) -> list[str]:
+        lines: list[str] = []
+        for one in self.program.inputs:
+            if one.varies:
+                name, row = self.kernel.name(one.name), row_of(self.kernel, one)
+                place = name if row == "0" else f"{name} + {row} * cols"
+                lines.append(f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place});")
+        for output in self.program.outputs_along:
+            name = self.kernel.name(output.name)
+            target = f"{name}_target" if output.in_place else f"{name}_along"
+            lines.append(f"auto* {target} = reinterpret_cast<Vector<{output.dtype.cpp}>*>({name} + row * cols);")
+        return lines
+
+    def _declared(self, what: str) -> list[str]:
+        start = " = {}" if self._guards_loads() else ""
+        return [
+            f"Vector<{one.dtype.cpp}> {self.kernel.name(one.name)}_{what}[VECTORS]{start};"
+            for one in self.program.streams
+        ]
+
+    def _guards_loads(self) -> bool:
+        """Lanes without a row must not read a row that its owner may just be changing."""
+        return self.team is Team.LANES and any(one.in_place for one in self.program.inputs)
+
+    def _loads(self, what: str) -> list[str]:
+        names = [self.kernel.name(one.name) for one in self.program.streams]
+        inner = " ".join(f"{name}_{what}[k] = {name}_along[place];" for name in names)
+        if not names:
+            return []
+        guard = "if (inside) " if self._guards_loads() else ""
+        line = f"{guard}for_each_vector(thread, vectors, [&](int k, int place) {{ {inner} }});"
+        if len(line) <= 112:
+            return [line]
+        several = [f"{name}_{what}[k] = {name}_along[place];" for name in names]
+        return [f"{guard}for_each_vector(thread, vectors, [&](int k, int place) {{", *indented(several), "});"]
+
+    def _steps(self, hints: bool) -> list[str]:
+        """Every sweep over the registers, and the results."""
+        kernel, lines = self.kernel, []
+        call = "lanes_reduce({v}, {c})" if self.team is Team.LANES else "block_reduce({v}, {p}, {c})"
+        for number in range(self.program.sweeps):
+            lines += ["", *self._sweep(number, hints)]
+            partial = "{v}_of_warps[turn]" if self._alternates() else "{v}_of_warps"
+            lines += kernel.reduced(number, call.replace("{p}", partial))
+        if self.program.outputs_of_row:
+            guard = "inside && thread == 0" if self.team is Team.LANES else "thread == 0"
+            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results(row_load(kernel))), "}"]
+        return lines
+
+    def _sweep(self, number: int, hints: bool) -> list[str]:
+        kernel, last = self.kernel, number == self.program.sweeps - 1
+        store = {one.name: f"{kernel.name(one.name)}_made.at[i]" for one in self.program.outputs_along}
+        hold = kernel.choose_held(number)
+        used = self._columns_used(number)
+        sweep = kernel.sweep(number, self._load, row_load(kernel), "place * WIDTH + i", store, hold)
+        inner: list[str] = []
+        if self.team is not Team.PERSISTENT:
+            for one in used:
+                name = kernel.name(one.name)
+                inner.append(f"const Vector<{one.dtype.cpp}> {name}_here = {name}_along[place];")
+        outputs = self.program.outputs_along if last else ()
+        inner += [f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_made;" for one in outputs]
+        inner += ["#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}"]
+        for output in outputs:
+            name = kernel.name(output.name)
+            target = f"{name}_target" if output.in_place else f"{name}_along"
+            guard = "if (inside) " if self.team is Team.LANES else ""
+            inner.append(f"{guard}{self._stored(target, name, output.dtype.itemsize, hints)}")
+        k = "int k" if any("[k]" in line for line in inner) else "int"
+        place = "int place" if any("place" in line for line in inner) else "int"
+        return [*sweep.before, f"for_each_vector(thread, vectors, [&]({k}, {place}) {{", *indented(inner), "});"]
+
+    def _stored(self, target: str, name: str, itemsize: int, hints: bool) -> str:
+        if not hints or itemsize != self.program.widest.itemsize:
+            return f"{target}[place] = {name}_made;"
+        pair = f"reinterpret_cast<uint4*>({target}) + place, *reinterpret_cast<const uint4*>(&{name}_made)"
+        return f"if constexpr (WIDTH == 1) {target}[place] = {name}_made; else __stcs({pair});"
+
+    def _columns_used(self, number: int) -> list[ProgramInput]:
+        inner = self.kernel.statements.closure(self.kernel.targets(number), {*self.kernel.row_known, *self.kernel.held})
+        names = {getattr(self.program.values[index], "input", "") for index in inner}
+        return [one for one in self.program.columns if one.name in names]
+
+    def _load(self, one: ProgramInput) -> str:
+        name = self.kernel.name(one.name)
+        held = not one.is_column or self.team is Team.PERSISTENT
+        return f"{name}_held[k].at[i]" if held else f"{name}_here.at[i]"
+
+    # -- persistent --
+
+    def _alternates(self) -> bool:
+        """With a single exchange per row, a fast warp could overwrite what a slow one still reads: take turns."""
+        return self.team is Team.PERSISTENT and len(self.program.reductions) == 1
+
+    def _persistent(self, hints: bool) -> list[str]:
+        columns, streams = self.program.columns, self.program.streams
+        name = self.kernel.name
+        lines = self._shared("2][WARPS" if self._alternates() else "WARPS")
+        lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[VECTORS];" for one in columns]
+        lines += ["for_each_vector(thread, vectors, [&](int k, int place) {"] if columns else []
+        lines += [
+            f"  {name(one.name)}_held[k] = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({name(one.name)})[place];"
+            for one in columns
+        ]
+        lines += ["});"] if columns else []
+        lines += self._declared("next")
+        lines += ["long long row = blockIdx.x;", *self._fetch(), ""]
+        lines += ["int turn = 0;"] if self._alternates() else []
+        loop = ["for (; row < rows; row += gridDim.x) {"]
+        inner = self._declared("held")
+        names = [name(one.name) for one in streams]
+        if names:
+            moved = " ".join(f"{one}_held[k] = {one}_next[k];" for one in names)
+            inner.append(f"for_each_vector(thread, vectors, [&](int k, int) {{ {moved} }});")
+            inner += ["if (row + gridDim.x < rows) {", *indented(self._fetch("row + gridDim.x")), "}"]
+        inner += self._indices_of_rows() + self._targets() + self._steps(hints)
+        inner += ["turn ^= 1;"] if self._alternates() else []
+        return lines + loop + indented(inner) + ["}"]
+
+    def _fetch(self, row: str = "row") -> list[str]:
+        """Loads of a row into the registers of the next one."""
+        name = self.kernel.name
+        lines: list[str] = []
+        for one in self.program.streams:
+            if one.parts:
+                lines += [line.replace("(row)", f"({row})") for line in index_lines(self.kernel, one)]
+                place = f"{name(one.name)} + {name(one.name)}_row * cols"
+            else:
+                place = f"{name(one.name)} + ({row}) * cols" if row != "row" else f"{name(one.name)} + row * cols"
+            lines.append(
+                f"const auto* {name(one.name)}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place});"
+            )
+        loads = self._loads("next")
+        return ["{", *indented(lines + loads), "}"] if row == "row" else lines + loads
+
+    def _indices_of_rows(self) -> list[str]:
+        return [line for one in self.program.inputs if not one.varies for line in index_lines(self.kernel, one)]
+
+    def _targets(self) -> list[str]:
+        lines = []
+        for output in self.program.outputs_along:
+            name = self.kernel.name(output.name)
+            target = f"{name}_target" if output.in_place else f"{name}_along"
+            lines.append(f"auto* {target} = reinterpret_cast<Vector<{output.dtype.cpp}>*>({name} + row * cols);")
+        return lines

@@ -1,0 +1,137 @@
+"""Few and long rows that only reduce: pieces of a row are reduced by blocks of their own, then put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.file_text import Plan, Signature, file_text, has_parts, includes
+from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
+from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.statements import indented
+
+
+def can_split(program: RowProgram) -> bool:
+    """Whether one sweep is all, and its results are a few plain numbers per row."""
+    plain = all(kind in ("float", "long long", "int") for kind in _types(program))
+    return program.sweeps == 1 and not program.outputs_along and plain
+
+
+def _types(program: RowProgram) -> list[str]:
+    kernel = RowKernel(program, quick=False)
+    return [kernel.accumulator_type(index) for index in kernel.all_reductions]
+
+
+def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
+    """Two launches: PIECES blocks for each row leave their part in a scratch buffer, one warp per row adds them."""
+    kernel = RowKernel(program, quick)
+    plan = Plan(program, op_line)
+    names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "pieces", "piece")}
+    size = 16 // program.widest.itemsize
+    plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=program.cols, r=program.rows))
+    if has_parts(program):
+        plan.add("need", "{rows} <= 2000000000".format(**names))
+    plan.add("tune", "THREADS = 512 | 256 | 1024")
+    plan.add("tune", "STEPS = 16 | 4 | 64", "loads of a thread and input, two in flight at a time")
+    plan.add("const", "WIDTH = {s} if {cols} % {s} == 0 else 1".format(**names, s=size), "elements per load")
+    plan.add("let", "{vectors} = {cols} / WIDTH, {piece} = THREADS * STEPS".format(**names))
+    plan.add("let", "{pieces} = max(ceil_div({vectors}, {piece}), 1)".format(**names), "of a row")
+    plan.add("need", "{pieces} * {rows} <= 2000000000".format(**names))
+    scratches = []
+    for index, kind in zip(kernel.all_reductions, _types(program), strict=True):
+        scratch = plan.name(f"{kernel.namer.of(index)}_parts")
+        dtype = {"float": "f32", "long long": "i64", "int": "i32"}[kind]
+        plan.add("scratch", f"{scratch}: {dtype}[{names['rows']}, {names['pieces']}]")
+        scratches.append((scratch, kernel.namer.fresh(f"{kernel.namer.of(index)}_parts"), kind))
+    parts = [f"{kind}* __restrict__ {own}" for _, own, kind in scratches]
+    sizes = [("long long cols", names["cols"]), ("int pieces", names["pieces"])]
+    given = [name for name, _, _ in scratches]
+    reads = Signature.of(replace(program, outputs=()), kernel.namer, sizes)
+    rows_only = tuple(one for one in program.inputs if not one.varies)
+    writes = Signature.of(replace(program, inputs=rows_only), kernel.namer, sizes)
+    first = Signature([*parts, *reads.declared], [*given, *reads.given])
+    second = Signature([*(f"const {one}" for one in parts), *writes.declared], [*given, *writes.given])
+    plan.launch(f"{program.name}_parts", "{pieces} * {rows}".format(**names), "THREADS", first.given)
+    plan.launch(f"{program.name}_whole", names["rows"], "256", second.given)
+
+    part_text = [
+        *first.text("__launch_bounds__(THREADS, 1024 / THREADS)", f"{program.name}_parts"),
+        *indented(_part_body(kernel, [own for _, own, _ in scratches])),
+        "}",
+    ]
+    whole_text = [
+        *second.text("__launch_bounds__(256)", f"{program.name}_whole"),
+        *indented(_whole_body(kernel, [own for _, own, _ in scratches])),
+        "}",
+    ]
+    header = (
+        f"{program.name} where rows are few and long: many blocks share a row.\n\nThe first kernel gives each "
+        f"block an equal, "
+        "unbroken piece of a row, so that all multiprocessors are busy and memory is walked in order; it leaves "
+        "one number "
+        "per piece. The second, one block per row, combines them in a fixed order: runs repeat bit for bit."
+    )
+    helpers = [
+        *kernel.forms.helpers(),
+        *kernel.reduction_helpers(),
+        BLOCK_REDUCE.replace("template <typename T, typename", "template <int WARPS, typename T, typename", 1),
+    ]
+    return file_text(header, plan, [includes(program), [VECTOR], *([one] for one in helpers), part_text, whole_text])
+
+
+def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
+    program = kernel.program
+    lines = [
+        "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
+        "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
+    ]
+    streams = [one for one in program.inputs if one.varies]
+    for one in program.inputs:
+        lines += index_lines(kernel, one)
+    for one in streams:
+        name, row = kernel.name(one.name), row_of(kernel, one)
+        place = name if row == "0" else f"{name} + {row} * cols"
+        lines.append(f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place});")
+    lines += kernel.partials("THREADS / 32")
+    sweep = kernel.sweep(
+        0, lambda one: f"{kernel.name(one.name)}_here.at[i]", row_load(kernel), "place * WIDTH + i", {}
+    )
+    inner = [
+        "const long long place = first + k * THREADS + threadIdx.x;",
+        "if (place < vectors) {",
+        *(
+            f"  const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {kernel.name(one.name)}_along[place];"
+            for one in streams
+        ),
+        "#pragma unroll",
+        "  for (int i = 0; i < WIDTH; ++i) {",
+        *indented(sweep.element, 2),
+        "  }",
+        "}",
+    ]
+    lines += ["", *sweep.before, "#pragma unroll 2", "for (int k = 0; k < STEPS; ++k) {", *indented(inner), "}"]
+    lines += kernel.reduced(0, "block_reduce<THREADS / 32>({v}, {v}_of_warps, {c})")
+    stores = [
+        f"{own}[blockIdx.x] = {kernel.namer.of(index)};"
+        for own, index in zip(parts, kernel.all_reductions, strict=True)
+    ]
+    return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
+
+
+def _whole_body(kernel: RowKernel, parts: list[str]) -> list[str]:
+    program = kernel.program
+    lines = ["const long long row = blockIdx.x;"]
+    for one in program.inputs:
+        lines += index_lines(kernel, one) if not one.varies else []
+    lines += kernel.partials("8")
+    for own, index in zip(parts, kernel.all_reductions, strict=True):
+        name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
+        lines += [
+            f"{kind} {name} = {kernel.start(index)};",
+            "for (int piece = threadIdx.x; piece < pieces; piece += 256) {",
+            f"  {name} = {kernel.combiner(index)}{{}}({name}, {own}[row * pieces + piece]);",
+            "}",
+        ]
+    lines += kernel.reduced(0, "block_reduce<8>({v}, {v}_of_warps, {c})")
+    kernel.row_known = {index: text for index, text in kernel.row_known.items() if index in program.reductions}
+    return [*lines, "if (threadIdx.x == 0) {", *indented(kernel.row_results(row_load(kernel))), "}"]

@@ -1,0 +1,53 @@
+"""The question of one attempt: what was tried, the file at hand, what is wrong with it or how fast it is."""
+
+from __future__ import annotations
+
+from tilewright.prompts.history import history_text, standing_text
+from tilewright.prompts.rendering import render
+from tilewright.prompts.system import cute_text, mentions_cute, wants_cute
+from tilewright.prompts.verdict_text import verdict_text
+from tilewright.records import Declined, Rejected, Situation, Stage, Unsupported
+
+
+def question_text(situation: Situation) -> str:
+    """What a model is asked for one attempt. Stages are templates of `templates/stages`."""
+    hinted = mentions_cute(situation.hint) and not wants_cute(situation.task)
+    return render(
+        "question",
+        situation=situation,
+        history=history_text(situation.history, situation.noise),
+        body=_body(situation),
+        cute=cute_text(situation.task, situation.emulated_only) if hinted else "",
+        base=base_of(situation),
+    )
+
+
+def base_of(situation: Situation) -> str | None:
+    """The file that edits are of: the one the question shows."""
+    shown = situation.failing_text if situation.stage.is_repair else situation.parent_text
+    return shown or None
+
+
+def correction_text(problem: str, *, cut: bool, base: str | None) -> str:
+    """The one further question after a reply that could not be used; `cut`: it ended at the limit on output."""
+    return render("correction", problem=problem.rstrip("."), cut=cut, base=base)
+
+
+def _body(situation: Situation) -> str:
+    name = f"stages/{situation.stage.value}"
+    failing = situation.failing
+    if situation.stage.is_repair:
+        if failing is None:
+            raise ValueError(f"a {situation.stage.value} step needs the attempt to repair")
+        return render(
+            name,
+            situation=situation,
+            verdict=verdict_text(failing.verdict, situation.failing_text),
+            unsupported=isinstance(failing.verdict, Unsupported),
+            declined=isinstance(failing.verdict, Rejected) and isinstance(failing.verdict.evidence, Declined),
+        )
+    if situation.stage is Stage.DRAFT:
+        return render(name, situation=situation)
+    if situation.parent is None:
+        raise ValueError(f"a {situation.stage.value} step needs a file that passed")
+    return render(name, situation=situation, standing=standing_text(situation.parent))

@@ -1,0 +1,177 @@
+"""A task in words for a prompt: the reference, the lines a file begins with, its inputs, and what is wanted."""
+
+from __future__ import annotations
+
+from tilewright.kernel_file import print_op
+from tilewright.kernel_file.task_op import op_of_task
+from tilewright.prompts.rendering import render
+from tilewright.records import (
+    Dimension,
+    Goal,
+    GpuProfile,
+    IndexValues,
+    IntegerValues,
+    Kind,
+    NormalValues,
+    NumberInput,
+    Precision,
+    Task,
+    TaskOutput,
+    TensorInput,
+    UniformValues,
+    Values,
+)
+
+KIB, MIB = 1024, 1024 * 1024
+
+_PRECISION = {
+    Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
+    Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
+    Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
+}
+_ARITHMETIC = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
+_GOAL = {
+    Goal.THROUGHPUT: "the least time per call at these sizes.",
+    Goal.LATENCY: "the least latency of a single call: few launches, no second pass, short chains of dependent steps.",
+}
+
+
+def task_text(task: Task) -> str:
+    """The section of a prompt that states the task; the same for every question of a run."""
+    varying = [f"`{one.name}`{_multiple(one)}" for one in task.dimensions if one.varies]
+    return render(
+        "task",
+        words=task.words,
+        function=task.function,
+        reference=task.reference.strip(),
+        op_line=op_line(task),
+        out_lines=out_lines(task),
+        inputs=[_input(one, task) for one in task.inputs],
+        outputs=[_output(one, task) for one in task.outputs],
+        dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
+        varying=", ".join(varying),
+        precision=_PRECISION[task.precision],
+        library=task.allow_library,
+        floor=_floor(task),
+        goal=_GOAL[task.goal],
+    )
+
+
+def op_line(task: Task) -> str:
+    """The op line that files of the task must have."""
+    return f"//! {print_op(op_of_task(task))}"
+
+
+def out_lines(task: Task) -> tuple[str, ...]:
+    """An `out` line for each output, its sizes taken from the inputs that have them."""
+    return tuple(f"//! out     {one.name}: {_out_dtype(one, task)}[{_out_shape(one, task)}]" for one in task.outputs)
+
+
+def gpu_text(profile: GpuProfile) -> str:
+    """What is worth knowing of the GPU, in one line."""
+    bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
+    return (
+        f"{profile.name} ({profile.arch}): {profile.sms} SMs, {profile.smem_block // KIB} KiB of shared memory per "
+        f"block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
+        f"L2 {profile.l2 // MIB} MiB{bandwidth}."
+    )
+
+
+# -- inputs and outputs --
+
+
+def _input(one: TensorInput | NumberInput, task: Task) -> str:
+    if isinstance(one, NumberInput):
+        return f"`{one.name}`: {one.type.value}, {one.value!r} here; other values must work too"
+    notes = [f"values: {_values(one.values)}"]
+    if one.memory_order:
+        order = ", ".join(one.dimensions[index] for index in one.memory_order)
+        notes.append(
+            f"not row-major: in memory {order} from outermost to innermost, so `accept {one.name}: strided` is needed"
+        )
+    if one.in_place:
+        notes.append("changed in place")
+    if one.optional:
+        notes.append("may be absent")
+    if one.parameter:
+        notes.append("a weight, the same over many calls")
+    return f"`{one.name}`: {_typed(one.dtype.value, one.dimensions, task)}; {'; '.join(notes)}"
+
+
+def _output(one: TaskOutput, task: Task) -> str:
+    return f"`{one.name}` (result): {_typed(one.dtype.value, one.shape, task)}, contiguous"
+
+
+def _typed(dtype: str, shape: tuple[str | int, ...], task: Task) -> str:
+    sizes = ", ".join(str(size) for size in shape)
+    numbers = "x".join(str(size if isinstance(size, int) else task.sizes[size]) for size in shape)
+    return f"{dtype}[{sizes}]" + (f" = {numbers}" if any(isinstance(size, str) for size in shape) else "")
+
+
+def _values(values: Values) -> str:
+    match values:
+        case NormalValues(mean=mean, deviation=deviation):
+            return f"normal({mean:g}, {deviation:g})"
+        case UniformValues(low=low, high=high):
+            return f"uniform({low:g}, {high:g})"
+        case IntegerValues(low=low, high=high):
+            return f"integers {low} to {high - 1}"
+        case IndexValues(dimension=dimension):
+            return f"indices 0 to {dimension} - 1"
+
+
+def _multiple(one: Dimension) -> str:
+    return f" (multiples of {one.multiple_of})" if one.multiple_of > 1 else ""
+
+
+# -- out lines --
+
+
+def _like(one: TaskOutput, task: Task) -> TensorInput | None:
+    """The first input that has the output's very shape."""
+    whole = [
+        other for other in task.tensors if not other.optional and other.dimensions and other.dimensions == one.shape
+    ]
+    return next((other for other in whole if other.dtype is one.dtype), whole[0] if whole else None)
+
+
+def _out_dtype(one: TaskOutput, task: Task) -> str:
+    like = _like(one, task)
+    return f"{like.name}.dtype" if like is not None and like.dtype is one.dtype else one.dtype.value
+
+
+def _out_shape(one: TaskOutput, task: Task) -> str:
+    like = _like(one, task)
+    if like is not None:
+        return f"{like.name}.shape"
+    return ", ".join(_size(size, task) for size in one.shape)
+
+
+def _size(size: str | int, task: Task) -> str:
+    if isinstance(size, int):
+        return str(size)
+    for one in task.tensors:
+        if not one.optional and size in one.dimensions:
+            return f"{one.name}.shape[{one.dimensions.index(size)}]"
+    return str(task.sizes[size])
+
+
+def _floor(task: Task) -> str:
+    bandwidth = task.profile.bandwidth_gbs
+    if not bandwidth or not task.moved_bytes:
+        return ""
+    microseconds = task.moved_bytes / (bandwidth * 1e3)
+    amount = f"{task.moved_bytes / 1e6:,.1f} MB" if task.moved_bytes >= 1e5 else f"{task.moved_bytes:,} bytes"
+    reach = (
+        "arithmetic may well bound it before memory does"
+        if task.kind in _ARITHMETIC
+        else "85-90 % of that speed is about the most that is reached"
+    )
+    return (
+        f"each input read once and each output written once is {amount}, {_time(microseconds)} at the vendor's "
+        f"bandwidth; nothing can be faster, and {reach}."
+    )
+
+
+def _time(microseconds: float) -> str:
+    return f"{microseconds:.3g} us" if microseconds < 100 else f"{microseconds:,.0f} us"

@@ -1,0 +1,267 @@
+"""A verdict in words: what went wrong with a kernel, at which lines of it, with the numbers an author needs to mend it.
+
+`verdict_words` is a few words for a table; `verdict_text` is the whole, bounded: a compiler can say half a megabyte
+about one line of templates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tilewright.records import (
+    BadPlan,
+    BadReply,
+    Case,
+    CaseResult,
+    CaseStatus,
+    Crashed,
+    Declined,
+    Diagnostic,
+    Duplicate,
+    FindingKind,
+    FindingRecord,
+    NotBuilt,
+    Passed,
+    Severity,
+    Unstable,
+    Unsupported,
+    Verdict,
+    WrongOutput,
+    WrongValues,
+)
+
+MOST_ERRORS = 6
+MOST_FINDINGS = 6
+MOST_CASES = 6
+AROUND = 2  # lines of context on each side of a line at fault
+_MESSAGE_CHARACTERS = 360
+_NOTE_CHARACTERS = 200
+_NOTES = 2
+
+_REMEDY = {
+    FindingKind.OUT_OF_BOUNDS_GLOBAL: "guard the index, or the vector's whole extent, by the tensor's size",
+    FindingKind.MISALIGNED: "a vector access needs an address its size divides: choose the width by the row's length",
+    FindingKind.UNINITIALISED_SHARED: "write it, or put a barrier between the write and this read",
+    FindingKind.UNINITIALISED_GLOBAL: "scratch and outputs start undefined: write first, or declare it `zeroed`",
+    FindingKind.RACE_SHARED: "put a barrier (__syncthreads, __syncwarp) between the two accesses",
+    FindingKind.RACE_GLOBAL: "give each element one writer, or order the two by a launch or a release and an acquire",
+    FindingKind.BARRIER_DIVERGENCE: "every thread of the block must reach the same __syncthreads: no return before it",
+    FindingKind.SHUFFLE_MASK: "the mask must name exactly the lanes that execute it: keep the warp whole there",
+    FindingKind.ASYNC_NOT_WAITED: "wait for the copy's group, then a barrier, before other threads read it",
+    FindingKind.ASYNC_NOT_CONSUMED: "wait for all groups before the kernel ends, or do not start copies nobody reads",
+    FindingKind.INPUT_WRITTEN: "only outputs, scratch and tensors marked `!` may be written",
+    FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
+    FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
+}
+
+
+def verdict_words(verdict: Verdict) -> str:
+    """A few words for one line of a table: `right`, `wrong values: the last elements`."""
+    if isinstance(verdict, Passed):
+        return "right"
+    if isinstance(verdict, Unsupported):
+        return "not runnable here"
+    evidence = verdict.evidence
+    detail = ""
+    match evidence:
+        case WrongValues(outputs=outputs) if outputs:
+            detail = outputs[0].pattern.value
+        case Crashed(findings=findings) if findings:
+            detail = findings[0].kind.value
+        case Crashed(fault=fault) if fault is not None:
+            detail = fault.value
+        case NotBuilt(diagnostics=diagnostics):
+            errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+            detail = _shortened(errors[0].message, 70) if errors else evidence.reason.value
+        case BadPlan(problems=problems) if problems:
+            detail = problems[0].code
+        case Duplicate(attempt=attempt):
+            detail = f"#{attempt}"
+        case _:
+            pass
+    return f"{verdict.reason}: {detail}" if detail else verdict.reason
+
+
+def verdict_text(verdict: Verdict, source: str = "") -> str:
+    """All that an author needs to know, with the lines of `source`, the kernel file, that it names."""
+    if isinstance(verdict, Passed):
+        return _passed(verdict)
+    if isinstance(verdict, Unsupported):
+        return f"It could not be run here, so it is neither right nor wrong: {verdict.message}"
+    lines = source.split("\n") if source else []
+    evidence = verdict.evidence
+    match evidence:
+        case BadReply(message=message):
+            text = f"The reply could not be read: {message}"
+        case BadPlan():
+            text = _bad_plan(evidence)
+        case NotBuilt():
+            text = _not_built(evidence, lines)
+        case Declined(case=case, message=message):
+            text = f"The file declines a call that it must take, {case}: {message}"
+        case Crashed():
+            text = _crashed(evidence, lines)
+        case WrongValues():
+            text = _wrong_values(evidence)
+        case Unstable(case=case, outputs=outputs):
+            text = (
+                f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
+                "(a race, or floating-point atomics). Combine partial results in a fixed order."
+            )
+        case Duplicate(attempt=attempt):
+            text = f"This is the file of attempt #{attempt}, byte for byte; it was not run again."
+    before = (
+        ()
+        if isinstance(evidence, WrongValues)
+        else [one.case for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    )
+    return text + (f"\nRight before that: {_cases(before)}." if before else "")
+
+
+# -- the kinds of evidence --
+
+
+def _passed(verdict: Passed) -> str:
+    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    text = f"Right in {len(right)} cases, worst error {verdict.error_ratio:.2g} of what is allowed."
+    others = Counter(one.status for one in verdict.cases if one.status is not CaseStatus.RIGHT)
+    for status, count in others.items():
+        example = next(one for one in verdict.cases if one.status is status)
+        text += f" {count} {'case' if count == 1 else 'cases'} {status.value}, such as {example.case}."
+    return " ".join([text, *verdict.notes])
+
+
+def _bad_plan(evidence: BadPlan) -> str:
+    said = ["The launch plan is refused:"]
+    for problem in evidence.problems[:MOST_ERRORS]:
+        place = f"line {problem.line}, column {problem.column}: " if problem.line else ""
+        said.append(f"- {place}{problem.code}: {problem.message}; {problem.remedy}")
+        if problem.source_line:
+            said.append(f"    {problem.line:4} | {problem.source_line.rstrip()}")
+    said += _more(len(evidence.problems), MOST_ERRORS, "problem")
+    return "\n".join(said)
+
+
+def _not_built(evidence: NotBuilt, lines: list[str]) -> str:
+    constants = ", ".join(f"{name} = {value}" for name, value in evidence.constants)
+    said = [f"It does not build{f' with {constants}' if constants else ''}: {evidence.reason.value}."]
+    errors = [one for one in evidence.diagnostics if one.severity is Severity.ERROR]
+    for error in errors[:MOST_ERRORS]:
+        said += _diagnostic(error, lines)
+    said += _more(len(errors), MOST_ERRORS, "error")
+    return "\n".join(said)
+
+
+def _diagnostic(error: Diagnostic, lines: list[str]) -> list[str]:
+    message = _shortened(error.message, _MESSAGE_CHARACTERS)
+    in_file = (
+        bool(lines) and 1 <= error.line <= len(lines) and lines[error.line - 1].strip() == error.source_line.strip()
+    )
+    said = [
+        f"- line {error.line}: {message}" if in_file or not error.line else f"- {error.file}:{error.line}: {message}"
+    ]
+    if in_file:
+        said += _excerpt([error.line], lines)
+    elif error.source_line:
+        said.append(f"         | {_shortened(error.source_line, _MESSAGE_CHARACTERS)}")
+    said += [f"    {_shortened(note, _NOTE_CHARACTERS)}" for note in error.notes[:_NOTES]]
+    return said
+
+
+def _crashed(evidence: Crashed, lines: list[str]) -> str:
+    said = [f"At {evidence.case}:"]
+    if evidence.fault is not None:
+        place = f" in {evidence.kernel}" if evidence.kernel else ""
+        at = f" (launched at line {evidence.line})" if evidence.line is not None else ""
+        said[0] += f" the run stopped{place}{at}: {evidence.fault.value}: {evidence.message}"
+    else:
+        said[0] += " it ran to its end, but:"
+    quoted = dict(evidence.source_lines)
+    for finding in evidence.findings[:MOST_FINDINGS]:
+        said += _finding(finding, lines, quoted)
+    said += _more(len(evidence.findings), MOST_FINDINGS, "finding")
+    return "\n".join(said)
+
+
+def _finding(finding: FindingRecord, lines: list[str], quoted: dict[int, str]) -> list[str]:
+    said = [f"- {_shortened(str(finding), _MESSAGE_CHARACTERS)}"]
+    if finding.other_thread is not None:
+        at = f" at line {finding.other_line}" if finding.other_line is not None else ""
+        said[0] += f"; the other is {finding.other_thread}{at}"
+    named = sorted({line for line in (finding.line, finding.other_line) if line is not None})
+    if lines:
+        said += _excerpt(named, lines, around=1 if len(named) > 1 else AROUND)
+    else:
+        said += [f"    {line:4} | {quoted[line].rstrip()}" for line in named if line in quoted]
+    if finding.kind in _REMEDY:
+        said.append(f"    -> {_REMEDY[finding.kind]}")
+    return said
+
+
+def _wrong_values(evidence: WrongValues) -> str:
+    said = [f"The smallest case found to fail: {evidence.case}."]
+    for output in evidence.outputs:
+        said += _wrong_output(output)
+    if evidence.right_cases:
+        said.append(f"These cases are right: {_cases(evidence.right_cases)}.")
+    return "\n".join(said)
+
+
+def _wrong_output(output: WrongOutput) -> list[str]:
+    said = [
+        f"- {output.output}: {output.wrong:,} of {output.elements:,} elements wrong ({output.pattern.value}). "
+        f"{output.description}"
+    ]
+    if output.worst_error is not None and output.allowed_error is not None:
+        own = (
+            f"; PyTorch's own worst error here is {output.reference_error:.3g}"
+            if output.reference_error is not None
+            else ""
+        )
+        said.append(f"    worst error {output.worst_error:.4g}, allowed there {output.allowed_error:.3g}{own}")
+    said += [
+        f"    {output.output}{list(one.index)}: expected {one.expected:.7g}, got {one.got:.7g}"
+        for one in output.first[:4]
+    ]
+    return said
+
+
+# -- pieces --
+
+
+def _excerpt(named: list[int], lines: list[str], around: int = AROUND) -> list[str]:
+    """The lines named, marked, with some around each."""
+    shown = sorted(
+        {near for line in named for near in range(line - around, line + around + 1) if 1 <= near <= len(lines)}
+    )
+    said: list[str] = []
+    for before, line in zip([None, *shown], shown, strict=False):
+        if before is not None and line > before + 1:
+            said.append("         ...")
+        said.append(f"  {'>' if line in named else ' '} {line:4} | {lines[line - 1].rstrip()}")
+    return said
+
+
+def _cases(cases: Iterable[Case | CaseResult]) -> str:
+    all_cases = [one.case if isinstance(one, CaseResult) else one for one in cases]
+    shown = [str(one) for one in all_cases[:MOST_CASES]]
+    rest = len(all_cases) - len(shown)
+    return "; ".join(shown) + (f"; and {rest} more" if rest else "")
+
+
+def _more(count: int, shown: int, what: str) -> list[str]:
+    rest = count - shown
+    return [f"(and {rest} more {what}{'s' if rest > 1 else ''})"] if rest > 0 else []
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(names) or "the result"
+
+
+def _shortened(text: str, characters: int) -> str:
+    """The text in one line; of a long one, its two ends, for the compiler's last words often say it in plain types."""
+    text = " ".join(text.split())
+    if len(text) <= characters:
+        return text
+    return f"{text[: characters * 2 // 3].rstrip()} ... {text[-characters // 3 :].lstrip()}"

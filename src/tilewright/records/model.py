@@ -1,0 +1,75 @@
+"""A question to a model and its reply, with what it cost. Nothing here holds a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Role(str, Enum):
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True)
+class Message:
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model is asked. `system` is the same for many questions, so adapters ask for it to be cached.
+
+    `id` names the question within its run, `0003-1`: a relay names its files after it, a replay finds its reply by it.
+    """
+
+    id: str
+    system: str
+    messages: tuple[Message, ...]
+    max_output_tokens: int = 32_000  # what a model thinks before it answers counts too
+
+    def __post_init__(self) -> None:
+        if not self.messages or self.messages[-1].role is not Role.USER:
+            raise ValueError("a question ends with a message of the user")
+
+
+class StopReason(str, Enum):
+    END = "end"
+    LENGTH = "length"  # the reply was cut at the output limit
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one reply. Tokens read from or written to a cache are counted apart from plain input."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    @property
+    def all_input_tokens(self) -> int:
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back. `dollars` is None where the model has no known price; tokens are the model's own count."""
+
+    model: str  # "anthropic:claude-sonnet-5", as asked for
+    text: str
+    stop: StopReason
+    usage: Usage = field(default_factory=Usage)
+    dollars: float | None = None
+    seconds: float = 0.0
+    retries: int = 0

@@ -1,0 +1,209 @@
+"""A run: one task, one evolving kernel, every attempt at it. What is best is computed, never stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tilewright.records.measurement import Measurement
+from tilewright.records.model import Reply, Usage
+from tilewright.records.task import Task
+from tilewright.records.verdict import Passed, Verdict
+
+
+class Stage(str, Enum):
+    DRAFT = "draft"
+    REPAIR_BUILD = "repair-build"
+    REPAIR_CRASH = "repair-crash"
+    REPAIR_WRONG = "repair-wrong"
+    STRUCTURE = "structure"
+    PROFILED = "profiled"
+
+    @property
+    def is_repair(self) -> bool:
+        return self in (Stage.REPAIR_BUILD, Stage.REPAIR_CRASH, Stage.REPAIR_WRONG)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend. The first to be used up ends it; a step under way is finished."""
+
+    attempts: int = 12
+    tokens: int = 200_000  # in and out together
+    dollars: float = 2.0
+    seconds: float = 1200.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.tokens < 1 or not self.dollars >= 0 or not self.seconds > 0:
+            raise ValueError("a budget has at least one attempt and one token, and positive dollars and seconds")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is conducted."""
+
+    author: str  # "playbook", "anthropic:claude-sonnet-5", "relay:DIR"
+    budget: Budget = field(default_factory=Budget)
+    repair_patience: int = 4  # repairs of one candidate in a row before it is given up
+    structure_patience: int = 2  # structural steps without gain before profiling starts
+    profiled_patience: int = 2  # profiled steps without gain before the run ends
+    good_enough: float = 0.85  # fraction of the roofline at which the run ends: memory is rarely driven harder
+    noise: float = 0.01  # a step must gain more than this to become the parent
+    candidates: int = 1  # replies asked for per step
+    tune_combinations: int = 24  # constant sets tried after a step that passed
+    against: str = ""  # "module:function", a further baseline
+    start: str = ""  # text of the kernel file to begin with
+    base_url: str = ""  # of the model's server, where it is not the provider's own; without user name or password
+    spool: str = ""  # folder by which GPUs on other machines are reached
+    hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a run took place, for the record."""
+
+    tilewright: str
+    python: str
+    torch: str
+    compiler: str
+    device: str  # "H200 (emulated)"
+    platform: str
+
+    @property
+    def emulated(self) -> bool:
+        return self.device.endswith("(emulated)")
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The sweep of a file's constants: what was tried, at what time, and the choice that won."""
+
+    tried: tuple[tuple[tuple[tuple[str, int | bool], ...], float], ...]  # (choice, time_us)
+    choice: tuple[tuple[str, int | bool], ...]
+    skipped: int = 0  # combinations beyond the limit
+    failed: int = 0  # not built, or wrong
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One candidate: who wrote it from what, and what became of it. Its texts lie beside it in the run's directory."""
+
+    number: int  # from 1
+    step: int  # candidates of the same step share it
+    stage: Stage
+    parent: int | None  # the attempt whose file the author was given
+    summary: str  # the author's own line on what it did
+    kernel: str | None  # identity of the file; None where there was none
+    verdict: Verdict
+    measurement: Measurement | None = None
+    tune: TuneResult | None = None
+    usage: Usage = field(default_factory=Usage)
+    dollars: float | None = 0.0  # None: no price is known
+    replies: int = 0
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return isinstance(self.verdict, Passed)
+
+    @property
+    def time_us(self) -> float | None:
+        return self.measurement.time_us if self.measurement and self.passed else None
+
+    def beats(self, other: Attempt, noise: float) -> bool:
+        """Whether it is faster by more than `noise`, a fraction."""
+        if self.time_us is None:
+            return other.time_us is None
+        return other.time_us is None or self.time_us < other.time_us * (1.0 - noise)
+
+
+class Ending(str, Enum):
+    GOOD_ENOUGH = "within the wanted fraction of the roofline"
+    SETTLED = "no step paid any more"
+    ATTEMPTS = "the budget of attempts is spent"
+    TOKENS = "the budget of tokens is spent"
+    DOLLARS = "the budget of dollars is spent"
+    SECONDS = "the budget of seconds is spent"
+    AUTHOR_DONE = "the author has nothing further to propose"
+    UNREADABLE = "several replies in a row could not be read"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it stands. `ending` is None while it may go on."""
+
+    id: str
+    created: str  # ISO 8601, UTC
+    task: Task
+    settings: Settings
+    environment: Environment
+    attempts: tuple[Attempt, ...] = ()
+    ending: Ending | None = None
+    specifying: tuple[Reply, ...] = ()  # replies that made the task of words; they are paid for too
+
+    @property
+    def best(self) -> Attempt | None:
+        """The parent of the next step: of the attempts that passed, the last that beat its predecessor beyond noise.
+
+        An attempt that passed without a time counts only while none has one.
+        """
+        best: Attempt | None = None
+        for one in self.attempts:
+            if one.passed and (best is None or one.beats(best, self.settings.noise)):
+                best = one
+        return best
+
+    @property
+    def usage(self) -> Usage:
+        before = sum((one.usage for one in self.specifying), Usage())
+        return sum((one.usage for one in self.attempts), before)
+
+    @property
+    def dollars(self) -> float | None:
+        """None as soon as one reply has no known price."""
+        prices = [*(one.dollars for one in self.specifying), *(one.dollars for one in self.attempts)]
+        return None if None in prices else sum(price for price in prices if price is not None)
+
+    @property
+    def seconds(self) -> float:
+        return sum(one.seconds for one in self.attempts)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an author is told when it is asked for the next candidate; made anew for every attempt, never stored."""
+
+    task: Task
+    stage: Stage
+    number: int  # of the attempt it is asked for
+    candidate: int = 0  # among those of the same step
+    parent: Attempt | None = None  # the best so far
+    parent_text: str = ""  # its kernel file, or the one the person gave to start from
+    failing: Attempt | None = None  # in a repair: the candidate to mend
+    failing_text: str = ""
+    history: tuple[Attempt, ...] = ()
+    evidence: str = ""  # of the profiler, in the last stage only
+    hint: str = ""  # from the person
+    emulated_only: bool = False  # no GPU at hand: what the emulator cannot run can be neither verified nor ranked
+    noise: float = 0.01  # `Settings.noise`, to tell in the history which steps were kept
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An author's answer: a kernel file, or why there is none."""
+
+    text: str | None
+    summary: str
+    problem: str = ""  # what was wrong with the reply, where `text` is None
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A task's reference and inputs as an author writes them for a request in words: not run before it is accepted.
+
+    `description` is the text of a `task.toml`: see docs/tasks.md.
+    """
+
+    reference: str
+    description: str
+    assumptions: tuple[str, ...] = ()

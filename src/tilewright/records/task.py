@@ -1,0 +1,232 @@
+"""What must be computed: a PyTorch reference, its inputs, and what is asked of the kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from tilewright.records.dtypes import DType
+from tilewright.records.gpu import PROFILES, GpuProfile
+from tilewright.records.json_form import to_json
+from tilewright.records.steps import ScalarType
+from tilewright.records.tensors import TensorSpec
+
+# -- what an input holds, without a seed --
+
+
+@dataclass(frozen=True)
+class NormalValues:
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass(frozen=True)
+class UniformValues:
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class IntegerValues:
+    """Whole numbers from `low` up to but not including `high`; for a boolean tensor 0 and 1."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class IndexValues:
+    """Whole numbers that index the dimension named."""
+
+    dimension: str
+
+
+Values = NormalValues | UniformValues | IntegerValues | IndexValues
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One size of the task. Where it varies, a kernel is verified at other sizes too and should take them."""
+
+    name: str
+    size: int
+    varies: bool = True
+    multiple_of: int = 1  # of every size it takes
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or self.multiple_of < 1 or self.size % self.multiple_of:
+            raise ValueError(
+                f"dimension {self.name}: {self.size} is not a size that is a multiple of {self.multiple_of}"
+            )
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    name: str
+    dtype: DType
+    dimensions: tuple[str, ...]
+    values: Values = field(default_factory=NormalValues)
+    memory_order: tuple[int, ...] = ()  # dimensions from the outermost in memory to the innermost; (): row-major
+    in_place: bool = False  # the op changes it
+    optional: bool = False
+    parameter: bool = False  # of a module: a weight, the same over many calls
+
+
+@dataclass(frozen=True)
+class NumberInput:
+    """A scalar argument, with the value the task gives it."""
+
+    name: str
+    type: ScalarType
+    value: int | float | bool
+    default: bool = True  # whether the function itself gives that value when none is passed
+
+
+@dataclass(frozen=True)
+class TaskOutput:
+    """A result as the reference returns it: each size a dimension's name or a number."""
+
+    name: str
+    dtype: DType
+    shape: tuple[str | int, ...]
+
+
+class Precision(str, Enum):
+    """The arithmetic a kernel may use inside."""
+
+    DTYPE = "dtype"  # what the reference's dtype promises: f32 sums for 16-bit inputs, true f32 for f32
+    TF32 = "tf32"  # f32 products may be rounded to TF32
+    HALF = "half"  # f32 work may be done in 16 bits
+
+
+class Goal(str, Enum):
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+
+
+class Origin(str, Enum):
+    WORDS = "words"
+    FUNCTION = "function"
+    MODULE = "module"
+    KERNELBENCH = "kernelbench"
+    FOLDER = "folder"
+
+
+class Kind(str, Enum):
+    """The kind of workload, for advice."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    NORMALISATION = "normalisation"
+    SOFTMAX = "softmax"
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    SCAN = "scan"
+    LOSS = "loss"
+    GATHER = "gather"
+    POOLING = "pooling"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that says what is right and what is wanted. `reference` is Python source that defines `function`.
+
+    The function takes the inputs by name, in order, and returns the outputs, a tuple of several; inputs marked
+    `in_place` it changes. It is run only in a limited child process.
+    """
+
+    name: str  # the op's name in kernel files
+    reference: str
+    function: str
+    inputs: tuple[TensorInput | NumberInput, ...]
+    outputs: tuple[TaskOutput, ...]
+    dimensions: tuple[Dimension, ...]
+    kind: Kind = Kind.OTHER
+    gpu: str = "H200"  # a name of `PROFILES`
+    precision: Precision = Precision.DTYPE
+    goal: Goal = Goal.THROUGHPUT
+    allow_library: bool = False
+    origin: Origin = Origin.FUNCTION
+    words: str = ""  # the request, where it was made in words
+    assumptions: tuple[str, ...] = ()
+    degenerate: str = ""  # why answers prove nothing; such a task is left out of claims
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.inputs] + [one.name for one in self.outputs]
+        if len(set(names)) != len(names):
+            raise ValueError(f"task {self.name}: the names {', '.join(names)} are not all different")
+        known = {dimension.name for dimension in self.dimensions}
+        used = {name for one in self.tensors for name in one.dimensions}
+        used |= {name for one in self.outputs for name in one.shape if isinstance(name, str)}
+        used |= {one.values.dimension for one in self.tensors if isinstance(one.values, IndexValues)}
+        if used - known:
+            raise ValueError(f"task {self.name}: no dimension is called {min(used - known)}")
+        if self.gpu not in PROFILES:
+            raise ValueError(f"task {self.name}: no known GPU is called {self.gpu!r}; known: {', '.join(PROFILES)}")
+
+    @property
+    def tensors(self) -> tuple[TensorInput, ...]:
+        return tuple(one for one in self.inputs if isinstance(one, TensorInput))
+
+    @property
+    def numbers(self) -> tuple[NumberInput, ...]:
+        return tuple(one for one in self.inputs if isinstance(one, NumberInput))
+
+    @property
+    def profile(self) -> GpuProfile:
+        return PROFILES[self.gpu]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Every dimension at the size the task is about."""
+        return {dimension.name: dimension.size for dimension in self.dimensions}
+
+    def specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
+        """The tensor inputs at the given sizes, or at the task's own; absent optional tensors are not among them."""
+        sizes = self.sizes if sizes is None else sizes
+        return {one.name: _spec(one, sizes) for one in self.tensors if not one.optional}
+
+    def output_specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
+        sizes = self.sizes if sizes is None else sizes
+        return {
+            one.name: TensorSpec.contiguous(
+                one.dtype, tuple(size if isinstance(size, int) else sizes[size] for size in one.shape)
+            )
+            for one in self.outputs
+        }
+
+    def arguments(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec | int | float | bool | None]:
+        """Every input in order, as `kernel_file.evaluate` wants them."""
+        specs = self.specs(sizes)
+        return {one.name: one.value if isinstance(one, NumberInput) else specs.get(one.name) for one in self.inputs}
+
+    @property
+    def moved_bytes(self) -> int:
+        """The least a kernel can move at the task's sizes: every input read once, every output written once."""
+        read = sum(spec.storage_bytes for spec in self.specs().values())
+        written = sum(spec.storage_bytes for spec in self.output_specs().values())
+        written += sum(self.specs()[one.name].storage_bytes for one in self.tensors if one.in_place)
+        return read + written
+
+    @property
+    def hash(self) -> str:
+        """The identity of the task: of all that decides what is right and what is wanted, not of how it was asked."""
+        plain = replace(self, words="", assumptions=(), origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate="")
+        return hashlib.sha256(json.dumps(to_json(plain), sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _spec(one: TensorInput, sizes: Mapping[str, int]) -> TensorSpec:
+    shape = tuple(sizes[name] for name in one.dimensions)
+    plain = TensorSpec.contiguous(one.dtype, shape)
+    if not one.memory_order:
+        return plain
+    stride = [0] * len(shape)
+    for position, index in enumerate(one.memory_order):
+        stride[index] = math.prod(max(shape[inner], 1) for inner in one.memory_order[position + 1 :])
+    return replace(plain, stride=tuple(stride))

@@ -1,0 +1,210 @@
+"""What the referee says of a kernel: passed, or rejected with a reason and the evidence an author needs to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.records.build import Diagnostic, FailureReason
+from tilewright.records.emulation import FindingRecord
+from tilewright.records.execution import FaultKind
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
+
+    sizes: dict[str, int]
+    seed: int
+    values: str = "task"  # a name of `verify.distributions`; "task": as the task says
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return (
+            f"{sizes}, {self.values} values, seed {self.seed}"
+            if self.values != "task"
+            else f"{sizes}, seed {self.seed}"
+        )
+
+
+class CaseStatus(str, Enum):
+    RIGHT = "right"
+    DECLINED = "declined"  # the file's `need` does not hold there, and the task lets it choose
+    TOO_LARGE = "too large to run here"
+    NOT_EMULABLE = "not emulable here"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    case: Case
+    status: CaseStatus
+    device: str  # "H200 (emulated)"; "" where nothing ran
+    error_ratio: float | None = None  # worst error over what is allowed: below 1; None where nothing was compared
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Right in every case that could be run, with no finding."""
+
+    cases: tuple[CaseResult, ...]
+    notes: tuple[str, ...] = ()  # what was not covered, in sentences
+
+    @property
+    def error_ratio(self) -> float:
+        return max((one.error_ratio for one in self.cases if one.error_ratio is not None), default=0.0)
+
+
+# -- why a kernel is rejected --
+
+
+@dataclass(frozen=True)
+class BadReply:
+    """The author's reply could not be read, twice."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    line: int
+    column: int
+    code: str
+    message: str
+    remedy: str
+    source_line: str = ""
+
+
+@dataclass(frozen=True)
+class BadPlan:
+    """The kernel file's own rules are broken, or it is not the task's op."""
+
+    problems: tuple[PlanProblem, ...]
+
+
+@dataclass(frozen=True)
+class NotBuilt:
+    reason: FailureReason
+    diagnostics: tuple[Diagnostic, ...]
+    constants: tuple[tuple[str, int | float | bool | str], ...] = ()  # the tune choice it failed with
+
+
+@dataclass(frozen=True)
+class Declined:
+    """The file refuses a call that the task requires."""
+
+    case: Case
+    message: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The run did not get to its end, or a checker found a fault in it."""
+
+    case: Case
+    fault: FaultKind | None  # None: it ended, with findings
+    message: str
+    kernel: str | None
+    line: int | None
+    findings: tuple[FindingRecord, ...] = ()
+    source_lines: tuple[tuple[int, str], ...] = ()  # the lines that findings name
+
+
+class Pattern(str, Enum):
+    """Where wrong elements lie."""
+
+    ALL = "every element"
+    TAIL = "the last elements"
+    ONE_TILE = "one block of the output"
+    ROWS = "whole rows"
+    COLUMNS = "whole columns"
+    PERIODIC = "every k-th element"
+    TRANSPOSED = "transposed"
+    SCALED = "scaled"
+    SHIFTED = "shifted"
+    UNWRITTEN = "never written"
+    NOT_FINITE = "NaN or infinity"
+    PRECISION = "too little precision"
+    SCATTERED = "scattered"
+
+
+@dataclass(frozen=True)
+class WrongElement:
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class WrongOutput:
+    """A diagnosis of one output, not a dump of it."""
+
+    output: str
+    wrong: int
+    elements: int
+    pattern: Pattern
+    description: str  # one sentence: the pattern with its numbers
+    worst_error: float | None
+    allowed_error: float | None  # at the worst element
+    reference_error: float | None  # PyTorch's own worst at this dtype
+    first: tuple[WrongElement, ...]
+
+
+@dataclass(frozen=True)
+class WrongValues:
+    """The smallest case found to fail, and what is wrong there."""
+
+    case: Case
+    outputs: tuple[WrongOutput, ...]
+    right_cases: tuple[Case, ...] = ()  # that passed: where the fault does not show
+
+
+@dataclass(frozen=True)
+class Unstable:
+    """Results differ from schedule to schedule or run to run."""
+
+    case: Case
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """The same kernel as an earlier attempt; it was not run again."""
+
+    attempt: int
+
+
+Evidence = BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Duplicate
+
+
+@dataclass(frozen=True)
+class Rejected:
+    evidence: Evidence
+    cases: tuple[CaseResult, ...] = ()  # that were right before it
+
+    @property
+    def reason(self) -> str:
+        """A word or two for tables."""
+        return _REASONS[type(self.evidence)]
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Nothing here can run it: neither right nor wrong."""
+
+    message: str
+
+
+Verdict = Passed | Rejected | Unsupported
+
+_REASONS: dict[type, str] = {
+    BadReply: "unreadable reply",
+    BadPlan: "plan refused",
+    NotBuilt: "not built",
+    Declined: "declines the task",
+    Crashed: "crashed",
+    WrongValues: "wrong values",
+    Unstable: "unstable",
+    Duplicate: "seen before",
+}

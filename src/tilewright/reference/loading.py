@@ -1,0 +1,81 @@
+"""Inside the child: the reference's function out of its source, and where in that source an error arose."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tilewright.reference.problems import ReferenceProblem
+
+FILE_NAME = "tilewright_reference.py"
+_LONGEST_MESSAGE = 2000
+
+
+def load_function(source: str, function: str, folder: str, home: Path) -> Callable[..., Any]:
+    """The function that `source` defines. The text is put into a file of its own, so that errors have lines."""
+    path = home / FILE_NAME
+    path.write_text(source, encoding="utf-8")
+    if folder:
+        sys.path.insert(0, folder)
+    sys.argv = [FILE_NAME]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except MemoryError:
+        raise
+    except BaseException as error:  # whatever somebody's module raises
+        raise ReferenceProblem(f"the reference cannot be imported: {describe(error)}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == path.stem]
+        defined = [name for name in own if inspect.isfunction(getattr(module, name)) and name[0] != "_"]
+        raise ReferenceProblem(f"the reference defines no function {function!r}; it has {', '.join(defined) or 'none'}")
+    made: Callable[..., Any] = found
+    return made
+
+
+def line_of_reference(error: BaseException) -> int | None:
+    """The last line of the reference's own text that the error passed through; None where it passed through none."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == FILE_NAME:
+        return error.lineno
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__, limit=-50)
+        if Path(frame.filename).name == FILE_NAME
+    ]
+    return lines[-1] if lines else None
+
+
+def describe(error: BaseException) -> str:
+    """The error and the line of the reference it came from, as one line."""
+    if isinstance(error, SystemExit):
+        said = "it called sys.exit"
+    else:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        said = f"{type(error).__name__}: {' '.join(text.split())}"[:_LONGEST_MESSAGE]
+    line = line_of_reference(error)
+    if line is None:
+        return said
+    code = _line(line)
+    return f"{said} (line {line}{f': {code}' if code else ''})"
+
+
+def _line(number: int) -> str:
+    module = sys.modules.get(Path(FILE_NAME).stem)
+    file = getattr(module, "__file__", None)
+    lines = Path(file).read_text(encoding="utf-8").splitlines() if file and Path(file).is_file() else []
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the address space is used up, in Python's words or in torch's."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "bad_alloc" in str(error)

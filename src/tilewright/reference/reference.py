@@ -1,0 +1,152 @@
+"""`Reference`: one function of somebody's PyTorch source behind a process border."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tilewright.devices.envelope import EnvelopeError
+from tilewright.reference.child_process import ChildProcess
+from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.wire import (
+    Answered,
+    Fault,
+    Loaded,
+    Problem,
+    Request,
+    Setup,
+    Started,
+    carried_record,
+    open_message,
+    seal_message,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReferenceLimits:
+    """What a reference may take. Time is limited call by call."""
+
+    resident_bytes: int = 8 << 30  # of the child and whatever it starts
+    address_bytes: int = 8 << 30  # that the child may map beyond torch itself; not applied with `gpu`
+    file_bytes: int = 1 << 30  # of any file it writes
+    load_seconds: float = 30.0  # for the source's own top-level code
+    start_seconds: float = 180.0  # for Python and torch, before any of its code runs
+    threads: int = 0  # of torch; 0: one per core, at most 8
+    gpu: bool = False  # whether it may see this machine's GPUs; a CUDA context cannot live in a bounded address space
+
+
+class Reference:
+    """A function that `source` defines, in a child process that is started at once and replaced when it died.
+
+    Importing torch takes seconds, so start one early and keep it. May be used from several threads, one call at a time.
+    """
+
+    def __init__(
+        self, source: str, function: str, *, limits: ReferenceLimits | None = None, folder: str | os.PathLike[str] = ""
+    ) -> None:
+        self._limits = limits or ReferenceLimits()
+        threads = self._limits.threads or min(len(os.sched_getaffinity(0)), 8)
+        bound = None if self._limits.gpu else self._limits.address_bytes
+        place = os.path.abspath(folder) if os.fspath(folder) else ""
+        self._setup = Setup(source, function, place, threads, bound, self._limits.file_bytes)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loaded = False
+        self._child: ChildProcess | None = None
+        self._start()
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None where there is none now."""
+        return self._child.pid if self._child is not None and self._child.alive else None
+
+    def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
+        """Run `handler` in the child and return its record.
+
+        `handler` names a function `(function, request) -> answer` as "tilewright.part.module:name"; its annotations say
+        what `request` is. Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError`
+        where the handler is.
+        """
+        payload = seal_message(Request(handler), request)
+        with self._lock:
+            child = self._ready_child()
+            envelope = child.converse(payload, seconds, "answering")
+            try:
+                reply = open_message(envelope)
+                if isinstance(reply, Answered):
+                    made: T = carried_record(envelope, answer)
+                    return made
+            except EnvelopeError as error:
+                child.end()
+                raise ReferenceProblem(f"the reference's process gave no answer that can be read: {error}") from None
+        if isinstance(reply, Problem):
+            raise ReferenceProblem(reply.message)
+        detail = reply.traceback if isinstance(reply, Fault) else f"it answered with {type(reply).__name__}"
+        raise RuntimeError(f"{handler} failed in the reference's process: {detail}")
+
+    def check(self) -> None:
+        """Wait until the function is loaded; raises `ReferenceProblem` where it cannot be."""
+        with self._lock:
+            self._ready_child()
+
+    def close(self) -> None:
+        """End the child and all that it started."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.end()
+                self._child = None
+
+    def _start(self) -> ChildProcess:
+        self._loaded = False
+        self._child = ChildProcess(self._limits.resident_bytes, self._limits.gpu)
+        return self._child
+
+    def _ready_child(self) -> ChildProcess:
+        if self._closed:
+            raise RuntimeError("the reference is closed")
+        child = self._child
+        if child is None or (self._loaded and not child.alive):
+            if child is not None:
+                child.end()  # gives back its pipes
+            child = self._start()
+        if not self._loaded:
+            try:
+                self._load(child)
+            except BaseException:
+                child.end()
+                self._child = None
+                raise
+            self._loaded = True
+        return child
+
+    def _load(self, child: ChildProcess) -> None:
+        payload = seal_message(self._setup)
+        for seconds, doing, wanted in (
+            (self._limits.start_seconds, "while Python and torch started", Started),
+            (self._limits.load_seconds, "while it was imported", Loaded),
+        ):
+            try:
+                reply = open_message(child.converse(payload, seconds, doing))
+            except EnvelopeError as error:
+                raise ReferenceProblem(f"the reference's process sent what is no answer: {error}") from None
+            payload = b""
+            if isinstance(reply, Problem):
+                raise ReferenceProblem(reply.message)
+            if isinstance(reply, Fault):
+                raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
+            if not isinstance(reply, wanted):
+                raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")

@@ -1,0 +1,336 @@
+"""The loop: one evolving kernel, kept only when better.
+
+Draft it, repair it from a diagnosis, improve its structure, sweep the constants it exposes, and, when structure has
+stopped paying, refine it with the profiler's evidence. `next_step` decides from the attempts on record alone, and all
+that an attempt does is on record before it is used, so a run that was killed goes on where it stopped. Who writes, who
+judges and who measures are given; nothing here knows a model, a prompt or a device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.authors import Author
+from tilewright.kernel_file import KernelFile
+from tilewright.measure import Stopwatch, sweep
+from tilewright.records import (
+    Attempt,
+    BadPlan,
+    BadReply,
+    Duplicate,
+    Ending,
+    Measurement,
+    NotBuilt,
+    Passed,
+    Proposal,
+    Question,
+    Rejected,
+    Reply,
+    Run,
+    Situation,
+    Stage,
+    TuneResult,
+    Unstable,
+    Usage,
+    Verdict,
+    WrongValues,
+)
+from tilewright.store import AttemptFolder, RunFolder
+from tilewright.verify import Referee, read_kernel
+
+KERNEL = "kernel.cu"  # a candidate in its attempt's folder
+UNREADABLE_IN_A_ROW = 3
+REPAIRS_OF_A_STEP = 2  # of a step from a kernel that is right: reverting costs little then
+
+Complete = Callable[[Question, Callable[[str], None]], Reply]
+
+
+class Watcher(Protocol):
+    """Somebody who is told how a run goes."""
+
+    def started(self, run: Run) -> None: ...
+
+    def asking(self, situation: Situation) -> None:
+        """The author is asked for a candidate."""
+
+    def text(self, text: str) -> None:
+        """A piece of the reply as it comes in."""
+
+    def working(self, what: str) -> None:
+        """A candidate is built, run, measured: a few words on what is going on."""
+
+    def attempted(self, run: Run, attempt: Attempt) -> None: ...
+
+    def ended(self, run: Run) -> None: ...
+
+
+# -- decisions: from a run to its next step --
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to ask for next."""
+
+    stage: Stage
+    number: int  # of the step; its candidates share it
+    candidate: int = 0
+    failing: Attempt | None = None
+
+
+def next_step(run: Run) -> Step | Ending:
+    """The next step of a run, or why it ends."""
+    ending = _spent(run) or _satisfied(run)
+    if ending is not None:
+        return ending
+    if not run.attempts:
+        return Step(Stage.DRAFT, 1)
+    last = run.attempts[-1]
+    group = [one for one in run.attempts if one.step == last.step]
+    given = bool(run.settings.start) and last.step == 1
+    if len(group) < run.settings.candidates and not last.stage.is_repair and not given:
+        return Step(last.stage, last.step, len(group))
+    if not any(one.passed for one in group):
+        failing = next((one for one in reversed(group) if _repairable(one)), None)
+        if failing is not None and _repairs_left(run):
+            return Step(_repair_stage(failing), last.step + 1, failing=failing)
+    if run.best is None:
+        return Step(Stage.DRAFT, last.step + 1)
+    since = _last_hint(run)
+    profiling = any(one.stage is Stage.PROFILED for one in run.attempts[since:])
+    if not profiling and _without_gain(run, Stage.STRUCTURE) < run.settings.structure_patience:
+        return Step(Stage.STRUCTURE, last.step + 1)
+    if _without_gain(run, Stage.PROFILED) < run.settings.profiled_patience:
+        return Step(Stage.PROFILED, last.step + 1)
+    return Ending.SETTLED
+
+
+def _spent(run: Run) -> Ending | None:
+    budget, usage = run.settings.budget, run.usage
+    if len(run.attempts) >= budget.attempts:
+        return Ending.ATTEMPTS
+    if usage.all_input_tokens + usage.output_tokens >= budget.tokens:
+        return Ending.TOKENS
+    if (run.dollars or 0.0) >= budget.dollars > 0:
+        return Ending.DOLLARS
+    if run.seconds >= budget.seconds:
+        return Ending.SECONDS
+    tail = run.attempts[-UNREADABLE_IN_A_ROW:]
+    if len(tail) == UNREADABLE_IN_A_ROW and all(_unreadable(one) for one in tail):
+        return Ending.UNREADABLE
+    return None
+
+
+def _satisfied(run: Run) -> Ending | None:
+    best = run.best
+    reached = best.measurement.fraction if best and best.measurement else 0.0
+    hinted = bool(run.settings.hints) and _last_hint(run) == len(run.attempts)  # the person wants one more step
+    return Ending.GOOD_ENOUGH if reached >= run.settings.good_enough and not hinted else None
+
+
+def _unreadable(attempt: Attempt) -> bool:
+    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, BadReply)
+
+
+def _repairable(attempt: Attempt) -> bool:
+    verdict = attempt.verdict
+    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, (BadReply, Duplicate)))
+
+
+def _repair_stage(attempt: Attempt) -> Stage:
+    evidence = attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
+    if isinstance(evidence, (BadPlan, NotBuilt)):
+        return Stage.REPAIR_BUILD
+    return Stage.REPAIR_WRONG if isinstance(evidence, (WrongValues, Unstable)) else Stage.REPAIR_CRASH
+
+
+def _repairs_left(run: Run) -> bool:
+    made = 0
+    for one in reversed(run.attempts):
+        if not one.stage.is_repair:
+            break
+        made += 1
+    patience = run.settings.repair_patience
+    return made < (patience if run.best is None else min(patience, REPAIRS_OF_A_STEP))
+
+
+def _without_gain(run: Run, stage: Stage) -> int:
+    """Steps of a stage since the best was found or the person last gave a hint; repairs belong to their step."""
+    since = max(_last_hint(run), run.best.number if run.best else 0)
+    return len({one.step for one in run.attempts[since:] if one.stage is stage})
+
+
+def _last_hint(run: Run) -> int:
+    """How many attempts had been made when the person last gave a hint."""
+    return run.settings.hints[-1][0] if run.settings.hints else 0
+
+
+# -- deeds: from a step to an attempt on record --
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Who takes part: the author and the model behind it, the referee, the stopwatch, and somebody who watches."""
+
+    author: Author
+    complete: Complete  # asks the model; an author without one never calls it
+    referee: Referee
+    stopwatch: Stopwatch
+    watch: Watcher
+
+
+def refine(folder: RunFolder, workshop: Workshop) -> Run:
+    """Carry a run to its end, from wherever it stands.
+
+    Raises only for faults of the machine, of the reference or of the model's provider; what was done until then is on
+    record, and calling it again goes on from there.
+    """
+    run = folder.load()
+    workshop.watch.started(run)
+    while run.ending is None:
+        step = next_step(run)
+        made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+        if isinstance(made, Ending):
+            folder.end(made)
+            run = folder.load()
+            continue
+        folder.attempt(made.number).finish(made)
+        run = folder.load()
+        workshop.watch.attempted(run, made)
+    workshop.watch.ended(run)
+    return run
+
+
+class _Attempt:
+    """One attempt in the making. Every result is stored in its folder as soon as it is there, and read back from it
+    when the attempt was begun by a process that did not live to finish it."""
+
+    def __init__(self, run: Run, step: Step, folder: RunFolder, workshop: Workshop) -> None:
+        self._run = run
+        self._step = step
+        self._folder = folder
+        self._workshop = workshop
+        self._number = len(run.attempts) + 1
+        self._place: AttemptFolder = folder.attempt(self._number)
+        self._replies: list[Reply] = []
+
+    def make(self) -> Attempt | Ending:
+        """The attempt; an ending where the author has nothing more to propose."""
+        began = time.monotonic()
+        asked = self._proposal()
+        if asked is None:
+            return Ending.AUTHOR_DONE
+        situation, proposal = asked
+        kernel, identity = self._read(proposal)
+        verdict = self._place.remember("verdict", Verdict, lambda: self._verdict(proposal, kernel, identity))
+        tune, measurement = None, None
+        if isinstance(verdict, Passed) and isinstance(kernel, KernelFile):
+            tune, measurement = self._measured(kernel)
+        prices = [reply.dollars for reply in self._replies]
+        return Attempt(
+            number=self._number,
+            step=self._step.number,
+            stage=situation.stage,
+            parent=situation.parent.number if situation.parent else None,
+            summary=proposal.summary,
+            kernel=identity,
+            verdict=verdict,
+            measurement=measurement,
+            tune=tune,
+            usage=sum((reply.usage for reply in self._replies), Usage()),
+            dollars=None if None in prices else sum(price for price in prices if price is not None),
+            replies=len(self._replies),
+            seconds=time.monotonic() - began,
+        )
+
+    # -- the candidate --
+
+    def _proposal(self) -> tuple[Situation, Proposal] | None:
+        """What the author proposes. One with no further structure to offer may still have details."""
+        stages = (Stage.STRUCTURE, Stage.PROFILED) if self._step.stage is Stage.STRUCTURE else (self._step.stage,)
+        for stage in stages:
+            situation = self._situation(stage)
+            if self._run.settings.start and not self._run.attempts:
+                return situation, Proposal(self._run.settings.start, "the kernel file to start from")
+            self._workshop.watch.asking(situation)
+            proposal = self._workshop.author.propose(situation, self._ask)
+            if proposal is not None:
+                return situation, proposal
+        return None
+
+    def _situation(self, stage: Stage) -> Situation:
+        best, failing = self._run.best, self._step.failing
+        evidence = ""
+        if stage is Stage.PROFILED and best is not None:
+            evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
+        hints = [text for made, text in self._run.settings.hints if made < self._number]
+        return Situation(
+            task=self._run.task,
+            stage=stage,
+            number=self._number,
+            candidate=self._step.candidate,
+            parent=best,
+            parent_text=self._kernel_of(best) if best else "",
+            failing=failing,
+            failing_text=self._kernel_of(failing) if failing else "",
+            history=self._run.attempts,
+            evidence=evidence,
+            hint="\n".join(hints),
+            emulated_only=self._run.environment.emulated,
+            noise=self._run.settings.noise,
+        )
+
+    def _ask(self, question: Question) -> Reply:
+        number = len(self._replies) + 1
+
+        def heard(text: str) -> None:
+            self._place.stream(number, text)
+            self._workshop.watch.text(text)
+
+        reply = self._place.reply_to(number, question, lambda asked: self._workshop.complete(asked, heard))
+        self._replies.append(reply)
+        return reply
+
+    def _read(self, proposal: Proposal) -> tuple[KernelFile | BadPlan | None, str | None]:
+        """The file, mended where that is mechanical, and its identity; it is kept whether it can be read or not."""
+        if proposal.text is None:
+            return None, None
+        kernel = read_kernel(proposal.text, self._run.task)
+        text = kernel.text if isinstance(kernel, KernelFile) else proposal.text
+        self._place.save_text(KERNEL, text)
+        return kernel, hashlib.sha256(text.encode(errors="replace")).hexdigest()[:20]
+
+    def _kernel_of(self, attempt: Attempt) -> str:
+        return self._folder.attempt(attempt.number).text(KERNEL)
+
+    # -- what becomes of it --
+
+    def _verdict(self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None) -> Verdict:
+        if kernel is None:
+            return Rejected(BadReply(proposal.problem))
+        earlier = next((one for one in self._run.attempts if one.kernel == identity), None)
+        if earlier is not None:
+            return Rejected(Duplicate(earlier.number))
+        if isinstance(kernel, BadPlan):
+            return Rejected(kernel)
+        self._workshop.watch.working("verifying")
+        return self._workshop.referee.judge(kernel)
+
+    def _measured(self, kernel: KernelFile) -> tuple[TuneResult, Measurement | None]:
+        referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
+        limit = self._run.settings.tune_combinations
+        watch.working("tuning")
+        tune = self._place.remember("tune", TuneResult, lambda: sweep(kernel, referee, stopwatch, limit, watch.working))
+        watch.working("measuring")
+        choice = dict(tune.choice)
+        measurement = self._place.remember("measurement", Measurement | None, lambda: stopwatch.measure(kernel, choice))
+        return tune, measurement
+
+    def _evidence(self, best: Attempt) -> str:
+        kernel = read_kernel(self._kernel_of(best), self._run.task)
+        assert isinstance(kernel, KernelFile)  # it passed
+        self._workshop.watch.working("profiling")
+        return self._workshop.stopwatch.evidence(kernel, dict(best.tune.choice) if best.tune else None)

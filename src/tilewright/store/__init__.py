@@ -1,0 +1,31 @@
+"""The store: a run is a directory that is the truth, and finished kernels are kept by the hash of their task."""
+
+from tilewright.store.attempt_folder import AttemptFolder, question_text
+from tilewright.store.durable import write_text
+from tilewright.store.errors import Damaged, NoSuchRun, NotAccepted, RunBusy, StoreError
+from tilewright.store.home import BrokenRun, RunList, Store, WaitingRequest, default_home
+from tilewright.store.library import Library, LibraryEntry, LibraryKernel
+from tilewright.store.request import Request
+from tilewright.store.run_folder import Header, RunFolder
+
+__all__ = [
+    "AttemptFolder",
+    "BrokenRun",
+    "Damaged",
+    "Header",
+    "Library",
+    "LibraryEntry",
+    "LibraryKernel",
+    "NoSuchRun",
+    "NotAccepted",
+    "Request",
+    "RunBusy",
+    "RunFolder",
+    "RunList",
+    "Store",
+    "StoreError",
+    "WaitingRequest",
+    "default_home",
+    "question_text",
+    "write_text",
+]

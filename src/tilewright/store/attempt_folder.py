@@ -1,0 +1,171 @@
+"""One attempt's folder: the questions and replies, the candidate, what became of it.
+
+    attempts/0003/  question-1.json  question-1.md   what was asked, to the letter and to be read
+                    reply-1.json     reply-1.md      what came back and what it cost
+                    reply-1.partial.md               the part of a reply that has come in so far
+                    kernel.cu                        the candidate
+                    verdict.json, tune.json, ...     what has been found out about it
+                    attempt.json                     the whole record, written last: until then it is unfinished
+
+The folder of number 0 has the specification of a request in words. Nothing that was paid for is ever deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilewright.records import Attempt, Question, Reply
+from tilewright.store.durable import make_folder, move, read_record, read_text, record_text, remove, write_text
+from tilewright.store.errors import Damaged
+
+T = TypeVar("T")
+
+KERNEL = "kernel.cu"
+_ABOUT_THE_KERNEL = ("verdict", "tune", "measurement")  # remembered of one candidate; another makes them void
+_ATTEMPT = "attempt.json"
+
+
+class AttemptFolder:
+    """The folder of attempt `number`; it comes into being with the first thing written."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.number = number
+
+    # -- questions and replies --
+
+    def reply_to(self, k: int, question: Question, ask: Callable[[Question], Reply]) -> Reply:
+        """The reply to this attempt's `k`-th question, counted from 1: the one on record, or else the one `ask` gets.
+
+        The question is on disk before `ask` is called, and the reply before it is returned. A reply on record counts
+        only if the question is the same to the letter; otherwise both are set aside, and taken up again should that
+        question come back.
+        """
+        text = record_text(question)
+        if read_text(self._question(k)) != text:
+            self._set_aside(k)
+            self._save(f"question-{k}.md", question_text(question))
+            self._save(f"question-{k}.json", text)
+        if not self._reply(k).exists():
+            self._take_up(k, _digest(text))
+        if not self._reply(k).exists():
+            self._store_reply(k, ask(question))
+        reply: Reply = read_record(self._reply(k), Reply)
+        return reply
+
+    def stream(self, k: int, piece: str) -> None:
+        """Add to the part of the `k`-th reply that has come in; it goes when the whole reply is stored."""
+        make_folder(self.path)
+        with open(self._partial(k), "a", encoding="utf-8", errors="replace", newline="") as stream:
+            stream.write(piece)
+
+    def replies(self) -> tuple[Reply, ...]:
+        """The replies on record, in the order of their questions; not those set aside."""
+        found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.json", path.name))
+        ordered = sorted(found, key=lambda path: int(path.stem.removeprefix("reply-")))
+        return tuple(read_record(path, Reply) for path in ordered)
+
+    def set_aside(self) -> tuple[Reply, ...]:
+        """Replies that were paid for and answer no question of this attempt any more."""
+        found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.[0-9a-f]{12}\.json", path.name))
+        return tuple(read_record(path, Reply) for path in found)
+
+    def _store_reply(self, k: int, reply: Reply) -> None:
+        self._save(f"reply-{k}.json", record_text(reply))
+        self._save(f"reply-{k}.md", reply.text)
+        remove(self._partial(k))
+
+    def _set_aside(self, k: int) -> None:
+        """Put the `k`-th question and all that followed from it out of the way, under a name made of the question.
+
+        The reply goes first, so that wherever this stops, a reply in place is one to the question in place.
+        """
+        while (old := read_text(self._question(k))) is not None:
+            for stem in (f"reply-{k}", f"question-{k}"):
+                for suffix in ("json", "md"):
+                    move(self.path / f"{stem}.{suffix}", self.path / f"{stem}.{_digest(old)}.{suffix}")
+            remove(self._partial(k))
+            k += 1
+
+    def _take_up(self, k: int, digest: str) -> None:
+        for suffix in ("md", "json"):
+            move(self.path / f"reply-{k}.{digest}.{suffix}", self.path / f"reply-{k}.{suffix}")
+
+    def _question(self, k: int) -> Path:
+        return self.path / f"question-{k}.json"
+
+    def _reply(self, k: int) -> Path:
+        return self.path / f"reply-{k}.json"
+
+    def _partial(self, k: int) -> Path:
+        return self.path / f"reply-{k}.partial.md"
+
+    # -- the candidate and what is found out about it --
+
+    def remember(self, name: str, kind: type[T] | Any, make: Callable[[], T]) -> T:
+        """The record called `name`, of type `kind` (a union and `X | None` too): the one on record, or else `make()`,
+        which is stored before it is returned."""
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            self._save(path.name, record_text(make()))
+        found: T = read_record(path, kind)
+        return found
+
+    def save_text(self, name: str, text: str) -> None:
+        """Keep a text, such as `kernel.cu`. Another kernel than the one there makes what is remembered of it void."""
+        path = self.path / name
+        if read_text(path) == text:
+            return
+        if name == KERNEL:
+            for about in _ABOUT_THE_KERNEL:
+                remove(self.path / f"{about}.json")
+        self._save(name, text)
+
+    def text(self, name: str) -> str:
+        """A text that was saved; raises `Damaged` where it was not."""
+        found = self.find_text(name)
+        if found is None:
+            raise Damaged(f"{self.path / name} is missing")
+        return found
+
+    def find_text(self, name: str) -> str | None:
+        return read_text(self.path / name)
+
+    # -- the whole --
+
+    def finish(self, attempt: Attempt) -> None:
+        """Put the attempt on record; from now on it is one of the run's."""
+        if attempt.number != self.number:
+            raise ValueError(f"attempt {attempt.number} does not belong into the folder of attempt {self.number}")
+        self._save(_ATTEMPT, record_text(attempt))
+
+    def load(self) -> Attempt | None:
+        """The attempt; None while it is unfinished."""
+        path = self.path / _ATTEMPT
+        return read_record(path, Attempt) if path.exists() else None
+
+    def _save(self, name: str, text: str) -> None:
+        make_folder(self.path)
+        write_text(self.path / name, text)
+
+
+def question_text(question: Question) -> str:
+    """A question to be read by a person."""
+    parts = [f"# {question.id}\n\n## system\n\n{question.system.strip()}\n"]
+    parts += [f"## {message.role.value}\n\n{message.text.strip()}\n" for message in question.messages]
+    return "\n".join(parts)
+
+
+def _digest(question: str) -> str:
+    return hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _listed(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(folder.iterdir())
+    return []

@@ -1,0 +1,166 @@
+"""`Store`: where runs and finished kernels live on this machine, and how a run is named and found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilewright.records import Environment, Run, Settings, Task
+from tilewright.store.durable import is_unfinished, new_folder, write_record
+from tilewright.store.errors import NoSuchRun, NotAccepted, StoreError
+from tilewright.store.library import Library, LibraryKernel
+from tilewright.store.request import REQUEST, Request
+from tilewright.store.run_folder import HEADER, TASK, Header, RunFolder
+
+HOME_VARIABLE = "TILEWRIGHT_HOME"
+NEWEST = "last"  # names the newest run
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+@dataclass(frozen=True)
+class WaitingRequest:
+    """A request in words whose specification is not accepted yet."""
+
+    id: str
+    created: str
+    author: str
+    request: Request
+
+
+@dataclass(frozen=True)
+class BrokenRun:
+    """A folder among the runs that cannot be read as one."""
+
+    path: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class RunList:
+    """All runs of a home, newest first, and what else was found there."""
+
+    runs: tuple[Run, ...]
+    waiting: tuple[WaitingRequest, ...] = ()
+    broken: tuple[BrokenRun, ...] = ()
+
+
+class Store:
+    """Runs and library under one home: the given one, TILEWRIGHT_HOME, or ~/.local/share/tilewright."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or default_home()
+        self.library = Library(self.home / "library")
+
+    # -- runs --
+
+    def create_run(
+        self, task: Task, settings: Settings, environment: Environment, request: Request | None = None
+    ) -> RunFolder:
+        """A new run of a task; `request` is what the person typed to get it."""
+        return self._create(task.name, settings, environment, request, task)
+
+    def create_request(self, request: Request, settings: Settings, environment: Environment) -> RunFolder:
+        """A new run that has only words so far; `RunFolder.accept` gives it its task."""
+        return self._create(request.text, settings, environment, request, None)
+
+    def _create(
+        self, name: str, settings: Settings, environment: Environment, request: Request | None, task: Task | None
+    ) -> RunFolder:
+        created = datetime.now(UTC).isoformat(timespec="microseconds")
+        while True:
+            run_id = f"{_slug(name)}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+            path = self._runs / run_id
+            with contextlib.suppress(FileExistsError), new_folder(path) as filling:
+                if request is not None:
+                    write_record(filling / REQUEST, request)
+                if task is not None:
+                    write_record(filling / TASK, task)
+                write_record(filling / HEADER, Header(run_id, created, settings, environment))
+            if path.is_dir():
+                return RunFolder(path)
+
+    def open_run(self, text: str) -> RunFolder:
+        """The run meant by an id, the beginning of one, a path, or `last`."""
+        if (Path(text) / HEADER).is_file():
+            return RunFolder(Path(text))
+        folders = self._folders()
+        ids = [folder.path.name for folder in folders]
+        if text == NEWEST and folders:
+            return max(folders, key=_created)
+        if text in ids:
+            return folders[ids.index(text)]
+        meant = [folder for folder in folders if text and folder.path.name.startswith(text)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            names = ", ".join(folder.path.name for folder in meant[:6])
+            raise NoSuchRun(f"{len(meant)} runs begin with {text!r} ({names}); write more of the name")
+        raise NoSuchRun(f"no run is called {text!r} in {self._runs}; `tilewright runs` lists them")
+
+    def runs(self) -> RunList:
+        """Every run, newest first. A broken one is reported, and hides no other."""
+        runs: list[Run] = []
+        waiting: list[WaitingRequest] = []
+        broken: list[BrokenRun] = []
+        for folder in self._folders():
+            try:
+                runs.append(folder.load())
+            except NotAccepted:
+                header, request = folder.header(), folder.request()
+                if request is not None:
+                    waiting.append(WaitingRequest(header.id, header.created, header.settings.author, request))
+            except (StoreError, OSError) as error:
+                broken.append(BrokenRun(str(folder.path), str(error)))
+        return RunList(
+            tuple(sorted(runs, key=lambda run: run.created, reverse=True)),
+            tuple(sorted(waiting, key=lambda one: one.created, reverse=True)),
+            tuple(broken),
+        )
+
+    @property
+    def _runs(self) -> Path:
+        return self.home / "runs"
+
+    def _folders(self) -> list[RunFolder]:
+        found = sorted(self._runs.iterdir()) if self._runs.is_dir() else []
+        return [RunFolder(path) for path in found if path.is_dir() and not is_unfinished(path)]
+
+    # -- the library --
+
+    def library_find(self, task_hash: str) -> LibraryKernel | None:
+        """The best finished kernel of a task, if one was ever made here."""
+        return self.library.find(task_hash)
+
+    def library_add(self, folder: RunFolder, tuned: str | None = None) -> LibraryKernel:
+        """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
+        run = folder.load()
+        if run.best is None:
+            raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
+        return self.library.add(run, folder.attempt(run.best.number).text("kernel.cu"), tuned, folder.request())
+
+
+def default_home() -> Path:
+    named = os.environ.get(HOME_VARIABLE)
+    return Path(named).expanduser() if named else Path.home() / ".local" / "share" / "tilewright"
+
+
+def _slug(name: str) -> str:
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    slug = ""
+    for word in words:
+        if slug and len(slug) + len(word) > 28:
+            break
+        slug = f"{slug}-{word[:28]}" if slug else word[:28]
+    return slug or "run"
+
+
+def _created(folder: RunFolder) -> str:
+    try:
+        return folder.header().created
+    except (StoreError, OSError):
+        return ""

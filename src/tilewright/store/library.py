@@ -1,0 +1,129 @@
+"""The local library: finished kernels by the hash of their task, found again free in any later process.
+
+    library/TASKHASH/RUN-N/  entry.json  task.json  request.json  NAME.cu  NAME.cu.tuned.json
+
+An entry is one attempt of one run, whole or absent, and never changed. Which is best is worked out each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tilewright.records import Attempt, Measured, Measurement, Run, Task
+from tilewright.store.durable import is_unfinished, new_folder, read_record, write_record, write_text
+from tilewright.store.errors import Damaged, StoreError
+from tilewright.store.request import REQUEST, Request
+
+ENTRY, TASK = "entry.json", "task.json"
+
+
+@dataclass(frozen=True)
+class LibraryEntry:
+    """A finished kernel and where it comes from."""
+
+    task_hash: str
+    op: str
+    run: str
+    attempt: int
+    author: str
+    gpu: str
+    device: str  # that it was verified and timed on: "H200 (emulated)"
+    measurement: Measurement | None
+    kernel: str  # the file's identity
+    created: str  # ISO 8601, UTC
+    tilewright: str
+    degenerate: str = ""  # of the task: why passing proves nothing
+
+
+@dataclass(frozen=True)
+class LibraryKernel:
+    """An entry and its files."""
+
+    entry: LibraryEntry
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The kernel file; a tuned choice lies beside it where there is one."""
+        return self.folder / f"{self.entry.op}.cu"
+
+    def task(self) -> Task:
+        task: Task = read_record(self.folder / TASK, Task)
+        return task
+
+    def request(self) -> Request | None:
+        path = self.folder / REQUEST
+        return read_record(path, Request) if path.exists() else None
+
+    def text(self) -> str:
+        return self.path.read_bytes().decode("utf-8")
+
+
+class Library:
+    """The library under one home."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, run: Run, kernel: str, tuned: str | None = None, request: Request | None = None) -> LibraryKernel:
+        """Keep the best kernel of a run: its text, and the text of a `.tuned.json` to lie beside it."""
+        best = run.best
+        if best is None or best.kernel is None:
+            raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
+        folder = self.path / run.task.hash / f"{run.id}-{best.number}"
+        with contextlib.suppress(FileExistsError), new_folder(folder) as filling:
+            write_text(filling / f"{run.task.name}.cu", kernel)
+            if tuned is not None:
+                write_text(filling / f"{run.task.name}.cu.tuned.json", tuned)
+            write_record(filling / TASK, run.task)
+            if request is not None:
+                write_record(filling / REQUEST, request)
+            write_record(filling / ENTRY, _entry(run, best, best.kernel))
+        return LibraryKernel(read_record(folder / ENTRY, LibraryEntry), folder)
+
+    def find(self, task_hash: str) -> LibraryKernel | None:
+        """The best kernel of a task: a measured one before a modelled one, then the fastest, then the newest."""
+        found = list(self._entries(self.path / task_hash))
+        return min(found, key=_rank) if found else None
+
+    def all(self) -> tuple[LibraryKernel, ...]:
+        """The best kernel of every task. It reads every entry there is."""
+        folders = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        found = (self.find(folder.name) for folder in folders if folder.is_dir())
+        return tuple(kernel for kernel in found if kernel is not None)
+
+    def _entries(self, folder: Path) -> Iterator[LibraryKernel]:
+        """Entries that can be read; one that cannot is as good as absent, for it can be made again."""
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if not is_unfinished(path):
+                with contextlib.suppress(Damaged):
+                    yield LibraryKernel(read_record(path / ENTRY, LibraryEntry), path)
+
+
+def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:
+    return LibraryEntry(
+        task_hash=run.task.hash,
+        op=run.task.name,
+        run=run.id,
+        attempt=best.number,
+        author=run.settings.author,
+        gpu=run.task.gpu,
+        device=run.environment.device,
+        measurement=best.measurement,
+        kernel=kernel,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        tilewright=run.environment.tilewright,
+        degenerate=run.task.degenerate,
+    )
+
+
+def _rank(kernel: LibraryKernel) -> tuple[int, float, float]:
+    measurement = kernel.entry.measurement
+    newness = -datetime.fromisoformat(kernel.entry.created).timestamp()
+    if measurement is None:
+        return (2, 0.0, newness)
+    return (0 if isinstance(measurement, Measured) else 1, measurement.time_us, newness)

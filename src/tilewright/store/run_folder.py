@@ -1,0 +1,128 @@
+"""A run's folder: the truth about a run. Everything in it is whole, whenever its writer was killed.
+
+run.json       id, when, where, settings, and how it ended
+request.json   what the person asked for, where that is not the task itself
+task.json      the task; missing while a specification in words waits to be accepted
+attempts/      one folder each, see `attempt_folder`
+lock           held by the one process that works on the run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilewright.records import Attempt, Ending, Environment, Run, Settings, Task
+from tilewright.store.attempt_folder import AttemptFolder
+from tilewright.store.durable import read_record, sweep_unfinished, write_record
+from tilewright.store.errors import Damaged, NotAccepted, RunBusy
+from tilewright.store.request import REQUEST, Request
+
+HEADER, TASK, ATTEMPTS, LOCK = "run.json", "task.json", "attempts", "lock"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is said of a run as a whole. It is replaced as one, so a run is never half reopened."""
+
+    id: str
+    created: str  # ISO 8601, UTC
+    settings: Settings
+    environment: Environment
+    ending: Ending | None = None
+    format: int = FORMAT
+
+
+class RunFolder:
+    """The folder of one run. Reading needs no lock; who writes holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        return self.header().id
+
+    def header(self) -> Header:
+        header: Header = read_record(self.path / HEADER, Header)
+        if header.format != FORMAT:
+            raise Damaged(f"{self.path} is of format {header.format}, and this version of tilewright reads {FORMAT}")
+        return header
+
+    def load(self) -> Run:
+        """The run as it stands: its finished attempts, in order. What was begun and not finished is left alone."""
+        header = self.header()
+        if not (self.path / TASK).exists() and (self.path / REQUEST).exists():
+            raise NotAccepted(
+                f"run {header.id} has no task yet, because its specification was not accepted; "
+                f"go on with: tilewright resume {header.id}"
+            )
+        task: Task = read_record(self.path / TASK, Task)
+        return Run(
+            id=header.id,
+            created=header.created,
+            task=task,
+            settings=header.settings,
+            environment=header.environment,
+            attempts=self._attempts(),
+            ending=header.ending,
+            specifying=self.attempt(0).replies(),
+        )
+
+    def _attempts(self) -> tuple[Attempt, ...]:
+        with contextlib.suppress(FileNotFoundError):
+            numbers = sorted(int(path.name) for path in (self.path / ATTEMPTS).iterdir() if path.name.isdecimal())
+            found = (self.attempt(number).load() for number in numbers if number > 0)
+            return tuple(attempt for attempt in found if attempt is not None)
+        return ()
+
+    def attempt(self, number: int) -> AttemptFolder:
+        """The folder of an attempt, begun or not; number 0 is that of the specification."""
+        return AttemptFolder(self.path / ATTEMPTS / f"{number:04d}", number)
+
+    # -- a request in words --
+
+    def request(self) -> Request | None:
+        """What the person asked for; None where only the task is known."""
+        path = self.path / REQUEST
+        return read_record(path, Request) if path.exists() else None
+
+    def accept(self, task: Task) -> None:
+        """Give a run that began as words its task."""
+        write_record(self.path / TASK, task)
+
+    # -- its course --
+
+    def end(self, ending: Ending) -> None:
+        write_record(self.path / HEADER, replace(self.header(), ending=ending))
+
+    def reopen(self, settings: Settings) -> None:
+        """Let a run go on under other settings: more budget, a hint. Its ending, if it had one, is taken back."""
+        write_record(self.path / HEADER, replace(self.header(), settings=settings, ending=None))
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that works on this run. It ends with the process, however that ends.
+
+        Raises `RunBusy` at once where another process holds it.
+        """
+        with open(self.path / LOCK, "a+", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                stream.seek(0)
+                holder = stream.read().strip()
+                by = f"process {holder}" if holder.isdecimal() else "another process"
+                raise RunBusy(
+                    f"run {self.path.name} is being worked on by {by}; wait for it to end or stop it"
+                ) from None
+            stream.truncate(0)
+            stream.write(str(os.getpid()))
+            stream.flush()
+            sweep_unfinished(self.path)
+            yield

@@ -1,0 +1,272 @@
+"""`task.toml`: reading it into records, and writing a task as one. docs/tasks.md says what it may hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.records import (
+    Dimension,
+    DType,
+    Goal,
+    NormalValues,
+    NumberInput,
+    Precision,
+    Task,
+    TensorInput,
+    Values,
+)
+from tilewright.tasks.naming import ONE
+from tilewright.tasks.options import TaskError
+from tilewright.tasks.values import check_values, parse_values, print_values
+
+_KEYS = (
+    *("name", "function", "words", "assumptions", "gpu", "precision", "goal", "allow_library"),
+    *("dimensions", "inputs", "values", "outputs", "results"),
+)
+_TENSOR = re.compile(r"(?P<marks>(?:\w+\s+)*)(?P<dtype>\w+)\s*\[(?P<axes>[^\]]*)\](?:\s+order\s+(?P<order>[\d\s]+))?")
+_MARKS = ("inplace", "optional", "parameter")
+
+
+@dataclass(frozen=True)
+class DescribedTensor:
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    values: Values | None
+    memory_order: tuple[int, ...] = ()
+    marks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Described:
+    """A `task.toml` as written: checked word by word, not against the reference."""
+
+    name: str
+    function: str
+    dimensions: dict[str, Dimension]
+    inputs: dict[str, DescribedTensor | int | float | bool]
+    outputs: dict[str, tuple[DType, tuple[str | int, ...]]]  # empty: to be found out
+    results: tuple[str, ...]  # names of the outputs, where only these are given
+    words: str
+    assumptions: tuple[str, ...]
+    gpu: str | None
+    precision: Precision | None
+    goal: Goal | None
+    allow_library: bool | None
+
+
+def read_description(text: str, where: str = "task.toml") -> Described:
+    """Raises `TaskError` with what is wrong and where."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"{where}: this is not TOML: {error}") from None
+    for key in data:
+        if key not in _KEYS:
+            raise TaskError(f"{where}: unknown key {key!r}; it may have {', '.join(_KEYS)}")
+    name = _text(data, "name", where)
+    if not name.isidentifier():
+        raise TaskError(f"{where}: the name {name!r} is no name of an op; write letters, digits and _")
+    dimensions = {key: _dimension(key, value, where) for key, value in _table(data, "dimensions", where).items()}
+    reader = _TensorReader(dimensions, where)
+    values = _table(data, "values", where)
+    inputs: dict[str, DescribedTensor | int | float | bool] = {}
+    for key, value in _table(data, "inputs", where).items():
+        if isinstance(value, (bool, int, float)):
+            inputs[key] = value
+        else:
+            inputs[key] = reader.tensor(key, value, values.get(key))
+    if not any(isinstance(one, DescribedTensor) for one in inputs.values()):
+        raise TaskError(f'{where}: [inputs] has no tensor; write such as x = "bf16[rows, cols]"')
+    for key in values:
+        if not isinstance(inputs.get(key), DescribedTensor):
+            raise TaskError(f"{where}: [values] has {key}, which is no tensor of [inputs]")
+    outputs, results = _outputs(data, reader, where)
+    return Described(
+        name,
+        _text(data, "function", where, name),
+        reader.dimensions,
+        inputs,
+        outputs,
+        results,
+        _text(data, "words", where, ""),
+        tuple(_texts(data, "assumptions", where)),
+        _choice(data, "gpu", str, where),
+        _choice(data, "precision", Precision, where),
+        _choice(data, "goal", Goal, where),
+        _choice(data, "allow_library", bool, where),
+    )
+
+
+class _TensorReader:
+    """Reads `bf16[rows, 3]`, and keeps the dimensions that numbers in brackets make."""
+
+    def __init__(self, dimensions: dict[str, Dimension], where: str) -> None:
+        self.dimensions = dimensions
+        self._where = where
+
+    def tensor(self, name: str, text: object, values: object) -> DescribedTensor:
+        marks, dtype, axes, order = self._parts(name, text)
+        for mark in marks:
+            if mark not in _MARKS:
+                raise TaskError(f"{self._where}: {name}: {mark!r} is none of {', '.join(_MARKS)}")
+        if sorted(order) != list(range(len(axes))) and order:
+            raise TaskError(f"{self._where}: {name}: order must name each of its {len(axes)} axes once, from 0")
+        named = tuple(axis if isinstance(axis, str) else self._fixed(axis) for axis in axes)
+        held = None
+        if values is not None:
+            if not isinstance(values, str):
+                raise TaskError(f'{self._where}: [values] {name} is text, such as "uniform -1 1"')
+            held = parse_values(name, values)
+            check_values(name, dtype, held)
+        return DescribedTensor(name, dtype, named, held, order, frozenset(marks))
+
+    def output(self, name: str, text: object) -> tuple[DType, tuple[str | int, ...]]:
+        marks, dtype, axes, order = self._parts(name, text)
+        if marks or order:
+            raise TaskError(f'{self._where}: [outputs] {name} is a dtype and sizes, such as "bf16[rows, cols]"')
+        return dtype, axes
+
+    def _parts(self, name: str, text: object) -> tuple[list[str], DType, tuple[str | int, ...], tuple[int, ...]]:
+        found = _TENSOR.fullmatch(text.strip()) if isinstance(text, str) else None
+        if found is None:
+            raise TaskError(f'{self._where}: {name} = {text!r} is no tensor; write such as "bf16[rows, cols]"')
+        try:
+            dtype = DType(found["dtype"])
+        except ValueError:
+            raise TaskError(
+                f"{self._where}: {name}: {found['dtype']!r} is not a dtype; write one of {', '.join(DType)}"
+            ) from None
+        axes = tuple(
+            int(axis) if axis.isdigit() else axis for axis in (one.strip() for one in found["axes"].split(",")) if axis
+        )
+        for axis in axes:
+            if isinstance(axis, str) and axis not in self.dimensions:
+                known = ", ".join(self.dimensions) or "none"
+                raise TaskError(f"{self._where}: {name}: no dimension is called {axis!r}; [dimensions] has {known}")
+        return found["marks"].split(), dtype, axes, tuple(map(int, (found["order"] or "").split()))
+
+    def _fixed(self, size: int) -> str:
+        name = ONE if size == 1 else f"size_{size}"
+        self.dimensions.setdefault(name, Dimension(name, size, varies=False))
+        return name
+
+
+def _outputs(
+    data: Mapping[str, Any], reader: _TensorReader, where: str
+) -> tuple[dict[str, tuple[DType, tuple[str | int, ...]]], tuple[str, ...]]:
+    table = dict(_table(data, "outputs", where))
+    results = tuple(_texts(data, "results", where)) or tuple(_texts(table, "results", where))
+    if isinstance(table.get("results"), list):
+        del table["results"]
+    if table and results:
+        raise TaskError(f"{where}: [outputs] gives names twice; leave out `results`")
+    return {key: reader.output(key, value) for key, value in table.items()}, results
+
+
+def _dimension(name: str, value: object, where: str) -> Dimension:
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return Dimension(name, value)
+        if isinstance(value, dict) and value.keys() <= {"size", "varies", "multiple_of"}:
+            size, varies, multiple = value["size"], value.get("varies", True), value.get("multiple_of", 1)
+            if type(size) is int and type(varies) is bool and type(multiple) is int:
+                return Dimension(name, size, varies, multiple)
+    except KeyError:
+        pass
+    except ValueError as error:
+        raise TaskError(f"{where}: {error}") from None
+    raise TaskError(f"{where}: [dimensions] {name}: write a size, or {{size = 1024, varies = true, multiple_of = 1}}")
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise TaskError(f"{where}: {key} is a table; write [{key}] and a line for each")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise TaskError(f"{where}: {key} must be given as text")
+    return value
+
+
+def _texts(data: Mapping[str, Any], key: str, where: str) -> list[str]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if key == "results" and isinstance(value, str):
+            return []  # an output of that name
+        raise TaskError(f"{where}: {key} is a list of texts")
+    return value
+
+
+def _choice(data: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
+    if key not in data:
+        return None
+    try:
+        if kind in (str, bool):
+            if type(data[key]) is not kind:
+                raise ValueError
+            return data[key]
+        return kind(data[key])
+    except ValueError:
+        known = "true or false" if kind is bool else "a text" if kind is str else ", ".join(one.value for one in kind)
+        raise TaskError(f"{where}: {key} = {data[key]!r} is not {known}") from None
+
+
+# -- writing --
+
+
+def print_description(task: Task) -> str:
+    """The text from which, beside the reference, the same task is read again."""
+    lines = [f"name = {_quoted(task.name)}", f"function = {_quoted(task.function)}"]
+    if task.words:
+        lines.append(f"words = {_quoted(task.words)}")
+    lines += [
+        f"gpu = {_quoted(task.gpu)}",
+        f"precision = {_quoted(task.precision.value)}",
+        f"goal = {_quoted(task.goal.value)}",
+        f"allow_library = {_word(task.allow_library)}",
+    ]
+    if task.assumptions:
+        lines += ["assumptions = [", *(f"    {_quoted(one)}," for one in task.assumptions), "]"]
+    lines += ["", "[dimensions]"]
+    lines += [
+        f"{one.name} = {{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}}}"
+        for one in task.dimensions
+    ]
+    lines += ["", "[inputs]", *(f"{one.name} = {_input(one)}" for one in task.inputs)]
+    lines += ["", "[values]"]
+    lines += [
+        f"{one.name} = {_quoted(print_values(one.values))}" for one in task.tensors if one.values != NormalValues()
+    ]
+    lines += ["", "[outputs]"]
+    lines += [f"{one.name} = {_quoted(f'{one.dtype}[{_axes(one.shape)}]')}" for one in task.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _input(one: TensorInput | NumberInput) -> str:
+    if isinstance(one, NumberInput):
+        return _word(one.value) if isinstance(one.value, bool) else repr(one.value)
+    marks = [mark for mark, on in zip(_MARKS, (one.in_place, one.optional, one.parameter), strict=True) if on]
+    order = f" order {' '.join(map(str, one.memory_order))}" if one.memory_order else ""
+    return _quoted(" ".join([*marks, f"{one.dtype}[{_axes(one.dimensions)}]"]) + order)
+
+
+def _axes(shape: tuple[str | int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

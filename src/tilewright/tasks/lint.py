@@ -1,0 +1,54 @@
+"""Whether a task's answers prove anything: a kernel that ignores its inputs must not be able to pass."""
+
+from __future__ import annotations
+
+from tilewright.records import Task
+from tilewright.reference import Reference
+from tilewright.tasks.lint_records import LINT, LintAnswer, LintRequest
+from tilewright.tasks.options import TaskError
+
+LINT_SECONDS = 120.0
+_LARGEST_ELEMENTS = 1 << 22
+_SMALL_SIZES = (48, 40, 56, 24, 72, 88)  # in turn, rounded to the multiple a dimension needs
+
+
+def lint(task: Task, reference: Reference) -> str:
+    """ "" where the task is sound; else one sentence on why its answers prove nothing.
+
+    Raises `TaskError` where the reference does not return what the task says, and `ReferenceProblem`.
+    """
+    answer = examine(task, reference)
+    return answer.reason or idle_reason(answer.idle)
+
+
+def examine(task: Task, reference: Reference) -> LintAnswer:
+    """What calling the reference with several sets of inputs shows."""
+    answer: LintAnswer = reference.call(LINT, LintRequest(task, small_sizes(task)), LintAnswer, LINT_SECONDS)
+    if answer.mismatch:
+        raise TaskError(f"task {task.name}: {answer.mismatch}")
+    return answer
+
+
+def idle_reason(idle: tuple[str, ...]) -> str:
+    if not idle:
+        return ""
+    names = ", ".join(idle)
+    return f"no output depends on {names}" + (
+        "; leave it out of the inputs" if len(idle) == 1 else "; leave them out of the inputs"
+    )
+
+
+def small_sizes(task: Task) -> dict[str, int]:
+    """Sizes at which the reference is quick: the task's own where they are small, else varying ones made smaller."""
+    sizes = task.sizes
+    if _elements(task, sizes) <= _LARGEST_ELEMENTS // 16:
+        return sizes
+    for number, dimension in enumerate(one for one in task.dimensions if one.varies):
+        step = dimension.multiple_of
+        small = max(_SMALL_SIZES[number % len(_SMALL_SIZES)] // step, 2) * step
+        sizes[dimension.name] = min(dimension.size, small)
+    return sizes
+
+
+def _elements(task: Task, sizes: dict[str, int]) -> int:
+    return sum(spec.numel for spec in (*task.specs(sizes).values(), *task.output_specs(sizes).values()))

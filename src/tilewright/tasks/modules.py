@@ -1,0 +1,183 @@
+"""A task from an nn.Module, or from a KernelBench problem file: parameters become inputs of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.records import NumberInput, Origin, ScalarType, Task
+from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks.arguments import GivenInput, GivenTensor, match_arguments
+from tilewright.tasks.functions import read_source, with_neighbours
+from tilewright.tasks.lint import examine, idle_reason
+from tilewright.tasks.making import Draft, probe_task, with_finding
+from tilewright.tasks.module_records import DESCRIBE, FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest
+from tilewright.tasks.options import TaskError, TaskOptions
+from tilewright.tasks.source import SourceParameter, defined_names, parameters_of, parse_source, usable_name
+
+DESCRIBE_SECONDS = 120.0
+KERNELBENCH_NAMES = ("Model", "get_inputs", "get_init_inputs")
+
+
+def is_kernelbench(source: str, where: str) -> bool:
+    functions, classes = defined_names(parse_source(source, where))
+    return {*KERNELBENCH_NAMES} <= {*functions, *classes}
+
+
+def task_from_kernelbench(path: Path, options: TaskOptions) -> Task:
+    """A task from a file with `Model`, `get_inputs` and `get_init_inputs`; the module stays in its training mode."""
+    source = read_source(path)
+    if not is_kernelbench(source, str(path)):
+        raise TaskError(f"{path} is no KernelBench problem: it must define {', '.join(KERNELBENCH_NAMES)}")
+    maker = _ModuleMaker(source, path, "Model", "Model(*get_init_inputs())", Origin.KERNELBENCH)
+    answer = maker.describe("get_inputs()")
+    forward, rest = maker.forward[: len(answer.inputs)], maker.forward[len(answer.inputs) :]
+    if len(forward) != len(answer.inputs) or any(one.default is None for one in rest):
+        raise TaskError(
+            f"{path}: get_inputs gives {len(answer.inputs)} inputs and Model.forward takes {len(maker.forward)}"
+        )
+    given: list[GivenInput] = []
+    for parameter, one in zip(forward, answer.inputs, strict=True):
+        name = usable_name(parameter.name, (other.name for other in given), "x")
+        given.append(_number(name, one) if isinstance(one, FoundNumber) else _tensor(name, one))
+    calls = [one.name for one in given]
+    return maker.make(usable_name(path.stem.lower(), fallback="model"), given, calls, answer, options)
+
+
+def task_from_module(
+    path: Path,
+    class_name: str,
+    init: str,
+    shapes: Mapping[str, str],
+    options: TaskOptions,
+    numbers: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
+) -> Task:
+    """A task from an nn.Module in evaluation mode. `init` is the text between the brackets of its constructor.
+
+    `shapes` are those of the arguments of `forward`; shapes and values of the parameters come from the module.
+    """
+    source = read_source(path)
+    build = f"{class_name}({init}).eval()"
+    try:
+        ast.parse(build, mode="eval")
+    except SyntaxError:
+        raise TaskError(f"{class_name}({init}) is not Python; write the constructor's arguments as in a call") from None
+    maker = _ModuleMaker(source, path, class_name, build, Origin.MODULE)
+    arguments = match_arguments("", f"{class_name}.forward", maker.forward, shapes, numbers or {}, values or {})
+    if arguments.source:
+        raise TaskError(
+            f"{class_name}.forward has arguments that are neither tensors nor numbers; wrap it in a function"
+        )
+    answer = maker.describe("")
+    calls = [f"{one.name}={one.name}" for one in arguments.inputs]
+    task = maker.make(usable_name(_snake(class_name)), list(arguments.inputs), calls, answer, options)
+    return replace(task, assumptions=(*task.assumptions, f"{class_name} is in evaluation mode"))
+
+
+class _ModuleMaker:
+    """One class of one file on its way to a function of its inputs and parameters."""
+
+    def __init__(self, source: str, path: Path, class_name: str, build: str, origin: Origin) -> None:
+        self._source, self._notes = with_neighbours(source, str(path), path.parent)
+        self._path = path
+        self._class = class_name
+        self._build = build
+        self._origin = origin
+        tree = parse_source(source, str(path))
+        functions, classes = defined_names(tree)
+        if class_name not in classes:
+            raise TaskError(f"{path} defines no class {class_name!r}; it has {', '.join(classes) or 'none'}")
+        self._function = usable_name("reference", (*functions, *classes))
+        self.forward = self._forward(tree)
+
+    def _forward(self, tree: ast.Module) -> tuple[SourceParameter, ...]:
+        node = next(one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == self._class)
+        for one in node.body:
+            if isinstance(one, ast.FunctionDef) and one.name == "forward":
+                return parameters_of(one, str(self._path))[1:]
+        raise TaskError(f"{self._path}: {self._class} defines no forward; write one, or a function that calls it")
+
+    def describe(self, inputs: str) -> ModuleAnswer:
+        with Reference(self._source, self._class) as reference:
+            try:
+                request = ModuleRequest(self._build, inputs)
+                return reference.call(DESCRIBE, request, ModuleAnswer, DESCRIBE_SECONDS)
+            except ReferenceProblem as problem:
+                raise TaskError(f"{self._path}: {problem}") from problem
+
+    def make(
+        self, name: str, given: list[GivenInput], calls: list[str], answer: ModuleAnswer, options: TaskOptions
+    ) -> Task:
+        """The task; parameters that no output depends on stay inside the module."""
+        kept = list(answer.parameters)
+        notes = answer.assumptions
+        while True:
+            named = _named(kept, [one.name for one in given])
+            draft = self._draft(name, given, calls, named, notes)
+            with Reference(draft.source, draft.function) as reference:
+                try:
+                    task = probe_task(draft, options, reference)
+                    found = examine(task, reference)
+                except ReferenceProblem as problem:
+                    raise TaskError(f"{self._path}: {problem}") from problem
+            idle = [one for one in kept if named[one.name].name in found.idle]
+            if not idle:
+                return with_finding(task, found.reason or idle_reason(found.idle), options)
+            kept = [one for one in kept if one not in idle]
+            names = ", ".join(one.name for one in idle)
+            notes = (*notes, f"{names} of the module changes no output and is not an input")
+
+    def _draft(
+        self,
+        name: str,
+        given: list[GivenInput],
+        calls: list[str],
+        named: dict[str, GivenTensor],
+        notes: tuple[str, ...],
+    ) -> Draft:
+        inputs = (*given, *named.values())
+        source = self._source.rstrip("\n") + "\n\n\n" + self._wrapper(inputs, calls, named)
+        return Draft(name, source, self._function, inputs, self._origin, (), (*self._notes, *notes))
+
+    def _wrapper(self, inputs: tuple[GivenInput, ...], calls: list[str], named: dict[str, GivenTensor]) -> str:
+        state = ", ".join(f"{own!r}: {one.name}{'' if one.parameter else '.clone()'}" for own, one in named.items())
+        positional = ", ".join(call for call in calls if "=" not in call)
+        keywords = ", ".join(f"{name!r}: {value}" for name, _, value in (c.partition("=") for c in calls) if value)
+        return (
+            "# The module as a function of its inputs and parameters.\n"
+            "import torch as _torch\n\n"
+            "_torch.manual_seed(0)\n"
+            f"_MODULE = {self._build}\n\n\n"
+            f"def {self._function}({', '.join(one.name for one in inputs)}):\n"
+            f"    state = {{{state}}}\n"
+            f"    return _torch.func.functional_call(_MODULE, state, ({positional}{',' if positional else ''}), "
+            f"{{{keywords}}})\n"
+        )
+
+
+def _named(found: list[FoundTensor], taken: list[str]) -> dict[str, GivenTensor]:
+    """Parameters under names of their own: `conv.weight` becomes `conv_weight`."""
+    named: dict[str, GivenTensor] = {}
+    for one in found:
+        name = usable_name(one.name.replace(".", "_"), (*taken, *(other.name for other in named.values())), "weight")
+        named[one.name] = GivenTensor(name, one.dtype, one.shape, one.values, parameter=one.learned)
+    return named
+
+
+def _tensor(name: str, one: FoundTensor) -> GivenTensor:
+    return GivenTensor(name, one.dtype, one.shape, one.values)
+
+
+def _number(name: str, one: FoundNumber) -> NumberInput:
+    kinds = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
+    return NumberInput(name, kinds[type(one.value)], one.value, False)
+
+
+def _snake(name: str) -> str:
+    return "".join(
+        f"_{letter.lower()}" if letter.isupper() and position and not name[position - 1].isupper() else letter.lower()
+        for position, letter in enumerate(name)
+    )

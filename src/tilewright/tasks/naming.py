@@ -1,0 +1,74 @@
+"""Names a person reads for what probing found: dimensions, and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.records import Kind
+from tilewright.tasks.probing_records import ProbeAnswer
+from tilewright.tasks.source import usable_name
+
+ONE = "one"  # the dimension of every axis of size 1
+_IMAGES = ("batch", "channels", "depth", "height", "width")
+
+
+def dimension_names(answer: ProbeAnswer, tensors: Sequence[str], kind: Kind, avoid: Sequence[str]) -> dict[str, str]:
+    """A name for every label of a probe, from the tensor and axis it is first met at."""
+    names: dict[str, str] = {}
+    for label, name in _product_names(answer, kind).items():
+        names[label] = usable_name(name, (*avoid, *names.values()))
+    for position, (tensor, one) in enumerate(zip(tensors, answer.tensors, strict=True)):
+        weight = kind is Kind.CONVOLUTION and position > 0
+        for label, plain in zip(one.labels, _axis_names(len(one.labels), kind, weight), strict=True):
+            if label in names:
+                continue
+            if label == ONE:
+                names[label] = usable_name(ONE, (*avoid, *names.values()))
+                continue
+            taken = {*avoid, *names.values()}
+            wanted = plain if plain not in taken else f"{tensor}_{plain}"
+            names[label] = usable_name(wanted, taken)
+    return names
+
+
+def _product_names(answer: ProbeAnswer, kind: Kind) -> dict[str, str]:
+    """m, n and k of a product of matrices; nothing where it does not look like one."""
+    matrices = [one for one in answer.tensors if len(one.labels) >= 2]
+    if kind is not Kind.MATMUL or len(matrices) < 2 or not answer.outputs or len(answer.outputs[0].shape) < 2:
+        return {}
+    shape = answer.outputs[0].shape
+    inner = [label for label in matrices[0].labels if label in matrices[1].labels and label not in shape]
+    if len(inner) != 1:
+        return {}
+    outer = {label: name for label, name in zip(shape[-2:], ("m", "n"), strict=True) if isinstance(label, str)}
+    return {**outer, inner[0]: "k"}
+
+
+def _axis_names(rank: int, kind: Kind, weight: bool) -> tuple[str, ...]:
+    if rank == 1:
+        return ("n",)
+    if weight and 3 <= rank <= 5:
+        return ("out_channels", "in_channels", *(f"kernel_{name}" for name in _IMAGES[2 + 5 - rank :]))
+    if rank == 2:
+        return ("rows", "cols")
+    if rank == 4 and kind in (Kind.ATTENTION, Kind.SOFTMAX, Kind.MATMUL):
+        return ("batch", "heads", "rows", "cols")
+    if kind in (Kind.CONVOLUTION, Kind.POOLING) and 3 <= rank <= 5:
+        return (*_IMAGES[:2], *_IMAGES[2 + 5 - rank :])
+    if rank == 3:
+        return ("batch", "rows", "cols")
+    if 4 <= rank <= 5:
+        return (*_IMAGES[:2], *_IMAGES[2 + 5 - rank :])
+    return tuple(f"d{axis}" for axis in range(rank))
+
+
+def output_names(count: int, returned: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
+    """Names for results: those of the return statement where they serve, else y or y0, y1, ..."""
+    wanted = list(returned) if len(returned) == count else []
+    if not wanted or {*wanted} & {*taken} or len({*wanted}) < count:
+        single = next((name for name in ("y", "out", "result") if name not in taken), "y")
+        wanted = [single] if count == 1 else [f"y{number}" for number in range(count)]
+    named: list[str] = []
+    for name in wanted:
+        named.append(usable_name(name, (*taken, *named), "y"))
+    return tuple(named)

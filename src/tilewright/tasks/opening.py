@@ -1,0 +1,84 @@
+"""What a request is: a function of a file, a module, a KernelBench problem, a folder; or words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tilewright.records import Task
+from tilewright.tasks.folders import DESCRIPTION_FILE, task_from_folder
+from tilewright.tasks.functions import read_source, task_from_function
+from tilewright.tasks.modules import is_kernelbench, task_from_kernelbench, task_from_module
+from tilewright.tasks.options import TaskError, TaskOptions
+from tilewright.tasks.source import defined_names, parse_source
+
+_LONGEST_PATH = 1000
+_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+)(?:\((?P<init>.*)\))?)?", re.DOTALL)
+
+
+def open_task(
+    request: str,
+    shapes: Mapping[str, str],
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+    options: TaskOptions,
+) -> Task | None:
+    """The task that a request names; None where it is words.
+
+    `FILE.py:function`, `FILE.py:Class`, `FILE.py:Class(8, eps=1e-5)`, `FILE.py` of KernelBench or with one function,
+    or a folder with a `task.toml`.
+    """
+    request = request.strip()
+    if not request:
+        raise TaskError("the request is empty; give FILE.py:FUNCTION, a folder, or words")
+    place = Path(request).expanduser()
+    if "\n" not in request and len(request) < _LONGEST_PATH and place.is_dir():
+        if (place / DESCRIPTION_FILE).is_file():
+            _refuse_extra("a task folder", numbers=numbers, values=values)
+            return task_from_folder(place, options, shapes)
+        if "/" in request:
+            raise TaskError(f"{request} is a folder without {DESCRIPTION_FILE}; see docs/tasks.md")
+    found = _FILE.fullmatch(request)
+    if found is None:
+        return None
+    path = Path(found["path"]).expanduser()
+    if not path.is_file():
+        if re.search(r"\s", found["path"]):
+            return None
+        raise TaskError(f"{path}: no such file; give FILE.py:FUNCTION, a folder, or words")
+    return _from_file(path, found["name"], found["init"], shapes, numbers, values, options)
+
+
+def _from_file(
+    path: Path,
+    name: str | None,
+    init: str | None,
+    shapes: Mapping[str, str],
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+    options: TaskOptions,
+) -> Task:
+    source = read_source(path)
+    functions, classes = defined_names(parse_source(source, str(path)))
+    if name is None or (name == "Model" and init is None and not shapes):
+        if is_kernelbench(source, str(path)):
+            _refuse_extra("a KernelBench problem", shapes=shapes, numbers=numbers, values=values)
+            return task_from_kernelbench(path, options)
+        public = [one for one in functions if not one.startswith("_")]
+        if name is None and len(public) != 1:
+            listed = ", ".join((*public, *classes)) or "nothing"
+            raise TaskError(f"{path} defines {listed}; say which: {path}:NAME")
+        name = name or public[0]
+    if name in classes:
+        return task_from_module(path, name, init or "", shapes, options, numbers, values)
+    if init is not None:
+        raise TaskError(f"{path}:{name} is no class, so it takes no arguments here; give them with --shape and --set")
+    return task_from_function(path, name, shapes, numbers, options, values)
+
+
+def _refuse_extra(what: str, **given: Mapping[str, str]) -> None:
+    option = {"shapes": "--shape", "numbers": "--set", "values": "--values"}
+    for kind, names in given.items():
+        if names:
+            raise TaskError(f"{option[kind]} {next(iter(names))}: {what} says that itself; edit it there")

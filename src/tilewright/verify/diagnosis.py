@@ -1,0 +1,225 @@
+"""In the reference's process: what is wrong with an output, in one sentence with numbers, and its first wrong elements.
+
+What the elements hold is looked at before where they lie: a result that is transposed, scaled or shifted is wrong
+nearly everywhere, and saying so would not help anybody to mend it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from tilewright.records import Pattern, WrongElement, WrongOutput
+from tilewright.verify.envelope import Comparison, Expected
+from tilewright.verify.wrong_places import place_of
+
+_SHOWN = 5
+_MOST = 0.95  # of the elements that a pattern must explain
+_LARGEST_EXPONENT = 88.7
+_GROSS = 0.1  # of an element's own size: a larger error is no matter of precision
+
+# Relative roundings by name, coarsest first: what a result looks like that was computed in them.
+_COARSE = ((2.0**-4, "fp8"), (2.0**-9, "bf16"), (2.0**-12, "TF32 or f16"))
+
+
+def diagnose(
+    name: str,
+    found: torch.Tensor,
+    expected: Expected,
+    comparison: Comparison,
+    inputs: Mapping[str, torch.Tensor],
+) -> WrongOutput:
+    """The diagnosis of an output with at least one wrong element."""
+    pattern, description = _Diagnosis(found, expected, comparison, inputs).say()
+    finite = comparison.error.isfinite()
+    settled = torch.where(finite & comparison.wrong, comparison.error, -1.0)
+    worst = int(settled.argmax())
+    has_worst = float(settled.flatten()[worst]) >= 0
+    return WrongOutput(
+        output=name,
+        wrong=int(comparison.wrong.sum()),
+        elements=comparison.wrong.numel(),
+        pattern=pattern,
+        description=description,
+        worst_error=float(comparison.error.flatten()[worst]) if has_worst else None,
+        allowed_error=float(comparison.allowed.flatten()[worst]) if has_worst else None,
+        reference_error=comparison.own_worst,
+        first=_first(found, expected, comparison),
+    )
+
+
+def _first(found: torch.Tensor, expected: Expected, comparison: Comparison) -> tuple[WrongElement, ...]:
+    elements = []
+    for place in comparison.wrong.nonzero()[:_SHOWN].tolist():
+        index = tuple(place)
+        elements.append(
+            WrongElement(
+                index,
+                float(expected.truth[index]),
+                float(found[index]),
+                float(comparison.allowed[index]),
+            )
+        )
+    return tuple(elements)
+
+
+class _Diagnosis:
+    def __init__(
+        self, found: torch.Tensor, expected: Expected, comparison: Comparison, inputs: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._found = found
+        self._wide = found.double()
+        self._truth = expected.truth.double()
+        self._wrong = comparison.wrong
+        self._error = comparison.error
+        self._allowed = comparison.allowed
+        self._inputs = inputs
+        finite = self._truth[self._truth.isfinite()]
+        self._usual = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+
+    def say(self) -> tuple[Pattern, str]:
+        by_value = self._unwritten() or self._not_finite()
+        if by_value is not None:
+            return by_value
+        if self._found.is_floating_point() and self._error.numel() > 1:
+            by_value = self._precision() or self._rearranged() or self._scaled()
+            if by_value is not None:
+                return by_value
+        pattern, where = place_of(self._wrong)
+        return pattern, where + self._held()
+
+    # -- what wrong elements hold --
+
+    def _unwritten(self) -> tuple[Pattern, str] | None:
+        """Outputs start as bytes of 0xFF, which is NaN in every float type and -1 in every signed integer."""
+        raw = self._found.contiguous().flatten().view(torch.uint8).view(self._found.numel(), -1)
+        poison = (raw == 0xFF).all(-1).view(self._found.shape) & self._wrong
+        count = int(poison.sum())
+        if self._found.dtype == torch.bool or count < _MOST * int(self._wrong.sum()):
+            return None
+        _, where = place_of(poison)
+        return Pattern.UNWRITTEN, f"never written, they hold what was there before: {where}"
+
+    def _not_finite(self) -> tuple[Pattern, str] | None:
+        if not self._found.is_floating_point():
+            return None
+        made = self._wrong & ~self._wide.isfinite() & self._truth.isfinite()
+        lost = self._wrong & self._wide.isfinite() & ~self._truth.isfinite()
+        count, wrong = int(made.sum()), int(self._wrong.sum())
+        if count * 2 >= wrong:
+            nans = int((made & self._wide.isnan()).sum())
+            kinds = (
+                "NaN" if nans == count else "infinity" if nans == 0 else f"NaN ({nans}) and infinity ({count - nans})"
+            )
+            first = made.nonzero()[0].tolist()
+            _, where = place_of(made)
+            return Pattern.NOT_FINITE, f"{kinds} where a number belongs, first at {first}: {where}{self._origin()}"
+        if int(lost.sum()) * 2 >= wrong:
+            first = lost.nonzero()[0].tolist()
+            value = float(self._truth[tuple(first)])
+            return (
+                Pattern.NOT_FINITE,
+                f"a number where {value} belongs, in {int(lost.sum())} elements, first at {first}",
+            )
+        return None
+
+    def _origin(self) -> str:
+        """Where NaN or infinity may have come from."""
+        floats = {name: one for name, one in self._inputs.items() if one.is_floating_point() and one.numel()}
+        not_finite = [name for name, one in floats.items() if not bool(one.isfinite().all())]
+        if not_finite:
+            return f"; the inputs {', '.join(not_finite)} hold NaN or infinity themselves"
+        largest = {name: float(one.double().abs().max()) for name, one in floats.items()}
+        if not largest:
+            return ""
+        name = max(largest, key=lambda one: largest[one])
+        text = f"; every input is finite, {name} reaches {largest[name]:.4g}: look for "
+        if largest[name] > _LARGEST_EXPONENT:
+            text += f"an exponential (f32 overflows beyond {_LARGEST_EXPONENT}), "
+        return text + "a root or logarithm of a negative number, a division by zero, or a read of unwritten memory"
+
+    def _precision(self) -> tuple[Pattern, str] | None:
+        """Errors that are small everywhere, if not small enough."""
+        scale = self._truth.abs() + self._usual
+        finite = self._truth.isfinite()
+        if self._usual == 0 or bool((self._error[finite] > _GROSS * scale[finite]).any()):
+            return None
+        relative = float(self._error[finite].square().mean().sqrt()) / self._usual
+        known = self._found.dtype
+        rounding = torch.finfo(known).eps / 2
+        share = int(self._wrong.sum()) / self._wrong.numel()
+        if share < 0.05:
+            return None  # a few elements that are a little off: where they lie says more
+        times = relative / float(torch.finfo(known).eps / 2 / math.sqrt(3))
+        if rounding > 2.0**-12:
+            text = f"{times:.1f} times one rounding to the result's type: keep sums and intermediate results in f32"
+        else:
+            near = min(_COARSE, key=lambda one: abs(math.log(relative / one[0]))) if relative > 0 else _COARSE[-1]
+            like = f", like work in {near[1]}" if 0.1 < relative / near[0] < 10 else ""
+            text = f"{times:.0f} times one rounding of f32{like}"
+        return (
+            Pattern.PRECISION,
+            f"errors are small but everywhere: {relative:.2g} of the result in the mean square, {text}",
+        )
+
+    def _agrees(self, candidate: torch.Tensor) -> bool:
+        """Whether the result is nearly all that candidate, and the truth is not."""
+        slack = self._allowed + 1e-3 * self._usual
+        close = (self._wide - candidate).abs() <= slack
+        differs = (self._truth - candidate).abs() > slack
+        return bool(close.double().mean() >= _MOST) and bool(differs.double().mean() >= 0.1)
+
+    def _rearranged(self) -> tuple[Pattern, str] | None:
+        truth, shape = self._truth, self._truth.shape
+        if truth.ndim >= 2 and min(shape[-2:]) > 1 and self._agrees(truth.transpose(-1, -2).reshape(shape)):
+            return (
+                Pattern.TRANSPOSED,
+                f"the result is transposed in its last two dimensions ({shape[-2]} and {shape[-1]})",
+            )
+        flat = truth.flatten()
+        row = shape[-1] if truth.ndim > 1 else 0
+        steps = [step for one in (1, 2, 3, 4, row) if one for step in (one, -one)]
+        for step in steps:
+            if abs(step) < flat.numel() and self._agrees(flat.roll(step).view(shape)):
+                unit = "one row" if abs(step) == row else f"{abs(step)} element{'s' if abs(step) > 1 else ''}"
+                way = "late" if step > 0 else "early"
+                return Pattern.SHIFTED, f"the result is shifted: every element stands {unit} too {way}"
+        for name, one in self._inputs.items():
+            if one.shape == shape and self._agrees(one.double()):
+                return Pattern.ALL, f"the result is the input {name}, unchanged"
+        return None
+
+    def _scaled(self) -> tuple[Pattern, str] | None:
+        large = self._truth.isfinite() & (self._truth.abs() > 0.1 * self._usual)
+        if self._usual == 0 or int(large.sum()) < 2:
+            return None
+        factor = float((self._wide[large] / self._truth[large]).median())
+        if abs(factor) > 1e-6 and self._agrees_within(factor * self._truth, 1e-2):
+            return Pattern.SCALED, f"the result is {_ratio(factor)} times what it should be, everywhere"
+        added = float((self._wide - self._truth)[self._truth.isfinite()].median())
+        if self._agrees_within(self._truth + added, 1e-3) and float(self._truth.std()) > 0.05 * self._usual:
+            return Pattern.ALL, f"{added:.4g} is added to every element"
+        return None
+
+    def _agrees_within(self, candidate: torch.Tensor, share: float) -> bool:
+        slack = self._allowed + share * candidate.abs()
+        close = (self._wide - candidate).abs() <= slack
+        return bool(close.double().mean() >= _MOST) and float(self._wrong.double().mean()) >= 0.5
+
+    def _held(self) -> str:
+        """What the wrong elements have in common."""
+        values = self._wide[self._wrong]
+        if values.numel() > 1 and bool((values == values[0]).all()):
+            return f"; they all hold {float(values[0]):.6g}"
+        return ""
+
+
+def _ratio(factor: float) -> str:
+    """0.125, 2.5 or 1/37: the shortest that says it."""
+    inverse = 1.0 / factor
+    if abs(factor) < 1 and abs(inverse - round(inverse)) < 0.01 * abs(inverse) and abs(inverse) > 1.5:
+        whole = round(inverse)
+        return f"{1 / whole:.4g} (1/{whole})"
+    return f"{factor:.4g}"

@@ -1,0 +1,208 @@
+"""Whether a result is right: its error against the truth, beside what an honest kernel's error may be.
+
+No tolerance is chosen by anybody. The yardstick is made for each element from three things: how far the reference
+itself at its dtype is from the truth, how far the truth moves under an honest kernel's roundings (`arithmetic`), and
+one rounding to the result's dtype. Two rules are applied, and both must hold. Every element's error stays within a
+small multiple of its own yardstick: this sees a single wrong element. And in every tile of neighbouring elements the
+error's mean square does: this sees work done in too little precision, which shows in no single element. Integers and
+booleans are equal to the reference, or to what the reference gives under those roundings where that differs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+# How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
+ELEMENT_NOISE = 6.0  # of the truth's movement: the worst of a million normal errors is five deviations out
+ELEMENT_OWN = 4.0  # of the reference's own error in the tile
+ELEMENT_ROUNDING = 2.0  # of one rounding
+TILE_NOISE = 5.0  # a whole row shares the error of its sum, so a tile averages little of it
+TILE_ROUNDING = 2.0
+SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
+
+_ROW_TILE = 256  # elements; longer rows are cut into such pieces
+_LONGEST_ROW = 512
+_LEAST_TILE = 64  # shorter rows are taken together
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One result as the reference has it: at the dtype, in f64, and in f64 with honest roundings put in."""
+
+    own: torch.Tensor
+    truth: torch.Tensor
+    moved: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One result beside the truth, element by element. `ratio` is the worst error over what is allowed."""
+
+    wrong: torch.Tensor  # bool
+    error: torch.Tensor  # f64; infinite where NaN or infinity is misplaced
+    allowed: torch.Tensor
+    own_worst: float | None  # None for integers
+    ratio: float
+    leeway: float  # allowed error over the size of the truth, in the mean square: above a quarter proves little
+
+    @property
+    def right(self) -> bool:
+        return not bool(self.wrong.any())
+
+
+def compare(found: torch.Tensor, expected: Expected, tolerance: float | None = None) -> Comparison:
+    """Judge one result of the truth's shape.
+
+    `tolerance` replaces the envelope: relative to the element, or to the usual one if that is larger.
+    """
+    if not found.is_floating_point():
+        return _exact(found, expected)
+    return _close(found, expected, tolerance)
+
+
+def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
+    wide = found.double()
+    differs = torch.ones_like(wide, dtype=torch.bool)
+    for one in (expected.own, expected.truth, *expected.moved):
+        differs &= wide != one.double()
+    error = torch.where(differs, (wide - expected.truth.double()).abs(), 0.0)
+    ratio = math.inf if bool(differs.any()) else 0.0
+    return Comparison(differs, error, torch.zeros_like(wide), None, ratio, 0.0)
+
+
+def _close(found: torch.Tensor, expected: Expected, tolerance: float | None) -> Comparison:
+    truth = expected.truth.double()
+    # The reference's answer as this dtype can hold it: it may return a wider one.
+    own = expected.own.to(found.dtype).double()
+    wide = found.double()
+    finite = truth.isfinite() & own.isfinite()
+    # Where the dtype overflows and f64 does not, the reference's own answer says what is right.
+    special = torch.where(truth.isfinite() & ~own.isfinite(), own, truth)
+    misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
+    misplaced |= finite & ~wide.isfinite()
+    size = torch.where(finite, truth.abs(), 0.0)
+    error = torch.where(finite & wide.isfinite(), (wide - truth).abs(), 0.0)
+    own_error = torch.where(finite, (own - truth).abs(), 0.0)
+    if tolerance is not None:
+        usual = size.square().mean().sqrt() if size.numel() else size.sum()
+        allowed = tolerance * torch.maximum(size, usual)
+        wrong, ratio = error > allowed, _worst(error, allowed)
+    else:
+        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite))
+        allowed = yardstick.allowed()
+        tiles_wrong, tiles_ratio = yardstick.judge_tiles(error)
+        # A tile is blamed as a whole only where no element of it can be.
+        wrong = error > allowed
+        wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
+    error = torch.where(misplaced, math.inf, error)
+    if bool(misplaced.any()):
+        ratio = math.inf
+    known = allowed[allowed.isfinite()]
+    leeway = float(known.square().mean().sqrt() / size.square().mean().sqrt()) if float(size.sum()) > 0 else 0.0
+    own_worst = float(own_error.max()) if own_error.numel() else 0.0
+    return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
+
+
+def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
+    """How far each element of the truth moves under roundings, in the mean square; infinite where it may overflow."""
+    truth = expected.truth.double()
+    total = torch.zeros_like(truth)
+    for moved in expected.moved:
+        step = (moved.double() - truth).abs()
+        total += torch.where(finite, torch.where(step.isnan(), math.inf, step), 0.0).square()
+    return (total / max(len(expected.moved), 1)).sqrt()
+
+
+def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
+    return float((error / allowed.clamp(min=1e-300)).max()) if error.numel() else 0.0
+
+
+class _Yardstick:
+    """What is allowed, element by element and tile by tile."""
+
+    def __init__(self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor) -> None:
+        kind = torch.finfo(dtype)
+        self._tiles = Tiles(tuple(size.shape), size.device)
+        self._size, self._movement = size, movement
+        self._rounding, self._least = kind.eps / 2, kind.tiny
+        mean_size = self._tiles.mean_square(size)
+        # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
+        total = float(size.square().sum().sqrt())
+        relative = float(own_error.square().sum().sqrt()) / total if total else 0.0
+        self._tile_size = mean_size
+        self._tile_own = torch.maximum(self._tiles.mean_square(own_error), relative * mean_size)
+        # A few draws can all be lucky for one element or one row. What its neighbours move by, beside their size, counts
+        # there too: the usual element's share for the element, the usual tile's for the tile.
+        moved = self._tiles.mean_square(torch.where(movement.isfinite(), movement, 0.0))
+        self._tile_movement = torch.maximum(moved, _middle(moved / mean_size) * mean_size)
+        self._tile_share = self._tiles.median(torch.where(size > 0, movement / size, math.nan))
+
+    def allowed(self) -> torch.Tensor:
+        spread = self._tiles.spread
+        movement = torch.maximum(self._movement, spread(self._tile_movement))
+        movement = torch.maximum(movement, spread(self._tile_share) * self._size)
+        rounding = self._rounding * (self._size + spread(self._tile_size))
+        own = ELEMENT_OWN * spread(self._tile_own)
+        return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self._least
+
+    def tiles_of(self, marked: torch.Tensor) -> torch.Tensor:
+        """All elements of the tiles that have a marked one."""
+        return self._tiles.spread(self._tiles.mean_square(marked.double()) > 0)
+
+    def judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Which elements lie in a tile whose error is too large, and the worst tile's ratio."""
+        settled = torch.where(self._movement.isfinite(), error, 0.0)
+        found = self._tiles.mean_square(settled)
+        usual = torch.maximum(self._tile_own, self._rounding / math.sqrt(3.0) * self._tile_size)
+        factor = torch.where(self._tiles.counts < _LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
+        limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self._least
+        return self._tiles.spread(found > limit), _worst(found, limit)
+
+
+def _middle(values: torch.Tensor) -> float:
+    found = values.nanmedian() if values.numel() else values.sum()
+    return float(found) if bool(found.isfinite()) else 0.0
+
+
+class Tiles:
+    """Neighbouring elements taken together: rows, pieces of long rows, several short rows."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self._shape = shape
+        elements = math.prod(shape)
+        row = shape[-1] if shape else 1
+        if len(shape) == 1:
+            row = min(row, _LEAST_TILE)
+        if row > _LONGEST_ROW:
+            self._row, self._tile = row, _ROW_TILE
+        else:
+            taken = max(1, -(-_LEAST_TILE // max(row, 1)))
+            self._row = self._tile = max(row * taken, 1)
+        self._rows = -(-elements // self._row) if elements else 0
+        self._pieces = -(-self._row // self._tile)
+        self.counts = self._cut(torch.ones(elements, dtype=torch.float64, device=device)).sum(-1)
+
+    def _cut(self, flat: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
+        """[tiles, elements of a tile], with `empty` where a tile is not full."""
+        padded = torch.nn.functional.pad(flat, (0, self._rows * self._row - flat.numel()), value=empty)
+        rows = padded.view(self._rows, self._row)
+        pieces = torch.nn.functional.pad(rows, (0, self._pieces * self._tile - self._row), value=empty)
+        return pieces.reshape(-1, self._tile)
+
+    def mean_square(self, values: torch.Tensor) -> torch.Tensor:
+        """The root of each tile's mean square."""
+        return (self._cut(values.reshape(-1)).square().sum(-1) / self.counts.clamp(min=1)).sqrt()
+
+    def median(self, values: torch.Tensor) -> torch.Tensor:
+        """Each tile's median of what is a number; 0 where nothing is."""
+        middle = self._cut(values.reshape(-1), math.nan).nanmedian(-1).values
+        return torch.where(middle.isfinite(), middle, 0.0)
+
+    def spread(self, tiles: torch.Tensor) -> torch.Tensor:
+        """A value of each tile, given to each of its elements."""
+        whole = tiles.view(-1, 1).expand(-1, self._tile).reshape(self._rows, self._pieces * self._tile)
+        flat = whole[:, : self._row].reshape(-1)
+        return flat[: math.prod(self._shape)].view(self._shape)

@@ -1,0 +1,112 @@
+"""In the reference's process: the handler that judges what a kernel returned for one case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tilewright.devices.inputs import allocate, fill
+from tilewright.records import Case, InputTensor, Precision, Task
+from tilewright.reference import ReferenceProblem
+from tilewright.reference.tensors import call_reference, to_torch
+from tilewright.verify.diagnosis import diagnose
+from tilewright.verify.distributions import TASK, case_task, contents, draw_inputs
+from tilewright.verify.envelope import Comparison, Expected, compare
+from tilewright.verify.expectation import Tensors, expectations
+from tilewright.verify.judging_records import Judgement, JudgeRequest, Warmth
+
+MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a case proves little
+_WORTH_A_GPU = 1 << 19  # elements
+_KEPT = 32  # expectations of so many cases, each of at most
+_KEPT_ELEMENTS = 1 << 20
+
+_Known = tuple[Tensors, list[Expected]]
+_known: dict[str, _Known] = {}  # by task, case and device: every candidate is judged by the same cases
+
+
+def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
+    """Compare every output with the reference, and say what is wrong where it is."""
+    start = time.monotonic()
+    task = case_task(request.task, request.case)
+    tensors, expected = _expected(function, task, request.case, request.by_seed)
+    outputs = {one.name: one for one in request.outputs}
+    wrong = []
+    worst, telling = 0.0, True
+    for name, wanted in zip(_names(task), expected, strict=True):
+        found = to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device)
+        if tuple(found.shape) != tuple(wanted.truth.shape):
+            raise ReferenceProblem(
+                f"the reference returns {name} of shape {list(wanted.truth.shape)} at {request.case}, "
+                f"where the task says {list(found.shape)}"
+            )
+        comparison = compare(found, wanted)
+        worst = max(worst, comparison.ratio)
+        telling = telling and _is_telling(request.case, wanted, comparison)
+        if not comparison.right:
+            wrong.append(diagnose(name, found, wanted, comparison, tensors))
+    return Judgement(tuple(wrong), worst, telling, time.monotonic() - start)
+
+
+def warm(function: Callable[..., Any], request: Warmth) -> Warmth:
+    """Load what the first judgement would otherwise wait for."""
+    some = torch.ones(2, 2)
+    compare(some, expectations(lambda given: (given["x"] @ given["x"],), {"x": some}, Precision.DTYPE)[0])
+    return request
+
+
+def _names(task: Task) -> tuple[str, ...]:
+    return (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+
+
+def _is_telling(case: Case, expected: Expected, comparison: Comparison) -> bool:
+    """The task's own values always count; others only where the reference is finite and well-conditioned on them."""
+    if case.values == TASK:
+        return True
+    finite = bool(expected.truth.isfinite().all()) and bool(expected.own.isfinite().all())
+    return finite and comparison.leeway <= MOST_LEEWAY
+
+
+def _expected(function: Callable[..., Any], task: Task, case: Case, by_seed: bool) -> _Known:
+    key = f"{task.hash} {case} {by_seed}"
+    known = _known.get(key)
+    if known is None:
+        tensors = _drawn_on_gpu(task, case) if by_seed else _drawn(task, case)
+        call = lambda given: call_reference(function, task, given)  # noqa: E731
+        known = tensors, expectations(call, tensors, task.precision)
+        if sum(one.numel() for one in tensors.values()) <= _KEPT_ELEMENTS:
+            if len(_known) >= _KEPT:
+                del _known[next(iter(_known))]
+            _known[key] = known
+    return known
+
+
+def _drawn(task: Task, case: Case) -> Tensors:
+    """The inputs as the case says; on a GPU where there is one and they are large."""
+    specs = task.specs(case.sizes)
+    tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
+    if sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU or not torch.cuda.is_available():
+        return tensors
+    return {name: one.to(_gpu()) for name, one in tensors.items()}
+
+
+def _drawn_on_gpu(task: Task, case: Case) -> Tensors:
+    """The inputs as the GPU's runner drew them: the same seed on the same kind of device."""
+    seeded = contents(task, case)
+    assert seeded is not None
+    specs = task.specs(case.sizes)
+    tensors = {}
+    for one in (InputTensor(name, specs[name], content) for name, content in seeded.items()):
+        held = allocate(one.spec, _gpu())
+        fill(held, one.content)
+        tensors[one.name] = held.tensor
+    return tensors
+
+
+def _gpu() -> torch.device:
+    """The first GPU, told to compute f32 as f32."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return torch.device("cuda")

@@ -1,0 +1,282 @@
+"""`Referee`: says whether a kernel file computes what a task asks for.
+
+It holds a task, its reference and the devices, and judges one candidate after another by the same cases. Candidates and
+reference run in children of their own; nothing a candidate does is taken as anything but an answer or a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from tilewright.devices.protocol import Device
+from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
+from tilewright.records import (
+    BadPlan,
+    Case,
+    CaseResult,
+    CaseStatus,
+    Crashed,
+    Declined,
+    Evidence,
+    NotBuilt,
+    Passed,
+    Rejected,
+    Task,
+    Unsupported,
+    Verdict,
+    WrongValues,
+)
+from tilewright.reference import Reference, ReferenceProblem
+from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
+from tilewright.verify.distributions import TASK, contents
+from tilewright.verify.judging_records import Warmth
+from tilewright.verify.reading import read_kernel
+from tilewright.verify.running import Candidate, Times, drawn_by_seed
+from tilewright.verify.shrinking import smallest_failing
+from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out
+
+Say = Callable[[str], None]
+
+WARM = "tilewright.verify.judging:warm"
+
+_PREFLIGHT = 3  # cases emulated before a GPU is touched
+_SCHEDULED = 3  # cases run under several schedules
+_SCHEDULES = 3
+_FEW = 3  # cases that a file must take, else sizes are looked for that it takes
+_SPOT_CASES = 2
+_SHOWN_RIGHT = 8
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+class Referee:
+    """The referee of one task. The devices and the reference are the caller's: closing this does not close them."""
+
+    def __init__(
+        self, task: Task, reference: Reference, *, emulator: Device, gpu: Device | None = None, say: Say = _silent
+    ) -> None:
+        self._task = task
+        self._reference = reference
+        self._emulator = emulator
+        self._gpu = gpu
+        self._say = say
+        self.times = Times()  # of the last verdict
+        # The first call of a fresh process takes seconds; an author that writes meanwhile hides them.
+        threading.Thread(target=self._warm, name="referee", daemon=True).start()
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def _warm(self) -> None:
+        with contextlib.suppress(ReferenceProblem, RuntimeError):  # the first verdict will say it
+            self._reference.call(WARM, Warmth(), Warmth)
+
+    def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
+        """The whole verdict. Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only."""
+        self.times = Times()
+        if isinstance(file, str):
+            read = read_kernel(file, self._task)
+            if isinstance(read, BadPlan):
+                return Rejected(read)
+            file = read
+        candidate = Candidate(file, self._task, choice, self.times)
+        trial = Trial(candidate, self._reference, self.times)
+        refused = self._refused_at_own_sizes(candidate)
+        if refused is not None:
+            return Rejected(refused)
+        cases = self._cases(candidate)
+        not_built = self._build_ahead(candidate, cases)
+        if not_built is not None:
+            return Rejected(not_built)
+        return self._emulate(trial, cases)
+
+    def spot_check(self, file: KernelFile, choice: Choice) -> bool:
+        """Whether the file builds with this choice and is right in the smallest cases that take it."""
+        self.times = Times()
+        candidate = Candidate(file, self._task, choice, self.times)
+        if self._refused_at_own_sizes(candidate) is not None:
+            return False
+        trial = Trial(candidate, self._reference, self.times)
+        device = self._emulator
+        cases = [case for case in plan_cases(self._task) if self._takes(candidate, case, strictly=True)]
+        if not cases:
+            accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
+            cases = [Case(sizes, 1) for sizes in accepted_sizes(self._task, accepts, count=1)]
+        right = 0
+        for case in cases[:_SPOT_CASES]:
+            outcome = trial.run(case, device, emulated=True)
+            if isinstance(outcome, NotRun) and outcome.result is not None and self._gpu is not None:
+                outcome = trial.run(case, self._gpu, emulated=False)
+            if isinstance(outcome, Wrong):
+                return False
+            right += isinstance(outcome, Right)
+        if right == 0 and self._gpu is not None:
+            return isinstance(trial.run(Case(self._task.sizes, 1), self._gpu, emulated=False), Right)
+        return right > 0
+
+    # -- before anything runs --
+
+    def _refused_at_own_sizes(self, candidate: Candidate) -> Evidence | None:
+        """The file must take the task's own call, with outputs as the task has them, and build for it."""
+        own = Case(self._task.sizes, 1)
+        evaluation = candidate.evaluate(own, self._profile_device.profile, strictly=True)
+        if isinstance(evaluation, BadPlan):
+            return evaluation
+        if isinstance(evaluation, Refused):
+            return Declined(own, str(evaluation.problem))
+        built = candidate.build_all([evaluation])
+        return built if isinstance(built, NotBuilt) else None
+
+    @property
+    def _profile_device(self) -> Device:
+        return self._gpu or self._emulator
+
+    def _takes(self, candidate: Candidate, case: Case, *, strictly: bool = False) -> bool:
+        return isinstance(candidate.evaluate(case, self._emulator.profile, strictly=strictly), Evaluation)
+
+    def _cases(self, candidate: Candidate) -> list[Case]:
+        """The task's cases; where the file takes few of them, others that it takes."""
+        cases = list(plan_cases(self._task))
+        small = is_small(self._task, self._task.sizes, OWN_WORK)
+        if small:
+            cases += own_cases(self._task) if not cases else own_cases(self._task)[:1]
+        taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
+        if len({tuple(case.sizes.items()) for case in taken}) >= _FEW or (not cases and not self._varies):
+            return cases
+        accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
+        for number, sizes in enumerate(accepted_sizes(self._task, accepts)):
+            for values in (TASK, "impulse"):
+                if not any(case.sizes == sizes and case.values == values for case in cases):
+                    cases.append(Case(sizes, 201 + number, values))
+        return cases
+
+    @property
+    def _varies(self) -> bool:
+        return any(one.varies for one in self._task.dimensions)
+
+    def _build_ahead(self, candidate: Candidate, cases: Sequence[Case]) -> NotBuilt | BadPlan | None:
+        """Every build that the cases need, on all cores at once."""
+        self._say("building")
+        evaluations = []
+        for case in cases:
+            evaluation = candidate.evaluate(case, self._emulator.profile)
+            if isinstance(evaluation, BadPlan):
+                return evaluation
+            if isinstance(evaluation, Evaluation):
+                evaluations.append(evaluation)
+        built = candidate.build_all(evaluations)
+        return built if isinstance(built, NotBuilt) else None
+
+    # -- running --
+
+    def _emulate(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
+        """The cases on the emulator, the first of them where a GPU does the rest."""
+        emulated = 0
+        for number, case in enumerate(cases):
+            if self._gpu is not None and emulated >= _PREFLIGHT:
+                return self._on_gpu(trial, cases[number:])
+            schedules = _SCHEDULES if number < _SCHEDULED else 1
+            self._say(f"emulating {case}")
+            outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
+            if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
+                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, self._label(self._emulator)))
+            if isinstance(outcome, NotRun) and _not_emulable(outcome):
+                if self._gpu is not None:
+                    trial.note(f"not emulated: {outcome.message}")
+                    return self._on_gpu(trial, cases)
+                return Unsupported(f"not emulable here: {outcome.message}")
+            rejected = self._count(trial, outcome, self._emulator, schedules)
+            if rejected is not None:
+                return rejected
+            emulated += isinstance(outcome, Right)
+        return self._on_gpu(trial, ()) if self._gpu is not None else self._passed(trial)
+
+    def _on_gpu(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
+        """The remaining cases and the task's own sizes on the GPU."""
+        assert self._gpu is not None
+        own = [
+            case
+            for case in own_cases(self._task)
+            if contents(self._task, case) is not None or not drawn_by_seed(self._task, case)
+        ]
+        for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
+            self._say(f"running {case} on {self._gpu.profile.name}")
+            outcome = trial.run(case, self._gpu, emulated=False, twice=case is own[0])
+            if isinstance(outcome, NotRun) and _not_emulable(outcome):
+                return Unsupported(outcome.message)
+            rejected = self._count(trial, outcome, self._gpu, 1)
+            if rejected is not None:
+                return rejected
+        return self._passed(trial)
+
+    def _count(self, trial: Trial, outcome: Outcome, device: Device, schedules: int) -> Rejected | None:
+        """Keep what was right or not run; a failing case ends the trial, shrunk as far as it goes."""
+        if isinstance(outcome, Right):
+            trial.results.append(outcome.result)
+        elif isinstance(outcome, NotRun):
+            if outcome.result is not None:
+                trial.results.append(outcome.result)
+        else:
+            right = tuple(one for one in trial.results if one.status is CaseStatus.RIGHT)
+            return Rejected(self._shrunk(trial, outcome.evidence, device, schedules), right)
+        return None
+
+    def _shrunk(self, trial: Trial, evidence: Evidence, device: Device, schedules: int) -> Evidence:
+        """The smallest case found with a fault of the same kind, and what was right around it."""
+        if not isinstance(evidence, (Crashed, WrongValues)) or ran_out(evidence):
+            return evidence
+        right: list[Case] = []
+
+        def attempt(smaller: Case) -> Evidence | None:
+            outcome = trial.run(smaller, device, emulated=device is self._emulator, schedules=schedules)
+            if isinstance(outcome, Right):
+                right.append(smaller)
+            return outcome.evidence if isinstance(outcome, Wrong) else None
+
+        self._say(f"looking for the smallest case like {evidence.case}")
+        smallest = smallest_failing(self._task, evidence.case, evidence, attempt)
+        if not isinstance(smallest, WrongValues):
+            return smallest
+        return replace(smallest, right_cases=(*right, *trial.right_cases)[:_SHOWN_RIGHT])
+
+    # -- the end --
+
+    def _passed(self, trial: Trial) -> Verdict:
+        results = trial.results
+        if not any(one.status is CaseStatus.RIGHT for one in results):
+            if trial.reference_problem is not None:
+                raise trial.reference_problem
+            return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+        declined = [one for one in results if one.status is CaseStatus.DECLINED]
+        if declined:
+            sizes = "; ".join(dict.fromkeys(_sizes_text(one.case) for one in declined))
+            trial.note(f"the file declines {sizes}")
+        own = [one for one in results if one.case.sizes == self._task.sizes]
+        if not any(one.status is CaseStatus.RIGHT for one in own):
+            call = Case(self._task.sizes, 1)
+            trial.note(f"not run at the task's own sizes, which are too large to emulate: {_sizes_text(call)}")
+            if not own:
+                results.append(CaseResult(call, CaseStatus.TOO_LARGE, ""))
+        return Passed(tuple(results), tuple(trial.notes))
+
+    def _label(self, device: Device) -> str:
+        return device.profile.name
+
+
+def _not_emulable(outcome: NotRun) -> bool:
+    return outcome.result is not None and outcome.result.status is CaseStatus.NOT_EMULABLE
+
+
+def _sizes_text(case: Case) -> str:
+    return ", ".join(f"{name}={size}" for name, size in case.sizes.items())

@@ -1,0 +1,132 @@
+"""`make` and `@kernel` from Python: one real run on the emulator, with recorded replies; all after it is free."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.frontends.recordings import RIGHT, SPECIFICATION, record
+
+import tilewright as tw
+from tilewright.frontends.api import Made, NotAcceptedYet, read_arguments
+from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.records import Budget
+from tilewright.runtime import NoKernelApplies, ReferenceUsed
+
+
+def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
+    return torch.nn.functional.silu(x) * scale
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_HOME", str(folder))
+        for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
+            patch.delenv(key, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def decorated() -> DecoratedKernel:
+    return tw.kernel(scaled_silu)
+
+
+@pytest.fixture(scope="module")
+def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The kernel, after the decorated function was used without it."""
+    x = torch.randn(2048)
+    with pytest.warns(ReferenceUsed, match=r'scaled_silu\.make\(x="2048:f32", scale=0\.5\)'):
+        torch.testing.assert_close(decorated(x), scaled_silu(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decorated(x)  # said once
+    assert "the function itself runs" in decorated.explain(x)
+    recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
+    return decorated.make(x=x, model=f"replay:{recording}", budget=Budget(attempts=1), gpu="H200")
+
+
+def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:
+    x = torch.randn(2048)
+    torch.testing.assert_close(made(x), scaled_silu(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(made(x, scale=2.0), scaled_silu(x, 2.0), rtol=1e-5, atol=1e-6)
+    assert made.kernel.read_text().startswith("//! op      scaled_silu")
+    assert made.run is not None
+    assert made.entry.run == made.run.id
+    assert "scaled_silu<<<" in made.explain(x)
+    with pytest.warns(ReferenceUsed):
+        assert made(x.double()).dtype is torch.float64  # no kernel takes it: the function itself runs
+
+
+def test_the_decorated_function_uses_it(made: Made, decorated: DecoratedKernel) -> None:
+    for size in (2048, 777):  # made for, and verified at others
+        x = torch.randn(size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.testing.assert_close(decorated(x), scaled_silu(x), rtol=1e-5, atol=1e-6)
+        assert str(made.kernel) in decorated.explain(x)
+    assert decorated.__name__ == "scaled_silu"
+
+
+def test_what_the_kernel_was_not_made_for_runs_the_function(made: Made) -> None:
+    strict = tw.kernel(strict=True)(scaled_silu)
+    x = torch.randn(64)
+    assert strict(x).shape == (64,)
+    for call in ((x.double(),), (x.reshape(8, 8),), (x, 0.25)):
+        with pytest.raises(NoKernelApplies, match="make one with"):
+            strict(*call)
+    loose = tw.kernel(scaled_silu)
+    wanted = torch.randn(64, requires_grad=True)
+    with pytest.warns(ReferenceUsed, match="grad"):
+        loose(wanted).sum().backward()
+    assert wanted.grad is not None
+
+
+def test_a_later_process_finds_it_free(made: Made, home: Path) -> None:
+    program = (
+        "import sys, torch, tilewright as tw\n"
+        "from tests.frontends.test_api import scaled_silu\n"
+        "f = tw.make(scaled_silu, x='2048:f32', gpu='H200')\n"
+        "assert f.run is None, f.run\n"
+        "print(f.kernel, *sorted({'rich', 'typer', 'click', 'anthropic', 'openai'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(made.kernel)]  # and no terminal package was needed
+
+
+def test_words_are_not_accepted_unseen(tmp_path: Path) -> None:
+    recording = record(tmp_path / "recording", ("0000-1", SPECIFICATION))
+    with pytest.raises(NotAcceptedYet, match="yes=True") as caught:
+        tw.make("scaled SiLU", x="64:f32", model=f"replay:{recording}", quiet=True)
+    assert "def scaled_silu" in caught.value.specification.reference
+
+
+def test_arguments_become_shapes_and_numbers() -> None:
+    tensors, numbers = read_arguments(
+        {"x": torch.zeros(2, 3, dtype=torch.bfloat16), "y": "8x8:f16", "eps": 1e-5, "k": 3}
+    )
+    assert tensors == {"x": "2x3:bf16", "y": "8x8:f16"}
+    assert numbers == {"eps": "1e-05", "k": "3"}
+    with pytest.raises(BadArgument, match="give a tensor"):
+        read_arguments({"x": object()})
+
+
+def test_importing_and_decorating_spend_nothing(home: Path) -> None:
+    before = sorted(home.rglob("*"))
+    DecoratedKernel(scaled_silu)
+    assert sorted(home.rglob("*")) == before

@@ -1,0 +1,217 @@
+"""`runs` and `show` as a person meets them, on runs written by the store."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import warnings
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
+
+from tilewright.frontends.cli import main
+from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Timing
+from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
+from tilewright.store import Request, RunFolder, Store
+
+WRONG = Rejected(
+    WrongValues(
+        Case({"n": 7}, 1),
+        (
+            WrongOutput(
+                "y",
+                3,
+                7,
+                Pattern.TAIL,
+                "the last 3 of 7 elements",
+                None,
+                0.1,
+                0.1,
+                (WrongElement((4,), 1.0, float("nan"), 0.1),),
+            ),
+        ),
+    )
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def tilewright(home: Path, *arguments: object) -> Done:
+    """The command's own entry, in this process: what it prints, and the status it would end with."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        patch.setenv("TILEWRIGHT_HOME", str(home))
+        patch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
+        patch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command replaces
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return Done(int(ended.value.code or 0), stdout.getvalue(), stderr.getvalue())
+
+
+def made(home: Path, *attempts: Attempt) -> RunFolder:
+    folder = Store(home).create_run(TASK, replace(SETTINGS, hints=((2, "one warp per row"),)), ENVIRONMENT)
+    for one in attempts:
+        place = folder.attempt(one.number)
+        place.reply_to(1, question(one.number, text=f"please write number {one.number}"), lambda _: reply("ok"))
+        place.save_text("kernel.cu", f"// double it\n// version {one.number}\n")
+        place.finish(one)
+    return folder
+
+
+@pytest.fixture
+def folder(home: Path) -> RunFolder:
+    folder = made(
+        home,
+        attempt(1, 20.0),
+        attempt(2, verdict=WRONG),
+        attempt(3, 12.5),
+        attempt(4, verdict=DUPLICATE),
+        attempt(5, 15.0),
+    )
+    folder.end(Ending.ATTEMPTS)
+    return folder
+
+
+def test_show_has_the_task_the_table_and_a_plot(home: Path, folder: RunFolder) -> None:
+    done = tilewright(home, "show", "double")
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line[:3].strip().isdecimal()}
+    assert rows["1"][1:5] == ["draft", "passed", "20.0", "kept"]
+    assert rows["2"][1:4] == ["structure", "wrong", "values"]
+    assert rows["3"][1:6] == ["structure", "passed", "12.5", "1.60x", "best"]
+    assert rows["5"][1:5] == ["structure", "passed", "15.0", "0.83x"]
+    assert "kept" not in rows["5"]
+    for text in (
+        "modelled us",
+        "x = f32[1000]",
+        "H200 (emulated)",
+        "the budget of attempts is spent",
+        "one warp per row",
+    ):
+        assert text in done.stdout, text
+    bars = {line.split()[0]: line.count("█") for line in done.stdout.splitlines() if "█" in line}
+    assert bars["1"] == 40
+    assert bars["3"] == 25
+    assert "roofline" in done.stdout
+
+
+def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder: RunFolder) -> None:
+    assert tilewright(home, "show", "last", "--kernel").stdout == "// double it\n// version 3\n"
+    shown = tilewright(home, "show", "last", "--attempt", 2).stdout
+    assert "the last 3 of 7 elements" in shown
+    assert "WARPS" not in tilewright(home, "show", "last", "--attempt", 3).stdout  # one combination is no choice
+    assert "a modelled time ranks candidates" in tilewright(home, "show", "last", "--attempt", 3).stdout
+    diff = tilewright(home, "show", "last", "--diff", 3).stdout
+    assert "-// version 1\n+// version 3\n" in diff
+    assert "--- attempt 1" in diff
+    assert "please write number 3" in tilewright(home, "show", "last", "--prompt", 3).stdout
+
+
+def test_show_json_is_one_document(home: Path, folder: RunFolder) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    whole = json.loads(tilewright(home, "show", "last", "--json").stdout, parse_constant=refuse)
+    assert whole["best"] == 3
+    assert whole["kernel"].endswith("// version 3\n")
+    assert [one["number"] for one in whole["run"]["attempts"]] == [1, 2, 3, 4, 5]
+    one = json.loads(tilewright(home, "show", "last", "--attempt", 2, "--json").stdout, parse_constant=refuse)
+    assert one["attempt"]["verdict"]["evidence"]["outputs"][0]["first"][0]["got"] == "NaN"
+    assert one["replies"] == ["ok"]
+    assert "version 2" in one["diff"]
+
+
+def test_the_plot_is_a_picture(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+    picture = tmp_path / "progress.svg"
+    done = tilewright(home, "show", "last", "--plot", picture)
+    assert done.returncode == 0, done.stderr
+    root = ElementTree.parse(picture).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f".//{space}circle")) == 3
+    assert len(root.findall(f".//{space}path")) == 2  # what was rejected
+    heights = [float(one.attrib["cy"]) for one in root.findall(f".//{space}circle")]
+    assert heights[1] > heights[2] > heights[0]  # faster is lower
+    assert "modelled time by attempt" in picture.read_text()
+
+
+def test_measured_times_are_called_so(home: Path) -> None:
+    baselines = (Timing("eager", (40.0, 41.0, 42.0)),)
+    measured = Measured("NVIDIA H200", {"n": 1000}, Timing("kernel", (10.0, 10.0, 11.0)), baselines, 5.0, ("hot",))
+    made(home, attempt(1, measurement=measured))
+    whole = tilewright(home, "show", "last").stdout
+    assert "measured us" in whole
+    assert "modelled" not in whole
+    one = tilewright(home, "show", "last", "--attempt", 1).stdout
+    assert "50% of the roofline" in one
+    assert "4.10x" in one
+
+
+def test_runs_lists_everything(home: Path, folder: RunFolder) -> None:
+    Store(home).create_request(Request("double every element"), SETTINGS, ENVIRONMENT)
+    broken = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
+    (broken.path / "task.json").write_text("[]")
+    shown = tilewright(home, "runs")
+    assert shown.returncode == 0, shown.stderr
+    assert folder.id in shown.stdout
+    assert "12.5 us modelled" in shown.stdout
+    assert "waits for its specification" in shown.stdout
+    assert "cannot be read" in shown.stdout
+    listed = json.loads(tilewright(home, "runs", "--json").stdout)
+    assert [one["id"] for one in listed["runs"]] == [folder.id]
+    assert len(listed["broken"]) == len(listed["waiting"]) == 1
+
+
+def test_no_runs_says_how_to_begin(home: Path) -> None:
+    assert "tilewright make" in tilewright(home, "runs").stdout
+    assert json.loads(tilewright(home, "runs", "--json").stdout)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nothing"], "no run is called 'nothing'"),
+        (["show", "last", "--attempt", "9"], "has no attempt 9; it has 5"),
+        (["show", "last", "--kernel", "--diff", "1"], "give one of them"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(
+    home: Path, folder: RunFolder, arguments: list[str], message: str
+) -> None:
+    done = tilewright(home, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_without_a_kernel_says_so(home: Path) -> None:
+    made(home, attempt(1, verdict=WRONG))
+    done = tilewright(home, "show", "last", "--kernel")
+    assert done.returncode == 2
+    assert "no attempt" in done.stderr
+    assert "none passed" in tilewright(home, "runs").stdout
+
+
+def test_an_attempt_that_passed_without_a_time_is_shown(home: Path) -> None:
+    made(home, attempt(1), attempt(2, measurement=modelled(3.0)))
+    done = tilewright(home, "show", "last")
+    assert done.returncode == 0, done.stderr
+    assert "3.00" in done.stdout

@@ -1,0 +1,72 @@
+"""Sampled blocks and smaller inputs give the counts of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.measure import kernels
+
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.kernel_file import parse
+from tilewright.measure.counting import NotCounted, affordable_sizes, count_plan
+from tilewright.measure.preparation import NotPrepared
+from tilewright.records import Dimension, DType, IndexValues, Task, TaskOutput, TensorInput
+
+GRID_WAITS = """//! op      scale(x) -> y
+//! out     y: x.dtype[x.shape]
+//! launch  scale<<<64, 256>>>(x, y, x.numel) cooperative
+#include <cooperative_groups.h>
+__global__ void scale(const float* x, float* y, long long n) {
+  cooperative_groups::this_grid().sync();
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < n; i += 64 * 256) y[i] = 2 * x[i];
+}
+"""
+
+
+def test_what_sampled_blocks_count_is_the_whole_launch(emulator: EmulatedDevice) -> None:
+    counted = count_plan(kernels.VECTOR, kernels.scale_task(256, 1024), None, emulator)
+    (launch,) = counted.launches
+    assert (launch.counts.blocks, launch.grid_blocks) == (8, 256)
+    sectors = launch.scale * sum(one.sectors for one in launch.counts.instructions)
+    assert sectors * 32 == 2 * 256 * 1024 * 4
+
+
+def test_large_inputs_are_counted_at_smaller_sizes_and_scaled(emulator: EmulatedDevice) -> None:
+    task = kernels.scale_task(8192, 4096)
+    small = count_plan(kernels.VECTOR, task, None, emulator, 1 << 20)
+    assert small.counted_at == {"rows": 256, "cols": 4096}
+    (launch,) = small.launches
+    assert launch.grid_blocks == 8192 * 4096 // 1024
+    assert launch.scale * sum(one.sectors for one in launch.counts.instructions) * 32 == 2 * 8192 * 4096 * 4
+    assert small.prepared.sizes == task.sizes
+
+
+def test_blocks_that_wait_for_each_other_all_run(emulator: EmulatedDevice) -> None:
+    counted = count_plan(parse(GRID_WAITS, "k.cu"), kernels.scale_task(1024, 64), None, emulator)
+    assert [one.counts.blocks for one in counted.launches] == [64]
+
+
+def test_what_cannot_be_emulated_and_what_does_not_apply_are_told_apart(emulator: EmulatedDevice) -> None:
+    a100 = replace(kernels.scale_task(4, 1024), gpu="A100")
+    with pytest.raises(NotCounted, match="sm_80"):
+        count_plan(kernels.VECTOR, a100, None, emulator)
+    with pytest.raises(NotPrepared, match="rows % 32"):
+        count_plan(kernels.transpose(33), kernels.transpose_task(100, 64), None, emulator)
+
+
+def test_sizes_keep_their_remainder_and_their_multiple() -> None:
+    task = kernels.scale_task(8205, 4096)
+    sizes = affordable_sizes(task, 1 << 20)
+    assert sizes["rows"] % 16 == 8205 % 16
+    assert sizes["cols"] == 4096
+    assert sizes["rows"] * 4096 <= 1 << 20
+    assert affordable_sizes(task, 1 << 40) == task.sizes
+    whole = replace(task, dimensions=(Dimension("rows", 8192, multiple_of=8192), Dimension("cols", 4096)))
+    assert affordable_sizes(whole, 1 << 24) == {"rows": 8192, "cols": 2048}
+
+
+def test_a_square_dimension_stays_and_indices_follow_the_dimension_they_name() -> None:
+    inputs = (TensorInput("x", DType.F32, ("n", "n")), TensorInput("i", DType.I32, ("m",), IndexValues("n")))
+    task = Task("f", "", "f", inputs, (TaskOutput("y", DType.F32, ("m",)),), (Dimension("n", 4096), Dimension("m", 64)))
+    assert affordable_sizes(task, 1024)["n"] == 4096

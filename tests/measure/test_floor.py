@@ -1,0 +1,54 @@
+"""The roofline floor, by bytes and by products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.measure import kernels
+
+from tilewright.measure import floor_us
+from tilewright.measure.floor import LAUNCH_US, least_flops, peak_tflops
+from tilewright.measure.flops import FlopRequest, count_flops
+from tilewright.records import PROFILES, Dimension, DType, Precision, Task, TaskOutput, TensorInput
+from tilewright.reference import Reference
+
+MATMUL = "import torch\n\ndef product(a, b):\n    return torch.relu(a @ b)\n"
+LOOKS = "def scale(x):\n    return x * 2 if x[0, 0] > 0 else x\n"
+
+
+def matmul_task(dtype: DType, n: int = 4096) -> Task:
+    inputs = (TensorInput("a", dtype, ("m", "k")), TensorInput("b", dtype, ("k", "n")))
+    dims = (Dimension("m", n), Dimension("k", n), Dimension("n", n))
+    return Task("product", MATMUL, "product", inputs, (TaskOutput("c", dtype, ("m", "n")),), dims)
+
+
+def test_bytes_over_the_bandwidth_and_one_launch() -> None:
+    task = kernels.scale_task(16384, 4096)
+    assert floor_us(task) == pytest.approx(2 * 16384 * 4096 * 4 / 4.8e6 + LAUNCH_US)
+    assert floor_us(kernels.scale_task(1, 1)) == pytest.approx(LAUNCH_US, abs=0.01)
+
+
+def test_products_over_the_peak_where_the_reference_has_them() -> None:
+    task = matmul_task(DType.BF16)
+    with Reference(task.reference, task.function) as reference:
+        assert least_flops(task, reference) == 2 * 4096**3
+        assert floor_us(task, reference) == pytest.approx(2 * 4096**3 / 989e6 + LAUNCH_US)
+    assert floor_us(task) == pytest.approx(3 * 4096**2 * 2 / 4.8e6 + LAUNCH_US)
+
+
+def test_a_reference_that_looks_at_values_has_a_floor_by_bytes() -> None:
+    task = replace(kernels.scale_task(), reference=LOOKS)
+    space: dict[str, Any] = {}
+    exec(LOOKS, space)
+    assert count_flops(space["scale"], FlopRequest(task)).operations == 0
+
+
+def test_the_peak_is_that_of_the_dtype_and_the_precision() -> None:
+    h200 = PROFILES["H200"]
+    assert peak_tflops(matmul_task(DType.F64), h200) == h200.f64_tflops
+    assert peak_tflops(matmul_task(DType.F32), h200) == pytest.approx(h200.half_tflops / 3)
+    assert peak_tflops(replace(matmul_task(DType.F32), precision=Precision.TF32), h200) == h200.tf32_tflops
+    assert peak_tflops(matmul_task(DType.F16), h200) == h200.half_tflops
+    assert peak_tflops(matmul_task(DType.F8E4M3), h200) == h200.byte_tflops

@@ -1,0 +1,85 @@
+"""The model orders versions of the same operation as a GPU does, and its parts are what they say."""
+
+from __future__ import annotations
+
+import pytest
+from tests.measure import kernels
+
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.kernel_file import KernelFile
+from tilewright.measure.counting import count_plan
+from tilewright.measure.model import PlanModel, model_plan, norm
+from tilewright.records import Task
+
+
+def model(file: KernelFile, task: Task, emulator: EmulatedDevice) -> PlanModel:
+    return model_plan(count_plan(file, task, None, emulator, 4 << 20), task, floor_us=30.0)
+
+
+def term(made: PlanModel, name: str) -> float:
+    return next((one.time_us for one in made.modelled.terms if one.name == name), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "least_ratio"),
+    [
+        (kernels.VECTOR, kernels.SCALAR, 1.05),
+        (kernels.SCALAR, kernels.STRIDED, 2.0),
+        (kernels.VECTOR, kernels.TWO_LAUNCHES, 1.8),
+        (kernels.VECTOR, kernels.TWO_PASSES, 1.02),
+        (kernels.VECTOR, kernels.CROWDED, 1.5),
+    ],
+    ids=["scalar loads", "strided", "a launch more", "a pass more", "low occupancy"],
+)
+def test_a_worse_pointwise_kernel_scores_worse(
+    good: KernelFile, bad: KernelFile, least_ratio: float, emulator: EmulatedDevice
+) -> None:
+    task = kernels.scale_task()
+    better, worse = model(good, task, emulator), model(bad, task, emulator)
+    assert worse.modelled.time_us > least_ratio * better.modelled.time_us
+
+
+def test_a_good_pointwise_kernel_is_bound_by_memory_and_near_what_a_gpu_does(emulator: EmulatedDevice) -> None:
+    made = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator)
+    assert made.modelled.terms[0].name == "device memory"
+    # 537 MB at the 4.27 TB/s that a long copy reaches on an H200 take 126 us
+    assert made.modelled.time_us == pytest.approx(129, rel=0.06)
+
+
+def test_few_rows_want_several_blocks_each_and_many_rows_do_not(emulator: EmulatedDevice) -> None:
+    few = kernels.row_sum_task(16, 1 << 20)
+    one, many = (model(kernels.row_sum(blocks), few, emulator) for blocks in (1, 64))
+    assert one.modelled.time_us > 4 * many.modelled.time_us
+    assert one.modelled.terms[0].name == "latency"
+    rows = kernels.row_sum_task(16384, 1024)
+    one, many = (model(kernels.row_sum(blocks), rows, emulator) for blocks in (1, 64))
+    assert one.modelled.time_us < many.modelled.time_us
+
+
+def test_bank_conflicts_and_scattered_stores_cost(emulator: EmulatedDevice) -> None:
+    task = kernels.transpose_task()
+    padded, colliding, naive = (
+        model(file, task, emulator) for file in (kernels.transpose(33), kernels.transpose(32), kernels.NAIVE_TRANSPOSE)
+    )
+    assert padded.modelled.time_us < colliding.modelled.time_us < naive.modelled.time_us
+    shared = "L1 and shared memory"
+    assert term(colliding, shared) > 5 * term(padded, shared)
+    assert padded.launches[0].facts.work.conflict_cycles == 0
+
+
+def test_the_combination_of_terms_is_the_stated_norm() -> None:
+    assert norm([10.0]) == pytest.approx(10.0)
+    assert norm([10.0, 10.0]) == pytest.approx(10.0 * 2**0.25)
+    assert norm([10.0, 1.0]) == pytest.approx(10.0, rel=1e-3)
+    assert norm([]) == 0.0
+
+
+def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:
+    made = model(kernels.TWO_LAUNCHES, kernels.scale_task(512, 512), emulator).modelled
+    assert (made.launches, made.grid_blocks, made.sampled_blocks) == (2, 512, 16)
+    assert made.sizes == {"rows": 512, "cols": 512}
+    assert made.spill_bytes == 0
+    assert made.occupancy == 1.0
+    # a megabyte fits in L2, so the second launch reads nothing from memory
+    second = model(kernels.TWO_LAUNCHES, kernels.scale_task(512, 512), emulator).launches[1]
+    assert second.facts.traffic.read_bytes == 0

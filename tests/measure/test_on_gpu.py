@@ -1,0 +1,116 @@
+"""Times on a GPU. Also a script: `python tests/measure/test_on_gpu.py` measures and prints, without pytest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.measure import kernels
+
+from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.kernel_file import KernelFile
+from tilewright.measure import Stopwatch, sweep
+from tilewright.records import Measured, Task
+from tilewright.reference import Reference
+from tilewright.verify import Referee
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def timed(task: Task, *files: KernelFile, against: str = "") -> list[Measured]:
+    with (
+        CudaDevice() as gpu,
+        EmulatedDevice(task.profile) as emulator,
+        Reference(task.reference, task.function) as reference,
+        Stopwatch(task, reference, emulator=emulator, gpu=gpu, against=against, say=print) as stopwatch,
+    ):
+        made = [stopwatch.measure(file) for file in files]
+    return [one for one in made if isinstance(one, Measured)]
+
+
+def test_a_kernel_is_timed_beside_eager_and_compiled() -> None:
+    (made,) = timed(kernels.scale_task(16384, 4096), kernels.VECTOR, against="operator:nonsense")
+    assert {one.name for one in made.baselines} >= {"eager"}
+    eager = made.speedup("eager")
+    assert eager is not None
+    assert 0.8 < eager < 1.5  # both only move memory
+    assert 0.7 < made.fraction < 1.0
+    assert any("against failed: AttributeError" in note for note in made.notes)
+
+
+def test_a_bad_kernel_is_slower_than_a_good_one() -> None:
+    bad, good = timed(kernels.scale_task(4096, 4096), kernels.STRIDED, kernels.VECTOR)
+    assert bad.time_us > 1.5 * good.time_us
+
+
+def test_the_sweep_works_on_times() -> None:
+    task = kernels.scale_task(2048, 4096)
+    with (
+        CudaDevice() as gpu,
+        EmulatedDevice(task.profile) as emulator,
+        Reference(task.reference, task.function) as reference,
+        Stopwatch(task, reference, emulator=emulator, gpu=gpu) as stopwatch,
+        Referee(task, reference, emulator=emulator, gpu=gpu) as referee,
+    ):
+        result = sweep(kernels.TUNED, referee, stopwatch, 24, print)
+    assert len(result.tried) == 8
+    assert result.choice != (("THREADS", 256), ("WIDE", True))
+
+
+VERSIONS: tuple[tuple[Task, dict[str, KernelFile]], ...] = (
+    (
+        kernels.scale_task(),
+        {
+            "vector": kernels.VECTOR,
+            "scalar": kernels.SCALAR,
+            "strided": kernels.STRIDED,
+            "two passes": kernels.TWO_PASSES,
+            "two launches": kernels.TWO_LAUNCHES,
+            "low occupancy": kernels.CROWDED,
+        },
+    ),
+    (
+        kernels.transpose_task(),
+        {"padded": kernels.transpose(33), "colliding": kernels.transpose(32), "naive": kernels.NAIVE_TRANSPOSE},
+    ),
+    (kernels.row_sum_task(16, 1 << 20), {"one block": kernels.row_sum(1), "64 blocks": kernels.row_sum(64)}),
+    (kernels.row_sum_task(16384, 1024), {"one block": kernels.row_sum(1), "64 blocks": kernels.row_sum(64)}),
+)
+
+
+def main() -> None:
+    """Every version of the kernels, measured, with the model's score beside it."""
+    for task, versions in VERSIONS:
+        sizes = "x".join(map(str, task.sizes.values()))
+        measured = timed(task, *versions.values())
+        for name, made, score in zip(versions, measured, scores(task, *versions.values()), strict=True):
+            others = ", ".join(f"{one.name} {one.median_us:.1f}" for one in made.baselines)
+            print(
+                f"{task.name} {sizes} {name}: {made.time_us:.1f} us, modelled {score:.1f}, floor {made.floor_us:.1f}; "
+                f"{others}; {'; '.join(made.notes)}",
+                flush=True,
+            )
+
+
+def scores(task: Task, *files: KernelFile) -> list[float]:
+    with (
+        EmulatedDevice(task.profile) as emulator,
+        Reference(task.reference, task.function) as reference,
+        Stopwatch(task, reference, emulator=emulator) as stopwatch,
+    ):
+        made = [stopwatch.measure(file) for file in files]
+    return [one.time_us for one in made if one is not None]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The stopwatch without a GPU, the sweep, and the page of evidence: with the real referee and reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.measure import kernels
+
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.kernel_file import parse
+from tilewright.measure import Stopwatch, sweep
+from tilewright.measure.sweep import spread
+from tilewright.records import Modelled, Task
+from tilewright.reference import Reference
+from tilewright.verify import Referee
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return kernels.scale_task(512, 4096)
+
+
+@pytest.fixture(scope="module")
+def reference(task: Task) -> Iterator[Reference]:
+    with Reference(task.reference, task.function) as one:
+        yield one
+
+
+@pytest.fixture
+def stopwatch(task: Task, reference: Reference, emulator: EmulatedDevice) -> Iterator[Stopwatch]:
+    with Stopwatch(task, reference, emulator=emulator) as one:
+        yield one
+
+
+def test_without_a_gpu_it_models(stopwatch: Stopwatch) -> None:
+    modelled = stopwatch.measure(kernels.VECTOR)
+    assert isinstance(modelled, Modelled)
+    assert modelled.gpu == "H200"
+    assert modelled.floor_us == stopwatch.floor_us
+    assert 0.4 < modelled.fraction < 1.0
+
+
+def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
+    task: Task, reference: Reference, emulator: EmulatedDevice
+) -> None:
+    heard: list[str] = []
+    refusing = parse(kernels.VECTOR.text.replace("x.dtype == f32", "x.dtype == f16"), "k.cu")
+    with Stopwatch(task, reference, emulator=emulator, say=heard.append) as stopwatch:
+        assert stopwatch.measure(refusing) is None
+        assert stopwatch.score_us(refusing) is None
+        assert stopwatch.evidence(refusing).startswith("Nothing is known of it")
+    assert "x.dtype == f16" in heard[0]
+
+
+def test_the_sweep_finds_the_fastest_choice_that_is_right(
+    task: Task, reference: Reference, stopwatch: Stopwatch, emulator: EmulatedDevice
+) -> None:
+    heard: list[str] = []
+    with Referee(task, reference, emulator=emulator) as referee:
+        result = sweep(kernels.TUNED, referee, stopwatch, 24, heard.append)
+    tried = dict(result.tried)
+    default = (("THREADS", 32), ("WIDE", False))
+    assert len(tried) == 8
+    assert next(iter(tried)) == default
+    assert dict(result.choice)["WIDE"] is True
+    assert result.choice != (("THREADS", 256), ("WIDE", True))
+    assert tried[result.choice] < 0.8 * tried[default]
+    assert (result.skipped, heard[6]) == (0, "tuning 7/8: THREADS = 256, WIDE = false")
+
+
+def test_a_sweep_stays_within_its_limit_and_a_file_without_choices_has_one_entry(
+    task: Task, reference: Reference, stopwatch: Stopwatch, emulator: EmulatedDevice
+) -> None:
+    with Referee(task, reference, emulator=emulator) as referee:
+        result = sweep(kernels.VECTOR, referee, stopwatch, 24)
+        assert [choice for choice, _ in result.tried] == [()]
+        assert result.choice == ()
+        limited = sweep(kernels.TUNED, referee, stopwatch, 1)
+        assert limited.skipped == 7
+        assert limited.choice == (("THREADS", 32), ("WIDE", False))
+
+
+def test_choices_beyond_the_limit_are_spread_over_all() -> None:
+    choices: list[dict[str, int | bool]] = [
+        {"A": a, "B": b, "C": c} for a in range(8) for b in range(4) for c in range(4)
+    ]
+    chosen = spread(choices, 16)
+    assert chosen[0] == choices[0]
+    assert len(chosen) == 16
+    assert len({tuple(one.items()) for one in chosen}) == 16
+    for name, count in (("A", 7), ("B", 4), ("C", 4)):
+        assert len({one[name] for one in chosen}) >= count
+    assert spread(choices, 500) == choices
+
+
+def test_evidence_without_counts_has_what_the_compiler_knows(
+    task: Task, reference: Reference, emulator: EmulatedDevice
+) -> None:
+    with Stopwatch(replace(task, gpu="A100"), reference, emulator=emulator) as stopwatch:
+        assert stopwatch.measure(kernels.VECTOR) is None
+        text = stopwatch.evidence(kernels.VECTOR)
+    assert text.startswith("No counts: the job is built for sm_80")
+    assert "100% of what it holds, limited by threads" in text
+    assert "LDG.128 1" in text
+
+
+def test_evidence_is_a_page_that_names_the_bound_and_the_lines(stopwatch: Stopwatch) -> None:
+    text = stopwatch.evidence(kernels.STRIDED)
+    assert len(text.splitlines()) <= 60
+    assert text.startswith("Emulated and modelled for H200")
+    costly = next(line for line in text.splitlines() if "for (int k = 0; k < 32; ++k)" in line)
+    assert "32.0 (4.0) !" in costly
+    assert "limited by" in text
+    assert "narrower than 16 bytes" in text
+    assert "Bound by L" in text

@@ -1,0 +1,208 @@
+"""PyTorch functions for the playbook, each with its task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tilewright.playbook.analysis import analyse
+from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.tracing import TraceRequest, trace
+from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
+from tilewright.reference.tensors import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
+
+_HEADER = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A body in PyTorch over inputs such as `x: bf16[rows, cols]; eps = 1e-5`."""
+
+    name: str
+    body: str
+    inputs: str = "x: f32[rows, cols]"
+    fixed: tuple[str, ...] = ()  # dimensions that do not vary
+
+    @property
+    def source(self) -> str:
+        names = ", ".join(re.split(r"[:=]", one)[0].replace("inplace", "").strip() for one in self.inputs.split(";"))
+        lines = "\n".join(f"    {line}" for line in self.body.strip().split("\n"))
+        return f"{_HEADER}def {self.name}({names}):\n{lines}\n"
+
+    @property
+    def callable(self) -> Callable[..., Any]:
+        scope: dict[str, Any] = {}
+        exec(compile(self.source, self.name, "exec"), scope)
+        found: Callable[..., Any] = scope[self.name]
+        return found
+
+
+SIZES = {"rows": 4096, "cols": 1024, "batch": 3, "heads": 5, "channels": 6, "height": 7, "width": 9}
+
+
+def task_of(function: Function, sizes: dict[str, int] = SIZES) -> Task:
+    """The task, with outputs as the function returns them at small sizes."""
+    inputs: list[TensorInput | NumberInput] = []
+    for text in function.inputs.split(";"):
+        if "=" in text:
+            name, value = (one.strip() for one in text.split("="))
+            plain = {"True": True, "False": False}.get(value)
+            number = plain if plain is not None else float(value) if re.search(r"[.e]", value) else int(value)
+            kind = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}[type(number)]
+            inputs.append(NumberInput(name, kind, number))
+            continue
+        name, spec = (one.strip() for one in text.split(":"))
+        found = re.fullmatch(r"(\w+)\[(.*)\]", spec)
+        assert found is not None
+        dimensions = tuple(one.strip() for one in found[2].split(",") if one.strip())
+        in_place = name.startswith("inplace ")
+        inputs.append(
+            TensorInput(name.removeprefix("inplace ").strip(), DType(found[1]), dimensions, in_place=in_place)
+        )
+    used = dict.fromkeys(name for one in inputs if isinstance(one, TensorInput) for name in one.dimensions)
+    known = {**sizes, "one": 1}
+    dimensions = tuple(Dimension(name, known[name], name != "one" and name not in function.fixed) for name in used)
+    bare = Task(function.name, function.source, function.name, tuple(inputs), (), dimensions)
+    return _with_outputs(function, bare)
+
+
+def _with_outputs(function: Function, task: Task) -> Task:
+    probe = {one.name: one.size if not one.varies else 12 + 2 * place for place, one in enumerate(task.dimensions)}
+    tensors = draw(task, probe, 0)
+    changed = sum(one.in_place for one in task.tensors)
+    arguments = {
+        **{one.name: one.value for one in task.numbers},
+        **{name: one.clone() for name, one in tensors.items()},
+    }
+    returned = function.callable(**arguments)
+    results = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+    results = tuple(
+        one for one in results if not any(one is arguments[name.name] for name in task.tensors if name.in_place)
+    )
+    assert changed or results
+    by_size = {size: name for name, size in probe.items() if name != "one"}
+    outputs = tuple(
+        TaskOutput(f"y{place}", DTYPE_OF_TORCH[one.dtype], tuple(by_size.get(size, size) for size in one.shape))
+        for place, one in enumerate(results)
+    )
+    return Task(task.name, task.reference, task.function, task.inputs, outputs, task.dimensions)
+
+
+def draw(task: Task, sizes: dict[str, int], seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, torch.Tensor] = {}
+    for one in task.tensors:
+        shape = [sizes[name] for name in one.dimensions]
+        if one.dtype.is_float:
+            found[one.name] = torch.randn(shape, generator=generator).to(TORCH_DTYPE[one.dtype])
+        else:
+            high = 2 if one.dtype is DType.BOOL else 9
+            found[one.name] = torch.randint(0, high, shape, generator=generator).to(TORCH_DTYPE[one.dtype])
+    return found
+
+
+def truth(function: Function, task: Task, tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The results in f64, from the same inputs."""
+    wide = {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()}
+    return call_reference(function.callable, task, wide)
+
+
+def program_of(function: Function, task: Task | None = None) -> RowProgram:
+    """The row program, traced in this process: starting a child for each would take seconds."""
+    made = function.callable
+
+    def ask(request: TraceRequest) -> Any:
+        return trace(made, request)
+
+    return analyse(task or task_of(function), ask)
+
+
+_LN = "F.layer_norm(x, (x.shape[-1],), weight, bias, eps)"
+_LN_INPUTS = "x: {t}[rows, cols]; weight: {t}[cols]; bias: {t}[cols]; eps = 1e-5"
+
+POINTWISE = (
+    Function("silu", "return F.silu(x)", "x: bf16[rows, cols]"),
+    Function("many_activations", "return torch.tanh(F.softplus(x)) + F.mish(x) * F.hardswish(x) - F.elu(x, 0.7)"),
+    Function("more_activations", "return F.leaky_relu(x, 0.2) * torch.sigmoid(x) + F.hardtanh(x) + F.logsigmoid(x)"),
+    Function("gelus", "return F.gelu(x) + F.gelu(x, approximate='tanh')", "x: f16[rows, cols]"),
+    Function("powers", "return x ** 3 + x.abs() ** 0.5 + torch.exp(-x ** 2) + torch.log1p(x.abs()) + x.abs() ** 1.3"),
+    Function("bias_gelu", "return F.gelu(x + bias)", "x: bf16[rows, cols]; bias: bf16[cols]"),
+    Function(
+        "gate",
+        "return F.silu(x) * gate + 0.5 * residual",
+        "x: f32[rows, cols]; gate: f32[rows, cols]; residual: f32[rows, cols]",
+    ),
+    Function("mixed", "return x.float() * scale + y", "x: bf16[rows, cols]; scale: f32[cols]; y: f16[rows, cols]"),
+    Function("row_scaled", "return x * scale + shift", "x: f32[rows, cols]; scale: f32[rows, one]; shift: f32[]"),
+    Function(
+        "batch_norm",
+        "s = weight / torch.sqrt(var + eps)\nreturn (x - mean[None, :, None, None]) * s[:, None, None] + bias[:, "
+        "None, None]",
+        "x: f32[batch, channels, height, width]; mean: f32[channels]; var: f32[channels]; weight: f32[channels]; "
+        "bias: f32[channels]; eps = 1e-5",
+    ),
+    Function("outer", "return a[:, None] * b[None, :]", "a: f32[rows]; b: f32[cols]"),
+    Function(
+        "masked",
+        "return torch.where(mask, x, -x).masked_fill(x > 1.5, 9.0)",
+        "x: f32[rows, cols]; mask: bool[rows, cols]",
+    ),
+    Function(
+        "whole_numbers", "return (a * 3 - b) * (a > b), torch.maximum(a, b)", "a: i32[rows, cols]; b: i32[rows, cols]"
+    ),
+    Function(
+        "clamps", "return x.clamp(-0.5, hi), torch.minimum(x, -x), x.clamp_min(0.1)", "x: f32[rows, cols]; hi = 1.25"
+    ),
+    Function("in_place", "x.mul_(2).add_(y)\nreturn x * y", "inplace x: f32[rows, cols]; y: f32[rows, cols]"),
+    Function("numbers", "return alpha * x + (1 - alpha) * y", "x: f32[rows, cols]; y: f32[rows, cols]; alpha = 0.3"),
+)
+
+ROWS = (
+    Function("softmax", "return torch.softmax(x, -1)"),
+    Function("softmax_half", "return torch.softmax(x, -1)", "x: f16[rows, cols]"),
+    Function("log_softmax", "return torch.log_softmax(x * scale, -1)", "x: f32[rows, cols]; scale = 0.125"),
+    Function("layernorm_gelu", f"return F.gelu({_LN})", _LN_INPUTS.format(t="bf16")),
+    Function("layernorm", f"return {_LN}", _LN_INPUTS.format(t="f32")),
+    Function(
+        "rmsnorm",
+        "return F.rms_norm(x, (x.shape[-1],), w, 1e-6) * F.silu(g)",
+        "x: bf16[rows, cols]; w: bf16[cols]; g: bf16[rows, cols]",
+    ),
+    Function(
+        "hand_rmsnorm",
+        "h = x.float()\nh = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)\nreturn (w * h.to(x.dtype)), "
+        "h.sum(-1)",
+        "x: bf16[rows, cols]; w: bf16[cols]; eps = 1e-6",
+    ),
+    Function(
+        "add_rmsnorm",
+        "residual += x\nreturn F.rms_norm(residual, (x.shape[-1],), w, 1e-6)",
+        "x: bf16[rows, cols]; inplace residual: bf16[rows, cols]; w: bf16[cols]",
+    ),
+    Function("l2", "return F.normalize(x, dim=-1)"),
+    Function("row_sum", "return x.sum(-1)", "x: bf16[rows, cols]"),
+    Function("extremes", "return x.amax(-1), x.amin(-1, keepdim=True), x.mean(-1)"),
+    Function("where_greatest", "return x.max(-1)"),
+    Function("where_least", "return x.argmin(-1)", "x: f16[rows, cols]"),
+    Function("deviation", "return x.std(-1), x.var(-1, unbiased=False)"),
+    Function("logsumexp", "return torch.logsumexp(x, -1)"),
+    Function("scaled_scores", "return torch.softmax(x / math.sqrt(x.shape[-1]), -1)"),
+    Function(
+        "masked_softmax",
+        "return torch.softmax(x.masked_fill(~keep, -1e9), -1)",
+        "x: f32[batch, heads, rows, cols]; keep: bool[rows, cols]",
+    ),
+    Function("mean_loss", "return F.mse_loss(x, y), F.l1_loss(x, y)", "x: f32[rows, cols]; y: f32[rows, cols]"),
+    Function("cosine", "return F.cosine_similarity(x, y, dim=-1)", "x: f32[rows, cols]; y: f32[rows, cols]"),
+    Function("kinds", "return (x > 0).any(-1), (x > -9).all(-1), (x > 0).sum(-1)"),
+    Function("last_two", "return F.layer_norm(x, x.shape[-2:], w)", "x: f32[rows, heads, cols]; w: f32[heads, cols]"),
+    Function("two_norms", "return F.layer_norm(torch.softmax(x, -1), (x.shape[-1],))"),
+    Function("products", "return x.abs().clamp(0.9, 1.1).prod(-1)"),
+)
+
+FUNCTIONS = (*POINTWISE, *ROWS)
+BY_NAME = {one.name: one for one in FUNCTIONS}

@@ -1,0 +1,113 @@
+"""From a reference to its row program."""
+
+from __future__ import annotations
+
+import pytest
+from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
+
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.row_program import Kind, Parameter, Reduce, Reduction
+from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
+
+
+def test_layernorm_is_two_reductions_and_three_sweeps() -> None:
+    program = program_of(BY_NAME["layernorm_gelu"])
+    assert [program.values[one].op for one in program.reductions] == [Reduction.SUM] * 2  # type: ignore[union-attr]
+    assert program.sweeps == 3
+    assert [one.name for one in program.columns] == ["weight", "bias"]
+    assert [one.name for one in program.streams] == ["x"]
+    assert (program.task_rows, program.task_cols) == (4096, 1024)
+    assert Parameter("eps", "eps") in program.values
+
+
+def test_a_number_that_follows_a_size_is_an_expression() -> None:
+    program = program_of(BY_NAME["scaled_scores"])
+    found = [one for one in program.values if isinstance(one, Parameter)]
+    assert found == [Parameter("root_cols", "sqrt(x.shape[1])")]
+
+
+def test_numbers_that_vary_are_parameters_and_others_are_needed() -> None:
+    program = program_of(Function("f", "return x * alpha + (1 - alpha) + k", "x: f32[rows, cols]; alpha = 0.3; k = 2"))
+    assert {one.name for one in program.values if isinstance(one, Parameter)} == {"alpha", "one_minus_alpha"}
+    assert "k == 2" in program.shape_needs
+
+
+def test_a_fixed_dimension_is_needed_as_it_is() -> None:
+    program = program_of(Function("f", "return torch.softmax(x, -1)", fixed=("cols",)))
+    assert "x.shape[1] == 1024" in program.shape_needs
+
+
+def test_a_square_matrix_keeps_rows_and_columns_apart() -> None:
+    """Both dimensions have one name and one size; the row's mean must still go along rows."""
+    source = "def f(x, w):\n    return (x - x.mean(-1, keepdim=True)) * w\n"
+    size = Dimension("n", 64)
+    inputs = (TensorInput("x", DType.F32, ("n", "n")), TensorInput("w", DType.F32, ("n",)))
+    task = Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("n", "n")),), (size,))
+    program = program_of(Function("f", "return (x - x.mean(-1, keepdim=True)) * w", "x: f32[n, n]; w: f32[n]"), task)
+    assert [one.name for one in program.columns] == ["w"]
+    assert program.shape_needs[1:] == ("x.ndim == 2", "w.ndim == 1", "w.shape[0] == x.shape[1]")
+
+
+def test_broadcast_over_some_rows_is_a_division() -> None:
+    program = program_of(BY_NAME["masked_softmax"])
+    keep = next(one for one in program.inputs if one.name == "keep")
+    assert keep.parts is not None
+    assert [(one.divisor, one.modulus) for one in keep.parts] == [("", "x.shape[2]")]
+    channels = next(one for one in program_of(BY_NAME["batch_norm"]).inputs if one.name == "mean")
+    assert not channels.varies
+    assert channels.parts is not None
+    assert [(one.divisor, one.modulus) for one in channels.parts] == [("", "x.shape[1]")]
+
+
+def test_nothing_but_whole_tensors_is_flat() -> None:
+    assert program_of(BY_NAME["gate"]).is_flat
+    assert not program_of(BY_NAME["bias_gelu"]).is_flat
+    assert program_of(BY_NAME["bias_gelu"]).is_pointwise
+
+
+def test_whole_numbers_are_reduced_as_such() -> None:
+    program = program_of(BY_NAME["kinds"])
+    sums = [
+        one for one in program.reductions if program.values[one] == Reduce(Reduction.SUM, program.arguments(one)[0])
+    ]
+    assert [program.kinds[one] for one in sums] == [Kind.INT]
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "named"),
+    [
+        ("return x @ y", "x: f32[rows, cols]; y: f32[cols, rows]", "mm"),
+        ("return F.conv1d(x, y)", "x: f32[batch, rows, cols]; y: f32[heads, rows, one]", "convolution"),
+        ("return x.cumsum(-1)", "x: f32[rows, cols]", "cumsum"),
+        ("return x[:, i]", "x: f32[rows, cols]; i: i64[heads]", "index"),
+        ("return x.T + 1", "x: f32[rows, cols]", "permute"),
+        ("return x.sum(0)", "x: f32[rows, cols]", "last dimensions"),
+        ("return x.sum(-1).mean()", "x: f32[rows, cols]", "one set of dimensions"),
+        ("return x.double() * 2", "x: f32[rows, cols]", "float64"),
+        ("return torch.sort(x, -1).values", "x: f32[rows, cols]", "sort"),
+        ("return x.reshape(-1, 2).sum(-1)", "x: f32[rows, cols]", "view"),
+        ("a, b = x.chunk(2, -1)\nreturn a * b", "x: f32[rows, cols]", "split|slice"),
+        ("return F.dropout(x, 0.5)", "x: f32[rows, cols]", "bernoulli|rand"),
+    ],
+)
+def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> None:
+    sizes = {**SIZES, "rows": 64, "cols": 64}
+    with pytest.raises(NotSupported, match=named) as caught:
+        program_of(Function("f", body, inputs, fixed=("rows", "cols")), task_of(Function("f", body, inputs), sizes))
+    assert "--model" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reference_is_traced_in_its_own_process_and_remembered() -> None:
+    task = task_of(BY_NAME["layernorm_gelu"])
+    program = row_program(task)
+    assert program == program_of(BY_NAME["layernorm_gelu"], task)
+    assert row_program(task) is program
+
+
+def test_a_reference_that_looks_at_its_values_cannot_be_followed() -> None:
+    task = task_of(Function("f", "return x if x.sum() > 0 else -x"))
+    for _ in range(2):
+        with pytest.raises(NotSupported, match="cannot follow the reference.*--model"):
+            row_program(task)

@@ -1,0 +1,70 @@
+"""Kernel files of the playbook, built and run on the emulator against PyTorch in f64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.agreement import check, load_step, sizes_at
+from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, program_of, task_of
+
+from tilewright.playbook.steps import Step, draft, every_step
+from tilewright.runtime.errors import NoKernelApplies
+
+QUICK = (
+    "softmax_half",
+    "layernorm_gelu",
+    "add_rmsnorm",
+    "where_greatest",
+    "mean_loss",
+    "masked_softmax",
+    "gate",
+    "bias_gelu",
+)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
+def test_the_draft_is_right_at_odd_sizes(function: Function, tmp_path: Path) -> None:
+    task = task_of(function)
+    program = program_of(function, task)
+    op = load_step(draft(program), program, task, tmp_path)
+    for rows, cols in ((1, 3), (2, 127), (1, 1000)):
+        check(op, function, task, sizes_at(task, rows, cols))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
+    function = BY_NAME[name]
+    task = task_of(function)
+    program = program_of(function, task)
+    for step in every_step(program)[1:]:
+        if "cluster" in step.summary:
+            continue  # not emulated
+        _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.name)
+def test_every_structure_of_every_function_is_right(function: Function, tmp_path: Path) -> None:
+    task = task_of(function)
+    program = program_of(function, task)
+    for step in every_step(program)[1:]:
+        for variant in (step, step.safer, step.polished):
+            if variant is None or "cluster" in variant.summary:
+                continue
+            _check_all(variant, function, ((1, 1), (5, 3), (2, 127), (1, 1000), (3, 1024)), tmp_path)
+
+
+def _check_all(step: Step, function: Function, sizes: tuple[tuple[int, int], ...], folder: Path) -> None:
+    """A file may decline sizes that do not fit what it holds a row in, but not all."""
+    task = task_of(function)
+    op = load_step(step, program_of(function, task), task, folder)
+    taken = 0
+    for rows, cols in sizes:
+        try:
+            check(op, function, task, sizes_at(task, rows, cols))
+            taken += 1
+        except NoKernelApplies:
+            if "held" not in step.summary:
+                raise
+    assert taken

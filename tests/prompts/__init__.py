@@ -1,0 +1,1 @@
+"""Tests of what models are told and of how their replies are read."""

@@ -1,0 +1,294 @@
+"""Every prompt renders, says what it must, and stays small: for every kind, stage and architecture."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.prompts.samples import (
+    EVIDENCE,
+    F32_MATMUL,
+    KERNEL,
+    LAYERNORM,
+    LONG_KERNEL,
+    PASSED,
+    TASKS,
+    attempt,
+    sample_history,
+    situation,
+)
+
+import tilewright.prompts
+from tilewright.kernel_file import parse
+from tilewright.prompts import (
+    correction_text,
+    history_text,
+    measurement_text,
+    op_line,
+    out_lines,
+    question_text,
+    standing_text,
+    system_text,
+    task_text,
+)
+from tilewright.records import (
+    PROFILES,
+    TYPICAL,
+    Attempt,
+    Declined,
+    Duplicate,
+    Goal,
+    Kind,
+    Measured,
+    Precision,
+    Rejected,
+    Situation,
+    Stage,
+    Task,
+    Timing,
+    Unsupported,
+)
+
+CHARACTERS_PER_TOKEN = 4
+TEMPLATES = Path(tilewright.prompts.__file__).parent / "templates"
+WITH_CUTE = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
+
+
+def tokens(text: str) -> int:
+    return len(text) // CHARACTERS_PER_TOKEN
+
+
+@pytest.mark.parametrize("emulated_only", [False, True], ids=["gpu", "emulated"])
+@pytest.mark.parametrize("gpu", [profile.name for profile in TYPICAL.values()])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_system_text_is_whole_and_small(kind: Kind, gpu: str, emulated_only: bool) -> None:
+    task = replace(TASKS[kind], gpu=gpu)
+    text = system_text(task, emulated_only)
+    assert tokens(text) <= (10_000 if kind in WITH_CUTE else 7_000)
+    assert ("# CuTe" in text) == (kind in WITH_CUTE)
+    assert ("It does not run TMA" in text) == emulated_only
+    for part in (op_line(task), task.reference.strip(), f"{gpu} (sm_", "Summary: one line", "<<<<<<< SEARCH"):
+        assert part in text
+    assert "{{ " not in text
+    assert "{% " not in text
+    assert "\n\n\n\n" not in text
+
+
+def test_the_words_of_the_emulator_keep_hopper_s_own_instructions_out() -> None:
+    matmul = TASKS[Kind.MATMUL]
+    assert "SM90_TMA_LOAD_2D::copy(" in system_text(matmul)
+    emulated = system_text(matmul, emulated_only=True)
+    assert "SM90_TMA_LOAD_2D::copy(" not in emulated
+    assert "SM80_CP_ASYNC_CACHEGLOBAL_ZFILL" in emulated
+
+
+def test_cute_is_told_where_the_request_names_it() -> None:
+    assert "# CuTe" not in system_text(LAYERNORM)
+    asked = system_text(replace(LAYERNORM, words="LayerNorm, written in CuTe"))
+    assert "Tested pattern `cute_rows`" in asked
+    assert "# CuTe" in question_text(replace(situation(Stage.STRUCTURE), hint="use cute for the copies"))
+    assert "# CuTe" not in question_text(replace(situation(Stage.STRUCTURE), hint="execute fewer barriers"))
+
+
+def test_precision_decides_the_advice_for_f32_products() -> None:
+    def advice(precision: Precision) -> str:
+        return system_text(replace(F32_MATMUL, precision=precision))
+
+    assert "True f32: plain FFMA" in advice(Precision.DTYPE)
+    assert "TF32 is allowed" in advice(Precision.TF32)
+    assert "Tested pattern `mma_tile`" in advice(Precision.HALF)
+    assert "Tested pattern `mma_tile`" not in advice(Precision.DTYPE)
+
+
+def test_every_kind_family_and_stage_has_its_file() -> None:
+    assert {path.name for path in (TEMPLATES / "kinds").iterdir()} == {f"{kind.value}.md.j2" for kind in Kind}
+    assert {path.name for path in (TEMPLATES / "stages").iterdir()} == {f"{stage.value}.md.j2" for stage in Stage}
+    assert len(list((TEMPLATES / "families").iterdir())) == 6
+
+
+# -- the task --
+
+
+@pytest.mark.parametrize("task", [*TASKS.values(), F32_MATMUL], ids=lambda task: task.name)
+def test_the_lines_a_file_begins_with_parse(task: Task) -> None:
+    names = ", ".join(one.name for one in task.inputs) + ", " + ", ".join(one.name for one in task.outputs)
+    plan = "\n".join([op_line(task), *out_lines(task), f"//! launch k<<<1, 32>>>({names})", "__global__ void k() {}\n"])
+    assert parse(plan).plan.op.name == task.name
+
+
+def test_out_lines_take_their_sizes_from_the_inputs() -> None:
+    assert out_lines(LAYERNORM) == ("//! out     y: x.dtype[x.shape]",)
+    assert out_lines(TASKS[Kind.MATMUL]) == ("//! out     y: bf16[x.shape[0], w.shape[0]]",)
+    assert out_lines(TASKS[Kind.CONVOLUTION]) == ("//! out     y: f32[x.shape[0], w.shape[0], 56, 56]",)
+    assert out_lines(TASKS[Kind.LOSS]) == ("//! out     loss: f32[]",)
+
+
+def test_the_task_is_told_in_full() -> None:
+    task = replace(
+        LAYERNORM, words="LayerNorm then GELU", allow_library=True, goal=Goal.LATENCY, precision=Precision.TF32
+    )
+    text = task_text(task)
+    for part in (
+        "The request: LayerNorm then GELU",
+        "`x`: bf16[rows, cols] = 4096x1024; values: normal(0, 1)",
+        "`weight`: bf16[cols] = 1024; values: normal(0, 1); a weight, the same over many calls",
+        "`eps`: float, 1e-05 here",
+        "`y` (result): bf16[rows, cols] = 4096x1024",
+        "rows = 4096, cols = 1024",
+        "every size of `rows`, `cols`",
+        "TF32",
+        "Vendor steps",
+        "16.8 MB, 3.5 us",
+        "latency of a single call",
+    ):
+        assert part in text
+    fixed = replace(task, dimensions=tuple(replace(one, varies=False) for one in task.dimensions))
+    assert "No size varies" in task_text(fixed)
+    assert "in memory n, h, w_in, c from outermost to innermost" in task_text(TASKS[Kind.CONVOLUTION])
+    assert "indices 0 to entries - 1" in task_text(TASKS[Kind.GATHER])
+    assert "`width` (multiples of 8)" in task_text(TASKS[Kind.GATHER])
+
+
+def test_a_request_cannot_reach_into_the_templates() -> None:
+    text = system_text(replace(LAYERNORM, words="{{ situation }} {% raw %}"))
+    assert "{{ situation }} {% raw %}" in text
+
+
+# -- questions --
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_question_is_whole_and_small(stage: Stage, kind: Kind) -> None:
+    text = question_text(situation(stage, TASKS[kind], LONG_KERNEL))
+    assert tokens(text) <= 6_000
+    assert (LONG_KERNEL.rstrip() in text) == (stage is not Stage.DRAFT)
+    assert f"stage: {stage.value}" in text
+    assert "\n\n\n\n" not in text
+
+
+def test_a_draft_starts_from_what_the_person_gave() -> None:
+    given = question_text(Situation(LAYERNORM, Stage.DRAFT, 1, parent_text=KERNEL))
+    assert KERNEL.rstrip() in given
+    assert "edits of the file above" in given
+    first = question_text(Situation(LAYERNORM, Stage.DRAFT, 1))
+    assert "edits" not in first
+    again = question_text(Situation(LAYERNORM, Stage.DRAFT, 6, history=sample_history(1)))
+    assert "Draft anew" in again
+
+
+def test_hints_candidates_and_evidence_reach_the_model() -> None:
+    asked = replace(situation(Stage.PROFILED), hint="try one warp per row", candidate=1)
+    text = question_text(asked)
+    assert "says: try one warp per row" in text
+    assert "this is number 2" in text
+    assert EVIDENCE in text
+
+
+def test_a_kernel_that_cannot_run_here_is_told_what_can() -> None:
+    failing = replace(
+        attempt(8, Stage.STRUCTURE, PASSED), verdict=Unsupported("wgmma.mma_async at line 40 is not emulated")
+    )
+    text = question_text(replace(situation(Stage.REPAIR_CRASH), failing=failing))
+    assert "wgmma.mma_async at line 40" in text
+    assert "mma.sync with ldmatrix for wgmma" in text
+
+
+def test_a_file_that_declines_is_told_to_widen() -> None:
+    failing = replace(
+        attempt(8, Stage.DRAFT, PASSED), verdict=Rejected(Declined(PASSED.cases[0].case, "need cols % 8 == 0"))
+    )
+    assert "Widen the `need`" in question_text(replace(situation(Stage.REPAIR_CRASH), failing=failing))
+
+
+def test_stages_that_need_a_file_say_so() -> None:
+    with pytest.raises(ValueError, match="needs a file that passed"):
+        question_text(Situation(LAYERNORM, Stage.STRUCTURE, 2))
+    with pytest.raises(ValueError, match="needs the attempt to repair"):
+        question_text(Situation(LAYERNORM, Stage.REPAIR_WRONG, 2))
+
+
+def test_a_correction_asks_for_what_can_be_sent() -> None:
+    assert "edits" in correction_text("two files.", cut=False, base="x")
+    assert "edits" not in correction_text("two files.", cut=False, base=None)
+    assert "limit on output" in correction_text("cut.", cut=True, base=None)
+    assert "two files.\nSend" in correction_text("two files.", cut=False, base=None)
+
+
+# -- history --
+
+
+def test_a_line_of_history_says_what_became_of_a_step() -> None:
+    lines = history_text(sample_history(8), 0.01).split("\n")
+    assert re.match(r"#1 draft: Step 1.* -> wrong values: the last elements at rows=3, cols=1001$", lines[0])
+    assert re.match(r"#2 repair-wrong: .* -> right, 60 us \(modelled\), kept$", lines[1])
+    assert re.match(r"#3 structure from #2: .* -> crashed: global access outside every tensor$", lines[2])
+    assert lines[3].endswith("right, 48 us (modelled), 1.25x as fast as #2, kept")
+    assert lines[4].endswith("right, 52.8 us (modelled), not faster than #4 (48 us): reverted")
+
+
+def test_gains_within_the_noise_are_not_kept() -> None:
+    history = (attempt(1, Stage.DRAFT, PASSED, 100.0), attempt(2, Stage.STRUCTURE, PASSED, 97.0, 1))
+    assert "kept" in history_text(history, 0.01).split("\n")[1]
+    assert "reverted" in history_text(history, 0.05).split("\n")[1]
+
+
+def test_a_long_history_is_condensed() -> None:
+    text = history_text(sample_history(40), 0.01)
+    lines = text.split("\n")
+    assert len(lines) == 11
+    assert lines[0].startswith("#1-#30: 1 wrong values, ")
+    assert "10 crashed" in lines[0]
+    assert "best #28" in lines[0]
+    assert lines[-1].startswith("#40 ")
+    assert tokens(text) < 800
+    assert history_text((), 0.01) == ""
+
+
+def test_a_duplicate_names_its_twin() -> None:
+    assert "seen before: #1" in history_text((attempt(2, Stage.STRUCTURE, Rejected(Duplicate(1))),), 0.01)
+
+
+def test_modelled_and_measured_times_are_told_apart() -> None:
+    best = attempt(2, Stage.DRAFT, PASSED, 41.2)
+    modelled = standing_text(best)
+    assert "Modelled (not measured) for H200" in modelled
+    assert "issue slots" not in modelled  # the profile is for the last stage
+    assert "WARPS=1 HELD=1 is in use. Of 12 tried" in modelled
+    assert "1 did not build or were wrong; 3 were not tried" in modelled
+    timings = (Timing("eager", (80.0,)), Timing("torch.compile", (44.0, 46.0)))
+    measured = measurement_text(Measured("H200", {"n": 5}, Timing("kernel", (40.0,)), timings, 30.0, ("throttled",)))
+    assert measured.startswith("Measured on H200 at n=5: 40 us; the floor is 30 us, so 75% of it is reached.")
+    assert "eager: 80 us. torch.compile: 45 us. throttled" in measured
+    assert "odelled" not in measured
+    assert "No time is known" in standing_text(attempt(2, Stage.DRAFT, PASSED))
+
+
+# -- what a whole task costs --
+
+
+@pytest.mark.parametrize("task", [TASKS[Kind.NORMALISATION], TASKS[Kind.ATTENTION]], ids=lambda task: task.name)
+def test_twelve_attempts_cost_what_was_planned(task: Task) -> None:
+    """Questions of a whole run, with a kernel that grows from 70 to 180 lines; the system text is paid for once."""
+    stages = (
+        *(Stage.DRAFT, Stage.REPAIR_BUILD, Stage.REPAIR_WRONG),
+        *(Stage.STRUCTURE, Stage.REPAIR_CRASH, Stage.STRUCTURE, Stage.STRUCTURE, Stage.REPAIR_WRONG, Stage.STRUCTURE),
+        *(Stage.PROFILED, Stage.PROFILED, Stage.PROFILED),
+    )
+    lines = LONG_KERNEL.split("\n")
+    past: list[Attempt] = list(sample_history(12))
+    asked = replied = 0
+    for number, stage in enumerate(stages, start=1):
+        kernel = "\n".join(lines[: 60 + 10 * number])
+        asked += tokens(question_text(situation(stage, task, kernel, tuple(past[: max(2, number - 1)]))))
+        whole = stage in (Stage.DRAFT, Stage.STRUCTURE)
+        replied += 100 + (tokens(kernel) if whole else 300)
+    assert asked + tokens(system_text(task)) <= 60_000
+    assert replied <= 30_000
+
+
+def test_profiles_are_all_covered() -> None:
+    for profile in PROFILES.values():
+        assert profile.name in system_text(replace(LAYERNORM, gpu=profile.name))

@@ -1,0 +1,183 @@
+"""The loop on real candidates: built, emulated, judged, modelled, put on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.refine import candidates
+from tests.refine.runs import ENVIRONMENT, TASK
+from tests.refine.silent import Silent
+
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.measure import Stopwatch
+from tilewright.records import (
+    Attempt,
+    Budget,
+    Crashed,
+    Duplicate,
+    Ending,
+    NotBuilt,
+    Proposal,
+    Question,
+    Rejected,
+    Reply,
+    Run,
+    Settings,
+    Situation,
+    Specification,
+    Stage,
+    WrongValues,
+)
+from tilewright.reference import Reference
+from tilewright.refine import Workshop, refine
+from tilewright.store import RunFolder, Store
+from tilewright.verify import Referee
+
+
+class Scripted:
+    """An author that proposes the given files in order, and remembers what it was told."""
+
+    name = "scripted"
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self.texts = list(texts)
+        self.told: list[Situation] = []
+
+    def specify(self, *_: object) -> Specification:
+        raise AssertionError("nobody asked in words")
+
+    def propose(self, situation: Situation, ask: object) -> Proposal | None:
+        self.told.append(situation)
+        if situation.number > len(self.texts):
+            return None
+        text = self.texts[situation.number - 1]
+        return Proposal(text, f"candidate {situation.number}", "" if text else "no code block")
+
+
+def no_model(question: Question, on_text: object) -> Reply:
+    raise AssertionError("this author asks no model")
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[tuple[Referee, Stopwatch]]:
+    with (
+        Reference(TASK.reference, TASK.function) as reference,
+        EmulatedDevice(TASK.profile) as emulator,
+        Referee(TASK, reference, emulator=emulator) as referee,
+        Stopwatch(TASK, reference, emulator=emulator) as stopwatch,
+    ):
+        yield referee, stopwatch
+
+
+def carried_out(
+    home: Path, bench: tuple[Referee, Stopwatch], author: Scripted, settings: Settings
+) -> tuple[Run, RunFolder]:
+    folder = Store(home).create_run(TASK, settings, ENVIRONMENT)
+    return refine(folder, Workshop(author, no_model, *bench, Silent())), folder
+
+
+def evidence(attempt: Attempt) -> object:
+    assert isinstance(attempt.verdict, Rejected)
+    return attempt.verdict.evidence
+
+
+def test_a_run_of_every_kind_of_candidate_ends_with_the_best_good_one(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    author = Scripted(
+        [
+            candidates.NOT_COMPILING,
+            candidates.NOT_A_PLAN,
+            candidates.STRIDED,
+            candidates.WRONG,
+            candidates.HANGING,
+            candidates.CRASHING,
+            candidates.SIMPLE,
+            candidates.MEMORY_EATING,
+            candidates.SCRATCH_EATING,
+            None,
+            candidates.WRONG,
+        ]
+    )
+    budget = Budget(attempts=30, seconds=600.0)
+    settings = Settings("scripted", budget, structure_patience=9, profiled_patience=9, good_enough=2.0)
+    run, folder = carried_out(tmp_path, bench, author, settings)
+
+    reasons = [one.verdict.reason if isinstance(one.verdict, Rejected) else "passed" for one in run.attempts]
+    assert reasons == [
+        "not built",
+        "plan refused",
+        "passed",
+        "wrong values",
+        "crashed",
+        "crashed",
+        "passed",
+        "not built",
+        reasons[8],  # refused by its plan's limits or at the launch
+        "unreadable reply",
+        "seen before",
+    ]
+    assert reasons[8] in ("declines the task", "crashed", "plan refused")
+    assert run.ending is Ending.AUTHOR_DONE
+    assert run.best is not None
+    assert run.best.number == 7
+    assert folder.attempt(7).text("kernel.cu") == candidates.SIMPLE
+
+    build = evidence(run.attempts[0])
+    assert isinstance(build, NotBuilt)
+    assert "twice_of" in build.diagnostics[0].message
+    wrong = evidence(run.attempts[3])
+    assert isinstance(wrong, WrongValues)
+    assert wrong.outputs[0].output == "y"
+    assert wrong.outputs[0].wrong < wrong.outputs[0].elements
+    crash = evidence(run.attempts[5])
+    assert isinstance(crash, Crashed)
+    assert crash.findings
+    assert evidence(run.attempts[10]) == Duplicate(4)
+
+    stages = [one.stage for one in run.attempts]
+    assert stages[:4] == [Stage.DRAFT, Stage.REPAIR_BUILD, Stage.REPAIR_BUILD, Stage.STRUCTURE]
+    assert stages[4:6] == [Stage.REPAIR_WRONG, Stage.REPAIR_CRASH]
+    repair = author.told[4]
+    assert (repair.failing_text, repair.parent_text) == (candidates.WRONG, candidates.STRIDED)
+    assert folder.load() == run
+
+
+def test_the_faster_of_two_right_kernels_is_kept_and_the_slower_reverted(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    author = Scripted([candidates.SIMPLE, candidates.STRIDED])
+    run, _ = carried_out(tmp_path, bench, author, Settings("scripted", good_enough=2.0))
+    assert [one.passed for one in run.attempts] == [True, True]
+    times = [one.time_us for one in run.attempts]
+    assert times[0] is not None
+    assert times[1] is not None
+    assert times[0] < times[1]
+    assert run.best is not None
+    assert run.best.number == 1
+    assert author.told[2].parent_text == candidates.SIMPLE
+
+
+def test_a_run_starts_from_a_given_file(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
+    author = Scripted(["", candidates.SIMPLE])
+    settings = Settings("scripted", good_enough=2.0, start=candidates.STRIDED)
+    run, folder = carried_out(tmp_path, bench, author, settings)
+    assert folder.attempt(1).text("kernel.cu") == candidates.STRIDED
+    assert run.attempts[0].replies == 0
+    assert author.told[0].stage is Stage.STRUCTURE
+    assert run.best is not None
+    assert run.best.number == 2
+
+
+def test_profiler_evidence_is_shown_in_the_last_stage_only(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
+    slower = [candidates.STRIDED + f"// variant {n}\n" for n in range(4)]
+    author = Scripted([candidates.SIMPLE, *slower])
+    run, _ = carried_out(tmp_path, bench, author, Settings("scripted", good_enough=2.0))
+    by_stage = {one.stage: one.evidence for one in author.told}
+    assert not by_stage[Stage.DRAFT]
+    assert not by_stage[Stage.STRUCTURE]
+    assert "twice" in by_stage[Stage.PROFILED]
+    assert run.ending is Ending.SETTLED
+    assert [one.stage for one in run.attempts] == [Stage.DRAFT, *[Stage.STRUCTURE] * 2, *[Stage.PROFILED] * 2]

@@ -1,0 +1,72 @@
+"""Finished kernels are kept once, found by their task, and the best of several is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, KERNEL_TEXT, SETTINGS, TASK, attempt
+
+from tilewright.records import Attempt, Measured, Task, Timing
+from tilewright.store import RunFolder, Store, StoreError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def made(store: Store, *attempts: Attempt, task: Task = TASK) -> RunFolder:
+    folder = store.create_run(task, SETTINGS, ENVIRONMENT)
+    for one in attempts:
+        folder.attempt(one.number).save_text("kernel.cu", f"{KERNEL_TEXT}// {one.number}\n")
+        folder.attempt(one.number).finish(one)
+    return folder
+
+
+def test_the_best_kernel_is_kept_with_its_tuned_choice(store: Store) -> None:
+    folder = made(store, attempt(1, 10.0), attempt(2, 5.0), attempt(3, 6.0))
+    assert store.library_find(TASK.hash) is None
+    kept = store.library_add(folder, '{"entries": []}')
+    assert store.library_add(folder).folder == kept.folder  # once
+    found = Store(store.home).library_find(TASK.hash)
+    assert found is not None
+    assert (found.entry.run, found.entry.attempt, found.entry.op) == (folder.id, 2, "double_it")
+    assert found.entry.device == "H200 (emulated)"
+    assert found.text() == f"{KERNEL_TEXT}// 2\n"
+    assert found.path.with_name("double_it.cu.tuned.json").read_text() == '{"entries": []}'
+    assert found.task() == TASK
+
+
+def test_another_task_has_another_kernel(store: Store) -> None:
+    store.library_add(made(store, attempt(1, 10.0)))
+    assert store.library_find(replace(TASK, words="as asked", assumptions=("none",)).hash) is not None
+    assert store.library_find(replace(TASK, gpu="A100").hash) is None
+
+
+def test_measured_comes_before_modelled_then_the_fastest(store: Store) -> None:
+    slow, fast = made(store, attempt(1, 10.0)), made(store, attempt(1, 4.0))
+    for folder in (fast, slow):
+        store.library_add(folder)
+    found = store.library_find(TASK.hash)
+    assert found is not None
+    assert found.entry.run == fast.id
+    measured = Measured("H200", {"n": 1000}, Timing("kernel", (20.0,)), (), 1.0)
+    on_gpu = made(store, attempt(1, measurement=measured))
+    store.library_add(on_gpu)
+    found = store.library_find(TASK.hash)
+    assert found is not None
+    assert found.entry.run == on_gpu.id
+
+
+def test_a_run_without_a_kernel_gives_nothing(store: Store) -> None:
+    with pytest.raises(StoreError, match="no kernel that passed"):
+        store.library_add(made(store, attempt(1, verdict=DUPLICATE)))
+
+
+def test_a_damaged_entry_is_as_good_as_absent(store: Store) -> None:
+    kept = store.library_add(made(store, attempt(1, 10.0)))
+    (kept.folder / "entry.json").write_text("{")
+    assert store.library_find(TASK.hash) is None
+    assert store.library.all() == ()

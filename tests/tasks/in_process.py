@@ -1,0 +1,55 @@
+"""A reference without its process: the same handlers on the same loaded function, for tests of what they find."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tilewright.records import Origin, Task, from_json, to_json
+from tilewright.reference.loading import load_function
+from tilewright.tasks.arguments import match_arguments
+from tilewright.tasks.functions import Draft
+from tilewright.tasks.lint import lint
+from tilewright.tasks.making import probe_task
+from tilewright.tasks.options import TaskOptions
+from tilewright.tasks.source import find_function, parameters_of, parse_source, result_names
+
+
+class HereReference:
+    def __init__(self, source: str, function: str) -> None:
+        self._home = tempfile.TemporaryDirectory()
+        self._function = load_function(source, function, "", Path(self._home.name))
+
+    def __enter__(self) -> HereReference:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
+        module, _, name = handler.partition(":")
+        made = getattr(importlib.import_module(module), name)(self._function, request)
+        return from_json(answer, to_json(made))
+
+
+def probed(
+    source: str,
+    function: str,
+    shapes: dict[str, str],
+    numbers: dict[str, str] | None = None,
+    values: dict[str, str] | None = None,
+    **options: Any,
+) -> tuple[Task, HereReference]:
+    """The task of a function, without the lint."""
+    node = find_function(parse_source(source, "source"), function, "source")
+    arguments = match_arguments(source, function, parameters_of(node, "source"), shapes, numbers or {}, values or {})
+    draft = Draft(function, arguments.source, arguments.function, arguments.inputs, Origin.FUNCTION, result_names(node))
+    reference = HereReference(arguments.source, arguments.function)
+    return probe_task(draft, TaskOptions(**options), reference), reference  # type: ignore[arg-type]
+
+
+def lint_of(source: str, function: str, shapes: dict[str, str], values: dict[str, str] | None = None) -> str:
+    task, reference = probed(source, function, shapes, values=values)
+    return lint(task, reference)  # type: ignore[arg-type]

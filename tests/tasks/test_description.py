@@ -1,0 +1,89 @@
+"""task.toml: what it may hold, and one sentence for each way it can be wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.records import Dimension, DType, IndexValues, UniformValues
+from tilewright.tasks import TaskError
+from tilewright.tasks.description import DescribedTensor, read_description
+from tilewright.tasks.values import parse_values, print_values
+
+WHOLE = """
+name = "gather_rows"
+function = "f"
+assumptions = ["ids are valid"]
+goal = "latency"
+
+[dimensions]
+rows = 4096
+cols = {size = 1024, varies = false, multiple_of = 8}
+
+[inputs]
+x = "bf16[rows, cols]"
+ids = "i64[7]"
+out = "inplace f32[rows, 1] order 1 0"
+eps = 1e-5
+flag = true
+
+[values]
+x = "uniform -1 1"
+ids = "index rows"
+"""
+
+
+def test_a_whole_description() -> None:
+    found = read_description(WHOLE)
+    assert (found.name, found.function, found.assumptions) == ("gather_rows", "f", ("ids are valid",))
+    assert list(found.dimensions.values()) == [
+        Dimension("rows", 4096),
+        Dimension("cols", 1024, False, 8),
+        Dimension("size_7", 7, False),
+        Dimension("one", 1, False),
+    ]
+    assert found.inputs["x"] == DescribedTensor("x", DType.BF16, ("rows", "cols"), UniformValues(-1.0, 1.0))
+    assert found.inputs["ids"] == DescribedTensor("ids", DType.I64, ("size_7",), IndexValues("rows"))
+    assert found.inputs["out"] == DescribedTensor(
+        "out", DType.F32, ("rows", "one"), None, (1, 0), frozenset({"inplace"})
+    )
+    assert (found.inputs["eps"], found.inputs["flag"]) == (1e-5, True)
+    assert found.goal is not None
+    assert found.goal.value == "latency"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('name = "gather_rows"', "name = 3"), "name must be given as text"),
+        (('name = "gather_rows"', 'name = "gather rows"'), "is no name of an op"),
+        (('goal = "latency"', 'goal = "fast"'), "goal = 'fast' is not latency, throughput"),
+        (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
+        (("rows = 4096", 'rows = "many"'), r"\[dimensions\] rows: write a size, or \{size"),
+        (("multiple_of = 8", "multiple_of = 7"), "1024 is not a size that is a multiple of 7"),
+        (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "no dimension is called 'width'; .* has rows, cols"),
+        (('"bf16[rows, cols]"', '"bfloat[rows]"'), "'bfloat' is not a dtype; write one of f64, f32"),
+        (('"bf16[rows, cols]"', '"bf16 rows"'), "is no tensor; write such as"),
+        (('"bf16[rows, cols]"', '"const bf16[rows]"'), "'const' is none of inplace, optional, parameter"),
+        (("order 1 0", "order 1 1"), "order must name each of its 2 axes once"),
+        (('"uniform -1 1"', '"gauss"'), "the values of x, 'gauss', cannot be read; write normal"),
+        (('"index rows"', '"normal"'), "ids is i64 and cannot hold normal"),
+        (('ids = "index rows"', 'idz = "normal"'), r"\[values\] has idz, which is no tensor"),
+        (("[values]", "[values"), "this is not TOML"),
+    ],
+)
+def test_mistakes(change: tuple[str, str], message: str) -> None:
+    assert change[0] in WHOLE
+    with pytest.raises(TaskError, match=message):
+        read_description(WHOLE.replace(*change))
+
+
+@pytest.mark.parametrize("text", ["normal", "normal 0.5 2.0", "uniform -1.0 1.0", "integers -3 7", "index rows"])
+def test_values_are_printed_as_they_are_read(text: str) -> None:
+    assert print_values(parse_values("x", text)) == text
+    assert parse_values("x", text.replace(" ", ":")) == parse_values("x", text)
+
+
+@pytest.mark.parametrize("text", ["normal 1", "normal 0 -1", "uniform 2 1", "integers 5 5", "integers 0.5 2", "index"])
+def test_values_that_make_no_sense(text: str) -> None:
+    with pytest.raises(TaskError, match="cannot be read; write normal, normal MEAN"):
+        parse_values("x", text)

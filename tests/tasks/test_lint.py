@@ -1,0 +1,73 @@
+"""Tasks whose answers prove nothing are found out; sound ones are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.tasks.functions import SOURCE
+from tests.tasks.in_process import lint_of, probed
+
+from tilewright.records import DType, Origin
+from tilewright.tasks import TaskError, TaskOptions
+from tilewright.tasks.lint import examine
+from tilewright.tasks.making import with_finding
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "reason"),
+    [
+        ("identity", {"x": "8x8"}, "y equals x"),
+        ("zeros", {"x": "8x8"}, "y does not depend on the inputs"),
+        ("ones", {"x": "32x32"}, "y is 1 for all inputs up to rounding: a constant would pass"),
+        ("noise", {"x": "8"}, "two calls with the same inputs give different answers"),
+        ("idle", {"x": "8x8", "w": "8"}, "no output depends on w; leave it out of the inputs"),
+        ("all_nan", {"x": "8"}, "y is NaN everywhere"),
+        ("rounding", {"x": "8x200"}, "differ by less than its own rounding errors: zeros would pass"),
+    ],
+)
+def test_degenerate(function: str, shapes: dict[str, str], reason: str) -> None:
+    assert reason in lint_of(SOURCE, function, shapes)
+
+
+def test_values_decide() -> None:
+    assert lint_of(SOURCE, "positive", {"x": "8x8"}) == ""
+    found = lint_of(SOURCE, "positive", {"x": "8x8"}, {"x": "uniform 0 1"})
+    assert "y equals x for the values it holds; give it other values" in found
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        ("layernorm_gelu", {"x": "4096x1024:bf16", "weight": "1024:bf16", "bias": "1024:bf16"}),
+        ("top1", {"x": "32x32:bf16"}),
+        ("add_rmsnorm", {"x": "8x32", "residual": "8x32", "weight": "32"}),
+        ("loss", {"logits": "64x10", "target": "64:i64"}),
+        ("lookup", {"table": "100x16", "ids": "10:i64"}),
+        ("attention", {"q": "2x8x16:f16", "k": "2x8x16:f16", "v": "2x8x16:f16"}),
+    ],
+)
+def test_sound(function: str, shapes: dict[str, str]) -> None:
+    assert lint_of(SOURCE, function, shapes) == ""
+
+
+def test_an_output_that_is_not_what_the_reference_returns() -> None:
+    task, reference = probed(SOURCE, "add", {"x": "8x12", "y": "8x12"})
+    wrong = replace(task, origin=Origin.FOLDER, outputs=(replace(task.outputs[0], dtype=DType.F16),))
+    with pytest.raises(
+        TaskError, match=r"out is f16\[8, 12\] and the reference returns f32\[8, 12\].*correct \[outputs\]"
+    ):
+        examine(wrong, reference)  # type: ignore[arg-type]
+
+
+def test_a_finding_is_refused_unless_allowed() -> None:
+    task, _ = probed(SOURCE, "identity", {"x": "8"})
+    with pytest.raises(TaskError, match=r"proves nothing: y equals x \(--allow-degenerate makes it anyway\)"):
+        with_finding(task, "y equals x", TaskOptions())
+    assert with_finding(task, "y equals x", TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
+
+
+def test_sizes_that_depend_on_values_are_refused() -> None:
+    task, reference = probed(SOURCE, "chosen", {"x": "30"})
+    with pytest.raises(TaskError, match=r"depends on values|the reference returns"):
+        examine(task, reference)  # type: ignore[arg-type]

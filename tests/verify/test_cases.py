@@ -1,0 +1,158 @@
+"""The cases: deterministic, inside the task's domain, odd where it may be odd; and the values they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.verify import tasks
+
+from tilewright.records import (
+    Case,
+    Dimension,
+    DType,
+    IntegerValues,
+    NormalValues,
+    Task,
+    TaskOutput,
+    TensorInput,
+    UniformValues,
+)
+from tilewright.verify.cases import (
+    MOST_WORK,
+    SMALL_WORK,
+    accepted_sizes,
+    inner_dimension,
+    is_small,
+    own_cases,
+    plan_cases,
+    work_of,
+)
+from tilewright.verify.distributions import (
+    DISTRIBUTIONS,
+    NUMBERS,
+    case_task,
+    contents,
+    draw_inputs,
+)
+
+
+def test_cases_follow_from_the_task_alone() -> None:
+    assert plan_cases(tasks.LAYERNORM) == plan_cases(replace(tasks.LAYERNORM))
+    cases = plan_cases(tasks.LAYERNORM)
+    sizes = [tuple(one.sizes.values()) for one in cases]
+    assert (1, 1) in sizes
+    assert (65, 129) in sizes
+    assert (4, 1024) in sizes
+    assert {one.values for one in cases} >= {"task", "offset", "impulse", "wide", "logarithmic", NUMBERS}
+    assert all(work_of(tasks.LAYERNORM, one.sizes) <= SMALL_WORK for one in cases)
+    assert len({(str(one.sizes), one.values) for one in cases}) == len(cases)
+    assert len({one.seed for one in cases}) == len(cases)
+
+
+def test_multiples_and_fixed_dimensions_are_kept() -> None:
+    task = replace(
+        tasks.MATMUL,
+        dimensions=(Dimension("m", 64, varies=False), Dimension("k", 1024, multiple_of=16), Dimension("n", 96)),
+    )
+    cases = plan_cases(task)
+    assert cases
+    assert {one.sizes["m"] for one in cases} == {64}
+    assert all(one.sizes["k"] % 16 == 0 for one in cases)
+    assert {1, 5}.intersection(one.sizes["n"] for one in cases)
+
+
+def test_large_fixed_dimensions_are_met_by_small_others() -> None:
+    task = replace(
+        tasks.MATMUL,
+        dimensions=(Dimension("m", 4096), Dimension("k", 8192, varies=False), Dimension("n", 4096)),
+    )
+    assert all(is_small(task, one.sizes) for one in plan_cases(task))
+    assert plan_cases(task)
+    fixed = replace(tasks.MATMUL, dimensions=tuple(Dimension(one, 32, varies=False) for one in "mkn"))
+    assert plan_cases(fixed) == ()
+    assert {one.values for one in own_cases(fixed)} == {"task", "impulse", "offset", "wide"}
+
+
+def test_the_inner_dimension_is_the_one_kernels_specialise_for() -> None:
+    assert inner_dimension(tasks.LAYERNORM) == "cols"
+    assert inner_dimension(tasks.DOUBLE) == "n"
+    assert inner_dimension(tasks.ROWS) == "width"
+
+
+def test_sizes_are_found_that_a_file_takes() -> None:
+    found = accepted_sizes(tasks.LAYERNORM, lambda sizes: sizes["cols"] % 256 == 0 and sizes["rows"] >= 32)
+    assert found[0] == {"rows": 32, "cols": 256}
+    assert len(found) == 3
+    assert accepted_sizes(tasks.LAYERNORM, lambda sizes: sizes["cols"] == 1024)[0] == {"rows": 1, "cols": 1024}
+    assert accepted_sizes(tasks.LAYERNORM, lambda sizes: work_of(tasks.LAYERNORM, sizes) > MOST_WORK) == ()
+
+
+# -- values --
+
+
+def values(task: Task, case: Case, name: str) -> np.ndarray:
+    return np.frombuffer(draw_inputs(task, case)[name], dtype=np.float32)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions_are_deterministic_and_different(name: str) -> None:
+    case = Case({"rows": 8, "cols": 100}, 3, name)
+    first = draw_inputs(tasks.LAYERNORM, case)
+    assert first == draw_inputs(tasks.LAYERNORM, case)
+    assert first != draw_inputs(tasks.LAYERNORM, replace(case, seed=4))
+    same = first["x"] == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))["x"]
+    assert same == (name == "normal")
+    assert first["weight"] != first["bias"]
+    assert np.isfinite(values(tasks.LAYERNORM, case, "x")).all()
+    assert contents(tasks.LAYERNORM, case) is None
+
+
+def test_what_distributions_look_like() -> None:
+    def drawn(name: str) -> np.ndarray:
+        return values(tasks.SOFTMAX, Case({"rows": 50, "cols": 100}, 3, name), "logits")
+
+    assert abs(drawn("normal").mean()) < 0.05
+    assert 9990 < drawn("offset").mean() < 10010
+    assert drawn("wide").max() > 95
+    impulse = np.abs(drawn("impulse"))
+    assert impulse[[0, -1]].min() > 10
+    assert 0.03 < (impulse > 10).mean() < 0.1
+    logarithmic = np.abs(drawn("logarithmic"))
+    assert logarithmic.min() < 0.01
+    assert logarithmic.max() > 100
+
+
+def test_whole_numbers_stay_in_the_domain() -> None:
+    case = Case({"entries": 7, "width": 3, "n": 500}, 1, "impulse")
+    index = np.frombuffer(draw_inputs(tasks.ROWS, case)["index"], dtype=np.int64)
+    assert (index.min(), index.max()) == (0, 6)
+    dimensions = (Dimension("n", 1000),)
+    task = Task(
+        "f",
+        "",
+        "f",
+        (
+            TensorInput("flags", DType.BOOL, ("n",)),
+            TensorInput("bytes", DType.I8, ("n",), IntegerValues(-3, 4)),
+            TensorInput("share", DType.F32, ("n",), UniformValues(2.0, 3.0)),
+            TensorInput("plain", DType.F32, ("n",), NormalValues(5.0, 0.1)),
+        ),
+        (TaskOutput("y", DType.F32, ("n",)),),
+        dimensions,
+    )
+    drawn = draw_inputs(task, Case({"n": 1000}, 1))
+    assert set(drawn["flags"]) == {0, 1}
+    assert set(np.frombuffer(drawn["bytes"], dtype=np.int8)) == set(range(-3, 4))
+    assert 2 <= np.frombuffer(drawn["share"], dtype=np.float32).min() < 2.1
+    assert abs(np.frombuffer(drawn["plain"], dtype=np.float32).mean() - 5) < 0.02
+    assert draw_inputs(task, Case({"n": 0}, 1))["plain"] == b""
+
+
+def test_other_numbers() -> None:
+    case = Case({"rows": 3, "cols": 37}, 1, NUMBERS)
+    changed = case_task(tasks.LAYERNORM, case)
+    assert changed.numbers[0].value == pytest.approx(1e-2)
+    assert case_task(tasks.LAYERNORM, replace(case, values="task")) is tasks.LAYERNORM
+    assert draw_inputs(tasks.LAYERNORM, case) == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))

@@ -1,0 +1,252 @@
+"""The envelope, calibrated: honest ways to compute pass with room to spare, shortcuts in precision do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tilewright.records import Precision
+from tilewright.verify.envelope import Comparison, Expected, Tiles, compare
+from tilewright.verify.expectation import expectations
+
+Tensors = dict[str, torch.Tensor]
+
+
+def judged(
+    reference: Callable[..., torch.Tensor],
+    inputs: Tensors,
+    found: torch.Tensor,
+    precision: Precision = Precision.DTYPE,
+) -> Comparison:
+    (expected,) = expectations(lambda given: (reference(**given),), inputs, precision)
+    return compare(found, expected)
+
+
+def tf32(value: torch.Tensor) -> torch.Tensor:
+    bits = value.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def running_sum(value: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(value.shape[:-1])
+    for one in value.unbind(-1):
+        total = total + one
+    return total
+
+
+def running_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        total += a[:, k : k + 1] * b[k : k + 1]
+    return total
+
+
+def narrow_matmul(a: torch.Tensor, b: torch.Tensor, step: int) -> torch.Tensor:
+    """Sums kept in the operands' own type between steps of K."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=a.dtype)
+    for k in range(0, a.shape[1], step):
+        total = (total.float() + a[:, k : k + step].float() @ b[k : k + step].float()).to(a.dtype)
+    return total
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(5)
+
+
+@pytest.mark.parametrize("draw", [torch.randn, torch.rand])
+@pytest.mark.parametrize("terms", [64, 2048])
+def test_f32_matmul(draw: Callable[..., torch.Tensor], terms: int) -> None:
+    a, b = draw(48, terms), draw(terms, 40)
+    inputs = {"a": a, "b": b}
+    for honest in (a @ b, running_matmul(a, b), sum(a[:, k::4] @ b[k::4] for k in range(4))):
+        assert judged(matmul, inputs, honest).ratio < 0.7
+    large, small = tf32(a), tf32(a - tf32(a))
+    three = large @ tf32(b) + small @ tf32(b) + large @ tf32(b - tf32(b))
+    assert judged(matmul, inputs, three).right
+    assert judged(matmul, inputs, tf32(a) @ tf32(b)).ratio > 2
+    assert judged(matmul, inputs, a.bfloat16().float() @ b.bfloat16().float()).ratio > 15
+    assert judged(matmul, inputs, a[:, : -terms // 64] @ b[: -terms // 64]).ratio > 1000
+
+
+def test_tf32_margin_on_zero_mean_inputs() -> None:
+    a, b = torch.randn(48, 512), torch.randn(512, 40)
+    assert judged(matmul, {"a": a, "b": b}, tf32(a) @ tf32(b)).ratio > 50
+    assert judged(matmul, {"a": a, "b": b}, tf32(a) @ tf32(b), Precision.TF32).right
+    halves = a.bfloat16().float() @ b.bfloat16().float()
+    assert not judged(matmul, {"a": a, "b": b}, halves, Precision.TF32).right
+    assert judged(matmul, {"a": a, "b": b}, halves, Precision.HALF).right
+    assert not judged(matmul, {"a": a, "b": b}, 1.1 * halves, Precision.HALF).right
+
+
+def test_bf16_matmul() -> None:
+    a, b = torch.randn(96, 1024).bfloat16(), torch.randn(1024, 80).bfloat16()
+    inputs = {"a": a, "b": b}
+    assert judged(matmul, inputs, running_matmul(a.float(), b.float()).bfloat16()).ratio < 0.7
+    assert not judged(matmul, inputs, narrow_matmul(a, b, 1)).right
+    assert not judged(matmul, inputs, narrow_matmul(a, b, 64)).right
+    eight = torch.float8_e4m3fn
+    assert not judged(matmul, inputs, (a.to(eight).float() @ b.to(eight).float()).bfloat16()).right
+
+
+def layernorm(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],))
+
+
+def layernorm_written_out(x: torch.Tensor) -> torch.Tensor:
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) / torch.sqrt((x - mean).square().mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize("reference", [layernorm, layernorm_written_out])
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
+def test_layernorm(reference: Callable[..., torch.Tensor], offset: float) -> None:
+    x = torch.randn(32, 1024) + offset
+    mean = (running_sum(x) / 1024)[:, None]
+    variance = (running_sum((x - mean).square()) / 1024)[:, None]
+    assert judged(reference, {"x": x}, (x - mean) * torch.rsqrt(variance + 1e-5)).ratio < 0.9
+    one_pass = (running_sum(x * x) / 1024)[:, None] - mean * mean
+    found = judged(reference, {"x": x}, (x - mean) * torch.rsqrt(one_pass + 1e-5))
+    assert found.right == (offset == 0.0)
+    assert judged(reference, {"x": x}, torch.zeros_like(x)).ratio > 20
+    assert found.leeway < 0.1
+
+
+@pytest.mark.parametrize("size", [33, 1000, 32768])
+@pytest.mark.parametrize("reach", [1.0, 80.0])
+def test_softmax(size: int, reach: float) -> None:
+    x = torch.randn(8, size).clamp(-4, 4) / 4 * reach if reach > 1 else torch.randn(8, size)
+    inputs = {"x": x}
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)
+
+    largest = x.amax(-1, keepdim=True)
+    powers = torch.exp2((x - largest) * 1.4426950408889634)
+    assert judged(softmax, inputs, powers / running_sum(powers)[:, None]).ratio < 0.7
+    assert judged(softmax, inputs, torch.zeros_like(x)).ratio > 100
+    assert judged(softmax, inputs, torch.full_like(x, 1 / size)).ratio > 100
+    assert judged(softmax, inputs, torch.softmax(x.bfloat16().float(), -1)).ratio > 10
+    assert judged(softmax, inputs, torch.softmax(tf32(x), -1)).ratio > 10
+
+
+def test_sums_and_means() -> None:
+    x = torch.randn(32, 4096)
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x.mean(-1)
+
+    assert judged(mean, {"x": x}, running_sum(x) / 4096).ratio < 0.9
+    assert judged(mean, {"x": x}, x[:, ::16].mean(-1)).ratio > 1000
+    assert judged(mean, {"x": x}, x[:, :-1].sum(-1) / 4096).ratio > 100
+    assert judged(mean, {"x": x}, x.bfloat16().float().mean(-1)).ratio > 10
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return x.square().mean()
+
+    assert judged(loss, {"x": x}, x[::2].square().mean()).ratio > 100
+
+
+def test_cancellation_is_allowed_for_wherever_it_arises() -> None:
+    x = torch.randn(4000) * 1e3
+    y = x * (1 + 1e-4 * torch.randn(4000))
+
+    def difference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * 3.1 - y * 3.1).tanh()
+
+    fused = torch.addcmul(-(y * 3.1), x, torch.tensor(3.1)).tanh()
+    assert judged(difference, {"x": x, "y": y}, fused).right
+    assert not judged(difference, {"x": x, "y": y}, ((x * 1.001 - y) * 3.1).tanh()).right
+
+
+def test_a_reference_that_insists_on_f32_has_an_f64_truth_all_the_same() -> None:
+    x = torch.randn(16, 4096)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.full((4096,), 0.1, dtype=torch.float32)
+        return (x.float() * scale).to(torch.float32).sum(-1, dtype=torch.float32)
+
+    (expected,) = expectations(lambda given: (reference(**given),), {"x": x}, Precision.DTYPE)
+    assert expected.truth.dtype == torch.float64
+    assert compare(running_sum(x * 0.1), expected).ratio < 0.9
+
+    def insists(x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.float32
+        return x.sum(-1)
+
+    assert judged(insists, {"x": x}, running_sum(x)).right
+    assert not judged(insists, {"x": x}, x[:, 1:].sum(-1)).right
+
+
+def test_one_wrong_element_among_many() -> None:
+    x = torch.randn(512, 512)
+    found = F.gelu(x)
+    assert judged(F.gelu, {"input": x}, found).right
+    found[17, 300] += 2e-5
+    result = judged(F.gelu, {"input": x}, found)
+    assert bool(result.wrong[17, 300])
+    assert not judged(F.gelu, {"input": x}, F.gelu(x, approximate="tanh")).right
+
+
+def exactly(own: torch.Tensor) -> Expected:
+    return Expected(own, own.double(), (own.double(),))
+
+
+def test_not_finite_stands_where_the_reference_has_it() -> None:
+    own = torch.tensor([1.0, math.nan, math.inf, -math.inf])
+    assert compare(own.clone(), exactly(own)).right
+    for position, value in ((0, math.nan), (1, 0.0), (2, -math.inf), (3, 1.0)):
+        found = own.clone()
+        found[position] = value
+        result = compare(found, exactly(own))
+        assert result.wrong.nonzero().flatten().tolist() == [position]
+        assert result.ratio == math.inf
+    truth = torch.tensor([1.0, 70000.0], dtype=torch.float64)
+    half = truth.half()
+    assert compare(half.clone(), Expected(half, truth, ())).right
+
+
+def test_integers_are_exact_and_ties_may_fall_either_way() -> None:
+    own, truth = torch.tensor([3, 1, 2]), torch.tensor([3, 1, 4])
+    expected = Expected(own, truth, (torch.tensor([3, 0, 2]),))
+    for right in ([3, 1, 2], [3, 1, 4], [3, 0, 4]):
+        assert compare(torch.tensor(right), expected).right
+    assert compare(torch.tensor([3, 2, 2]), expected).wrong.tolist() == [False, True, False]
+    flags = torch.tensor([True, False])
+    assert compare(flags, exactly(flags)).right
+    assert not compare(~flags, exactly(flags)).right
+
+
+def test_a_given_tolerance_replaces_the_envelope() -> None:
+    own = torch.linspace(1, 2, 100)
+    assert compare(own * 1.001, exactly(own), 0.002).right
+    assert not compare(own * 1.001, exactly(own), 0.0005).right
+
+
+def test_nothing_is_right() -> None:
+    assert compare(torch.zeros(0, 3), exactly(torch.zeros(0, 3))).right
+    scalar = torch.tensor(2.5)
+    assert compare(scalar.clone(), exactly(scalar)).right
+    assert not compare(scalar + 1, exactly(scalar)).right
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (200,), (3, 7), (4, 64), (2, 1000), (2, 3, 513), (0, 4)])
+def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
+    tiles = Tiles(shape, torch.device("cpu"))
+    elements = math.prod(shape)
+    assert int(tiles.counts.sum()) == elements
+    values = torch.rand(shape, dtype=torch.float64)
+    total = float((tiles.mean_square(values).square() * tiles.counts).sum())
+    assert total == pytest.approx(float(values.square().sum()))
+    numbers = torch.arange(tiles.counts.numel(), dtype=torch.float64)
+    spread = tiles.spread(numbers)
+    assert spread.shape == values.shape
+    assert torch.bincount(spread.flatten().long(), minlength=len(numbers)).tolist() == tiles.counts.tolist()

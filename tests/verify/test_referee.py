@@ -1,0 +1,301 @@
+"""The referee on real kernels: honest ones in many styles pass, and each way to go wrong is seen and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.verify import kernels, tasks
+
+from tilewright.kernel_file import parse
+from tilewright.records import (
+    BadPlan,
+    CaseStatus,
+    Crashed,
+    Declined,
+    Dimension,
+    FaultKind,
+    FindingKind,
+    NotBuilt,
+    Passed,
+    Pattern,
+    Precision,
+    Rejected,
+    Task,
+    Unstable,
+    Unsupported,
+    WrongValues,
+)
+from tilewright.reference import ReferenceProblem
+from tilewright.verify import Referee
+
+Make = Callable[[Task], Referee]
+
+HONEST = {
+    "pointwise": (tasks.DOUBLE, kernels.DOUBLE),
+    "one running sum": (tasks.MEAN, kernels.MEAN),
+    "sum by a warp": (tasks.MEAN, kernels.MEAN_BY_WARP),
+    "sum by atomics": (tasks.TOTAL, kernels.TOTAL_BY_ATOMICS),
+    "two-pass normalisation": (tasks.LAYERNORM, kernels.LAYERNORM),
+    "online softmax with a fast exponential": (tasks.SOFTMAX, kernels.SOFTMAX_ONLINE),
+    "softmax in shared memory": (tasks.SOFTMAX, kernels.SOFTMAX_SHARED),
+    "tiled matmul": (tasks.MATMUL, kernels.MATMUL),
+    "split matmul": (tasks.MATMUL, kernels.MATMUL_SPLIT),
+    "bf16 matmul": (tasks.MATMUL_BF16, kernels.MATMUL_BF16),
+    "TF32 where it is allowed": (replace(tasks.MATMUL, precision=Precision.TF32), kernels.MATMUL_TF32),
+    "argmax with ties": (tasks.ARGMAX, kernels.ARGMAX),
+    "in place": (tasks.ACCUMULATE, kernels.ACCUMULATE),
+    "gather": (tasks.ROWS, kernels.ROWS),
+    "a reference that takes even sizes only": (tasks.PICKY, kernels.PICKY),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_kernels_pass(name: str, referee: Make) -> None:
+    task, text = HONEST[name]
+    verdict = referee(task).judge(text)
+    assert isinstance(verdict, Passed), verdict
+    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    assert len(right) >= 4
+    assert verdict.error_ratio < 0.8
+    assert {one.device for one in right} == {"H200 (emulated)"}
+
+
+@dataclass(frozen=True)
+class Bad:
+    task: Task
+    text: str
+    evidence: type
+    said: str = ""  # in the description or the message
+    pattern: Pattern | None = None
+    finding: FindingKind | None = None
+
+
+WRONG = {
+    "reads and writes past the end": Bad(
+        tasks.DOUBLE, kernels.DOUBLE.replace("i < n", "i <= n"), Crashed, finding=FindingKind.OUT_OF_BOUNDS_GLOBAL
+    ),
+    "leaves the last block unwritten": Bad(
+        tasks.DOUBLE,
+        kernels.DOUBLE.replace("ceil_div(n, 256), 256", "max(n / 256, 1), 256"),
+        Crashed,
+        finding=FindingKind.OUTPUT_NOT_WRITTEN,
+    ),
+    "writes zeros into the tail": Bad(tasks.DOUBLE, kernels.DOUBLE_BY_FOURS, WrongValues, "the last", Pattern.TAIL),
+    "writes zeros": Bad(
+        tasks.SOFTMAX, kernels.SOFTMAX_SHARED.replace("expf(x[i] - largest) / sum", "0.f"), WrongValues, "all hold 0"
+    ),
+    "is half of what it should be": Bad(
+        tasks.SOFTMAX,
+        kernels.SOFTMAX_SHARED.replace("/ sum", "/ (2.f * sum)"),
+        WrongValues,
+        "0.5 (1/2) times",
+        Pattern.SCALED,
+    ),
+    "stands one element late": Bad(
+        tasks.DOUBLE,
+        kernels.DOUBLE.replace("2.f * v[i]", "2.f * v[(i + n - 1) % n]"),
+        WrongValues,
+        "1 element too late",
+        Pattern.SHIFTED,
+    ),
+    "rounds to bf16 on the way": Bad(
+        tasks.DOUBLE,
+        kernels.DOUBLE.replace("2.f * v[i]", "2.f * float(__nv_bfloat16(v[i]))"),
+        WrongValues,
+        "like work in bf16",
+        Pattern.PRECISION,
+    ),
+    "leaves out the last element of a sum": Bad(
+        tasks.MEAN, kernels.MEAN.replace("i < cols", "i < cols - 1"), WrongValues
+    ),
+    "samples one element in sixteen": Bad(
+        tasks.MEAN,
+        kernels.MEAN.replace("++i) sum", "i += 16) sum").replace("sum / cols", "sum / ((cols + 15) / 16)"),
+        WrongValues,
+    ),
+    "variance in one pass": Bad(tasks.LAYERNORM, kernels.ONE_PASS, WrongValues),
+    "epsilon written in": Bad(
+        tasks.LAYERNORM, kernels.LAYERNORM.replace("variance + eps", "variance + 1e-5f"), WrongValues
+    ),
+    "softmax without the maximum": Bad(
+        tasks.SOFTMAX,
+        kernels.SOFTMAX_SHARED.replace("x[i] - largest", "x[i]"),
+        WrongValues,
+        "an exponential",
+        Pattern.NOT_FINITE,
+    ),
+    "no barrier": Bad(
+        tasks.SOFTMAX,
+        kernels.SOFTMAX_SHARED.replace("held[threadIdx.x] = sum;\n  __syncthreads();", "held[threadIdx.x] = sum;"),
+        Crashed,
+        finding=FindingKind.RACE_SHARED,
+    ),
+    "TF32 products": Bad(tasks.MATMUL, kernels.MATMUL_TF32, WrongValues, "TF32", Pattern.PRECISION),
+    "bf16 sums": Bad(
+        tasks.MATMUL_BF16,
+        kernels.MATMUL_BF16.replace("float sum = 0.f", "bf16 sum(0.f)")
+        .replace("sum += float(", "sum = bf16(float(sum) + float(")
+        .replace("column]);", "column]));")
+        .replace("bf16(sum)", "sum"),
+        WrongValues,
+        "sums",
+        Pattern.PRECISION,
+    ),
+    "drops the last part of K": Bad(
+        tasks.MATMUL, kernels.MATMUL.replace("first < K; first", "first + 15 < K; first"), WrongValues
+    ),
+    "argmax of the last tie": Bad(tasks.ARGMAX, kernels.ARGMAX.replace(") > float", ") >= float"), WrongValues),
+    "a constant index": Bad(
+        tasks.ARGMAX, kernels.ARGMAX.replace("out[row] = best", "out[row] = 0"), WrongValues, "all hold 0"
+    ),
+    "in place, twice": Bad(
+        tasks.ACCUMULATE, kernels.ACCUMULATE.replace("+= delta[i]", "+= 2.f * delta[i]"), WrongValues
+    ),
+    "order of the blocks": Bad(tasks.IDENTITY, kernels.TICKETS, Unstable),
+    "never ends": Bad(
+        tasks.DOUBLE,
+        kernels.DOUBLE.replace("if (i < n)", "while (v[0] == v[0]) out[0] = 1.f;\n  if (i < n)"),
+        Crashed,
+    ),
+    "a trap": Bad(tasks.DOUBLE, kernels.DOUBLE.replace("if (i < n)", "if (i == 3) __trap();\n  if (i < n)"), Crashed),
+    "does not compile": Bad(tasks.DOUBLE, kernels.DOUBLE.replace("2.f * v[i]", "two * v[i]"), NotBuilt),
+    "another op": Bad(tasks.DOUBLE, kernels.DOUBLE.replace("op      double(v)", "op      double(v, w)"), BadPlan),
+    "another result": Bad(tasks.DOUBLE, kernels.DOUBLE.replace("f32[v.shape]", "f32[v.numel + 1]"), BadPlan),
+    "declines the task": Bad(
+        tasks.DOUBLE, kernels.DOUBLE.replace("//! let", "//! need    v.numel <= 1000\n//! let", 1), Declined, "1048576"
+    ),
+    "right at some sizes only": Bad(
+        tasks.MEAN, kernels.MEAN.replace("i < cols", "i < (cols > 256 ? 256 : cols)"), WrongValues
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernels_are_seen_and_named(name: str, referee: Make) -> None:
+    bad = WRONG[name]
+    verdict = referee(bad.task).judge(bad.text)
+    assert isinstance(verdict, Rejected), verdict
+    evidence = verdict.evidence
+    assert type(evidence) is bad.evidence, evidence
+    if isinstance(evidence, WrongValues):
+        (output,) = evidence.outputs
+        assert bad.said in output.description
+        assert bad.pattern in (None, output.pattern), output
+        assert output.first[0].got != output.first[0].expected
+        assert all(one.error_ratio is not None and one.error_ratio <= 1 for one in verdict.cases)
+    elif isinstance(evidence, Crashed):
+        assert bad.finding is None or bad.finding in {one.kind for one in evidence.findings}
+        assert evidence.source_lines
+    elif isinstance(evidence, Declined):
+        assert bad.said in evidence.message
+
+
+def test_the_smallest_failing_case_is_found_and_what_was_right_is_told(referee: Make) -> None:
+    text = kernels.MEAN.replace("i < cols", "i < (cols > 256 ? 256 : cols)")
+    verdict = referee(tasks.MEAN).judge(text)
+    assert isinstance(verdict, Rejected)
+    evidence = verdict.evidence
+    assert isinstance(evidence, WrongValues)
+    assert evidence.case.sizes == {"rows": 1, "cols": 257}
+    assert {"rows": 3, "cols": 37} in [one.sizes for one in evidence.right_cases]
+
+
+def test_a_crash_names_the_lines(referee: Make) -> None:
+    verdict = referee(tasks.DOUBLE).judge(WRONG["reads and writes past the end"].text)
+    assert isinstance(verdict, Rejected)
+    crash = verdict.evidence
+    assert isinstance(crash, Crashed)
+    assert crash.fault is None
+    assert crash.case.sizes == {"n": 1}
+    assert (7, "  if (i <= n) out[i] = 2.f * v[i] + 1.f;") in crash.source_lines
+
+
+def test_an_endless_loop_is_stopped(referee: Make) -> None:
+    verdict = referee(tasks.DOUBLE).judge(WRONG["never ends"].text)
+    assert isinstance(verdict, Rejected)
+    crash = verdict.evidence
+    assert isinstance(crash, Crashed)
+    assert crash.fault in (FaultKind.STOPPED, FaultKind.TIME)
+
+
+def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:
+    text = kernels.MEAN.replace("//! out", "//! need    cols % 64 == 0 and rows % 8 == 0\n//! out", 1)
+    verdict = referee(tasks.MEAN).judge(text)
+    assert isinstance(verdict, Passed)
+    right = {tuple(one.case.sizes.values()) for one in verdict.cases if one.status is CaseStatus.RIGHT}
+    assert len(right) >= 3
+    assert all(rows % 8 == 0 and cols % 64 == 0 for rows, cols in right)
+    assert any(one.status is CaseStatus.DECLINED for one in verdict.cases)
+    assert any(note.startswith("the file declines") for note in verdict.notes)
+    wrong = referee(tasks.MEAN).judge(text.replace("sum / cols", "sum / (cols + 1)"))
+    assert isinstance(wrong, Rejected)
+
+
+def test_a_file_for_large_shapes_only_is_neither_right_nor_wrong(referee: Make) -> None:
+    text = kernels.MEAN.replace("//! out", "//! need    rows * cols >= 1048576 * 2\n//! out", 1)
+    task = replace(tasks.MEAN, dimensions=(Dimension("rows", 1 << 14), Dimension("cols", 1 << 14)))
+    verdict = referee(task).judge(text.replace("1048576 * 2", "1048576 * 16"))
+    assert isinstance(verdict, Unsupported)
+    assert "too large to emulate" in verdict.message
+
+
+def test_what_cannot_be_emulated_is_unsupported(referee: Make) -> None:
+    text = kernels.DOUBLE.replace("  if (i", '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n  if (i')
+    verdict = referee(tasks.DOUBLE).judge(text)
+    assert isinstance(verdict, Unsupported)
+    assert "wgmma" in verdict.message
+
+
+def test_notes_say_what_was_not_covered(referee: Make) -> None:
+    verdict = referee(tasks.MATMUL).judge(kernels.MATMUL)
+    assert isinstance(verdict, Passed)
+    assert verdict.notes == ("not run at the task's own sizes, which are too large to emulate: m=1024, k=1024, n=1024",)
+    assert verdict.cases[-1].status is CaseStatus.TOO_LARGE
+    small = replace(tasks.MATMUL, dimensions=tuple(Dimension(one, 40) for one in "mkn"))
+    verdict = referee(small).judge(kernels.MATMUL)
+    assert isinstance(verdict, Passed)
+    assert verdict.notes == ()
+    assert any(one.case.sizes == small.sizes and one.status is CaseStatus.RIGHT for one in verdict.cases)
+
+
+def test_fixed_dimensions_stay(referee: Make) -> None:
+    fixed = replace(tasks.MEAN, dimensions=(Dimension("rows", 4, varies=False), Dimension("cols", 96, varies=False)))
+    text = kernels.MEAN.replace("//! out", "//! need    rows == 4 and cols == 96\n//! out", 1)
+    verdict = referee(fixed).judge(text)
+    assert isinstance(verdict, Passed)
+    assert {one.case.values for one in verdict.cases} >= {"task", "impulse", "offset"}
+    assert all(one.case.sizes == fixed.sizes for one in verdict.cases)
+
+
+TUNED = kernels.MEAN_BY_WARP.replace(
+    "//! launch  run<<<rows, 32>>>",
+    "//! tune    STEP = 32 | 64\n//! need    STEP == 32 or cols >= 64\n//! launch  run<<<rows, 32>>>",
+)
+
+
+def test_a_choice_is_judged_and_spot_checked(referee: Make) -> None:
+    judge = referee(tasks.MEAN)
+    right = parse(TUNED.replace("i += 32", "i += STEP == 32 ? STEP : 32"))
+    wrong = parse(TUNED.replace("i += 32", "i += STEP"))
+    assert judge.spot_check(right, {"STEP": 32})
+    assert judge.spot_check(right, {"STEP": 64})
+    assert judge.spot_check(wrong, {"STEP": 32})
+    assert not judge.spot_check(wrong, {"STEP": 64})
+    assert isinstance(judge.judge(wrong), Passed)
+    assert isinstance(judge.judge(wrong, {"STEP": 64}), Rejected)
+
+
+def test_times_are_told(referee: Make) -> None:
+    judge = referee(tasks.MEAN)
+    assert isinstance(judge.judge(kernels.MEAN), Passed)
+    assert judge.times.run_s > 0
+    assert judge.times.judge_s > 0
+    assert "judging" in str(judge.times)
+
+
+def test_a_reference_that_fails_is_nobodys_kernel(referee: Make) -> None:
+    text = kernels.DOUBLE.replace("(v", "(doomed").replace(" v.", " doomed.").replace("[v.", "[doomed.")
+    with pytest.raises(ReferenceProblem, match="no such luck"):
+        referee(tasks.FAILS).judge(text)

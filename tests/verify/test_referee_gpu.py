@@ -1,0 +1,107 @@
+"""The referee with a GPU: a pre-flight in the emulator, then the other cases and the task's own sizes for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.verify import kernels, tasks
+
+from tilewright.devices.cuda_device import CudaDevice
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.records import CaseStatus, Crashed, Dimension, Passed, Pattern, Rejected, Task, Verdict, WrongValues
+from tilewright.reference import Reference, ReferenceLimits
+from tilewright.verify import Referee
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[CudaDevice]:
+    with CudaDevice() as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def with_gpu() -> Iterator[Reference]:
+    with Reference(tasks.SOURCE, tasks.FUNCTION, limits=ReferenceLimits(gpu=True)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def emulated(gpu: CudaDevice) -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(gpu.profile) as device:
+        yield device
+
+
+def judge(task: Task, text: str, reference: Reference, emulator: EmulatedDevice, gpu: CudaDevice) -> Verdict:
+    return Referee(task, reference, emulator=emulator, gpu=gpu).judge(text)
+
+
+HONEST = {
+    "pointwise": (tasks.DOUBLE, kernels.DOUBLE),
+    "one running sum": (tasks.MEAN, kernels.MEAN),
+    "sum by atomics": (tasks.TOTAL, kernels.TOTAL_BY_ATOMICS),
+    "normalisation": (tasks.LAYERNORM, kernels.LAYERNORM),
+    "softmax": (tasks.SOFTMAX, kernels.SOFTMAX_ONLINE),
+    "matmul": (tasks.MATMUL, kernels.MATMUL),
+    "bf16 matmul": (tasks.MATMUL_BF16, kernels.MATMUL_BF16),
+    "argmax": (tasks.ARGMAX, kernels.ARGMAX),
+    "in place": (tasks.ACCUMULATE, kernels.ACCUMULATE),
+    "inputs drawn by seed": (replace(tasks.DOUBLE, dimensions=(Dimension("n", 1 << 27),)), kernels.DOUBLE),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_kernels_pass_at_the_task_s_own_sizes(
+    name: str, with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    task, text = HONEST[name]
+    verdict = judge(task, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Passed), verdict
+    assert verdict.error_ratio < 0.9
+    own = [one for one in verdict.cases if one.case.sizes == task.sizes]
+    assert own
+    assert {one.status for one in own} == {CaseStatus.RIGHT}
+    assert {one.device for one in own} == {gpu.profile.name}
+    assert any(one.device.endswith("(emulated)") for one in verdict.cases)
+
+
+def test_what_only_shows_at_the_task_s_own_sizes(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    text = kernels.DOUBLE.replace("2.f * v[i] + 1.f", "i == 1000000 ? 0.f : 2.f * v[i] + 1.f")
+    verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.outputs[0].first[0].index == (1000000,)
+    text = kernels.DOUBLE.replace("if (i < n)", "if (i < n && i != 1000000)")
+    verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.outputs[0].pattern is Pattern.UNWRITTEN
+
+
+def test_faults_of_the_gpu_are_crashes(with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice) -> None:
+    text = kernels.DOUBLE.replace("if (i < n)", "if (i == 1000000) __trap();\n  if (i < n)")
+    verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, Crashed)
+    assert verdict.evidence.fault is not None
+    text = kernels.MATMUL_TF32
+    verdict = judge(tasks.MATMUL, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+
+
+def test_what_cannot_be_emulated_is_judged_on_the_gpu(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    if gpu.profile.cc != 90:
+        pytest.skip("needs Hopper")
+    text = kernels.DOUBLE.replace("  if (i", '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n  if (i')
+    verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Passed)
+    assert any("wgmma" in note for note in verdict.notes)
+    assert {one.device for one in verdict.cases} == {gpu.profile.name}
