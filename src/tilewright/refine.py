@@ -24,6 +24,7 @@ from tilewright.records import (
     Duplicate,
     Ending,
     Measurement,
+    Modelled,
     NotBuilt,
     Passed,
     Proposal,
@@ -126,9 +127,14 @@ def _spent(run: Run) -> Ending | None:
 
 def _satisfied(run: Run) -> Ending | None:
     best = run.best
-    reached = best.measurement.fraction if best and best.measurement else 0.0
-    hinted = bool(run.settings.hints) and _last_hint(run) == len(run.attempts)  # the person wants one more step
-    return Ending.GOOD_ENOUGH if reached >= run.settings.good_enough and not hinted else None
+    if best is None or best.measurement is None:
+        return None
+    if run.settings.hints and _last_hint(run) == len(run.attempts):
+        return None  # the person wants one more step
+    if best.measurement.fraction >= run.settings.good_enough:
+        return Ending.GOOD_ENOUGH
+    bound = isinstance(best.measurement, Modelled) and best.measurement.at_bound
+    return Ending.AT_BOUND if bound and run.settings.good_enough <= 1.0 else None
 
 
 def _unreadable(attempt: Attempt) -> bool:

@@ -52,6 +52,9 @@ class CpuStream:
         if self.failing is not None:
             raise self.failing
 
+    def warm_up(self) -> None:
+        pass
+
     def elapsed_us(self, work: Callable[[], object]) -> float:
         start = time.perf_counter()
         work()

@@ -158,6 +158,12 @@ POINTWISE = (
         "clamps", "return x.clamp(-0.5, hi), torch.minimum(x, -x), x.clamp_min(0.1)", "x: f32[rows, cols]; hi = 1.25"
     ),
     Function("in_place", "x.mul_(2).add_(y)\nreturn x * y", "inplace x: f32[rows, cols]; y: f32[rows, cols]"),
+    Function("shrinks", "return F.softshrink(x) + F.hardshrink(x, 0.3) + F.softsign(x) + F.tanhshrink(x) + F.selu(x)"),
+    Function(
+        "written",
+        "target.copy_(x * 2)\nreturn x + 1",
+        "x: f32[rows, cols]; inplace target: bf16[rows, cols]; unused: f32[cols]",
+    ),
     Function("numbers", "return alpha * x + (1 - alpha) * y", "x: f32[rows, cols]; y: f32[rows, cols]; alpha = 0.3"),
 )
 
@@ -201,6 +207,16 @@ ROWS = (
     Function("kinds", "return (x > 0).any(-1), (x > -9).all(-1), (x > 0).sum(-1)"),
     Function("last_two", "return F.layer_norm(x, x.shape[-2:], w)", "x: f32[rows, heads, cols]; w: f32[heads, cols]"),
     Function("two_norms", "return F.layer_norm(torch.softmax(x, -1), (x.shape[-1],))"),
+    Function(
+        "losses",
+        "return F.smooth_l1_loss(x, y), F.kl_div(x, y.exp(), reduction='batchmean')",
+        "x: f32[rows, cols]; y: f32[rows, cols]",
+    ),
+    Function(
+        "written_rows",
+        "target.copy_(torch.softmax(x, -1))\nreturn x.sum(-1)",
+        "x: f32[rows, cols]; inplace target: f32[rows, cols]",
+    ),
     Function("products", "return x.abs().clamp(0.9, 1.1).prod(-1)"),
 )
 

@@ -93,8 +93,9 @@ def test_whole_numbers_are_reduced_as_such() -> None:
 )
 def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> None:
     sizes = {**SIZES, "rows": 64, "cols": 64}
+    function = Function("f", body, inputs, fixed=("rows", "cols"))
     with pytest.raises(NotSupported, match=named) as caught:
-        program_of(Function("f", body, inputs, fixed=("rows", "cols")), task_of(Function("f", body, inputs), sizes))
+        program_of(function, task_of(function, sizes))
     assert "--model" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -109,5 +110,5 @@ def test_a_reference_is_traced_in_its_own_process_and_remembered() -> None:
 def test_a_reference_that_looks_at_its_values_cannot_be_followed() -> None:
     task = task_of(Function("f", "return x if x.sum() > 0 else -x"))
     for _ in range(2):
-        with pytest.raises(NotSupported, match="cannot follow the reference.*--model"):
+        with pytest.raises(NotSupported, match=r"cannot follow the reference.*--model"):
             row_program(task)

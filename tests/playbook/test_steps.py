@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
-from tilewright.kernel_file import evaluate, parse, print_plan
+from tilewright.kernel_file import evaluate, parse
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.steps import draft, every_step, structures
 from tilewright.records import PROFILES, Task
@@ -67,16 +62,13 @@ def test_files_are_the_same_every_time() -> None:
         assert one.write(first, task_op_line(task)) == other.write(second, task_op_line(task))
 
 
-def test_lines_are_short_and_plans_are_canonical() -> None:
+def test_lines_are_short() -> None:
     for name in ("layernorm_gelu", "add_rmsnorm", "batch_norm", "mean_loss", "masked_softmax"):
         program, task = _program(name)
         for step in every_step(program):
             text = step.write(program, task_op_line(task))
-            assert max(map(len, text.splitlines())) <= 124, step.summary
-            file = parse(text, "kernel.cu")
-            assert parse(
-                print_plan(file.plan) + "\n" + text[text.index("#include") if "#include" in text else 0 :], "k.cu"
-            )
+            assert max(map(len, text.splitlines())) <= 120, step.summary
+            parse(text, "kernel.cu")
 
 
 def test_names_of_the_op_never_collide() -> None:
@@ -89,23 +81,3 @@ def test_names_of_the_op_never_collide() -> None:
     for step in every_step(program):
         file = parse(step.write(program, task_op_line(task)), "kernel.cu")
         assert evaluate(file, task.arguments(), PROFILES["H200"]).steps
-
-
-@pytest.mark.parametrize("name", ["layernorm_gelu", "mean_loss"])
-def test_the_emulator_finds_no_fault(name: str, tmp_path: Path) -> None:
-    """Races, uninitialised and out-of-bounds accesses, under several schedules, through the command."""
-    program, task = _program(name)
-    (tmp_path / "reference.py").write_text(task.reference)
-    shapes = {"rows": 5, "cols": 520}
-    command = [sys.executable, "-m", "tilewright", "check", "--json"]
-    command += ["--reference", f"{tmp_path}/reference.py:{task.function}"]
-    for one in task.tensors:
-        command += ["--shape", f"{one.name}={'x'.join(str(shapes[size]) for size in one.dimensions)}:{one.dtype}"]
-    for step in every_step(program):
-        if "cluster" in step.summary or "element by element" in step.summary:
-            continue
-        path = tmp_path / "kernel.cu"
-        path.write_text(step.write(program, task_op_line(task)))
-        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert json.loads(done.stdout)

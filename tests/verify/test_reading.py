@@ -92,3 +92,13 @@ def test_library_steps_need_permission() -> None:
     assert isinstance(found, BadPlan)
     assert found.problems[0].code == "library"
     assert isinstance(read_kernel(text, replace(tasks.MATMUL, allow_library=True)), KernelFile)
+
+
+def test_results_may_be_called_otherwise() -> None:
+    text = kernels.DOUBLE.replace("-> out", "-> y").replace("out:", "y:").replace("(v, out, n)", "(v, y, n)")
+    assert "float* out" in text
+    file = read_kernel(text, tasks.DOUBLE)
+    assert isinstance(file, KernelFile)
+    assert file.text == kernels.DOUBLE
+    taken = text.replace("let     n = v.numel", "let     n = v.numel, out = 1").replace("(v, y, n)", "(v, y, n * out)")
+    assert isinstance(read_kernel(taken, tasks.DOUBLE), BadPlan)

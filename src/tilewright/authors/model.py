@@ -16,6 +16,7 @@ from tilewright.prompts import (
     specify_correction_text,
     specify_texts,
     system_text,
+    table_line,
 )
 from tilewright.records import Message, Proposal, Question, Reply, Role, Situation, Specification, StopReason
 
@@ -60,7 +61,7 @@ class ModelAuthor:
                 correct=lambda problem, cut: correction_text(problem, cut=cut, base=base),
             )
         except ReplyProblem as problem:
-            return Proposal(None, "no usable reply", str(problem))
+            return Proposal(None, table_line(str(problem)), str(problem))
         return Proposal(reply.text, reply.summary or "no summary given")
 
 

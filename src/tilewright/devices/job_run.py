@@ -59,6 +59,8 @@ class Stream(Protocol):
 
     def wait(self) -> None: ...
 
+    def warm_up(self) -> None: ...
+
     def elapsed_us(self, work: Callable[[], object]) -> float: ...
 
 
@@ -325,6 +327,7 @@ class JobRun:
             return ()
         flush = torch.empty(2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
         run_us = []
+        self._stream.warm_up()
         for _ in range(self._job.timed_runs):
             self._report(self._together(Stage.TIMING))
             self._reset()

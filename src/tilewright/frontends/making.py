@@ -20,7 +20,7 @@ from tilewright.frontends.run_rows import dollars_words, seconds_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
 from tilewright.records import Budget, Environment, Origin, Question, Reply, Run, Settings, Specification, Task, to_json
-from tilewright.reference import Reference
+from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Watcher, Workshop, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 from tilewright.tasks import TaskOptions, open_task, task_from_source, task_from_specification
@@ -91,7 +91,13 @@ def specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, listener:
     def ask(question: Question) -> Reply:
         nonlocal asked
         asked += 1
-        return place.reply_to(asked, question, lambda one: chosen.complete(one, listener.text))
+        number = asked
+
+        def heard(text: str) -> None:
+            place.stream(number, text)
+            listener.text(text)
+
+        return place.reply_to(number, question, lambda one: chosen.complete(one, heard))
 
     listener.working(f"waiting for {chosen.name} to write a specification")
     return chosen.author.specify(request.text, request.shapes, request.gpu, ask)
@@ -148,8 +154,10 @@ def carry(store: Store, folder: RunFolder, chosen: ChosenAuthor, place: Place, w
     """Carry a run that has a task to its end, from wherever it stands, and put its best kernel into the library."""
     run = folder.load()
     task, against = run.task, run.settings.against
+    # Inputs too large to carry are drawn where the kernel runs, and judged there.
+    limits = ReferenceLimits.on_gpu() if place.index is not None else None
     with (
-        Reference(task.reference, task.function) as reference,
+        Reference(task.reference, task.function, limits=limits) as reference,
         open_devices(place) as (emulator, gpu),
         Referee(task, reference, emulator=emulator, gpu=gpu, say=watch.working) as referee,
         Stopwatch(task, reference, emulator=emulator, gpu=gpu, against=against, say=watch.working) as stopwatch,

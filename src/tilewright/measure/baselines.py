@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ from tilewright.records import Precision, Task, Timing
 
 TIME_BASELINES = "tilewright.measure.baselines:time_baselines"
 EAGER, COMPILED, AGAINST = "eager", "torch.compile", "against"
-_WAIT_CYCLES = 300_000  # some 150 us
+_CYCLES_PER_US = 2_000
+_LEAST_HEAD_START_US, _MOST_HEAD_START_US = 200.0, 20_000.0
+_WARM_UP_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
         except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures.append(Failure(name, f"{type(error).__name__}: {first}"[:300]))
+    rig.warm_up()
     samples: dict[str, list[float]] = {name: [] for name in ready}
     order = list(ready)
     shuffle = random.Random(request.seed)
@@ -119,6 +123,16 @@ class _Rig:
             self._arguments[one.name] = None if held is None else held.tensor
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
+        self._host_us: dict[int, float] = {}  # by contender: how long the host takes to queue its work
+
+    def warm_up(self) -> None:
+        """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
+        import torch
+
+        end = time.monotonic() + _WARM_UP_SECONDS
+        while time.monotonic() < end:
+            torch.cuda._sleep(int(_LEAST_HEAD_START_US * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize(self._device)
 
     def warmed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call after two runs: compiled, tuned, loaded. One that makes tensors of its own makes them on the GPU."""
@@ -149,9 +163,13 @@ class _Rig:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self._flush.zero_()
-            torch.cuda._sleep(_WAIT_CYCLES)  # type: ignore[no-untyped-call]
+            # The GPU waits while the work is queued, so that it then runs without gaps.
+            head_start_us = max(_LEAST_HEAD_START_US, 2.0 * self._host_us.get(id(call), 0.0))
+            torch.cuda._sleep(int(head_start_us * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
             start.record()
+            began = time.perf_counter()
             call(**self._arguments)
+            self._host_us[id(call)] = min(_MOST_HEAD_START_US, 1e6 * (time.perf_counter() - began))
             stop.record()
         torch.cuda.synchronize(self._device)
         return 1000.0 * float(start.elapsed_time(stop))

@@ -15,7 +15,7 @@ from tilewright.devices.emulation.listing import Listing, listing_of
 from tilewright.measure.counting import CountedLaunch, CountedPlan
 from tilewright.measure.in_flight import loads_in_flight
 from tilewright.measure.library import library_work
-from tilewright.measure.traffic import LaunchTraffic, plan_traffic
+from tilewright.measure.traffic import LaunchTraffic, least_traffic, plan_traffic
 from tilewright.measure.work import SCHEDULERS, Work, work_of
 from tilewright.records import (
     Clearing,
@@ -118,8 +118,15 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         sampled_blocks=counted.sampled_blocks,
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
+        reachable_us=max(floor_us, _reachable_us(task, gpu)),
     )
     return PlanModel(counted, launches, library_us, overhead_us, modelled)
+
+
+def _reachable_us(task: Task, gpu: GpuProfile) -> float:
+    """What is left of the score when nothing but the least traffic and one launch is counted."""
+    rate = gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH
+    return FIRST_LAUNCH_US + (least_traffic(task, gpu).total_bytes / rate if rate else 0.0)
 
 
 def _occupancy(counted: CountedLaunch, gpu: GpuProfile) -> Occupancy:

@@ -69,6 +69,11 @@ class Stopwatch:
             self._baselines = None
 
     @property
+    def modelled(self) -> bool:
+        """Whether times are modelled, for want of a GPU."""
+        return self._gpu is None
+
+    @property
     def profile(self) -> GpuProfile:
         """The GPU that times are of."""
         return self._gpu.profile if self._gpu is not None else self.task.profile
@@ -129,7 +134,7 @@ class Stopwatch:
     def _gpu_reference(self) -> Reference:
         """The reference once more, in a child that may see the GPU."""
         if self._baselines is None:
-            limits = ReferenceLimits(resident_bytes=64 * GIB, gpu=True)
+            limits = ReferenceLimits.on_gpu()
             folder = os.getcwd() if self._against else ""
             self._baselines = Reference(self.task.reference, self.task.function, limits=limits, folder=folder)
         return self._baselines

@@ -7,11 +7,11 @@ from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import BuildFailure, Launch, TuneResult
+from tilewright.records import MODELLED_NOISE, BuildFailure, Launch, TuneResult
 from tilewright.toolchain import build_many
 from tilewright.verify import Referee
 
-GAIN = 0.01  # another choice must be faster than the default by more than this
+GAIN = 0.01  # another choice must be faster than the default by more than this; a modelled time does not scatter
 CHECKED = 4  # winners that are checked before the default is kept
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
@@ -43,7 +43,8 @@ def sweep(
             failed += is_built
             continue
         scores.append((tuple(choice.items()), score))
-    winner, wrong = _winner(file, referee, tuple(tried_choices[0].items()), scores)
+    gain = MODELLED_NOISE if stopwatch.modelled else GAIN
+    winner, wrong = _winner(file, referee, tuple(tried_choices[0].items()), scores, gain)
     return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + wrong)
 
 
@@ -69,10 +70,12 @@ def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int |
     return [not isinstance(result, BuildFailure) for result in results]
 
 
-def _winner(file: KernelFile, referee: Referee, default: Items, scores: list[tuple[Items, float]]) -> tuple[Items, int]:
+def _winner(
+    file: KernelFile, referee: Referee, default: Items, scores: list[tuple[Items, float]], gain: float
+) -> tuple[Items, int]:
     """The choice to use, and how many faster ones were wrong."""
     default_us = next((score for choice, score in scores if choice == default), float("inf"))
-    faster = sorted((one for one in scores if one[1] < default_us * (1.0 - GAIN)), key=lambda one: one[1])
+    faster = sorted((one for one in scores if one[1] < default_us * (1.0 - gain)), key=lambda one: one[1])
     wrong = 0
     for choice, _ in faster[:CHECKED]:
         if referee.spot_check(file, dict(choice)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.measure.preparation import Prepared
 from tilewright.measure.work import Work
-from tilewright.records import Clearing, GpuProfile, LibraryCall, PackedLaunch, TensorArgument
+from tilewright.records import Clearing, GpuProfile, LibraryCall, PackedLaunch, Task, TensorArgument
 
 USABLE_L2 = 0.75  # of the cache, for data that is used again
 SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
@@ -77,6 +77,14 @@ def _launch(
     again = min(excess - of_small, large) * lost
     held = L1_HITS * of_small if sum(small) <= HELD_BY_L1 else 0.0
     return LaunchTraffic(read, written, again, 0.0, held)
+
+
+def least_traffic(task: Task, gpu: GpuProfile) -> LaunchTraffic:
+    """What one launch must move: every input in, every output out, on a cache full of somebody else's writes."""
+    written = float(sum(spec.storage_bytes for spec in task.output_specs().values()))
+    written += sum(task.specs()[one.name].storage_bytes for one in task.tensors if one.in_place)
+    least = LaunchTraffic(task.moved_bytes - written, written, 0.0, 0.0, 0.0)
+    return _with_evictions([least], USABLE_L2 * gpu.l2)[0]
 
 
 def _with_evictions(launches: list[LaunchTraffic], usable: float) -> tuple[LaunchTraffic, ...]:

@@ -13,7 +13,7 @@ from tilewright.models.keys import NO_KEY, key_of
 from tilewright.models.prices import Price, find_price
 from tilewright.models.protocol import OnText, Opening
 from tilewright.models.retries import Passing, ask_until_answered
-from tilewright.models.service import CONNECT_S, Service, StreamCut, read_stream, shown_address
+from tilewright.models.service import CONNECT_S, Hearing, Service, StreamCut, read_stream, shown_address
 from tilewright.records import Question, Reply, StopReason, Usage
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
@@ -99,8 +99,9 @@ class AnthropicModel:
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         started = time.monotonic()
+        hearing = Hearing(on_text, self._service.scrub)
         answer, retries = ask_until_answered(
-            lambda: self._once(question, on_text),
+            lambda: self._once(question, hearing),
             self._failure_of,
             self._opening.retries,
             self.name,
@@ -116,8 +117,9 @@ class AnthropicModel:
             retries=retries,
         )
 
-    def _once(self, question: Question, on_text: OnText) -> _Answer:
+    def _once(self, question: Question, hearing: Hearing) -> _Answer:
         answer = _Answer()
+        hearing.begin()
         messages: list[Any] = [{"role": one.role.value, "content": one.text} for one in question.messages]
         with self._client.messages.create(
             model=self._opening.model,
@@ -128,9 +130,10 @@ class AnthropicModel:
         ) as stream:
             for event in read_stream(stream, anthropic.AnthropicError):
                 if text := answer.add(event):
-                    on_text(text)
+                    hearing.add(text)
         if not answer.ended:
             raise StreamCut("the stream ended before the reply did")
+        hearing.end()
         return answer
 
     def _failure_of(self, error: Exception) -> Passing | ModelError | None:

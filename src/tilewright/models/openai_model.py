@@ -21,7 +21,7 @@ from tilewright.models.prices import Price, find_price
 from tilewright.models.protocol import OnText, Opening
 from tilewright.models.reply_text import estimated_usage, without_thinking
 from tilewright.models.retries import Passing, ask_until_answered
-from tilewright.models.service import CONNECT_S, Service, StreamCut, read_stream, shown_address
+from tilewright.models.service import CONNECT_S, Hearing, Service, StreamCut, read_stream, shown_address
 from tilewright.records import Question, Reply, StopReason, Usage
 
 HUGGING_FACE_ROUTER = "https://router.huggingface.co/v1"
@@ -137,8 +137,9 @@ class OpenAIModel:
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         started = time.monotonic()
+        hearing = Hearing(on_text, self._service.scrub)
         answer, retries = ask_until_answered(
-            lambda: self._once(question, on_text),
+            lambda: self._once(question, hearing),
             self._failure_of,
             self._opening.retries,
             self.name,
@@ -156,19 +157,22 @@ class OpenAIModel:
             retries=retries,
         )
 
-    def _once(self, question: Question, on_text: OnText) -> _Answer:
+    def _once(self, question: Question, hearing: Hearing) -> _Answer:
         answer = _Answer()
+        hearing.begin()
         with self._open_stream(question) as stream:
             try:
                 for chunk in read_stream(stream, openai.OpenAIError):
                     if text := answer.add(chunk):
-                        on_text(text)
-            except (StreamCut, openai.APIConnectionError):
+                        hearing.add(text)
+            except (StreamCut, openai.APIConnectionError) as error:
                 # Cut after the model had finished: only the count of tokens is missing, and that can be estimated.
                 if answer.finish is None:
-                    raise
+                    said = str(error) if isinstance(error, StreamCut) else f"the stream broke ({type(error).__name__})"
+                    raise StreamCut(said) from None
         if answer.finish is None:
             raise StreamCut("the stream ended before the reply did")
+        hearing.end()
         return answer
 
     def _open_stream(self, question: Question) -> openai.Stream[ChatCompletionChunk]:

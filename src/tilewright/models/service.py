@@ -12,10 +12,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tilewright.models.errors import ModelError, ModelRejected
 from tilewright.models.keys import Scrubber
+from tilewright.models.protocol import OnText
 from tilewright.models.retries import Passing, asked_wait_s, is_passing
 
 T = TypeVar("T")
 CONNECT_S = 10.0
+ASKED_AGAIN = "\n\n[broken off here and asked again]\n\n"
 _LONGEST_QUOTE = 400
 
 
@@ -39,6 +41,44 @@ def read_stream(stream: Iterable[T], sdk_error: type[Exception]) -> Iterator[T]:
             yield item
             continue
         raise StreamCut(f"the stream broke ({problem})")
+
+
+class Hearing:
+    """A reply as it comes in, passed on without keys: what may be the beginning of one waits for the next piece."""
+
+    def __init__(self, on_text: OnText, scrub: Scrubber) -> None:
+        self._on_text = on_text
+        self._scrub = scrub
+        self._held = ""
+        self._heard = False
+
+    def begin(self) -> None:
+        """An answer begins; whoever has heard part of an earlier one is told that it does not count."""
+        self._held = ""
+        if self._heard:
+            self._on_text(ASKED_AGAIN)
+            self._heard = False
+
+    def add(self, piece: str) -> None:
+        text = self._scrub(self._held + piece)
+        waiting = max((_overlap(text, secret) for secret in self._scrub.secrets), default=0)
+        self._held = text[len(text) - waiting :]
+        self._pass_on(text[: len(text) - waiting])
+
+    def end(self) -> None:
+        self._pass_on(self._held)
+        self._held = ""
+
+    def _pass_on(self, text: str) -> None:
+        if text:
+            self._heard = True
+            self._on_text(text)
+
+
+def _overlap(text: str, secret: str) -> int:
+    """How many characters at the end of the text are the beginning of the secret, which is not in it whole."""
+    lengths = range(min(len(text), len(secret) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(secret[:length])), 0)
 
 
 def shown_address(base_url: str) -> str:

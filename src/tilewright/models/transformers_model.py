@@ -7,6 +7,7 @@ Code that comes with a model is not run.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,10 @@ class TransformersModel:
     def _load(self) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
 
+        if not sys.stderr.isatty():
+            disable_progress_bar()
         source = self._opening.model
         self._opening.say(f"{self.name}: loading the model")
         try:

@@ -62,6 +62,9 @@ def analyse(task: Task, ask: Ask) -> RowProgram:
     traces, probes = _traces(task, ask)
     lowering = Lowering(task, traces.traces, probes)
     outputs = lowering.run(_RULES)
+    changed = [one.name for one in task.tensors if one.in_place and not one.optional]
+    for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
+        lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
     return simplify(_Space(task, lowering, outputs, probes).program())
 
 
@@ -108,7 +111,7 @@ class _Space:
         values = tuple(_renumbered(self.low.values[old], numbers) for old in sorted(live))
         loaded = {value.input for value in values if isinstance(value, Load)}
         inputs = tuple(
-            self._input(one, row_axes, col_axes, lead)
+            self._input(one, row_axes, col_axes)
             for one in self.task.tensors
             if one.name in loaded or (one.in_place and not one.optional)
         )
@@ -188,7 +191,7 @@ class _Space:
 
     # -- tensors --
 
-    def _input(self, one: TensorInput, row_axes: Axes, col_axes: Axes, lead: Axes) -> ProgramInput:
+    def _input(self, one: TensorInput, row_axes: Axes, col_axes: Axes) -> ProgramInput:
         own = self._plain(self.low.input_axes[one.name])
         columns = set(own) & set(col_axes)
         if columns and columns != set(col_axes):
@@ -197,14 +200,14 @@ class _Space:
                 f"{_MODEL}"
             )
         own_rows = tuple(axis for axis in own if axis in row_axes)
-        parts = None if own_rows == row_axes and (row_axes or columns) else self._parts(own_rows, row_axes, lead)
+        parts = None if own_rows == row_axes and (row_axes or columns) else self._parts(own_rows, row_axes)
         if one.in_place and not (columns and parts is None):
             raise NotSupported(
                 f"the playbook changes whole tensors in place only, and {one.name} is broadcast; {_MODEL}"
             )
         return ProgramInput(one.name, one.dtype, bool(columns), parts, one.in_place)
 
-    def _parts(self, own: Axes, row_axes: Axes, lead: Axes) -> tuple[RowPart, ...]:
+    def _parts(self, own: Axes, row_axes: Axes) -> tuple[RowPart, ...]:
         """How a row's number indexes a tensor with some of the row dimensions: one part for each run of them."""
         parts: list[RowPart] = []
         place = 0
@@ -213,8 +216,8 @@ class _Space:
             while end < len(row_axes) and row_axes[end] in own:
                 end += 1
             if end > place:
-                modulus = self._product(row_axes[place:end], lead) if place else ""
-                parts.append(RowPart(self._product(row_axes[end:], lead), modulus))
+                modulus = self._product(row_axes[place:end]) if place else ""
+                parts.append(RowPart(self._product(row_axes[end:]), modulus))
             place = max(end, place + 1)
         return tuple(parts)
 
@@ -236,7 +239,7 @@ class _Space:
 
     # -- plan text --
 
-    def _expression(self, axis: int, lead: Axes) -> str:
+    def _expression(self, axis: int) -> str:
         """The size of a dimension, read off a tensor that has it: the largest such, the first among equals."""
         best = max(
             (name for name, axes in self.low.input_axes.items() if axis in self.low.axes.resolve(axes)),
@@ -248,8 +251,8 @@ class _Space:
         place = self.low.axes.resolve(self.low.input_axes[best]).index(axis)
         return f"{best}.shape[{place}]"
 
-    def _product(self, axes: Axes, lead: Axes) -> str:
-        return " * ".join(self._expression(axis, lead) for axis in axes)
+    def _product(self, axes: Axes) -> str:
+        return " * ".join(self._expression(axis) for axis in axes)
 
     def _count(self, axes: Axes, lead: Axes, rows: bool) -> str:
         if not axes:
@@ -262,7 +265,7 @@ class _Space:
                 if width == len(lead):
                     return f"{name}.numel"
                 return f"{name}.shape[-1]" if width == 1 else f"prod({name}.shape[-{width}:])"
-        return self._product(axes, lead)
+        return self._product(axes)
 
     def _out_line(self, one: TaskOutput) -> str:
         for tensor in self.task.tensors:
@@ -294,7 +297,7 @@ class _Space:
                 continue
             needs.append(f"{one.name}.ndim == {len(axes)}")
             for place, axis in enumerate(axes):
-                size = "1" if axis == ONE else self._expression(axis, lead)
+                size = "1" if axis == ONE else self._expression(axis)
                 if size != f"{one.name}.shape[{place}]":
                     needs.append(f"{one.name}.shape[{place}] == {size}")
             if first is None and self._plain(axes) == lead:

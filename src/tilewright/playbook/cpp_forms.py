@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
+from tilewright.playbook.naming import Namer
 from tilewright.playbook.row_program import Constant, Kind, Parameter, Pointwise, RowProgram
 
 # Precedences, as C++ has them; higher binds tighter.
@@ -97,8 +98,9 @@ CHEAP = frozenset(
 class Forms:
     """Writes single operations, and remembers which helper functions they need."""
 
-    def __init__(self, program: RowProgram, quick: bool) -> None:
+    def __init__(self, program: RowProgram, namer: Namer, quick: bool) -> None:
         self._program = program
+        self._namer = namer
         self._quick = quick and program.is_sixteen_bit
         self._helpers: list[str] = []
 
@@ -117,7 +119,7 @@ class Forms:
         value = self._program.values[index]
         if isinstance(value, Constant):
             return literal(value.value, self._program.kinds[index])
-        return Text(value.name) if isinstance(value, Parameter) else None
+        return Text(self._namer.parameters[value]) if isinstance(value, Parameter) else None
 
     def pointwise(self, index: int, arguments: list[Text]) -> Text:
         value = self._program.values[index]

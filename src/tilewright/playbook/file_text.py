@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass, field
 
 from tilewright.playbook.naming import Namer
-from tilewright.playbook.row_program import COLS, Parameter, ProgramInput, Reduce, RowProgram
+from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
 from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
@@ -65,12 +65,6 @@ def _joined(needs: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def parameters(program: RowProgram) -> list[Parameter]:
-    """The numbers a kernel is given beside its sizes."""
-    found = {value for value in program.values if isinstance(value, Parameter) and value != COLS}
-    return sorted(found, key=lambda one: one.name)
-
-
 @dataclass(frozen=True)
 class Signature:
     """The parameters of a kernel and the arguments the plan gives for them."""
@@ -99,9 +93,10 @@ class Signature:
             for declaration, expression in part_parameters(namer, one):
                 declared.append(declaration)
                 given.append(expression)
-        for parameter in parameters(program):
-            declared.append(f"{program.kinds[program.values.index(parameter)].cpp} {parameter.name}")
-            given.append(parameter.expression)
+        for parameter, name in namer.parameters.items():
+            if parameter != COLS:
+                declared.append(f"{program.kinds[program.values.index(parameter)].cpp} {name}")
+                given.append(parameter.expression)
         return cls(declared, given)
 
     def text(self, qualifiers: str, name: str) -> list[str]:

@@ -255,8 +255,8 @@ def _outline(node: TracedNode) -> tuple[object, ...]:
 
 
 def _needed(trace: Trace) -> set[int]:
-    """The nodes that the outputs depend on. An operation in place counts as needed by what it changes."""
-    wanted = set(trace.outputs)
+    """The inputs, and what the outputs depend on. An operation in place counts as needed by what it changes."""
+    wanted = set(trace.outputs) | {index for index, node in enumerate(trace.nodes) if node.target == "input"}
     for index in range(len(trace.nodes) - 1, -1, -1):
         node = trace.nodes[index]
         changes = node.target.endswith("_") and isinstance(node.arguments[0], Node)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.row_program import COLS, Constant, Load, Pointwise, Reduce, Reduction, RowProgram, Value
+from tilewright.playbook.row_program import (
+    COLS,
+    Constant,
+    Load,
+    Parameter,
+    Pointwise,
+    Reduce,
+    Reduction,
+    RowProgram,
+    Value,
+)
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.
 _TAKEN_WORDS = """
+room turn wanted piece pieces met than vectors
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete
 do double else enum explicit export extern false float for friend goto if inline int long mutable namespace
 new noexcept not nullptr operator or private protected public register return short signed sizeof static
@@ -58,6 +69,8 @@ class Namer:
         self._names: dict[int, str] = {}
         self.tensors = {one.name: self.fresh(one.name) for one in program.inputs}
         self.tensors |= {one.name: self.fresh(one.name) for one in program.outputs if not one.in_place}
+        numbers = sorted({one for one in program.values if isinstance(one, Parameter)}, key=lambda one: one.name)
+        self.parameters = {one: "cols" if one == COLS else self.fresh(one.name) for one in numbers}
 
     def fresh(self, wanted: str) -> str:
         """The wanted name, or the wanted name with a number."""
@@ -87,6 +100,8 @@ class Namer:
 
     def _wanted_pointwise(self, value: Pointwise) -> str:
         first = self._value(value.arguments[0])
+        if value.op == "to_float" and first == COLS:
+            return "length"
         second = self._value(value.arguments[1]) if len(value.arguments) > 1 else None
         if value.op == "div" and isinstance(first, Reduce) and first.op is Reduction.SUM and self._is_count(second):
             if not self._is_square(first.argument):

@@ -22,7 +22,9 @@ _UNARY = {
 }
 _BINARY = {
     **{name: name for name in ("mul", "maximum", "minimum", "fmin", "fmax", "eq", "ne", "lt", "le", "gt", "ge")},
-    "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
+    "logical_and": "and",
+    "logical_or": "or",
+    "logical_xor": "xor",
 }
 _FLOAT_BINARY = ("atan2", "fmod", "remainder")
 _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
@@ -53,6 +55,12 @@ def _same(low: Lowering, node: TracedNode) -> Lowered:
 def _to_copy(low: Lowering, node: TracedNode) -> Lowered:
     item = low.item(node, 0)
     return low.together(item.value, [item], node)
+
+
+def _copy(low: Lowering, node: TracedNode) -> Lowered:
+    """What is written over a tensor."""
+    target, item = low.item(node, 0), low.item(node, 1)
+    return low.together(item.value, [target, item], node)
 
 
 def _unary(op: str, is_float: bool) -> Rule:
@@ -268,6 +276,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "constant": _constant,
     "getitem": _getitem,
     "_to_copy": _to_copy,
+    "copy": _copy,
     "convert_element_type": _to_copy,
     **dict.fromkeys(_SAME, _same),
     **{name: _unary(name, True) for name in _FLOAT_UNARY.split()},

@@ -29,8 +29,8 @@ class RowKernel:
 
     def __init__(self, program: RowProgram, quick: bool) -> None:
         self.program = program
-        self.forms = Forms(program, quick)
         self.namer = Namer(program)
+        self.forms = Forms(program, self.namer, quick)
         self.statements = Statements(program, self.forms, self.namer)
         self.row_known: dict[int, Text] = {}
         self.held: dict[int, str] = {}  # element values kept in registers between sweeps, and their arrays

@@ -181,8 +181,9 @@ class RowProgram:
 
     @property
     def streams(self) -> tuple[ProgramInput, ...]:
-        """Inputs whose elements a row reads for itself."""
-        return tuple(one for one in self.inputs if one.varies and not one.is_column)
+        """Inputs whose elements a row reads for itself; not what is only written."""
+        read = {value.input for value in self.values if isinstance(value, Load)}
+        return tuple(one for one in self.inputs if one.varies and not one.is_column and one.name in read)
 
     @property
     def widest(self) -> DType:

@@ -10,7 +10,7 @@ from tilewright.playbook.naming import Namer
 from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, RowProgram
 from tilewright.records import DType
 
-_INLINE_LENGTH = 60  # a longer expression gets a name
+_INLINE_LENGTH = 48  # a longer expression gets a name
 _INLINE_LOAD_LENGTH = 20  # and a longer load too, where there are several
 
 LoadText = Callable[[ProgramInput], str]

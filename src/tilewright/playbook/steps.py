@@ -54,7 +54,7 @@ def structures(program: RowProgram) -> tuple[Step, ...]:
 
 
 def every_step(program: RowProgram) -> tuple[Step, ...]:
-    """Every structure that can be written for the program, whether it pays or not: for tests."""
+    """Every structure that can be written for the program, whether it pays there or not."""
     if program.is_pointwise:
         return (draft(program), *structures(program))
     return (draft(program), *_all_row_structures(program).values())
@@ -65,9 +65,9 @@ def _row_structures(program: RowProgram) -> tuple[Step, ...]:
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     order: list[str] = []
-    if program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
-        order.append("split")
-    if program.sweeps == 1:
+    if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
+        order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
+    elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
     else:

@@ -13,18 +13,6 @@ from typing import Any
 
 from tilewright.records import NumberInput, Task
 
-# Operations that `lowering` reads as they are; all others are decomposed as far as PyTorch can.
-_KEPT_WORDS = """
-native_layer_norm _softmax _log_softmax logsumexp linalg_vector_norm var var_mean std std_mean mean sum prod
-amax amin max min argmax argmin any all gelu silu mish softplus elu celu leaky_relu hardswish hardsigmoid
-hardtanh relu sigmoid tanh log_sigmoid_forward threshold clamp clamp_min clamp_max where masked_fill lerp
-addcmul addcdiv rsub square reciprocal rsqrt expm1 log1p exp2 log2 log10 erf erfc maximum minimum pow full
-full_like ones_like zeros_like ones zeros scalar_tensor unsqueeze squeeze view expand _to_copy clone
-logical_and logical_or logical_xor logical_not isnan isinf sign fmin fmax heaviside softshrink hardshrink
-_fused_rms_norm atan2 fmod remainder trunc floor_divide square_
-"""
-KEPT = frozenset(_KEPT_WORDS.split())
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -120,10 +108,15 @@ def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
 
 
 def _decompositions() -> dict[Any, Any]:
+    """PyTorch's own rules, but for the operations that are read as they are."""
     from torch._decomp import core_aten_decompositions
 
+    from tilewright.playbook.operations import POINTWISE_RULES
+    from tilewright.playbook.reductions import REDUCTION_RULES
+
+    kept = {*POINTWISE_RULES, *REDUCTION_RULES}
     table: Any = core_aten_decompositions()
-    return {op: rule for op, rule in table.items() if _name(op) not in KEPT}
+    return {op: rule for op, rule in table.items() if _name(op).removesuffix("_") not in kept}
 
 
 def _name(target: Any) -> str:

@@ -31,7 +31,7 @@ _ALONG = re.compile(
 _FILLER_WORDS = """
 a an the of to it its result results value values x input tensor kernel kernels fused fuse please compute
 computes calculate apply applied do take make write give me i want need would like op operation function
-activation layer for on by in with using use over that this is elementwise pointwise cuda gpu fast first and
+activation for on by in with using use over that this is elementwise pointwise cuda gpu fast first and
 which each every element elements row rows
 """
 _FILLER = frozenset(_FILLER_WORDS.split())
@@ -63,6 +63,7 @@ class Request:
 def parse_words(words: str) -> Request:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
     text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!")).replace("_", " ")
+    text = re.sub(r"\blayer\b(?! ?norm)", " ", text)  # "a gelu layer"
     text = re.sub(r"\b(log|l2|hard|soft|leaky|layer|rms|unit|row)-", r"\1 ", text)
     text = re.sub(r"\bswiglu\b|\bsilu and multiply\b", "silu then multiply by gate", text)
     dtype, text = _take_dtype(text)

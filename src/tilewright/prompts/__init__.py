@@ -2,7 +2,7 @@
 
 from tilewright.prompts.history import history_text, measurement_text, standing_text, tune_text
 from tilewright.prompts.question import base_of, correction_text, question_text
-from tilewright.prompts.replies import KernelReply, ReplyProblem, read_reply
+from tilewright.prompts.replies import KernelReply, ReplyProblem, read_reply, table_line
 from tilewright.prompts.specify import read_specification, specify_correction_text, specify_texts
 from tilewright.prompts.system import system_text
 from tilewright.prompts.task_text import op_line, out_lines, task_text
@@ -24,6 +24,7 @@ __all__ = [
     "specify_texts",
     "standing_text",
     "system_text",
+    "table_line",
     "task_text",
     "tune_text",
     "verdict_text",

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tilewright.prompts.bounds import FLOOR_LAUNCH_US, MODELLED_LAUNCH_US
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Modelled, Rejected, TuneResult, WrongValues
+from tilewright.records.run import MODELLED_NOISE
 
 MOST_LINES = 10
-MOST_CHOICES = 6
-_SUMMARY_CHARACTERS = 110
+MOST_CHOICES = 24
+_TERMS = 3
+_NO_RESOURCE = ("launches", "library steps")  # terms that come on top of the others
+_AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
 
 
-def history_text(attempts: tuple[Attempt, ...], noise: float) -> str:
-    """One line per attempt: what it was, what became of it; older ones in one line together. "" where there is none."""
+def history_text(attempts: tuple[Attempt, ...], noise: float, *, terms: bool = False) -> str:
+    """One line per attempt: what it was, what became of it; older ones in one line together. "" where there is none.
+
+    `terms`: with the resources that took longest in the model, which are part of the profile.
+    """
     kept = kept_numbers(attempts, noise)
     older, recent = attempts[:-MOST_LINES], attempts[-MOST_LINES:]
     lines = [_condensed(older, kept)] if older else []
     by_number = {one.number: one for one in attempts}
-    return "\n".join([*lines, *(_line(one, by_number, kept) for one in recent)])
+    return "\n".join([*lines, *(_line(one, by_number, kept, noise) + _facts(one, terms) for one in recent)])
 
 
 def kept_numbers(attempts: tuple[Attempt, ...], noise: float) -> tuple[int, ...]:
@@ -30,12 +37,23 @@ def kept_numbers(attempts: tuple[Attempt, ...], noise: float) -> tuple[int, ...]
     return tuple(one.number for one in kept)
 
 
-def standing_text(attempt: Attempt) -> str:
-    """How the best file stands: where it is right, its time beside the floor, what the tuner tried."""
+def standing_text(attempt: Attempt, noise: float, *, bound: bool = False) -> str:
+    """How the best file stands: where it is right, its time beside the floor, what the tuner tried, what beats it.
+
+    `bound`: with the one resource that bounds it; the others are for the profile.
+    """
     parts = [verdict_text(attempt.verdict)]
     parts.append(measurement_text(attempt.measurement) if attempt.measurement else "No time is known for it.")
+    if bound and isinstance(attempt.measurement, Modelled):
+        parts.append(_bound_text(attempt.measurement))
     if attempt.tune:
         parts.append(tune_text(attempt.tune))
+    if attempt.measurement:
+        needed = _needed(attempt, noise)
+        wanted_us = attempt.measurement.time_us * (1.0 - needed)
+        parts.append(
+            f"To be kept, the next file must be right and take less than {_time(wanted_us)} ({needed:.1%} less)."
+        )
     return "\n".join(part for part in parts if part)
 
 
@@ -48,23 +66,27 @@ def measurement_text(measurement: Measurement) -> str:
 
 
 def tune_text(tune: TuneResult) -> str:
-    """The best and the worst of what the tuner tried. "" where there was nothing to choose."""
+    """Every choice that the tuner tried, the fastest first. "" where there was nothing to choose."""
     if len(tune.tried) < 2 and not tune.failed:
         return ""
     ranked = sorted(tune.tried, key=lambda pair: pair[1])
     shown = ranked if len(ranked) <= MOST_CHOICES else [*ranked[: MOST_CHOICES - 1], ranked[-1]]
-    listed = "; ".join(f"{_choice(choice)}: {_time(time_us)}" for choice, time_us in shown)
+    names = "/".join(name for name, _ in tune.choice)
+    listed = "; ".join(f"{'/'.join(_value(value) for _, value in choice)} {time_us:.4g}" for choice, time_us in shown)
     more = f"; {tune.failed} did not build or were wrong" if tune.failed else ""
     more += f"; {tune.skipped} were not tried" if tune.skipped else ""
-    return f"Tuner: {_choice(tune.choice)} is in use. Of {len(tune.tried)} tried: {listed}{more}."
+    said = f"Tuner: {_choice(tune.choice)} is in use"
+    if ranked and tune.choice != ranked[0][0]:
+        said += " (the default is kept unless another is right and clearly faster)"
+    return f"{said}. Tried, {names} and us: {listed}{more}."
 
 
 # -- lines --
 
 
-def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...]) -> str:
+def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...], noise: float) -> str:
     origin = f" from #{one.parent}" if one.parent is not None else ""
-    said = f"#{one.number} {one.stage.value}{origin}: {_shortened(one.summary) or 'no summary'}"
+    said = f"#{one.number} {one.stage.value}{origin}: {_one_line(one.summary) or 'no summary'}"
     if not one.passed:
         return f"{said} -> {verdict_words(one.verdict)}{_where(one)}"
     if one.time_us is None:
@@ -73,9 +95,37 @@ def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...]) ->
     said += f" -> right, {_time(one.time_us)}{_label(one.measurement)}"
     if against is None or against.time_us is None:
         return said + (", kept" if one.number in kept else ", not kept")
+    compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
     if one.number in kept:
-        return f"{said}, {against.time_us / one.time_us:.2f}x as fast as #{against.number}, kept"
-    return f"{said}, not faster than #{against.number} ({_time(against.time_us)}): reverted"
+        return f"{said}, {compared}: kept"
+    short = f", below the {_needed(one, noise):.1%} needed" if one.time_us < against.time_us else ""
+    return f"{said}, {compared}{short}: reverted"
+
+
+def _facts(one: Attempt, terms: bool) -> str:
+    """What may help to see why a file that passed is as fast as it is."""
+    facts = []
+    if one.passed and isinstance(one.measurement, Modelled):
+        facts.append(_occupancy(one.measurement))
+    if one.passed and one.tune and len(one.tune.tried) > 1:
+        facts.append(f"best {_choice(one.tune.choice)}")
+    if terms and one.passed and isinstance(one.measurement, Modelled):
+        ranked = sorted(one.measurement.terms, key=lambda term: -term.time_us)[:_TERMS]
+        facts.append(", ".join(f"{term.name} {term.time_us:.3g}" for term in ranked) + " us")
+    return f" [{'; '.join(facts)}]" if facts else ""
+
+
+def _compared(time_us: float, against_us: float) -> str:
+    if time_us == against_us:
+        return "as fast as"
+    if time_us < against_us:
+        return f"{_percent(1.0 - time_us / against_us)} faster than"
+    return f"{_percent(time_us / against_us - 1.0)} slower than"
+
+
+def _needed(one: Attempt, noise: float) -> float:
+    """The fraction by which a time like this one's must be beaten."""
+    return min(noise, MODELLED_NOISE) if isinstance(one.measurement, Modelled) else noise
 
 
 def _condensed(older: tuple[Attempt, ...], kept: tuple[int, ...]) -> str:
@@ -85,7 +135,7 @@ def _condensed(older: tuple[Attempt, ...], kept: tuple[int, ...]) -> str:
     line = f"#{older[0].number}-#{older[-1].number}: {outcome}"
     if best:
         time = f", {_time(best[-1].time_us)}" if best[-1].time_us is not None else ""
-        line += f"; best #{best[-1].number}{time}: {_shortened(best[-1].summary)}"
+        line += f"; best #{best[-1].number}{time}: {_one_line(best[-1].summary)}"
     return line
 
 
@@ -104,8 +154,8 @@ def _where(one: Attempt) -> str:
 
 def _measured(measurement: Measured, sizes: str) -> str:
     said = (
-        f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; the floor is "
-        f"{_time(measurement.floor_us)}, so {measurement.fraction:.0%} of it is reached."
+        f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; {_floor(measurement)}, "
+        f"so {measurement.fraction:.0%} of it is reached."
     )
     for one in measurement.baselines:
         said += f" {one.name}: {_time(one.median_us)}."
@@ -114,10 +164,47 @@ def _measured(measurement: Measured, sizes: str) -> str:
 
 def _modelled(measurement: Modelled, sizes: str) -> str:
     """The time beside the floor. What makes it up is the profile, which is for the last stage."""
+    count = measurement.launches
     return (
-        f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; the floor is "
-        f"{_time(measurement.floor_us)} ({measurement.fraction:.0%})."
+        f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; {_floor(measurement)}, "
+        f"{measurement.fraction:.0%} of the time. {count} {'launch' if count == 1 else 'launches'}, "
+        f"{measurement.grid_blocks:,} blocks, {_occupancy(measurement)}."
+        f"{_reachable(measurement)}"
     )
+
+
+def _reachable(measurement: Modelled) -> str:
+    if not measurement.reachable_us:
+        return ""
+    return (
+        f" The model gives {_time(measurement.reachable_us)} to a kernel that moves only the least bytes, in one launch: "
+        f"this file takes {_percent(measurement.time_us / measurement.reachable_us - 1.0)} more."
+    )
+
+
+def _bound_text(measurement: Modelled) -> str:
+    resources = [term for term in measurement.terms if term.name not in _NO_RESOURCE]
+    if not resources:
+        return ""
+    longest = max(resources, key=lambda term: term.time_us)
+    said = f"Bound by {longest.name}: {_time(longest.time_us)} if it were alone"
+    least_us = measurement.reachable_us - MODELLED_LAUNCH_US
+    if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
+        said += ", which is its least: every byte moves once"
+    return said + "."
+
+
+def _floor(measurement: Measurement) -> str:
+    work_us = measurement.floor_us - FLOOR_LAUNCH_US
+    return (
+        f"the floor is {_time(measurement.floor_us)} ({FLOOR_LAUNCH_US:g} us for a launch, {_time(work_us)} for bytes "
+        "or products at the vendor's figures)"
+    )
+
+
+def _occupancy(measurement: Modelled) -> str:
+    spills = f"{measurement.spill_bytes} bytes spilled" if measurement.spill_bytes else "no spills"
+    return f"occupancy {measurement.occupancy:.0%}, {spills}"
 
 
 def _label(measurement: Measurement | None) -> str:
@@ -125,10 +212,11 @@ def _label(measurement: Measurement | None) -> str:
 
 
 def _choice(choice: tuple[tuple[str, int | bool], ...]) -> str:
-    return (
-        " ".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in choice)
-        or "no choice"
-    )
+    return " ".join(f"{name}={_value(value)}" for name, value in choice) or "no choice"
+
+
+def _value(value: int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _time(microseconds: float | None) -> str:
@@ -137,6 +225,9 @@ def _time(microseconds: float | None) -> str:
     return f"{microseconds:,.0f} us" if microseconds >= 1000 else f"{microseconds:.4g} us"
 
 
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SUMMARY_CHARACTERS else text[: _SUMMARY_CHARACTERS - 3].rstrip() + "..."
+def _percent(fraction: float) -> str:
+    return f"{100.0 * fraction:.0f} %" if abs(fraction) >= 0.1 else f"{100.0 * fraction:.2g} %"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -6,7 +6,9 @@ from tilewright.prompts.history import history_text, standing_text
 from tilewright.prompts.rendering import render
 from tilewright.prompts.system import cute_text, mentions_cute, wants_cute
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Declined, Rejected, Situation, Stage, Unsupported
+from tilewright.records import Attempt, Declined, Modelled, Rejected, Situation, Stage, Unsupported
+
+_LITTLE = 1.08
 
 
 def question_text(situation: Situation) -> str:
@@ -15,7 +17,7 @@ def question_text(situation: Situation) -> str:
     return render(
         "question",
         situation=situation,
-        history=history_text(situation.history, situation.noise),
+        history=history_text(situation.history, situation.noise, terms=situation.stage is Stage.PROFILED),
         body=_body(situation),
         cute=cute_text(situation.task, situation.emulated_only) if hinted else "",
         base=base_of(situation),
@@ -50,4 +52,11 @@ def _body(situation: Situation) -> str:
         return render(name, situation=situation)
     if situation.parent is None:
         raise ValueError(f"a {situation.stage.value} step needs a file that passed")
-    return render(name, situation=situation, standing=standing_text(situation.parent))
+    standing = standing_text(situation.parent, situation.noise, bound=situation.stage is Stage.STRUCTURE)
+    return render(name, situation=situation, standing=standing, little_left=_little_left(situation.parent))
+
+
+def _little_left(best: Attempt) -> bool:
+    """Whether the best file is so near what the model gives the least traffic that hardly anything can be gained."""
+    measurement = best.measurement
+    return isinstance(measurement, Modelled) and measurement.time_us <= _LITTLE * measurement.reachable_us

@@ -1,8 +1,8 @@
 """What a model's reply says, read strictly: a whole kernel file, or edits of the one it was shown.
 
 A reply that cannot be read for certain is a `ReplyProblem`, whose message tells the model what was wrong and where, so
-that one further question is enough. Nothing is guessed: edits must match exactly once, but for blanks at the ends of
-lines.
+that one further question is enough. Nothing is guessed: the SEARCH text of an edit must occur exactly once, as whole
+lines or, where it is none, as part of lines that cuts no word in two. Blanks at the ends of lines do not count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ _FENCE = re.compile(r"^ {0,3}```+[ \t]*([\w+-]*)[ \t]*$")
 _CUDA_FENCES = frozenset({"cuda", "cu", "cpp", "c++", "c"})
 _SUMMARY = re.compile(r"^[*_#\s]*summary[*_\s]*:[*_\s]*(.+?)[*_\s]*$", re.IGNORECASE | re.MULTILINE)
 _OP_LINE = re.compile(r"^//!\s*op\b", re.MULTILINE)
-_MOST_SUMMARY_CHARACTERS = 160
-_QUOTED_CHARACTERS = 100
-_LIKENESS = 0.6
+_MOST_SUMMARY_CHARACTERS = 240
+_QUOTED_CHARACTERS = 160
+_LEAST_ALIKE = 0.4  # of a line, that another must have in one piece to be named as like it
+_WORD = re.compile(r"\w")
 
 
 class ReplyProblem(ValueError):
@@ -70,8 +71,13 @@ def read_reply(text: str, base: str | None) -> KernelReply:
 def read_summary(text: str) -> str:
     """The line after `Summary:`, without marks of emphasis and cut to a table's width; "" where there is none."""
     found = _SUMMARY.search(text)
-    summary = " ".join(found[1].split()) if found else ""
-    return summary if len(summary) <= _MOST_SUMMARY_CHARACTERS else summary[: _MOST_SUMMARY_CHARACTERS - 3] + "..."
+    return table_line(found[1]) if found else ""
+
+
+def table_line(text: str) -> str:
+    """A text on one line, cut to a table's width."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SUMMARY_CHARACTERS else line[: _MOST_SUMMARY_CHARACTERS - 3] + "..."
 
 
 def read_fences(lines: list[str]) -> tuple[Fence, ...]:
@@ -167,30 +173,62 @@ def _closed_fences(lines: list[str]) -> tuple[Fence, ...]:
 
 
 def _apply(edits: list[_Edit], base: str) -> list[str]:
-    """The file after the edits, one after the other."""
+    """The file after the edits, one after the other. Raises one `ReplyProblem` for all that cannot be applied."""
     lines = _plain_lines(base)
+    problems: list[str] = []
     for number, edit in enumerate(edits, start=1):
-        name = f"edit {number}" if len(edits) > 1 else "the edit"
-        wanted = [line.rstrip() for line in edit.search]
-        if not any(wanted):
-            raise ReplyProblem(f"{name} has an empty SEARCH text; give the lines it replaces")
-        held = [line.rstrip() for line in lines]
-        places = [at for at in range(len(held) - len(wanted) + 1) if held[at : at + len(wanted)] == wanted]
-        if not places:
-            raise ReplyProblem(f"{name}: {_where_it_differs(wanted, held)}")
-        if len(places) > 1:
-            shown = ", ".join(str(at + 1) for at in places[:6])
-            raise ReplyProblem(
-                f"{name}: its SEARCH text is in the file {len(places)} times, at lines {shown}; "
-                "add lines around it until it is unique"
-            )
-        (at,) = places
-        lines[at : at + len(wanted)] = [line.rstrip() for line in edit.replace]
+        try:
+            lines = _edited(lines, edit)
+        except ReplyProblem as problem:
+            problems.append(f"{f'edit {number}' if len(edits) > 1 else 'the edit'}: {problem}")
+    if problems:
+        raise ReplyProblem(". ".join(problems))
     return lines
 
 
+def _edited(lines: list[str], edit: _Edit) -> list[str]:
+    wanted = [line.rstrip() for line in edit.search]
+    replacing = [line.rstrip() for line in edit.replace]
+    if not any(wanted):
+        raise ReplyProblem("its SEARCH text is empty; give the lines it replaces")
+    places = [at for at in range(len(lines) - len(wanted) + 1) if lines[at : at + len(wanted)] == wanted]
+    if places:
+        at = _only(places, [at + 1 for at in places])
+        return [*lines[:at], *replacing, *lines[at + len(wanted) :]]
+    text, part = "\n".join(lines), "\n".join(wanted)
+    places = _places_of(part, text) if wanted[0] and wanted[-1] else []
+    if not places:
+        raise ReplyProblem(_where_it_differs(wanted, lines))
+    at = _only(places, [text.count("\n", 0, at) + 1 for at in places])
+    return _plain_lines(text[:at] + "\n".join(replacing) + text[at + len(part) :])
+
+
+def _only(places: list[int], line_numbers: list[int]) -> int:
+    if len(places) > 1:
+        shown = ", ".join(map(str, line_numbers[:6]))
+        raise ReplyProblem(
+            f"its SEARCH text is in the file {len(places)} times, at lines {shown}; "
+            "add lines around it until it is unique"
+        )
+    return places[0]
+
+
+def _places_of(part: str, text: str) -> list[int]:
+    """Where `part` stands in `text` without cutting a word or number in two."""
+
+    def cuts(left: str, right: str) -> bool:
+        return bool(_WORD.match(left) and _WORD.match(right))
+
+    found = [at for at in range(len(text)) if text.startswith(part, at)]
+    return [
+        at
+        for at in found
+        if not cuts(text[at - 1 : at], part[0]) and not cuts(part[-1], text[at + len(part) : at + len(part) + 1])
+    ]
+
+
 def _where_it_differs(wanted: list[str], held: list[str]) -> str:
-    """Why a SEARCH text is not in the file: the line where the longest match ends, or a line like its first."""
+    """Why a SEARCH text is not in the file: the line where the longest match ends, or the line most like its first."""
     best_at, matched = 0, 0
     for at in range(len(held)):
         count = 0
@@ -206,11 +244,22 @@ def _where_it_differs(wanted: list[str], held: list[str]) -> str:
             f"line {best_at + matched + 1} of the file is {has}"
         )
     first = next(line for line in wanted if line)
-    alike = difflib.get_close_matches(first, held, n=1, cutoff=_LIKENESS)
     message = f"its SEARCH text is not in the file: no line is `{_quoted(first)}`"
-    if alike:
-        message += f"; line {held.index(alike[0]) + 1} is `{_quoted(alike[0])}`"
+    alike = _most_alike(first, held)
+    if alike is not None:
+        message += f"; line {alike + 1} is `{_quoted(held[alike])}`"
     return message + ". Copy the lines from the file shown, blanks at their start included"
+
+
+def _most_alike(wanted: str, held: list[str]) -> int | None:
+    """The index of the line that has the longest piece of `wanted`; None where no piece is worth naming."""
+    plain = wanted.strip()
+    longest, best = 0, None
+    for index, line in enumerate(held):
+        piece = difflib.SequenceMatcher(None, plain, line, autojunk=False).find_longest_match()
+        if piece.size > longest:
+            longest, best = piece.size, index
+    return best if longest >= _LEAST_ALIKE * len(plain) else None
 
 
 def _quoted(line: str) -> str:

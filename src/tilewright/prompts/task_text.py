@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.kernel_file import print_op
 from tilewright.kernel_file.task_op import op_of_task
+from tilewright.prompts.bounds import FLOOR_LAUNCH_US, MODELLED_LAUNCH_US, REACHED_BANDWIDTH, memory_bounds
 from tilewright.prompts.rendering import render
 from tilewright.records import (
     Dimension,
@@ -29,7 +30,7 @@ _PRECISION = {
     Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
     Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
 }
-_ARITHMETIC = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
+_PRODUCTS = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
 _GOAL = {
     Goal.THROUGHPUT: "the least time per call at these sizes.",
     Goal.LATENCY: "the least latency of a single call: few launches, no second pass, short chains of dependent steps.",
@@ -157,20 +158,27 @@ def _size(size: str | int, task: Task) -> str:
 
 
 def _floor(task: Task) -> str:
-    bandwidth = task.profile.bandwidth_gbs
-    if not bandwidth or not task.moved_bytes:
+    bounds = memory_bounds(task)
+    if bounds is None:
         return ""
-    microseconds = task.moved_bytes / (bandwidth * 1e3)
-    amount = f"{task.moved_bytes / 1e6:,.1f} MB" if task.moved_bytes >= 1e5 else f"{task.moved_bytes:,} bytes"
-    reach = (
-        "arithmetic may well bound it before memory does"
-        if task.kind in _ARITHMETIC
-        else "85-90 % of that speed is about the most that is reached"
+    back = f" of {_amount(bounds.written_back_bytes)}" if bounds.written_back_bytes else ""
+    products = (
+        " Where the products take longer at the tensor cores' peak than the bytes, they make the floor instead: it is "
+        "given with every time."
+        if task.kind in _PRODUCTS
+        else ""
     )
     return (
-        f"each input read once and each output written once is {amount}, {_time(microseconds)} at the vendor's "
-        f"bandwidth; nothing can be faster, and {reach}."
+        f"{_time(bounds.floor_us)}, of which {_time(bounds.memory_us)} are for {_amount(bounds.moved_bytes)} (each input "
+        f"read once, each output written once) at the vendor's bandwidth and {FLOOR_LAUNCH_US:g} us for a launch; nothing "
+        f"can be faster.{products} About {_time(bounds.reached_us)} is the best that is reached where memory alone bounds "
+        f"it: {REACHED_BANDWIDTH:.0%} of the bandwidth, {MODELLED_LAUNCH_US:g} us for the launch, and the write-back{back} "
+        "from a cold L2. Those are nobody's to change."
     )
+
+
+def _amount(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count:,} bytes"
 
 
 def _time(microseconds: float) -> str:

@@ -93,7 +93,7 @@ def verdict_text(verdict: Verdict, source: str = "") -> str:
     evidence = verdict.evidence
     match evidence:
         case BadReply(message=message):
-            text = f"The reply could not be read: {message}"
+            text = f"There is no usable reply: {message}"
         case BadPlan():
             text = _bad_plan(evidence)
         case NotBuilt():

@@ -61,6 +61,7 @@ from tilewright.records.model import (
 )
 from tilewright.records.occupancy import Limiter, Occupancy, occupancy
 from tilewright.records.run import (
+    MODELLED_NOISE,
     Attempt,
     Budget,
     Ending,
@@ -142,6 +143,7 @@ __all__ = [
     "ALL_CHECKS",
     "ARCHITECTURES",
     "KERNEL_FILE_NAME",
+    "MODELLED_NOISE",
     "PROFILES",
     "TYPICAL",
     "AbsentArgument",

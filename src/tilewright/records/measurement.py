@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+AT_BOUND = 1.02
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -70,6 +72,12 @@ class Modelled:
     sampled_blocks: int
     grid_blocks: int
     launches: int
+    reachable_us: float = 0.0  # what the model gives a kernel that moves only the least bytes, in one launch
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether nothing worth a further step is left in the model."""
+        return self.time_us <= AT_BOUND * self.reachable_us
 
     @property
     def fraction(self) -> float:

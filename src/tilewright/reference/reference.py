@@ -39,6 +39,11 @@ class ReferenceLimits:
     threads: int = 0  # of torch; 0: one per core, at most 8
     gpu: bool = False  # whether it may see this machine's GPUs; a CUDA context cannot live in a bounded address space
 
+    @classmethod
+    def on_gpu(cls) -> ReferenceLimits:
+        """For a reference that works on a GPU at full size: staging and compilers take more of the host too."""
+        return cls(resident_bytes=64 << 30, gpu=True)
+
 
 class Reference:
     """A function that `source` defines, in a child process that is started at once and replaced when it died.

@@ -191,6 +191,7 @@ def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu
         thread_instructions=seen.thread_instructions,
         printed=seen.printed,
         seconds=seen.seconds,
+        incomplete=seen.incomplete,
     )
 
 

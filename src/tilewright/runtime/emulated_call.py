@@ -28,6 +28,7 @@ class EmulatedCall:
     thread_instructions: int
     printed: str
     seconds: float
+    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end
 
     def __str__(self) -> str:
         ran = "all blocks" if self.complete else "some blocks"
@@ -38,4 +39,5 @@ class EmulatedCall:
         )
         lines = [f"  {finding}" for finding in self.findings] or ["  no findings"]
         lines += [f"  {name} differs from schedule to schedule" for name in self.varying]
+        lines += [f"  not checked to the end: {sentence}" for sentence in self.incomplete]
         return "\n".join([head, *lines])

@@ -36,6 +36,7 @@ class AttemptFolder:
     def __init__(self, path: Path, number: int) -> None:
         self.path = path
         self.number = number
+        self._streaming: set[int] = set()  # replies of which a part has come in since their question was asked
 
     # -- questions and replies --
 
@@ -54,14 +55,20 @@ class AttemptFolder:
         if not self._reply(k).exists():
             self._take_up(k, _digest(text))
         if not self._reply(k).exists():
+            self._streaming.discard(k)
             self._store_reply(k, ask(question))
         reply: Reply = read_record(self._reply(k), Reply)
         return reply
 
     def stream(self, k: int, piece: str) -> None:
-        """Add to the part of the `k`-th reply that has come in; it goes when the whole reply is stored."""
+        """Add to the part of the `k`-th reply that has come in; it goes when the whole reply is stored.
+
+        The part that an interrupted process left is kept until the first piece of a new reply takes its place.
+        """
         make_folder(self.path)
-        with open(self._partial(k), "a", encoding="utf-8", errors="replace", newline="") as stream:
+        mode = "a" if k in self._streaming else "w"
+        self._streaming.add(k)
+        with open(self._partial(k), mode, encoding="utf-8", errors="replace", newline="") as stream:
             stream.write(piece)
 
     def replies(self) -> tuple[Reply, ...]:

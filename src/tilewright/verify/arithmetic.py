@@ -89,6 +89,10 @@ class Roundings:
 class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, floats are f64 where a narrower type is asked for; with `roundings`, results are moved too."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and asking for it imports the compiler, which takes seconds
+
     def __init__(self, width: torch.dtype = WIDE, roundings: Roundings | None = None, seed: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = width

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 
 # How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
-ELEMENT_NOISE = 6.0  # of the truth's movement: the worst of a million normal errors is five deviations out
+ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
 ELEMENT_OWN = 4.0  # of the reference's own error in the tile
 ELEMENT_ROUNDING = 2.0  # of one rounding
-TILE_NOISE = 5.0  # a whole row shares the error of its sum, so a tile averages little of it
+TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages little of it
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
 
@@ -134,11 +134,12 @@ class _Yardstick:
         relative = float(own_error.square().sum().sqrt()) / total if total else 0.0
         self._tile_size = mean_size
         self._tile_own = torch.maximum(self._tiles.mean_square(own_error), relative * mean_size)
-        # A few draws can all be lucky for one element or one row. What its neighbours move by, beside their size, counts
-        # there too: the usual element's share for the element, the usual tile's for the tile.
+        # A few draws can all be lucky for one element or one row. What others move by, beside their size, counts there
+        # too: the usual element's share of its tile and of all tiles for the element, the usual tile's for the tile.
         moved = self._tiles.mean_square(torch.where(movement.isfinite(), movement, 0.0))
         self._tile_movement = torch.maximum(moved, _middle(moved / mean_size) * mean_size)
-        self._tile_share = self._tiles.median(torch.where(size > 0, movement / size, math.nan))
+        share = self._tiles.median(torch.where(size > 0, movement / size, math.nan))
+        self._tile_share = share.clamp(min=_middle(share))
 
     def allowed(self) -> torch.Tensor:
         spread = self._tiles.spread

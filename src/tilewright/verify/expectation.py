@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -81,7 +80,3 @@ def _in_width(
 
 def _widened(tensors: Tensors, width: torch.dtype) -> Tensors:
     return {name: one.to(width) if one.dtype in NARROW else one for name, one in tensors.items()}
-
-
-def shapes_differ(found: Any, expected: Expected) -> bool:
-    return tuple(found.shape) != tuple(expected.truth.shape)

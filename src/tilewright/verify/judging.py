@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from tilewright.devices.inputs import allocate, fill
-from tilewright.records import Case, InputTensor, Precision, Task
+from tilewright.records import Case, InputTensor, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.tensors import call_reference, to_torch
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, contents, draw_inputs
 from tilewright.verify.envelope import Comparison, Expected, compare
 from tilewright.verify.expectation import Tensors, expectations
-from tilewright.verify.judging_records import Judgement, JudgeRequest, Warmth
+from tilewright.verify.judging_records import Judgement, JudgeRequest
 
 MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a case proves little
 _WORTH_A_GPU = 1 << 19  # elements
@@ -48,13 +48,6 @@ def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
         if not comparison.right:
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     return Judgement(tuple(wrong), worst, telling, time.monotonic() - start)
-
-
-def warm(function: Callable[..., Any], request: Warmth) -> Warmth:
-    """Load what the first judgement would otherwise wait for."""
-    some = torch.ones(2, 2)
-    compare(some, expectations(lambda given: (given["x"] @ given["x"],), {"x": some}, Precision.DTYPE)[0])
-    return request
 
 
 def _names(task: Task) -> tuple[str, ...]:

@@ -25,8 +25,3 @@ class Judgement:
     error_ratio: float  # worst error over what is allowed
     telling: bool
     seconds: float  # in the reference's process
-
-
-@dataclass(frozen=True)
-class Warmth:
-    """Asks for nothing but what every later call needs, and is the answer to it."""

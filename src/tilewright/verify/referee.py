@@ -6,8 +6,6 @@ reference run in children of their own; nothing a candidate does is taken as any
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -30,18 +28,15 @@ from tilewright.records import (
     Verdict,
     WrongValues,
 )
-from tilewright.reference import Reference, ReferenceProblem
+from tilewright.reference import Reference
 from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
 from tilewright.verify.distributions import TASK, contents
-from tilewright.verify.judging_records import Warmth
 from tilewright.verify.reading import read_kernel
 from tilewright.verify.running import Candidate, Times, drawn_by_seed
 from tilewright.verify.shrinking import smallest_failing
-from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out
+from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out, sizes_text
 
 Say = Callable[[str], None]
-
-WARM = "tilewright.verify.judging:warm"
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULED = 3  # cases run under several schedules
@@ -67,8 +62,6 @@ class Referee:
         self._gpu = gpu
         self._say = say
         self.times = Times()  # of the last verdict
-        # The first call of a fresh process takes seconds; an author that writes meanwhile hides them.
-        threading.Thread(target=self._warm, name="referee", daemon=True).start()
 
     def __enter__(self) -> Referee:
         return self
@@ -77,10 +70,6 @@ class Referee:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
-
-    def _warm(self) -> None:
-        with contextlib.suppress(ReferenceProblem, RuntimeError):  # the first verdict will say it
-            self._reference.call(WARM, Warmth(), Warmth)
 
     def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
         """The whole verdict. Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only."""
@@ -190,7 +179,7 @@ class Referee:
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
-                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, self._label(self._emulator)))
+                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, f"{self._emulator.profile.name} (emulated)"))
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 if self._gpu is not None:
                     trial.note(f"not emulated: {outcome.message}")
@@ -260,23 +249,16 @@ class Referee:
             return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
         declined = [one for one in results if one.status is CaseStatus.DECLINED]
         if declined:
-            sizes = "; ".join(dict.fromkeys(_sizes_text(one.case) for one in declined))
+            sizes = "; ".join(dict.fromkeys(sizes_text(one.case) for one in declined))
             trial.note(f"the file declines {sizes}")
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
-            trial.note(f"not run at the task's own sizes, which are too large to emulate: {_sizes_text(call)}")
+            trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
             if not own:
                 results.append(CaseResult(call, CaseStatus.TOO_LARGE, ""))
         return Passed(tuple(results), tuple(trial.notes))
 
-    def _label(self, device: Device) -> str:
-        return device.profile.name
-
 
 def _not_emulable(outcome: NotRun) -> bool:
     return outcome.result is not None and outcome.result.status is CaseStatus.NOT_EMULABLE
-
-
-def _sizes_text(case: Case) -> str:
-    return ", ".join(f"{name}={size}" for name, size in case.sizes.items())

@@ -34,7 +34,7 @@ from tilewright.verify.running import Candidate, Times, drawn_by_seed, instructi
 
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
-_FLOAT_ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
+_ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,7 @@ class Trial:
             if case.sizes == self.candidate.task.sizes and case.values == TASK:
                 raise
             self.reference_problem = problem
+            self.note(f"the reference itself fails at {sizes_text(case)}")
             return None
         finally:
             self._times.judge_s += time.monotonic() - start
@@ -185,7 +186,7 @@ class Trial:
         """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
         if not varying:
             return None
-        atomics = prepared.built is not None and _FLOAT_ATOMICS.search(prepared.built.ptx) is not None
+        atomics = prepared.built is not None and _ATOMICS.search(prepared.built.ptx) is not None
         floats = {one.name for one in self.candidate.task.outputs if one.dtype.is_float}
         floats |= {one.name for one in self.candidate.task.tensors if one.in_place and one.dtype.is_float}
         if atomics and set(varying) <= floats:
@@ -193,6 +194,10 @@ class Trial:
             self.note(f"the last bits of {names} differ from run to run: it is added up by atomic operations")
             return None
         return Wrong(Unstable(case, varying))
+
+
+def sizes_text(case: Case) -> str:
+    return ", ".join(f"{name}={size}" for name, size in case.sizes.items())
 
 
 def _differing(first: Completed, second: Execution) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ def draft_rows(program: RowProgram, op_line: str) -> str:
     rows, cols = plan.name("rows"), plan.name("cols")
     plan.add("let", f"{cols} = {program.cols}, {rows} = {program.rows}")
     if has_parts(program):
-        plan.add("need", f"{rows} <= 2000000000", "so that a quick 32-bit division finds the row of a broadcast tensor")
+        plan.add("need", f"{rows} <= 2000000000", "so that a 32-bit division finds a broadcast row")
     if finds_places(program):
         plan.add("need", f"{cols} <= 2000000000", "an index fits an int")
     plan.add("const", "THREADS = 256")

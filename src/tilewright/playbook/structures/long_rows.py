@@ -88,7 +88,7 @@ class _Writer:
         size = 16 // self.program.widest.itemsize
         plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=self.program.cols, r=self.program.rows))
         if has_parts(self.program):
-            plan.add("need", "{rows} <= 2000000000".format(**names), "so that a quick 32-bit division finds a row")
+            plan.add("need", "{rows} <= 2000000000".format(**names), "so that a 32-bit division finds a broadcast row")
         if finds_places(self.program):
             plan.add("need", "{cols} <= 2000000000".format(**names), "an index fits an int")
         if self.holding is Holding.CLUSTER:
@@ -191,13 +191,12 @@ class _Writer:
         if not self.held:
             return []
         name = self.kernel.name
-        lines = ["extern __shared__ uint4 dynamic[];"]
-        start = "reinterpret_cast<char*>(dynamic)"
-        room = "share" if self.holding is Holding.CLUSTER else "count"
-        for one in self.held:
-            lines.append(f"auto* {name(one.name)}_held = reinterpret_cast<Vector<{one.dtype.cpp}>*>({start});")
-            taken = f"({room} * WIDTH * {one.dtype.itemsize} + 15) / 16 * 16"
-            start = f"reinterpret_cast<char*>({name(one.name)}_held) + {taken}"
+        lines = ["extern __shared__ uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
+        size = "share" if self.holding is Holding.CLUSTER else "count"
+        for number, one in enumerate(self.held):
+            before = self.held[number - 1]
+            lines += [f"room += ({size} * WIDTH * {before.dtype.itemsize} + 15) / 16 * 16;"] if number else []
+            lines.append(f"auto* {name(one.name)}_held = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
         inner: list[str] = []
         for one in self.held:
             own, vector = name(one.name), f"Vector<{one.dtype.cpp}>"

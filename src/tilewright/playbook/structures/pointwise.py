@@ -16,7 +16,7 @@ def draft_elements(program: RowProgram, op_line: str) -> str:
     rows, cols = plan.name("rows"), plan.name("cols")
     plan.add("let", f"{cols} = {program.cols}, {rows} = {program.rows}")
     if has_parts(program):
-        plan.add("need", f"{rows} <= 2000000000", "so that a quick 32-bit division finds the row of a broadcast tensor")
+        plan.add("need", f"{rows} <= 2000000000", "so that a 32-bit division finds a broadcast row")
     plan.add("const", "THREADS = 256")
     signature = Signature.of(program, kernel.namer, [("long long n", f"{rows} * {cols}"), ("long long cols", cols)])
     kernel_name = f"{program.name}_elements"
@@ -194,9 +194,7 @@ def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) ->
     size = 16 // program.widest.itemsize
     plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=program.cols, r=program.rows))
     if has_parts(program):
-        plan.add(
-            "need", "{rows} <= 2000000000".format(**names), "so that a quick 32-bit division finds a broadcast row"
-        )
+        plan.add("need", "{rows} <= 2000000000".format(**names), "so that a 32-bit division finds a broadcast row")
     plan.add("tune", "THREADS = 128 | 256 | 512")
     plan.add("const", "WIDTH = {s} if {cols} % {s} == 0 else 1".format(**names, s=size), "elements per load")
     plan.add(

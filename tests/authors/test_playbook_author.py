@@ -1,0 +1,141 @@
+"""The author without a model, from words to kernels that the referee passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tilewright.authors.playbook import PlaybookAuthor
+from tilewright.authors.protocol import Author
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.playbook.problems import NotSupported, NotUnderstood
+from tilewright.records import (
+    PROFILES,
+    Attempt,
+    Dimension,
+    DType,
+    Passed,
+    Proposal,
+    Question,
+    Rejected,
+    Reply,
+    Situation,
+    Stage,
+    Task,
+    TaskOutput,
+    TensorInput,
+    WrongValues,
+)
+from tilewright.records.verdict import Case
+from tilewright.reference import Reference
+from tilewright.tasks import TaskOptions, task_from_specification
+from tilewright.verify import Referee
+
+AUTHOR: Author = PlaybookAuthor()
+
+
+def no_model(question: Question) -> Reply:
+    raise AssertionError("the playbook asked a model")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    shapes = {"x": "4096x1024:bf16"}
+    made = AUTHOR.specify("layernorm then gelu", shapes, "H200", no_model)
+    return task_from_specification(made, TaskOptions(), shapes)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(PROFILES["H200"]) as device:
+        yield device
+
+
+def _attempt(number: int, stage: Stage, proposal: Proposal, passed: bool = True) -> Attempt:
+    wrong = Rejected(WrongValues(Case({"rows": 1, "cols": 8}, 0), ()))
+    return Attempt(number, number, stage, None, proposal.summary, None, Passed(()) if passed else wrong)
+
+
+def _proposals(task: Task) -> list[Proposal]:
+    """What the author proposes when everything passes."""
+    history: tuple[Attempt, ...] = ()
+    found: list[Proposal] = []
+    for number in range(1, 20):
+        stage = Stage.STRUCTURE if number > 1 else Stage.DRAFT
+        proposal = AUTHOR.propose(Situation(task, stage, number, history=history), no_model)
+        if proposal is None:
+            return found
+        found.append(proposal)
+        history += (_attempt(number, stage, proposal),)
+    raise AssertionError("the author never ends")
+
+
+def test_every_proposal_passes_the_referee(task: Task, emulator: EmulatedDevice) -> None:
+    proposals = _proposals(task)
+    assert len(proposals) >= 3
+    assert len({one.text for one in proposals}) == len(proposals)
+    with Reference(task.reference, task.function) as reference:
+        referee = Referee(task, reference, emulator=emulator)
+        for proposal in proposals:
+            assert proposal.text is not None
+            verdict = referee.judge(proposal.text)
+            assert isinstance(verdict, Passed), (proposal.summary, verdict)
+
+
+def test_the_same_situation_gets_the_same_file(task: Task) -> None:
+    situation = Situation(task, Stage.STRUCTURE, 2)
+    assert AUTHOR.propose(situation, no_model) == PlaybookAuthor().propose(situation, no_model)
+
+
+def test_candidates_of_one_step_differ(task: Task) -> None:
+    first = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 2), no_model)
+    assert first is not None
+    for history in ((), (_attempt(2, Stage.STRUCTURE, first),)):
+        second = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 3, candidate=1, history=history), no_model)
+        assert second is not None
+        assert second.summary != first.summary
+
+
+def test_a_structure_that_fails_is_tried_with_exact_functions_once(task: Task) -> None:
+    failed = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 2), no_model)
+    assert failed is not None
+    failing = _attempt(2, Stage.STRUCTURE, failed, passed=False)
+    repair = Situation(task, Stage.REPAIR_WRONG, 3, failing=failing, history=(failing,))
+    safer = AUTHOR.propose(repair, no_model)
+    assert safer is not None
+    assert safer.text is not None
+    assert "erff" in safer.text
+    assert "approx" not in safer.text
+    again = _attempt(3, Stage.REPAIR_WRONG, safer, passed=False)
+    assert (
+        AUTHOR.propose(Situation(task, Stage.REPAIR_WRONG, 4, failing=again, history=(failing, again)), no_model)
+        is None
+    )
+
+
+def test_the_last_stage_offers_one_hint_and_ends(task: Task) -> None:
+    best = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 2), no_model)
+    assert best is not None
+    parent = _attempt(2, Stage.STRUCTURE, best)
+    polished = AUTHOR.propose(Situation(task, Stage.PROFILED, 3, parent=parent, history=(parent,)), no_model)
+    assert polished is not None
+    assert polished.text is not None
+    assert "__stcs" in polished.text
+    history = (parent, _attempt(3, Stage.PROFILED, polished))
+    assert AUTHOR.propose(Situation(task, Stage.PROFILED, 4, parent=parent, history=history), no_model) is None
+
+
+def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
+    inputs = (TensorInput("a", DType.F32, ("m", "k")), TensorInput("b", DType.F32, ("k", "n")))
+    sizes = tuple(Dimension(name, 64) for name in "mkn")
+    product = Task(
+        "f", "def f(a, b):\n    return a @ b\n", "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes
+    )
+    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*--model"):
+        AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
+
+
+def test_words_outside_the_grammar_are_refused() -> None:
+    with pytest.raises(NotUnderstood, match=r'"flash".*--model'):
+        AUTHOR.specify("flash attention", {}, "H200", no_model)
