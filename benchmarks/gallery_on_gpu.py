@@ -22,7 +22,9 @@ from tilewright.reference import Reference, ReferenceLimits
 from tilewright.store import RunFolder
 from tilewright.verify import Referee, read_kernel
 
-# Rivals in the vendor's library, where the reference itself computes more exactly than anybody would in practice.
+# Contenders as `plot_examples.py` calls them.
+NAMES = {"eager": "eager", "torch.compile": "compiled", "against": "library"}
+# The vendor's library, where the reference computes more exactly than anybody would in practice.
 AGAINST = {"linear_silu": "gallery.requests.vendor:linear_silu", "matmul": "gallery.requests.vendor:matmul"}
 
 
@@ -31,7 +33,7 @@ def row_of(folder: RunFolder, run: Run, gpu: CudaDevice) -> dict[str, Any]:
     began = time.monotonic()
     task, best = run.task, run.best
     if best is None:
-        return {"run": folder.path.name, "op": task.name, "verdict": "no kernel passed"}
+        raise ValueError("no kernel passed")
     kernel = read_kernel(folder.attempt(best.number).text("kernel.cu"), task)
     choice = dict(best.tune.choice) if best.tune else None
     with (
@@ -42,27 +44,26 @@ def row_of(folder: RunFolder, run: Run, gpu: CudaDevice) -> dict[str, Any]:
     ):
         verdict = referee.judge(kernel, choice)
         made = stopwatch.measure(kernel, choice)
-    row: dict[str, Any] = {
+    assert isinstance(verdict, Passed), to_json(verdict)
+    assert isinstance(made, Measured)
+    return {
+        "case": task.name,
+        "size": " ".join(f"{name}={size}" for name, size in task.sizes.items()),
         "run": folder.path.name,
-        "op": task.name,
-        "sizes": task.sizes,
         "attempts": len(run.attempts),
         "best": best.number,
         "modelled_us": best.time_us,
-        "verdict": "passed" if isinstance(verdict, Passed) else to_json(verdict),
+        "median_us": {"ours": made.time_us, **{NAMES[one.name]: one.median_us for one in made.baselines}},
+        "floor_us": made.floor_us,
+        "cases": len(verdict.cases),
+        "error_ratio": verdict.error_ratio,
+        "notes": made.notes,
         "seconds": round(time.monotonic() - began, 1),
     }
-    if isinstance(verdict, Passed):
-        row["error_ratio"] = verdict.error_ratio
-        row["cases"] = len(verdict.cases)
-    if isinstance(made, Measured):
-        row["kernel_us"] = made.time_us
-        row["floor_us"] = made.floor_us
-        row["fraction"] = made.fraction
-        row["baselines_us"] = {one.name: one.median_us for one in made.baselines}
-        row["speedup"] = {one.name: one.median_us / made.time_us for one in made.baselines}
-        row["notes"] = made.notes
-    return row
+
+
+def _gain(median_us: dict[str, float]) -> float:
+    return min(time_us for name, time_us in median_us.items() if name != "ours") / median_us["ours"]
 
 
 def main() -> None:
@@ -71,21 +72,21 @@ def main() -> None:
     arguments.add_argument("-o", "--output", type=Path)
     given = arguments.parse_args()
     paths = given.runs or sorted(path.parent for path in (ROOT / "gallery").glob("*/run.json"))
-    rows = []
+    rows: list[dict[str, Any]] = []
+    troubles: dict[str, str] = {}
     with CudaDevice(0) as gpu:
         print(f"on {gpu.profile.name}", flush=True)
         for path in paths:
             folder = RunFolder(path)
             try:
-                row = row_of(folder, folder.load(), gpu)
+                rows.append(row_of(folder, folder.load(), gpu))
+                print(rows[-1], flush=True)
             except Exception as error:  # one kernel's trouble is not the others'
-                row = {"run": path.name, "trouble": f"{type(error).__name__}: {error}"}
-            rows.append(row)
-            print(row, flush=True)
-        speedups = [min(row["speedup"].values()) for row in rows if row.get("speedup")]
-        result: dict[str, Any] = {"gpu": gpu.profile.name, "rows": rows}
-        if speedups:
-            result["geomean_speedup_over_the_better_baseline"] = statistics.geometric_mean(speedups)
+                troubles[path.name] = f"{type(error).__name__}: {error}"
+                print(path.name, troubles[path.name], flush=True)
+        result = {"gpu": gpu.profile.name, "measurements": rows, "troubles": troubles}
+        if rows:
+            result["geomean_over_best_baseline"] = statistics.geometric_mean(_gain(row["median_us"]) for row in rows)
     if given.output:
         write_result(given.output, result)
 

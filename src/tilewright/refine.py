@@ -110,12 +110,12 @@ def next_step(run: Run) -> Step | Ending:
 
 
 def _spent(run: Run) -> Ending | None:
-    budget, usage = run.settings.budget, run.usage
+    budget, usage, dollars = run.settings.budget, run.usage, run.dollars or 0.0
     if len(run.attempts) >= budget.attempts:
         return Ending.ATTEMPTS
     if usage.all_input_tokens + usage.output_tokens >= budget.tokens:
         return Ending.TOKENS
-    if (run.dollars or 0.0) >= budget.dollars > 0:
+    if dollars > 0 and dollars >= budget.dollars:
         return Ending.DOLLARS
     if run.seconds >= budget.seconds:
         return Ending.SECONDS
@@ -134,7 +134,7 @@ def _satisfied(run: Run) -> Ending | None:
     if best.measurement.fraction >= run.settings.good_enough:
         return Ending.GOOD_ENOUGH
     bound = isinstance(best.measurement, Modelled) and best.measurement.at_bound
-    return Ending.AT_BOUND if bound and run.settings.good_enough <= 1.0 else None
+    return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
 def _unreadable(attempt: Attempt) -> bool:
@@ -327,9 +327,13 @@ class _Attempt:
 
     def _measured(self, kernel: KernelFile) -> tuple[TuneResult, Measurement | None]:
         referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
-        limit = self._run.settings.tune_combinations
+        settings = self._run.settings
         watch.working("tuning")
-        tune = self._place.remember("tune", TuneResult, lambda: sweep(kernel, referee, stopwatch, limit, watch.working))
+        tune = self._place.remember(
+            "tune",
+            TuneResult,
+            lambda: sweep(kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise),
+        )
         watch.working("measuring")
         choice = dict(tune.choice)
         measurement = self._place.remember("measurement", Measurement | None, lambda: stopwatch.measure(kernel, choice))

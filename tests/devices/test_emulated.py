@@ -320,6 +320,10 @@ def test_sampled_blocks_are_spread_with_both_ends() -> None:
     assert sampled_blocks(10, 1) == (0,)
     assert sampled_blocks(10, 2) == (0, 9)
     assert sampled_blocks(101, 5) == (0, 25, 50, 75, 100)
+    fair = sampled_blocks(16384, 64, edges=False)
+    assert fair is not None
+    assert len(set(fair)) == 64
+    assert 4 <= sum(block % 8 == 7 for block in fair) <= 12  # one in eight is such a block
 
 
 def test_every_kind_of_finding_has_a_record() -> None:

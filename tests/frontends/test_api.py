@@ -14,11 +14,11 @@ import torch
 from tests.frontends.recordings import RIGHT, SPECIFICATION, record
 
 import tilewright as tw
-from tilewright.frontends.api import Made, NotAcceptedYet, read_arguments
+from tilewright.frontends.api import Made, NotAcceptedYet, as_keywords, read_arguments
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.decorated import DecoratedKernel
-from tilewright.records import Budget
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
+from tilewright.tasks import TaskError
 
 
 def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
@@ -51,7 +51,7 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
         decorated(x)  # said once
     assert "the function itself runs" in decorated.explain(x)
     recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
-    return decorated.make(x=x, model=f"replay:{recording}", budget=Budget(attempts=1), gpu="H200")
+    return decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
 
 
 def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:
@@ -130,3 +130,25 @@ def test_importing_and_decorating_spend_nothing(home: Path) -> None:
     before = sorted(home.rglob("*"))
     DecoratedKernel(scaled_silu)
     assert sorted(home.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("f(x): no shape is given for x; write --shape x=4096x1024:bf16, or --set x=VALUE if it is a number",
+         'f(x): no shape is given for x; write x="4096x1024:bf16", or x=VALUE if it is a number'),
+        ("--shape z: f has no such parameter; it has x", "z: f has no such parameter; it has x"),
+        ("--set eps=big: f's eps takes a number", "eps=big: f's eps takes a number"),
+        ("--fill x=weird: 'weird' says no values", "values={\"x\": \"weird\"}: 'weird' says no values"),
+        ("--fill q: f has no such parameter; it has x", "values: q: f has no such parameter; it has x"),
+    ],
+)  # fmt: skip
+def test_messages_speak_of_keywords(said: str, meant: str) -> None:
+    assert as_keywords(said) == meant
+
+
+def test_a_mistake_is_said_in_terms_of_the_call(tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text("def add(x, y):\n    return x + y\n")
+    with pytest.raises(TaskError, match='write y="8:f32", or y=VALUE if it is a number'):
+        tw.make(f"{tmp_path}/ops.py:add", x="8:f32", attempts=2)
+    assert {"make", "kernel", "load"} <= set(dir(tw))

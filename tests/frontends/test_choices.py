@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK
 
 from tilewright.frontends.arguments import BadArgument
-from tilewright.frontends.author_choice import author_name, checked_url, open_author
+from tilewright.frontends.author_choice import author_name, check_key, checked_url, open_author
+from tilewright.frontends.make_options import checked_against
 from tilewright.frontends.place_choice import (
     choose_place,
     emulated_place,
@@ -19,6 +21,7 @@ from tilewright.frontends.place_choice import (
 )
 from tilewright.models import MissingKey
 from tilewright.records import PROFILES
+from tilewright.store import NoSuchRun, Store
 
 
 def test_the_author_is_the_one_named_else_by_key_else_the_playbook(
@@ -37,6 +40,38 @@ def test_the_author_is_the_one_named_else_by_key_else_the_playbook(
             author_name(model, author, {})
 
 
+def test_a_recording_is_named_as_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    folder = Store().create_run(TASK, SETTINGS, ENVIRONMENT)
+    for name in ("double", "last", folder.path):
+        assert author_name(f"replay:{name}", None, {}) == f"replay:{folder.path.resolve()}"
+    with pytest.raises(NoSuchRun, match="no run is called '/nosuch'"):
+        author_name("replay:/nosuch", None, {})
+
+
+def test_a_missing_key_is_known_without_opening_the_model() -> None:
+    with pytest.raises(MissingKey, match="openai:x needs a key; set OPENAI_API_KEY"):
+        check_key("openai:x", "", {"ANTHROPIC_API_KEY": "sk", "OPENAI_API_KEY": " "})
+    for name, address, environ in (
+        ("openai:x", "", {"OPENAI_API_KEY": "sk"}),
+        ("openai:x", "", {"OPENAI_BASE_URL": "http://localhost"}),
+        ("openai:x", "http://localhost", {}),
+        ("playbook", "", {}),
+        ("relay:box", "", {}),
+    ):
+        check_key(name, address, environ)
+
+
+def test_what_to_compare_with_is_looked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_ops.py").write_text("raise RuntimeError('it is not imported')\n")
+    assert checked_against("my_ops:rope") == "my_ops:rope"
+    assert checked_against("torch.nn.functional:gelu") == "torch.nn.functional:gelu"
+    for text, message in (("my_ops", "write MODULE:FUNCTION"), ("no_ops:f", "no module no_ops is found")):
+        with pytest.raises(BadArgument, match=message):
+            checked_against(text)
+
+
 def test_a_price_is_said_or_said_to_be_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-not-a-key")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -53,6 +88,11 @@ def test_a_price_is_said_or_said_to_be_unknown(tmp_path: Path, monkeypatch: pyte
 def test_an_address_with_a_password_is_refused_because_it_is_stored() -> None:
     assert checked_url("http://host:8000/v1") == "http://host:8000/v1"
     assert checked_url(None) == ""
+    for url in ("notaurl", "localhost:8000/v1", "ftp://host/v1", "http://"):
+        with pytest.raises(BadArgument, match="write http://HOST:PORT/v1"):
+            checked_url(url)
+    with pytest.raises(BadArgument, match="name the model with --model"):
+        checked_url("http://host:8000/v1", "playbook")
     with pytest.raises(BadArgument, match="never stored") as caught:
         checked_url("http://me:secret@host:8000/v1")
     assert "secret" not in str(caught.value)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.frontends import doctor
+from tilewright.frontends.terminal import stdout_console
+
 GOOD = """\
 //! op      double_it(x) -> y
 //! out     y: x.dtype[x.shape]
@@ -109,14 +112,32 @@ def test_a_file_that_does_not_apply_says_which_need(kernel: Path) -> None:
     assert "x.dtype == f32" in done.stdout
 
 
-def test_doctor_names_keys_and_never_their_values() -> None:
-    done = tilewright("doctor", ANTHROPIC_API_KEY="sk-very-secret")
+def test_doctor_names_keys_and_never_their_values(tmp_path: Path) -> None:
+    home = {"TILEWRIGHT_HOME": str(tmp_path / "home")}
+    done = tilewright("doctor", "--json", ANTHROPIC_API_KEY="sk-very-secret", **home)
     assert done.returncode == 0, done.stderr
-    assert "ANTHROPIC_API_KEY" in done.stdout
     assert "very-secret" not in done.stdout + done.stderr
-    assert "nvrtc" in done.stdout.lower()
-    findings = json.loads(tilewright("doctor", "--json").stdout)
-    assert {"system", "compiler", "GPU", "launcher", "keys", "disk"} <= {finding["about"] for finding in findings}
+    found = {finding["about"]: finding for finding in json.loads(done.stdout)}
+    assert {"system", "compiler", "GPU", "launcher", "disk"} <= set(found)
+    assert "ANTHROPIC_API_KEY" in found["keys"]["found"]
+    assert found["author"]["found"].startswith("anthropic:")
+    assert found["runs"]["found"] == f"{tmp_path}/home: 0 runs, 0 kernels in the library"
+    for package in ("anthropic", "openai"):
+        assert found[package]["state"] == "good"
+
+
+def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    for variable in doctor.KEYS:
+        monkeypatch.delenv(variable, raising=False)
+    # A package that is there and does not work, and one that is not there.
+    (tmp_path / "broken_client.py").write_text("raise ImportError('of another version')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor, "_CLIENTS", (("broken_client", "some", "x"), ("absent_client", "other", "y")))
+    doctor.show_findings(stdout_console(), doctor.diagnose())
+    shown = capsys.readouterr().out
+    for text in ("NVRTC", "the built-in playbook", "ImportError: of another version", "pip install y", "0 runs"):
+        assert text in shown, text
 
 
 def test_version_and_help() -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.frontends import in_process
 from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, record
 from tests.models.servers import AnthropicServer, OpenAIServer, ScriptedServer, Status
 
@@ -164,11 +165,31 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "--shape", "x=64:f32", "--model", "nobody:x"], "write PROVIDER:NAME with one of anthropic"),
         (["FUNCTION", "--shape", "z=64:f32"], "has no such parameter"),
         (["FUNCTION", "-o", "."], "a folder"),
+        (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, arguments: list[str], message: str) -> None:
-    done = tilewright(home, "make", *(function if one == "FUNCTION" else one for one in arguments))
+    empty = Path(function).parent / "empty.cu"
+    empty.write_text("// nothing\n")
+    given = {"FUNCTION": function, "EMPTY": empty}
+    done = in_process.tilewright(home, "make", *(given.get(one, one) for one in arguments))
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert Store(home).runs().runs == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["make my coffee"], "the playbook does not understand"),
+        (["rmsnorm", "--set", "epsilon=1e-3"], "--set epsilon: the task has no such number; it has eps"),
+        (["rmsnorm", "--shape", "y=16x64"], "--shape y: the task has no such tensor; it has x, weight"),
+    ],
+)
+def test_a_refused_request_leaves_no_run(home: Path, arguments: list[str], message: str) -> None:
+    done = in_process.tilewright(home, "make", *arguments, "--yes")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert done.stderr.splitlines()[-1] == "nothing was done, so no run is kept"
+    assert Store(home).runs().waiting == ()

@@ -97,18 +97,18 @@ def spent(shown: dict[str, Any]) -> list[tuple[object, ...]]:
 
 
 def test_a_rejected_key_stops_a_run_and_a_good_one_ends_it(person: Person) -> None:
-    replies = [Answer(text, "", 1000, 200, 3000) for text in (MALFORMED, WRONG, RIGHT, FASTER)]
-    troubles = [Status(429, {"retry-after": "1"}), None, None, Cut(20), None, Status(401, body={"error": KEY})]
+    replies = [Answer(text, "", 1000, 200, 3000) for text in (MALFORMED, WRONG, RIGHT)]
+    troubles = [Status(429, {"retry-after": "1"}), None, Cut(20), None, Status(401, body={"error": KEY})]
     with AnthropicServer(Script(*replies), troubles, piece=16) as server:
-        model = ("--base-url", server.base_url, "--attempts", 3)
+        model = ("--base-url", server.base_url, "--attempts", 2)
         stopped = person.says(*person.request("anthropic:clever-1", *model), ANTHROPIC_API_KEY=KEY)
         assert stopped.returncode == 3, stopped.stderr
         assert stopped.stdout == ""
         lines = stopped.stderr.splitlines()
         assert lines[0] == "author  anthropic:clever-1: $2 in and $10 out per million tokens"
-        assert lines[1] == "budget  at most 3 attempts, 20 min, 200,000 tokens, $2.00"
-        run = lines[3].removeprefix("run ")
-        assert "the service answered 429" in lines[4]
+        assert lines[1] == "budget  at most 2 attempts, 20 min, 200,000 tokens, $2.00"
+        run = lines[3].removeprefix("run     ")
+        assert "the service answered 429" in stopped.stderr
         assert lines[-2] == (
             "tilewright: anthropic:clever-1: the service did not accept the key; check ANTHROPIC_API_KEY (401): "
             "[key removed]"
@@ -116,29 +116,21 @@ def test_a_rejected_key_stops_a_run_and_a_good_one_ends_it(person: Person) -> No
         assert lines[-1] == f"what was done is kept; resume with: tilewright resume {run}"
         assert "may go on" in person.says("runs").stdout
         half = person.asks("show", run)
-        assert (half["run"]["ending"], half["best"]) == (None, 2)
-        assert len(server.requests) == 6
+        assert (half["run"]["ending"], verdicts(half)) == (None, ["Rejected"])
+        assert len(server.requests) == 5
 
         ended = person.says("resume", run, ANTHROPIC_API_KEY="another-good-key")
         assert ended.returncode == 0, ended.stderr
-        assert len(server.requests) == 7  # nothing that was answered is asked again
+        assert len(server.requests) == 6  # nothing that was answered is asked again
         assert server.requests[-1].headers["authorization"] == "Bearer another-good-key"
     shown = person.reads_back()
-    assert shown["kernel"] == FAST_KERNEL
-    assert verdicts(shown) == ["Rejected", "Passed", "Passed"]
+    assert shown["kernel"] in RIGHT
+    assert (shown["best"], verdicts(shown)) == (2, ["Rejected", "Passed"])
     attempts = shown["run"]["attempts"]
-    assert [one["usage"]["input_tokens"] for one in attempts] == [2000, 1000, 1000]
-    assert [one["usage"]["cache_read_tokens"] for one in attempts] == [6000, 3000, 3000]
-    assert [one["dollars"] for one in attempts] == pytest.approx([0.0092, 0.0046, 0.0046])
-    assert "3 of 3 attempts, 16,800 tokens, $0.02 of $2.00" in ended.stdout
-
-    # Replayed, the run comes to the same kernel and asks nobody.
-    again = person.says(*person.request(f"replay:{shown['folder']}", "--fresh", "--attempts", 3, "--json"))
-    assert again.returncode == 0, again.stderr
-    replayed = json.loads(again.stdout)
-    assert replayed["run"]["id"] != run
-    assert Path(replayed["kernel"]).read_text() == FAST_KERNEL
-    assert spent(replayed) == spent(shown)
+    assert [one["usage"]["input_tokens"] for one in attempts] == [2000, 1000]
+    assert [one["usage"]["cache_read_tokens"] for one in attempts] == [6000, 3000]
+    assert [one["dollars"] for one in attempts] == pytest.approx([0.0092, 0.0046])
+    assert "2 of 2 attempts, 12,600 tokens, $0.01 of $2.00" in ended.stdout
 
     assert KEY not in person.stored() + person.heard
     assert "another-good-key" not in person.stored() + person.heard
@@ -223,6 +215,14 @@ def test_every_trouble_of_a_service_at_the_command_line(service: Service, person
     shown = person.reads_back()
     assert verdicts(shown) == ["Rejected", "Passed", "Rejected", "Passed", "Rejected"]
     assert (shown["best"], shown["kernel"]) == (4, FAST_KERNEL)
+
+    # Replayed, the run comes to the same kernel and asks nobody.
+    again = person.says(*person.request(f"replay:{shown['folder']}", "--fresh", "--attempts", 5, "--json"))
+    assert again.returncode == 0, again.stderr
+    replayed = json.loads(again.stdout)
+    assert replayed["run"]["id"] != shown["run"]["id"]
+    assert Path(replayed["kernel"]).read_text() == FAST_KERNEL
+    assert spent(replayed) == spent(shown)
     assert KEY not in person.stored() + person.heard
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
-import warnings
+import os
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.frontends.in_process import tilewright
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
 
-from tilewright.frontends.cli import main
 from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Timing
 from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
 from tilewright.store import Request, RunFolder, Store
@@ -42,29 +39,6 @@ WRONG = Rejected(
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def tilewright(home: Path, *arguments: object) -> Done:
-    """The command's own entry, in this process: what it prints, and the status it would end with."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-    ):
-        patch.setenv("TILEWRIGHT_HOME", str(home))
-        patch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
-        patch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command replaces
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return Done(int(ended.value.code or 0), stdout.getvalue(), stderr.getvalue())
 
 
 def made(home: Path, *attempts: Attempt) -> RunFolder:
@@ -102,7 +76,8 @@ def test_show_has_the_task_the_table_and_a_plot(home: Path, folder: RunFolder) -
     assert "kept" not in rows["5"]
     for text in (
         "modelled us",
-        "x = f32[1000]",
+        "double_it(x) -> y",
+        "x = f32[1000] -> y = f32[1000]",
         "H200 (emulated)",
         "the budget of attempts is spent",
         "one warp per row",
@@ -140,6 +115,23 @@ def test_show_json_is_one_document(home: Path, folder: RunFolder) -> None:
     assert "version 2" in one["diff"]
 
 
+def test_a_run_under_way_says_who_is_on_it(home: Path) -> None:
+    folder = made(home, attempt(1, 20.0))
+    with folder.lock():
+        assert f"being worked on by process {os.getpid()}" in tilewright(home, "show", "last").stdout
+        assert json.loads(tilewright(home, "runs", "--json").stdout)["workers"] == {folder.id: f"process {os.getpid()}"}
+    assert "it may go on: tilewright resume" in tilewright(home, "show", "last").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere/p.svg", "there is no folder"), ("p.bmp", "give a name that ends in .svg")]
+)
+def test_a_plot_that_cannot_be_written(home: Path, folder: RunFolder, tmp_path: Path, name: str, message: str) -> None:
+    done = tilewright(home, "show", "last", "--plot", tmp_path / name)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
 def test_the_plot_is_a_picture(home: Path, folder: RunFolder, tmp_path: Path) -> None:
     picture = tmp_path / "progress.svg"
     done = tilewright(home, "show", "last", "--plot", picture)
@@ -173,7 +165,7 @@ def test_runs_lists_everything(home: Path, folder: RunFolder) -> None:
     assert shown.returncode == 0, shown.stderr
     assert folder.id in shown.stdout
     assert "12.5 us modelled" in shown.stdout
-    assert "waits for its specification" in shown.stdout
+    assert "has no accepted specification yet" in shown.stdout
     assert "cannot be read" in shown.stdout
     listed = json.loads(tilewright(home, "runs", "--json").stdout)
     assert [one["id"] for one in listed["runs"]] == [folder.id]

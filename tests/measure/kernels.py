@@ -54,6 +54,16 @@ VECTOR = scale(
   }""",
     4,
 )
+# The same with a tail that no round size takes.
+VECTOR_WITH_TAIL = scale(
+    """if (4 * i + 3 < n) {
+    float4 v = reinterpret_cast<const float4*>(x)[i];
+    reinterpret_cast<float4*>(y)[i] = make_float4(2 * v.x, 2 * v.y, 2 * v.z, 2 * v.w);
+  } else {
+    for (long long k = 4 * i; k < n; ++k) y[k] = 2 * x[k];
+  }""",
+    4,
+)
 # Neighbouring threads are 32 elements apart: every lane needs a sector of its own.
 STRIDED = scale(
     """const long long base = i / 32 * 1024, lane = i % 32;

@@ -113,5 +113,12 @@ def test_evidence_is_a_page_that_names_the_bound_and_the_lines(stopwatch: Stopwa
     costly = next(line for line in text.splitlines() if "for (int k = 0; k < 32; ++k)" in line)
     assert "32.0 (4.0) !" in costly
     assert "limited by" in text
-    assert "narrower than 16 bytes" in text
+    assert "narrower than 16 bytes, of the global requests that ran: 100% of the loads, 100% of the stores" in text
     assert "Bound by L" in text
+
+
+def test_accesses_that_never_ran_are_not_called_narrow(stopwatch: Stopwatch) -> None:
+    text = stopwatch.evidence(kernels.VECTOR_WITH_TAIL)
+    assert "LDG.128 1" in text
+    assert "STG " in text
+    assert "narrower" not in text

@@ -98,8 +98,10 @@ def test_a_reply_to_the_same_question_is_taken_at_once(tmp_path: Path) -> None:
 def test_a_reply_to_another_question_is_moved_aside(tmp_path: Path) -> None:
     with answering(tmp_path, lambda prompt: put(tmp_path / "0003-1.reply.md", "one")):
         ask(relay(tmp_path))
+    notices: list[str] = []
     with pytest.raises(ModelUnavailable, match="nobody wrote"):
-        ask(relay(tmp_path, timeout_s=0.1), OTHER)
+        ask(relay(tmp_path, timeout_s=0.1, say=notices.append), OTHER)
+    assert notices[0] == f"the question has changed, so the reply to the earlier one is now {tmp_path}/0003-1.old-1.md"
     assert not (tmp_path / "0003-1.reply.md").exists()
     assert (tmp_path / "0003-1.old-1.md").read_text() == "one"
     assert "make it right" in (tmp_path / "0003-1.prompt.md").read_text()

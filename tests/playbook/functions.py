@@ -11,7 +11,7 @@ import torch
 
 from tilewright.playbook.analysis import analyse
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.tracing import TraceRequest, trace
+from tilewright.playbook.tracing import trace
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
 from tilewright.reference.tensors import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
 
@@ -41,6 +41,7 @@ class Function:
         return found
 
 
+_PROGRAMS: dict[str, RowProgram] = {}
 SIZES = {"rows": 4096, "cols": 1024, "batch": 3, "heads": 5, "channels": 6, "height": 7, "width": 9}
 
 
@@ -113,12 +114,11 @@ def truth(function: Function, task: Task, tensors: dict[str, torch.Tensor]) -> t
 
 def program_of(function: Function, task: Task | None = None) -> RowProgram:
     """The row program, traced in this process: starting a child for each would take seconds."""
-    made = function.callable
-
-    def ask(request: TraceRequest) -> Any:
-        return trace(made, request)
-
-    return analyse(task or task_of(function), ask)
+    task = task or task_of(function)
+    if task.hash not in _PROGRAMS:
+        made = function.callable
+        _PROGRAMS[task.hash] = analyse(task, lambda request: trace(made, request))
+    return _PROGRAMS[task.hash]
 
 
 _LN = "F.layer_norm(x, (x.shape[-1],), weight, bias, eps)"

@@ -27,7 +27,7 @@ from tilewright.records import DType
         ("RMSNorm plus residual", "rmsnorm residual"),
         ("softmax", "softmax"),
         ("row-wise softmax", "softmax"),
-        ("log-softmax over rows", "log_softmax"),
+        ("log-softmax over each row", "log_softmax"),
         ("log softmax along the last axis", "log_softmax"),
         ("L2 normalise", "l2_normalize"),
         ("l2-normalize each row", "l2_normalize"),
@@ -36,12 +36,12 @@ from tilewright.records import DType
         ("maximum of each row", "row_max"),
         ("min over the last dimension", "row_min"),
         ("swish", "silu"),
-        ("swiglu", "silu gate"),
+        ("swiglu", "swiglu"),
         ("ReLU", "relu"),
         ("leaky relu 0.2", "leaky_relu"),
         ("LeakyReLU", "leaky_relu"),
         ("ELU with alpha 0.5", "elu"),
-        ("sigmoid and tanh", "sigmoid tanh"),
+        ("add bias and relu", "bias relu"),
         ("softplus, mish, hardswish", "softplus mish hardswish"),
         ("exp then sqrt", "exp sqrt"),
         ("absolute value then log", "abs log"),
@@ -51,11 +51,31 @@ from tilewright.records import DType
         ("multiply by 3, add 1, divide by 2", "scale shift divide"),
         ("add bias then hard swish", "bias hardswish"),
         ("multiply by a mask tensor then softmax", "mask softmax"),
-        ("layernorm, multiply by a weight vector", "layernorm scale"),
+        ("layernorm without affine, multiply by a weight vector", "layernorm scale"),
         ("please compute the silu of x", "silu"),
         ("layernorm -> gelu", "layernorm gelu"),
         ("layernorm + residual", "layernorm residual"),
         ("layernorm without affine", "layernorm"),
+        ("take x and apply gelu", "gelu"),
+        ("write a fast gelu kernel", "gelu"),
+        ("first layernorm, then gelu", "layernorm gelu"),
+        ("apply gelu to the input tensor, then multiply it by 2", "gelu scale"),
+        ("add bias before relu", "bias relu"),
+        ("gelu after layernorm", "layernorm gelu"),
+        ("after layernorm, apply gelu", "layernorm gelu"),
+        ("before softmax, scale by 2", "scale softmax"),
+        ("sum of squares", "square row_sum"),
+        ("mean of squares over the last dimension", "square row_mean"),
+        ("square root of the mean of squares", "square row_mean sqrt"),
+        ("log of the sum of exp", "exp row_sum log"),
+        ("x minus its mean", "center"),
+        ("divide by the row maximum", "over_max"),
+        ("exp, divided by its sum", "exp over_sum"),
+        ("softmax over dim -1", "softmax"),
+        ("over the last axis, softmax", "softmax"),
+        ("silu times gate plus residual", "silu gate residual"),
+        ("log sigmoid", "log_sigmoid"),
+        ("l2 norm of each row", "row_norm"),
     ],
 )
 def test_words_become_steps(words: str, steps: str) -> None:
@@ -84,12 +104,101 @@ def test_numbers_are_taken_where_they_are_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        ("relu(x + bias)", "bias relu"),
+        ("gelu(layernorm(x))", "layernorm gelu"),
+        ("softmax(x * 0.125)", "scale softmax"),
+        ("silu(x) * gate", "silu gate"),
+        ("bias + gelu(x)", "gelu bias"),
+        ("relu(x-1)", "shift relu"),
+        ("1 - x", "neg shift"),
+        ("exp(-x)", "neg exp"),
+        ("2 * (x + bias)", "bias scale"),
+        ("mean(x**2)", "square row_mean"),
+        ("relu(x + bias), then softmax", "bias relu softmax"),
+        ("relu(x * gate + residual)", "gate residual relu"),
+        ("y = F.gelu(x, approximate='tanh')", "gelu"),
+        ("torch.softmax(x, dim=-1)", "softmax"),
+        ("softmax(x, -1)", "softmax"),
+        ("leaky_relu(x, 0.2)", "leaky_relu"),
+        ("clamp(x, 0, 6)", "clamp"),
+        ("layernorm(x, weight, bias)", "layernorm"),
+        ("rmsnorm(x, weight, eps=1e-3)", "rmsnorm"),
+        ("softmax of (x * 0.5)", "scale softmax"),
+        ("GELU (exact) after LayerNorm", "layernorm gelu"),
+        ("swiglu(x, gate)", "swiglu"),
+    ],
+)
+def test_brackets_are_read_inside_out(words: str, steps: str) -> None:
+    assert [one.operation.name for one in parse_words(words).clauses] == steps.split()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "relu of x plus bias",
+        "x plus bias times gate",
+        "bias + gelu",
+        "relu + sigmoid",
+        "relu(x) + relu(x)",
+        "x * sigmoid(x)",
+        "relu(x) then x + bias",
+        "relu(bias)",
+        "relu(x - bias)",
+        "relu(x, y)",
+        "gelu (tanh)",
+        "max(x, 0)",
+        "2 / x",
+        "x^3",
+        "relu(gelu",
+        "softmax(x * scale)",
+        "squared relu",
+        "mean absolute value",
+        "neg log softmax",
+        "log sum exp",
+        "masked softmax",
+        "gated silu",
+        "gelu with bias",
+        "layernorm with bias",
+        "layernorm(x) * weight + bias",
+        "layernorm then add bias",
+        "apply gelu to layernorm",
+        "add bias to gelu",
+        "softmax, gelu after scale by 2",
+        "layernorm, first add bias",
+        "sigmoid and tanh",
+        "mean and max",
+        "subtract the mean of squares",
+        "silu minus mean",
+        "sum over rows",
+        "sum of all elements",
+        "half the sum",
+        "cast to f32 then softmax",
+        "softmax in f16 of a bf16 input",
+        "add x",
+        "multiply by x",
+        "relu or gelu",
+        "softmax twice",
+        "softmax with temperature 2",
+    ],
+)
+def test_what_could_be_misread_is_refused_in_one_sentence(words: str) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        parse_words(words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("words", "quoted"),
     [
         ("matmul then gelu", '"matmul"'),
         ("layernorm then frobnicate", '"frobnicate"'),
         ("convolve the image", '"convolve"'),
         ("gelu but sideways", '"but"'),
+        ("softmax over the first dimension", '"first dimension"'),
+        ("softmax over dim 0", '"dim 0"'),
+        ("softmax over the last two dimensions", '"two dimensions"'),
     ],
 )
 def test_an_unknown_word_is_quoted(words: str, quoted: str) -> None:
@@ -97,9 +206,26 @@ def test_an_unknown_word_is_quoted(words: str, quoted: str) -> None:
         parse_words(words)
     message = str(caught.value)
     assert quoted in message
-    assert "layernorm" in message
     assert "--model" in message
     assert "\n" not in message
+    assert len(message) < 240
+
+
+@pytest.mark.parametrize(("word", "meant"), [("geluu", "gelu"), ("sofmax", "softmax"), ("layernrom", "layernorm")])
+def test_a_word_near_a_known_one_is_suggested(word: str, meant: str) -> None:
+    with pytest.raises(NotUnderstood, match=f'"{word}".*: did you mean {meant}[?]'):
+        parse_words(f"{word} then relu")
+
+
+def test_parameters_of_norms_may_be_said() -> None:
+    def inputs(words: str) -> dict[str, Any]:
+        found: dict[str, Any] = tomllib.loads(specification(words, {}).description)["inputs"]
+        return found
+
+    assert inputs("rmsnorm with eps 1e-3")["eps"] == 1e-3
+    assert list(inputs("RMS norm without weight")) == ["x", "eps"]
+    assert list(inputs("layernorm with weight and bias, eps 1e-6")) == ["x", "weight", "bias", "eps"]
+    assert inputs("layernorm without affine with eps of 0.5") == {"x": "bf16[rows, cols]", "eps": 0.5}
 
 
 def test_nothing_is_no_request() -> None:
@@ -137,6 +263,34 @@ def test_shapes_given_win() -> None:
     assert described["inputs"]["x"] == "f32[batch, rows, cols]"
 
 
+def test_shapes_of_other_tensors_are_used() -> None:
+    described = tomllib.loads(specification("multiply by gate then add bias", {"gate": "8x96:f16"}).description)
+    assert described["dimensions"] == {"rows": 8, "cols": 96}
+    assert described["inputs"] == {"x": "f16[rows, cols]", "gate": "f16[rows, cols]", "bias": "f16[cols]"}
+    described = tomllib.loads(specification("add bias", {"x": "8x96:bf16", "bias": "96:f32"}).description)
+    assert described["inputs"] == {"x": "bf16[rows, cols]", "bias": "f32[cols]"}
+    described = tomllib.loads(specification("add bias", {"bias": "512:f32"}).description)
+    assert described["dimensions"] == {"rows": 4096, "cols": 512}
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes", "said"),
+    [
+        ("add bias, relu", {"x": "16x64:f32", "bias": "63:f32"}, "--shape bias=63: .* has the shape 64"),
+        ("add bias, relu", {"x": "16x64:f32", "bias": "16x64:f32"}, "--shape bias=16x64: .* has the shape 64"),
+        ("silu(x) * gate", {"x": "16x64", "gate": "16x63"}, "--shape gate=16x63: .* has the shape 16x64"),
+        ("silu(x) * gate on 16x64", {"gate": "16x63"}, "--shape gate=16x63: .* has the shape 16x64"),
+        ("multiply by mask, add residual", {"mask": "4x4:bool", "residual": "4x5"}, "--shape residual=4x5"),
+        ("softmax in f16", {"x": "16x64"}, "means f32, and the words say f16; write --shape x=16x64:f16"),
+        ("relu", {"x": "16x64:i32"}, "floating-point"),
+        ("relu", {"x": "16x0:f32"}, "no size of 0"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(words: str, shapes: dict[str, str], said: str) -> None:
+    with pytest.raises(NotUnderstood, match=said):
+        specification(words, shapes)
+
+
 def test_a_shape_that_is_none_is_said() -> None:
     with pytest.raises(NotUnderstood, match="--shape x: 'many' is not a shape"):
         specification("softmax", {"x": "many"})
@@ -170,3 +324,9 @@ def test_references_compute_what_was_said() -> None:
     assert torch.equal(_run("tanh gelu then scale by 2 then add 1", x), F.gelu(x, approximate="tanh") * 2 + 1)
     assert torch.equal(_run("leaky relu 0.3 then log softmax", x), F.leaky_relu(x, 0.3).log_softmax(-1))
     assert torch.equal(_run("l2 normalise then negate", x), -F.normalize(x, dim=-1))
+    assert torch.equal(_run("relu(x + bias)", x, weight), torch.relu(x + weight))
+    assert torch.equal(_run("1 - silu(x) * gate", x, gate), -(F.silu(x) * gate) + 1)
+    assert torch.equal(_run("x minus its mean, then gelu", x), F.gelu(x - x.mean(-1, keepdim=True)))
+    assert torch.equal(_run("sqrt(mean(x**2))", x), x.square().mean(-1).sqrt())
+    assert torch.equal(_run("rmsnorm without weight, eps 0.5", x), F.rms_norm(x, (16,), eps=0.5))
+    assert torch.equal(_run("l2 norm of each row", x), x.norm(dim=-1))

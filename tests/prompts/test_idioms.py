@@ -43,6 +43,8 @@ CASES: list[tuple[str, Reference, tuple[tuple[int, ...], ...], torch.dtype]] = [
     ("scan", lambda x: x.cumsum(-1), ((2, 9000),), BF16),
     ("mma_tile", _linear, ((100, 72), (90, 72)), BF16),
     ("mma_tile", _linear, ((65, 33), (67, 33)), F16),
+    ("split_k", _linear, ((70, 600), (50, 600)), BF16),
+    ("split_k", _linear, ((65, 33), (67, 33)), F16),
     ("attention", F.scaled_dot_product_attention, ((1, 2, 70, 64), (1, 2, 130, 64), (1, 2, 130, 64)), BF16),
     ("attention", F.scaled_dot_product_attention, ((1, 1, 5, 16), (1, 1, 3, 16), (1, 1, 3, 16)), F16),
 ]

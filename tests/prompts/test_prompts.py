@@ -18,11 +18,13 @@ from tests.prompts.samples import (
     attempt,
     sample_history,
     situation,
+    tuned,
 )
 
 import tilewright.prompts
-from tilewright.kernel_file import parse
+from tilewright.kernel_file import contract, parse
 from tilewright.prompts import (
+    base_of,
     correction_text,
     history_text,
     measurement_text,
@@ -32,7 +34,9 @@ from tilewright.prompts import (
     standing_text,
     system_text,
     task_text,
+    tune_text,
 )
+from tilewright.prompts.system import MAP_LINE, NOT_EMULATED
 from tilewright.records import (
     PROFILES,
     TYPICAL,
@@ -42,6 +46,7 @@ from tilewright.records import (
     Goal,
     Kind,
     Measured,
+    Modelled,
     Precision,
     Rejected,
     Situation,
@@ -53,11 +58,15 @@ from tilewright.records import (
 
 CHARACTERS_PER_TOKEN = 4
 TEMPLATES = Path(tilewright.prompts.__file__).parent / "templates"
-WITH_CUTE = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
+WITH_CUTE = (Kind.MATMUL, Kind.ATTENTION)  # of the samples: large products
 
 
 def tokens(text: str) -> int:
     return len(text) // CHARACTERS_PER_TOKEN
+
+
+def resized(task: Task, **sizes: int) -> Task:
+    return replace(task, dimensions=tuple(replace(one, size=sizes.get(one.name, one.size)) for one in task.dimensions))
 
 
 @pytest.mark.parametrize("emulated_only", [False, True], ids=["gpu", "emulated"])
@@ -90,6 +99,39 @@ def test_cute_is_told_where_the_request_names_it() -> None:
     assert "Tested pattern `cute_rows`" in asked
     assert "# CuTe" in question_text(replace(situation(Stage.STRUCTURE), hint="use cute for the copies"))
     assert "# CuTe" not in question_text(replace(situation(Stage.STRUCTURE), hint="execute fewer barriers"))
+
+
+def test_cute_is_told_for_large_products_only() -> None:
+    small = resized(TASKS[Kind.MATMUL], m=512, k=1024, n=768)
+    assert "# CuTe" not in system_text(small)
+    named = system_text(replace(small, reference=small.reference + "# written in CuTe\n"))
+    assert re.findall("Tested pattern `(.*?)`", named) == ["split_k", "cute_sm90"]
+    large = replace(TASKS[Kind.MATMUL], words="in CuTe")
+    assert re.findall("Tested pattern `(.*?)`", system_text(large)) == ["cute_sm90"]
+    assert "# CuTe" not in system_text(resized(TASKS[Kind.ATTENTION], length=256))
+    wide = resized(TASKS[Kind.CONVOLUTION], c=256, co=1024)
+    assert "# CuTe" in system_text(wide)
+    assert "# CuTe" not in system_text(TASKS[Kind.CONVOLUTION])
+
+
+def test_small_products_get_advice_of_their_own() -> None:
+    small = system_text(resized(TASKS[Kind.MATMUL], m=512, k=1024, n=768), emulated_only=True)
+    assert "24 tiles of 128x128 for 132 SMs" in small
+    assert "Tested pattern `split_k`" in small
+    assert "Tested pattern `mma_tile`" not in small
+    assert "4096^3" not in small
+    assert "4096^3" in system_text(TASKS[Kind.MATMUL], emulated_only=True)
+    assert "Matrices:" not in system_text(LAYERNORM)
+
+
+def test_what_cannot_be_emulated_is_left_out_of_the_contract() -> None:
+    assert MAP_LINE.search(contract())
+    for said, _ in NOT_EMULATED:
+        assert said in contract()
+    told = system_text(LAYERNORM, emulated_only=True).partition("# The kernel file")[2]
+    for word in ("CUtensorMap", "tiled(", "pdl", "cluster"):
+        assert word not in told
+        assert word in system_text(LAYERNORM)
 
 
 def test_precision_decides_the_advice_for_f32_products() -> None:
@@ -140,7 +182,8 @@ def test_the_task_is_told_in_full() -> None:
         "every size of `rows`, `cols`",
         "TF32",
         "Vendor steps",
-        "16.8 MB, 3.5 us",
+        "The floor: 5.5 us, of which 3.5 us are for 16.8 MB",
+        "About 8.39 us is the best that is reached where memory alone bounds the time",
         "latency of a single call",
     ):
         assert part in text
@@ -177,6 +220,17 @@ def test_a_draft_starts_from_what_the_person_gave() -> None:
     assert "edits" not in first
     again = question_text(Situation(LAYERNORM, Stage.DRAFT, 6, history=sample_history(1)))
     assert "Draft anew" in again
+
+
+def test_candidates_of_the_first_draft_are_asked_alike() -> None:
+    failed, passed = sample_history(2)
+    after_failure = question_text(Situation(LAYERNORM, Stage.DRAFT, 2, candidate=1, history=(failed,)))
+    assert "Draft the first version" in after_failure
+    assert "take a different one" in after_failure
+    other = Situation(LAYERNORM, Stage.DRAFT, 3, 2, passed, KERNEL, history=(failed, passed))
+    assert "Draft the first version" in question_text(other)
+    assert KERNEL.rstrip() not in question_text(other)
+    assert base_of(other) is None
 
 
 def test_hints_candidates_and_evidence_reach_the_model() -> None:
@@ -223,16 +277,38 @@ def test_a_correction_asks_for_what_can_be_sent() -> None:
 def test_a_line_of_history_says_what_became_of_a_step() -> None:
     lines = history_text(sample_history(8), 0.01).split("\n")
     assert re.match(r"#1 draft: Step 1.* -> wrong values: the last elements at rows=3, cols=1001$", lines[0])
-    assert re.match(r"#2 repair-wrong: .* -> right, 60 us \(modelled\), kept$", lines[1])
+    assert re.match(r"#2 repair-wrong: .* -> right, 60 us \(modelled\), kept \[.*\]$", lines[1])
     assert re.match(r"#3 structure from #2: .* -> crashed: global access outside every tensor$", lines[2])
-    assert lines[3].endswith("right, 48 us (modelled), 1.25x as fast as #2, kept")
-    assert lines[4].endswith("right, 52.8 us (modelled), not faster than #4 (48 us): reverted")
+    facts = " [occupancy 75%, no spills; best WARPS=1 HELD=1]"
+    assert lines[3].endswith(f"right, 48 us (modelled), 20 % faster than #2 (60 us): kept{facts}")
+    assert lines[4].endswith(f"right, 52.8 us (modelled), 10 % slower than #4 (48 us): reverted{facts}")
+
+
+def test_the_resources_of_earlier_attempts_are_for_the_profiled_stage() -> None:
+    told = "device memory 48, issue slots 33.6, shared memory 4.8 us"
+    assert told in history_text(sample_history(8), 0.01, terms=True)
+    assert told in question_text(situation(Stage.PROFILED))
+    for stage in (Stage.STRUCTURE, Stage.REPAIR_WRONG):
+        text = question_text(situation(stage))
+        assert "issue slots 33.6" not in text
+        assert "shared memory 4.8" not in text
 
 
 def test_gains_within_the_noise_are_not_kept() -> None:
-    history = (attempt(1, Stage.DRAFT, PASSED, 100.0), attempt(2, Stage.STRUCTURE, PASSED, 97.0, 1))
-    assert "kept" in history_text(history, 0.01).split("\n")[1]
-    assert "reverted" in history_text(history, 0.05).split("\n")[1]
+    history = (attempt(1, Stage.DRAFT, PASSED, 100.0), attempt(2, Stage.STRUCTURE, PASSED, 99.9, 1))
+    said = history_text(history, 0.002).split("\n")[1]
+    assert "0.1 % faster than #1 (100 us), below the 0.2 % needed: reverted" in said
+    assert "kept" in history_text(history, 0.0005).split("\n")[1]
+    measured = [replace(one, measurement=measured_at(one.time_us or 0.0)) for one in history]
+    measured[1] = replace(measured[1], measurement=measured_at(99.4))
+    said = history_text(tuple(measured), 0.01).split("\n")[1]
+    assert "99.4 us, 0.6 % faster than #1 (100 us), below the 1 % needed: reverted" in said
+    twice = history_text((history[0], replace(history[0], number=2)), 0.01).split("\n")[1]
+    assert "as fast as #1 (100 us): reverted" in twice
+
+
+def measured_at(time_us: float) -> Measured:
+    return Measured("H200", {"n": 5}, Timing("kernel", (time_us,)), (), 30.0)
 
 
 def test_a_long_history_is_condensed() -> None:
@@ -253,17 +329,49 @@ def test_a_duplicate_names_its_twin() -> None:
 
 def test_modelled_and_measured_times_are_told_apart() -> None:
     best = attempt(2, Stage.DRAFT, PASSED, 41.2)
-    modelled = standing_text(best)
+    modelled = standing_text(best, 0.002, bound=True)
     assert "Modelled (not measured) for H200" in modelled
+    assert "the floor is 3.5 us (2 us for a launch, 1.5 us for bytes or products" in modelled
+    assert "1 launch, 4,096 blocks, occupancy 75%, no spills" in modelled
+    assert "Bound by device memory: 41.2 us if it were alone, 100% of the time." in modelled
     assert "issue slots" not in modelled  # the profile is for the last stage
-    assert "WARPS=1 HELD=1 is in use. Of 12 tried" in modelled
-    assert "1 did not build or were wrong; 3 were not tried" in modelled
+    assert "less than 41.12 us (0.2 % less)" in modelled
+    assert "Bound by" not in standing_text(best, 0.01)
     timings = (Timing("eager", (80.0,)), Timing("torch.compile", (44.0, 46.0)))
     measured = measurement_text(Measured("H200", {"n": 5}, Timing("kernel", (40.0,)), timings, 30.0, ("throttled",)))
-    assert measured.startswith("Measured on H200 at n=5: 40 us; the floor is 30 us, so 75% of it is reached.")
+    assert measured.startswith("Measured on H200 at n=5: 40 us; the floor is 30 us (2 us for a launch, ")
+    assert "so 75% of it is reached." in measured
     assert "eager: 80 us. torch.compile: 45 us. throttled" in measured
     assert "odelled" not in measured
-    assert "No time is known" in standing_text(attempt(2, Stage.DRAFT, PASSED))
+    assert "No time is known" in standing_text(attempt(2, Stage.DRAFT, PASSED), 0.01)
+
+
+def test_what_the_tuner_tried_is_told_in_full() -> None:
+    said = tune_text(tuned())
+    assert said.startswith("Tuner: WARPS=1 HELD=1 is in use. Tried, WARPS/HELD and us: 1/1 7; 1/2 8; 2/1 8; ")
+    assert said.count(";") == 11 + 2
+    assert said.endswith("8/4 17; 1 did not build or were wrong; 3 were not tried.")
+    many = replace(tuned(), tried=tuned().tried * 3)
+    assert "; 12 more, the worst 8/4 17; 1 did not build" in tune_text(many)
+    other = replace(tuned(), choice=(("WARPS", 2), ("HELD", 1)))
+    assert "WARPS=2 HELD=1 is in use (the default is kept unless another is right and clearly faster)" in tune_text(
+        other
+    )
+
+
+def test_a_file_at_the_least_traffic_is_not_asked_for_the_impossible() -> None:
+    for stage in (Stage.STRUCTURE, Stage.PROFILED):
+        asked = situation(stage)
+        assert asked.parent is not None
+        measurement = asked.parent.measurement
+        assert isinstance(measurement, Modelled)
+        assert "Little is left" not in question_text(asked)
+        near = replace(measurement, reachable_us=measurement.time_us / 1.05)
+        text = question_text(replace(asked, parent=replace(asked.parent, measurement=near)))
+        assert "Little is left" in text
+        assert "this file takes 5 % more" in text
+    least = replace(measurement, reachable_us=measurement.time_us + 2.5)
+    assert "which is its least" in standing_text(replace(asked.parent, measurement=least), 0.01, bound=True)
 
 
 # -- what a whole task costs --

@@ -63,7 +63,7 @@ def test_the_summary_is_one_plain_line(line: str, summary: str) -> None:
 
 
 def test_a_long_summary_is_cut() -> None:
-    assert len(read_reply(f"Summary: {'word ' * 100}\n```cuda\n{KERNEL}```\n", None).summary) == 160
+    assert len(read_reply(f"Summary: {'word ' * 100}\n```cuda\n{KERNEL}```\n", None).summary) == 240
 
 
 def test_no_block() -> None:
@@ -125,6 +125,35 @@ def test_where_a_search_text_stops_matching_is_said() -> None:
     )
 
 
+def test_a_unique_part_of_a_line_is_taken() -> None:
+    reply = read_reply(edit("f(x)", "f(x, z)") + edit("b", "c = 1"), BASE)
+    assert reply.text == "//! op f(x, z) -> y\n\nint a;\nint c = 1;\nint a;\nlast();\n"
+    assert read_reply(edit("int b;\nint", "int b, c;\nlong"), BASE).text.count("\nint b, c;\nlong a;\n") == 1
+    assert read_reply(edit("last", ""), BASE).text.endswith("\n();\n")
+
+
+def test_a_part_that_cuts_a_word_or_occurs_twice_is_not_taken() -> None:
+    base = BASE + "int count = 10;\n"
+    assert "no line is `int count = 1`; line 7 is `int count = 10;`" in problem(edit("int count = 1", "x"), base)
+    assert "no line is `ount = 10;`; line 7 is" in problem(edit("ount = 10;", "x"), base)
+    assert "in the file 3 times, at lines 3, 4, 5" in problem(edit("int", "long"))
+    assert "is not in the file" in problem(edit("\nint b", "\nint c"))  # a blank line is a whole one
+
+
+def test_the_line_named_is_the_one_most_like_it() -> None:
+    base = BASE + "__device__ void spread(unsigned (&w)[4]) {\n__device__ int as_half2(unsigned w) { return w; }\n"
+    said = problem(edit("__device__ int as_half2(uint32_t w)", "x"), base)
+    assert "; line 8 is `__device__ int as_half2(unsigned w) { return w; }`" in said
+    assert "; line" not in problem(edit("nothing_like_it_at_all();", "x"), base)
+
+
+def test_every_edit_at_fault_is_told_at_once() -> None:
+    said = problem(edit("int c;", "x") + edit("int b;", "int d;") + edit("int a;", "y"))
+    assert "edit 1: its SEARCH text is not in the file" in said
+    assert "edit 2" not in said
+    assert "edit 3: its SEARCH text is in the file 2 times" in said
+
+
 def test_a_search_text_past_the_end() -> None:
     assert "`more();`, differs" in problem(edit("last();\nmore();", "x"))
 
@@ -138,7 +167,7 @@ def test_the_edit_at_fault_is_named() -> None:
 
 
 def test_an_empty_search_text() -> None:
-    assert "empty SEARCH" in problem(edit("", "int c;"))
+    assert "its SEARCH text is empty" in problem(edit("", "int c;"))
 
 
 def test_edits_that_change_nothing() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.models.servers import AnthropicServer, Cut
+from tests.models.servers import AnthropicServer, Cut, Status
 from tests.refine.runs import ENVIRONMENT
 from tests.refine.scripted_replies import (
     CUT_OFF,
@@ -274,3 +274,24 @@ def test_a_reply_is_on_disk_as_it_comes_in_and_without_the_key(service: Service,
     assert KEY not in stored(tmp_path)
     for length in range(8, len(KEY)):  # nor the beginning of it, where a piece ended within
         assert not any(text.endswith(KEY[:length]) for text in watch.seen)
+
+
+@pytest.mark.parametrize("service", SERVICES[:2], ids=lambda service: service.name.partition(":")[0])
+def test_a_run_stopped_between_a_reply_and_its_correction_asks_for_the_correction_alone(
+    service: Service, tmp_path: Path, bench: Bench
+) -> None:
+    folder = begun(tmp_path, service.name, budget=Budget(attempts=1))
+    with (
+        service.serve(Script(MALFORMED, WRONG), [None, Status(401)], piece=64) as server,
+        closing(open_model(service.name, base_url=server.base_url, environ={}, retries=QUICK)) as model,
+    ):
+        with pytest.raises(ModelRejected):
+            carried(folder, bench, model)
+        assert [reply.text for reply in folder.attempt(1).replies()] == [MALFORMED]
+        run = carried(folder, bench, model)
+        asked = [[message["content"] for message in request.body["messages"]] for request in server.requests]
+    assert len(asked) == 3
+    assert asked[1] == asked[2]
+    assert asked[1][-2] == MALFORMED.strip()
+    assert reasons(run) == ["wrong values"]
+    assert (run.attempts[0].replies, run.usage) == (2, Usage(200, 40))

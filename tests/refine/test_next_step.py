@@ -113,6 +113,7 @@ def test_candidates_of_a_step_share_its_number() -> None:
         (Budget(attempts=1), Ending.ATTEMPTS),
         (Budget(tokens=150), Ending.TOKENS),
         (Budget(dollars=0.5), Ending.DOLLARS),
+        (Budget(dollars=0.0), Ending.DOLLARS),
         (Budget(seconds=3.0), Ending.SECONDS),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_run_of_every_kind_of_candidate_ends_with_the_best_good_one(
         "passed",
         "not built",
         reasons[8],  # refused by its plan's limits or at the launch
-        "unreadable reply",
+        "no usable reply",
         "seen before",
     ]
     assert reasons[8] in ("declines the task", "crashed", "plan refused")

@@ -29,6 +29,7 @@ from tilewright.reference import Reference
 from tilewright.tasks import (
     TaskError,
     TaskOptions,
+    fit_specification,
     folders,
     modules,
     open_task,
@@ -156,7 +157,13 @@ def tasks(folder: Path) -> dict[str, Future[Task | None]]:
         "module": lambda: open_task(f"{folder}/norms.py:ScaledNorm(32, eps=1e-5)", x, {"shift": "2"}, {}, usual),
         "convolution": lambda: open_task(f"{folder}/7_Conv_Norm_.py", {}, {}, {}, usual),
         "words": lambda: task_from_specification(
-            SPECIFICATION, TaskOptions(goal=Goal.LATENCY), {"x": "16x48:bf16", "mask": "16x48:bf16"}
+            fit_specification(
+                SPECIFICATION,
+                {"x": "16x48:bf16", "mask": "16x48:bf16"},
+                {"scale": "0.25"},
+                {"x": "uniform:-1:1"},
+            ),
+            TaskOptions(goal=Goal.LATENCY),
         ),
         "hostile": lambda: task_from_source("import os\ndef f(x):\n    os._exit(3)\n", "f", {"x": "8"}, {}, usual),
     }
@@ -242,7 +249,31 @@ def test_words(tasks: dict[str, Future[Task | None]]) -> None:
     assert {one.dtype for one in (*task.tensors, *task.outputs)} == {DType.BF16}
     assert task.goal is Goal.LATENCY
     assert task.assumptions[0] == "the mask is applied after the softmax"
-    assert task.tensors[1].values == UniformValues(0.0, 1.0)
+    assert [one.values for one in task.tensors] == [UniformValues(-1.0, 1.0), UniformValues(0.0, 1.0)]
+    assert [one.value for one in task.numbers] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "numbers", "values", "message"),
+    [
+        ({"y": "16x64"}, {}, {}, "--shape y: the task has no such tensor; it has x, mask"),
+        ({"x": "16x64", "mask": "16x63"}, {}, {}, "--shape mask=16x63: cols would be 63 here and 64 in x"),
+        ({"x": "64"}, {}, {}, "--shape x=64: x has 2 dimensions here, rowsxcols"),
+        ({}, {"eps": "1"}, {}, "--set eps: the task has no such number; it has scale"),
+        ({}, {"scale": "big"}, {}, "--set scale=big: scale takes a number"),
+        ({}, {}, {"scale": "normal"}, "--fill scale: the task has no such tensor; it has x, mask"),
+        ({}, {}, {"x": "weird"}, "--fill x=weird: 'weird' says no values"),
+    ],
+)
+def test_what_a_person_gave_is_obeyed_or_refused(
+    shapes: dict[str, str], numbers: dict[str, str], values: dict[str, str], message: str
+) -> None:
+    assert fit_specification(SPECIFICATION, {"x": "64x128"}, {"scale": "0.5"}, {}) is SPECIFICATION
+    fitted = fit_specification(SPECIFICATION, {"x": "16x64"}, {"scale": "2"}, {"mask": "normal"}).description
+    for line in ("rows = 16", "cols = 64", 'x = "f32[rows, cols]"', "scale = 2.0", 'mask = "normal"'):
+        assert line in fitted.splitlines(), line
+    with pytest.raises(TaskError, match=message):
+        fit_specification(SPECIFICATION, shapes, numbers, values)
 
 
 def test_a_reference_that_dies_is_one_sentence(tasks: dict[str, Future[Task | None]]) -> None:

@@ -24,7 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", ["softmax over the last dimension", "GELU (exact) of x + y", "tests", "port old.py of mine.py"]
+    "words",
+    ["softmax over the last dimension", "GELU (exact) of x + y", "port old.py of mine.py", "like a.py: gelu"],
 )
 def test_words_are_words(words: str) -> None:
     assert open_task(words, {}, {}, {}, TaskOptions()) is None
@@ -43,6 +44,7 @@ def test_words_are_words(words: str) -> None:
         ("{}/relative.py:f", {"x": "8"}, {}, "line 1 is a relative import"),
         ("{}/module.py:M", {}, {}, "M defines no forward"),
         ("{}/empty", {}, {}, "is a folder without task.toml"),
+        ("tests", {}, {}, "tests is a folder without task.toml; .* or say in more words what is wanted"),
         (
             "{}/ops.py:layernorm_gelu",
             {"x": "8x8:bf16"},
@@ -56,6 +58,9 @@ def test_words_are_words(words: str) -> None:
         ("{}/ops.py:add", {"x": "8", "y": "8by8"}, {}, "'8by8' is not a shape; write sizes and a dtype"),
         ("{}/ops.py:scale_", {"x": "8"}, {"factor": "big"}, "--set factor=big: scale_'s factor takes a number"),
         ("{}/ops.py:add(3)", {"x": "8"}, {}, "add is no class, so it takes no arguments here"),
+        ("{}/module.py:M(32", {"x": "8"}, {}, r"M\(32: a bracket is not closed; write .*module.py:CLASS\(ARGUMENTS\)"),
+        ("{}/ops.py:add now", {"x": "8"}, {}, "'add now' names nothing of a file; write .*ops.py:FUNCTION"),
+        ("{}/ops.py:", {}, {}, "'' names nothing of a file"),
     ],
 )
 def test_requests_that_make_no_task(
@@ -63,6 +68,19 @@ def test_requests_that_make_no_task(
 ) -> None:
     with pytest.raises(TaskError, match=message):
         open_task(request_text.format(folder), shapes, numbers, {}, TaskOptions())
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        ({"q": "normal"}, "--fill q: add has no such parameter; it has x, y"),
+        ({"x": "weird"}, "--fill x=weird: 'weird' says no values; write normal, normal:MEAN:DEVIATION, uniform:LOW"),
+        ({"y": "normal"}, "--fill y=normal: i32 cannot hold normal; write integers:LOW:HIGH"),
+    ],
+)
+def test_values_that_cannot_be_held(folder: Path, fill: dict[str, str], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        open_task(f"{folder}/ops.py:add", {"x": "8", "y": "8:i32"}, {}, fill, TaskOptions())
 
 
 def test_an_unknown_gpu_is_refused() -> None:

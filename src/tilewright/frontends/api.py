@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,16 +25,21 @@ from tilewright.frontends.making import (
     environment_at,
     run_of_words,
     same_request,
+    settings_at,
     specify,
     task_of,
+    way_on,
 )
 from tilewright.frontends.place_choice import choose_place
 from tilewright.frontends.plain_progress import PlainProgress, say
+from tilewright.frontends.task_words import task_words
 from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
 from tilewright.runtime import Operation, load
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store
+from tilewright.tasks import TaskError
 
 Function = Callable[..., Any]
+_BUDGET = Budget()
 
 
 class NoKernelMade(RuntimeError):
@@ -103,7 +109,10 @@ def make(
     base_url: str = "",
     gpu: str | None = None,
     spool: str = "",
-    budget: Budget | None = None,
+    attempts: int = _BUDGET.attempts,
+    tokens: int = _BUDGET.tokens,
+    dollars: float = _BUDGET.dollars,
+    seconds: float = _BUDGET.seconds,
     precision: Precision | str = Precision.DTYPE,
     goal: Goal | str = Goal.THROUGHPUT,
     allow_library: bool = False,
@@ -121,7 +130,8 @@ def make(
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
-    author writes one within `budget`: the model named, else one whose key is set, else the built-in playbook.
+    author writes one, with at most so many `attempts`, `tokens`, `dollars` and `seconds`: the model named, else one
+    whose key is set, else the built-in playbook. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
     `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with.
     """
     tensors, numbers = read_arguments({**(shapes or {}), **arguments})
@@ -139,18 +149,22 @@ def make(
         allow_degenerate=allow_degenerate,
         function="" if isinstance(request, str) else inspect.unwrap(request).__name__,
     )
+    writer = author_name(model, author, os.environ)
     settings = Settings(
-        author=author_name(model, author, os.environ),
-        budget=budget or Budget(),
+        author=writer,
+        budget=Budget(attempts, tokens, dollars, seconds),
         against=against,
         start=start,
-        base_url=checked_url(base_url),
+        base_url=checked_url(base_url, writer),
         spool=str(Path(spool).resolve()) if spool else "",
     )
     store = Store()
     if asked.function and not fresh and (same := same_request(store, asked)) is not None:
         return Made(same, None, own_reference=True)
-    task = task_of(asked)
+    try:
+        task = task_of(asked)
+    except TaskError as error:
+        raise TaskError(as_keywords(str(error))) from error
     found = None if fresh else same_request(store, asked) if task is None else store.library_find(task.hash)
     if found is not None:
         return Made(found, None, own_reference=task is not None)
@@ -158,17 +172,19 @@ def make(
     with open_author(settings.author, settings.base_url, say) as chosen:
         for title, text in announcement(chosen, settings.budget, place):
             progress.line(f"{title}  {text}")
-        where = environment_at(place)
+        where, settings, new = environment_at(place), settings_at(place, settings), True
         if task is not None:
             folder = store.create_run(task, settings, where, asked)
         elif fresh:
             folder = store.create_request(asked, settings, where)
         else:
-            folder = run_of_words(store, asked, settings, where)
+            folder, new = run_of_words(store, asked, settings, where)
         progress.line(f"run {folder.id}")
-        with folder.lock(), _resumable(folder.id):
+        with folder.lock(), _resumable(folder, new):
             if task is None:
                 _agree(folder, asked, specify(folder, asked, chosen, progress), yes)
+            for line in task_words(folder.load().task):
+                progress.line(f"task    {line}")
             done = carry(store, folder, chosen, place, progress)
     if done.kernel is None:
         raise NoKernelMade(done.run)
@@ -176,14 +192,14 @@ def make(
 
 
 @contextmanager
-def _resumable(run: str) -> Iterator[None]:
-    """Whatever ends the block early says how to go on: all that was done is on record."""
+def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
+    """Whatever ends the block early says how to go on; see `way_on`."""
     try:
         yield
     except NotAcceptedYet:
         raise
     except BaseException as error:
-        error.add_note(f"what was done is kept; resume with: tilewright resume {run}")
+        error.add_note(way_on(folder, error, new=new))
         raise
 
 
@@ -195,6 +211,16 @@ def _agree(folder: RunFolder, request: Request, specification: Specification, ye
         if not sys.stdin.isatty() or input("Is this what is meant? [y/N] ").strip().lower() not in ("y", "yes"):
             raise NotAcceptedYet(folder.id, specification)
     accept(folder, request, specification)
+
+
+def as_keywords(text: str) -> str:
+    """A message that speaks of the command's options, in terms of the keywords of `make`."""
+    text = re.sub(r"--shape (\w+)=([\w:]+)", r'\1="\2"', text)
+    text = re.sub(r"--(?:shape|set) (\w+)", r"\1", text)
+    text = re.sub(r"--fill (\w+)=([\w:.-]+)", r'values={"\1": "\2"}', text)
+    text = re.sub(r"--fill (\w+)", r"values: \1", text)
+    text = text.replace("give its --shape too", "give its shape too").replace("with --shape and --set", "as keywords")
+    return text.replace("--allow-degenerate makes", "allow_degenerate=True makes")
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -10,12 +10,19 @@ from urllib.parse import urlsplit
 
 from tilewright.authors import Author, ModelAuthor
 from tilewright.frontends.arguments import BadArgument
-from tilewright.models import PROVIDERS, Price, default_model_name, open_model
+from tilewright.models import PROVIDERS, MissingKey, Price, default_model_name, open_model
 from tilewright.records import Question, Reply
 from tilewright.refine import Complete
+from tilewright.store import Store
 
 PLAYBOOK = "playbook"
 _WITH_A_PATH = ("relay", "replay")
+# Provider -> the variable with its key, and one with the address of a server that may want none.
+_KEYS = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    "hf": ("HF_TOKEN", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,16 @@ def author_name(model: str | None, author: str | None, environ: Mapping[str, str
     if provider not in PROVIDERS or not rest:
         raise BadArgument(f"--model {model}: write PROVIDER:NAME with one of {', '.join(PROVIDERS)}")
     # A run may be resumed from another folder.
+    if provider == "replay" and not Path(rest).expanduser().is_dir():
+        return f"{provider}:{Store().open_run(rest).path.resolve()}"
     return f"{provider}:{Path(rest).expanduser().resolve()}" if provider in _WITH_A_PATH else model
+
+
+def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
+    """Raises `MissingKey` for a model that needs a key which is not set; opening it later would say the same."""
+    key, address = _KEYS.get(name.partition(":")[0], ("", ""))
+    if key and not base_url and not environ.get(key, "").strip() and not environ.get(address):
+        raise MissingKey(f"{name} needs a key; set {key} in the environment, or choose --author {PLAYBOOK}")
 
 
 @contextmanager
@@ -74,11 +90,18 @@ def open_author(name: str, base_url: str, say: Callable[[str], None]) -> Iterato
         model.close()
 
 
-def checked_url(url: str | None) -> str:
-    """An address as a run may store it; raises `BadArgument` for one with a user name or a password in it."""
-    if url and "@" in urlsplit(url).netloc:
+def checked_url(url: str | None, author: str = "") -> str:
+    """An address as a run may store it; raises `BadArgument` for one that is none, or has a password in it."""
+    if not url:
+        return ""
+    if author == PLAYBOOK:
+        raise BadArgument("--base-url is for a model's server; name the model with --model")
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
         raise BadArgument("--base-url holds a user name or a password, which are never stored; give a key by variable")
-    return url or ""
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise BadArgument(f"--base-url {url}: write http://HOST:PORT/v1")
+    return url
 
 
 def _nobody(question: Question, on_text: Callable[[str], None]) -> Reply:

@@ -31,7 +31,7 @@ from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_findings
 from tilewright.frontends.exits import error_text, exit_code
 from tilewright.frontends.terminal import JsonOption, SetOption, ShapeOption, print_json, progress, stdout_console
-from tilewright.kernel_file import KernelFile, parse
+from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.records import (
     ARCHITECTURES,
     PROFILES,
@@ -209,13 +209,14 @@ def make(
         fixed=tuple(fixed or ()),
         allow_degenerate=allow_degenerate,
     )
+    chosen = author_name(model, author, os.environ)
     settings = Settings(
-        author=author_name(model, author, os.environ),
+        author=chosen,
         budget=Budget(attempts, tokens, dollars, seconds),
         candidates=candidates,
-        against=against,
-        start=read_kernel_file(start).text if start else "",
-        base_url=checked_url(base_url),
+        against=options.checked_against(against),
+        start=read_start(start) if start else "",
+        base_url=checked_url(base_url, chosen),
         spool=str(spool.resolve()) if spool else "",
     )
     make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, Manner(yes, as_json, output))
@@ -310,6 +311,13 @@ def read_kernel_file(path: Path) -> KernelFile:
     except UnicodeDecodeError:
         raise BadArgument(f"{path}: not UTF-8 text; save the kernel file as UTF-8") from None
     return parse(text, str(path))
+
+
+def read_start(path: Path) -> str:
+    try:
+        return read_kernel_file(path).text
+    except KernelFileError as error:
+        raise BadArgument(f"--start {error}") from None
 
 
 def choose_profiles(archs: list[str], gpus: list[str]) -> list[GpuProfile]:

@@ -17,7 +17,7 @@ import torch
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.frontends.api import Made, make, read_arguments
 from tilewright.frontends.arguments import BadArgument
-from tilewright.frontends.function_source import function_source
+from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.kernel_file import KernelFileError
 from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed, load
@@ -50,6 +50,8 @@ class DecoratedKernel:
         self._signature = inspect.signature(function)
         self._operations: dict[Call, Operation | None] = {}
         self._said: set[str] = set()
+        self._source: str | None = None  # the function's text as it was looked at last, and what that was made from
+        self._globals: tuple[Global, ...] = ()
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,6 +97,7 @@ class DecoratedKernel:
         return bound.arguments
 
     def _operation(self, bound: dict[str, Any]) -> Operation | None:
+        self._look_around()
         call = tuple((name, _kind_of(value)) for name, value in bound.items())
         try:
             hash(call)
@@ -117,21 +120,25 @@ class DecoratedKernel:
             return None
 
     def _made(self) -> Iterable[LibraryKernel]:
-        source = self._source
         for made in Store().library.all():
             try:
                 request = made.request()
             except StoreError:
                 continue
-            if request is not None and request.function == self._name and request.text == source:
+            if request is not None and request.function == self._name and request.text == self._source:
                 yield made
 
-    @functools.cached_property
-    def _source(self) -> str:
+    def _look_around(self) -> None:
+        """Forget the kernels found so far where a global of the function, or of one it calls, has become another."""
+        if self._source is not None and all(one.is_as_it_was for one in self._globals):
+            return
         try:
-            return function_source(self.function)
+            source, self._globals = source_and_globals(self.function)
         except BadArgument:  # `make` will say why
-            return ""
+            source, self._globals = "", ()
+        if source != self._source:
+            self._source = source
+            self._operations.clear()
 
     def _distance(self, made: LibraryKernel, bound: dict[str, Any]) -> int | None:
         """How many sizes of a call are not those that a kernel was made for; None where it does not take the call."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -18,9 +20,17 @@ from rich.text import Text
 from tilewright import __version__
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
 from tilewright.devices.emulation.programs import core_problem, core_width
+from tilewright.models.opening import DEFAULTS, default_model_name
+from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
 
-KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
+KEYS = tuple(variable for variable, _ in DEFAULTS)
+# Packages behind the models: the providers that need each, and how it is had.
+_CLIENTS = (
+    ("anthropic", "anthropic", "anthropic"),
+    ("openai", "openai and hf", "openai"),
+    ("transformers", "transformers", "'tilewright[local]'"),
+)
 LOW_DISK_BYTES = 5 << 30
 
 
@@ -43,7 +53,18 @@ class Finding:
 
 def diagnose() -> tuple[Finding, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
-    return (_system(), *_compiler(), *_gpu(), _launcher(), _emulator(), *_keys(), _disk())
+    return (
+        _system(),
+        *_compiler(),
+        *_gpu(),
+        _launcher(),
+        _emulator(),
+        _keys(),
+        _author(),
+        *_clients(),
+        _runs(),
+        _disk(),
+    )
 
 
 def show_findings(console: Console, findings: tuple[Finding, ...]) -> None:
@@ -149,12 +170,51 @@ def _emulator() -> Finding:
     return Finding("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
 
 
-def _keys() -> Iterator[Finding]:
-    present = [name for name in KEYS if os.environ.get(name)]
+def _keys() -> Finding:
+    present = [name for name in KEYS if os.environ.get(name, "").strip()]
     if present:
-        yield Finding("keys", State.GOOD, f"{', '.join(present)} set")
-    else:
-        yield Finding("keys", State.ABSENT, f"none of {', '.join(KEYS)} is set; nothing here needs one")
+        return Finding("keys", State.GOOD, f"{', '.join(present)} set")
+    return Finding("keys", State.ABSENT, f"none of {', '.join(KEYS)} is set; nothing here needs one")
+
+
+def _author() -> Finding:
+    """Who would write a kernel if `make` were not told."""
+    name = default_model_name(os.environ)
+    if name is None:
+        advice = "it knows pointwise operations and those along rows; name another author with --model PROVIDER:NAME"
+        return Finding("author", State.GOOD, "the built-in playbook, as no key is set", advice)
+    key = next(variable for variable, model in DEFAULTS if model == name)
+    return Finding("author", State.GOOD, f"{name}, as {key} is set; --author playbook asks nobody")
+
+
+def _clients() -> Iterator[Finding]:
+    """Whether the packages behind the models can be imported; they are, because that is where they fail."""
+    for package, providers, requirement in _CLIENTS:
+        about = package
+        if importlib.util.find_spec(package) is None:
+            advice = f"pip install {requirement}, for {providers} models"
+            yield Finding(about, State.ABSENT, "not installed", advice)
+            continue
+        try:
+            importlib.import_module(package)
+        except Exception as error:  # whatever a package that does not fit its surroundings raises
+            reason = f"cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            yield Finding(about, State.PROBLEM, reason, f"reinstall it, for {providers} models")
+            continue
+        yield Finding(about, State.GOOD, f"{_version(package)}, for {providers} models")
+
+
+def _runs() -> Finding:
+    store = Store()
+    listing = store.runs()
+    kernels = sum(1 for _ in store.library.all())
+    counts = [f"{len(listing.runs)} runs", f"{kernels} kernels in the library"]
+    counts += [f"{len(listing.waiting)} requests without a specification"] if listing.waiting else []
+    text = f"{store.home}: {', '.join(counts)}"
+    if listing.broken:
+        advice = f"{len(listing.broken)} cannot be read; `tilewright runs` says why"
+        return Finding("runs", State.PROBLEM, text, advice)
+    return Finding("runs", State.GOOD, text)
 
 
 def _disk() -> Finding:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.arguments import BadArgument
 from tilewright.kernel_file import KernelFileError
@@ -67,16 +64,3 @@ def error_text(error: BaseException) -> str:
     else:
         text = f"tilewright: {error}"
     return "\n".join([text, *getattr(error, "__notes__", ())])
-
-
-@contextmanager
-def resumable(run: str) -> Iterator[None]:
-    """Whatever ends the block early, it is said how to go on: all that was done is on record."""
-    try:
-        yield
-    except KeyboardInterrupt:  # as it is, the command line's own machinery would take it
-        raise NotDone(f"interrupted; resume with: tilewright resume {run}", INTERRUPTED) from None
-    except Exception as error:
-        if not isinstance(error, NotDone) and exit_code(error) is not None:
-            error.add_note(f"what was done is kept; resume with: tilewright resume {run}")
-        raise

@@ -11,6 +11,7 @@ import inspect
 import textwrap
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.frontends.arguments import BadArgument
@@ -18,12 +19,31 @@ from tilewright.frontends.arguments import BadArgument
 _CONSTANTS = (int, float, bool, str, bytes, type(None))
 
 
+@dataclass(frozen=True)
+class Global:
+    """A name that a function uses, in the namespace where it is looked up, and what it stood for."""
+
+    namespace: dict[str, Any]
+    name: str
+    value: object
+    text: str  # of a list or a tuple, whose content may change in place; "" of all else
+
+    @property
+    def is_as_it_was(self) -> bool:
+        return self.namespace.get(self.name) is self.value and (not self.text or repr(self.value) == self.text)
+
+
 def function_source(function: Callable[..., Any]) -> str:
     """The text; raises `BadArgument` for a function that cannot stand alone."""
+    return source_and_globals(function)[0]
+
+
+def source_and_globals(function: Callable[..., Any]) -> tuple[str, tuple[Global, ...]]:
+    """The text, and what it was made from beside the function: the text holds while all of that is as it was."""
     gathered = _Gathered(function.__name__)
     gathered.take_function(function)
     parts = ["\n".join(sorted(gathered.imports)), *gathered.constants.values(), *gathered.definitions.values()]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n", tuple(gathered.globals)
 
 
 class _Gathered:
@@ -32,6 +52,7 @@ class _Gathered:
         self.imports: set[str] = set()
         self.constants: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
+        self.globals: list[Global] = []
 
     def take_function(self, function: Callable[..., Any]) -> None:
         if not isinstance(function, types.FunctionType):
@@ -41,7 +62,10 @@ class _Gathered:
             raise BadArgument(f"{function.__name__} uses {names} of the function around it; pass them as parameters")
         node = _definition(function)
         self.definitions[function.__name__] = ""  # in its place before those it calls: they may call it
-        for name in _globals_used(function, node):
+        for name in dict.fromkeys(_globals_used(function, node)):
+            value = function.__globals__.get(name)
+            text = repr(value) if isinstance(value, (tuple, list)) else ""
+            self.globals.append(Global(function.__globals__, name, value, text))
             self.take_global(name, function)
         del self.definitions[function.__name__]
         self.definitions[function.__name__] = ast.unparse(node)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +19,8 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
-from tilewright.frontends.author_choice import ChosenAuthor, open_author
-from tilewright.frontends.exits import NotDone, resumable
+from tilewright.frontends.author_choice import ChosenAuthor, check_key, open_author
+from tilewright.frontends.exits import INTERRUPTED, NotDone, exit_code
 from tilewright.frontends.making import (
     Addition,
     Finished,
@@ -30,15 +32,18 @@ from tilewright.frontends.making import (
     finished,
     run_of_words,
     same_request,
+    settings_at,
     specify,
     task_of,
+    way_on,
 )
 from tilewright.frontends.place_choice import Place, choose_place, same_place
 from tilewright.frontends.progress_view import ProgressView
 from tilewright.frontends.result_text import copy_kernel, show_finished, show_found
+from tilewright.frontends.task_words import task_words
 from tilewright.frontends.terminal import print_json, progress, stderr_console, stdout_console
 from tilewright.kernel_file import tuned_path
-from tilewright.records import Budget, Ending, Run, Settings, Specification
+from tilewright.records import Budget, Ending, Run, Settings, Specification, Task
 from tilewright.refine import next_step
 from tilewright.store import LibraryEntry, LibraryKernel, NotAccepted, Request, RunFolder, Store
 
@@ -85,6 +90,8 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     store, talk = Store(), stderr_console()
     place = choose_place(gpu, settings.spool)
     request = replace(request, gpu=place.gpu)
+    if fresh or same_request(store, request) is None:
+        check_key(settings.author, settings.base_url, os.environ)
     with progress() as say:
         say("reading the request")
         task = task_of(request)
@@ -94,15 +101,15 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
         return
     with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
         announce(talk, chosen, settings.budget, place)
-        where = environment_at(place)
+        where, settings, new = environment_at(place), settings_at(place, settings), True
         if task is not None:
             folder = store.create_run(task, settings, where, request)
         elif fresh:
             folder = store.create_request(request, settings, where)
         else:
-            folder = run_of_words(store, request, settings, where)
-        talk.print(Text(f"run {folder.id}"))
-        _conduct(store, folder, chosen, place, manner, fresh)
+            folder, new = run_of_words(store, request, settings, where)
+        with folder.lock(), _resumable(folder, manner, new=new):
+            _conduct(store, folder, chosen, place, manner, fresh)
 
 
 def resume_run(name: str, addition: Addition, manner: Manner) -> None:
@@ -113,14 +120,18 @@ def resume_run(name: str, addition: Addition, manner: Manner) -> None:
     with folder.lock():
         settings = _reopened(folder, addition)
         if settings is None:
-            _report(finished(store, folder, folder.load()), manner)
+            ended = folder.load()
+            assert ended.ending is not None
+            talk.print(Text(f"run {ended.id} has ended: {ended.ending.value}; {_remedy(ended.ending)}", style="yellow"))
+            _report(finished(store, folder, ended), manner)
             return
         run, request = _loaded(folder), folder.request()
     gpu = run.task.gpu if run else request.gpu if request else "H200"
     place = same_place(folder.header().environment.device, gpu, settings.spool)
     with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
         announce(talk, chosen, settings.budget, place)
-        _conduct(store, folder, chosen, place, manner, fresh=False)
+        with folder.lock(), _resumable(folder, manner, new=False):
+            _conduct(store, folder, chosen, place, manner, fresh=False)
 
 
 def _reopened(folder: RunFolder, addition: Addition) -> Settings | None:
@@ -159,16 +170,33 @@ def _loaded(folder: RunFolder) -> Run | None:
 
 def _conduct(store: Store, folder: RunFolder, chosen: ChosenAuthor, place: Place, manner: Manner, fresh: bool) -> None:
     """Carry a run from words to a task, if it began so, and from there to its end; report what came of it."""
-    with folder.lock(), resumable(folder.id):
-        if _loaded(folder) is None:
-            task_hash = _agree(folder, chosen, manner)
-            found = None if fresh else store.library_find(task_hash)
-            if found is not None:
-                _report_found(found, manner)
-                return
-        with ProgressView(stderr_console()) as view:
-            done = carry(store, folder, chosen, place, view)
+    stderr_console().print(Text.assemble(("run     ", "bold"), folder.id))
+    if _loaded(folder) is None:
+        task_hash = _agree(folder, chosen, manner)
+        found = None if fresh else store.library_find(task_hash)
+        if found is not None:
+            _report_found(found, manner)
+            if folder.untouched:
+                folder.discard()
+            return
+    show_task_lines(stderr_console(), folder.load().task)
+    with ProgressView(stderr_console()) as view:
+        done = carry(store, folder, chosen, place, view)
     _report(done, manner)
+
+
+@contextmanager
+def _resumable(folder: RunFolder, manner: Manner, *, new: bool) -> Iterator[None]:
+    """Whatever ends the block early, it is said how to go on; see `way_on`."""
+    options = f" -o {manner.output}" if manner.output else ""
+    try:
+        yield
+    except KeyboardInterrupt:  # as it is, the command line's own machinery would take it
+        raise NotDone(f"interrupted; resume with: tilewright resume {folder.id}{options}", INTERRUPTED) from None
+    except Exception as error:
+        if not isinstance(error, NotDone) and exit_code(error) is not None:
+            error.add_note(way_on(folder, error, new=new, options=options))
+        raise
 
 
 # -- words --
@@ -186,8 +214,10 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, manner: Manner) -> str:
         if manner.as_json:
             print_json(SpecificationReport(folder.id, str(folder.path), specification))
         if sys.stdin.isatty():
+            if folder.untouched:
+                folder.discard()
             raise NotDone("the specification was not accepted; ask again in other words", 2)
-        accepting = f"tilewright resume {folder.id} --yes"
+        accepting = f"tilewright resume {folder.id} --yes{f' -o {manner.output}' if manner.output else ''}"
         raise NotDone(f"the specification waits to be accepted with: {accepting}; or ask again in other words", 2)
     with progress() as say:
         say("running the reference")
@@ -227,6 +257,12 @@ def _show_code(console: Console, code: str, language: str) -> None:
 def announce(console: Console, chosen: ChosenAuthor, budget: Budget, place: Place) -> None:
     for title, text in announcement(chosen, budget, place):
         console.print(Text.assemble((f"{title}  ", "bold"), text))
+
+
+def show_task_lines(console: Console, task: Task) -> None:
+    """What was understood, once there is a task: before anybody is paid to write a kernel for it."""
+    for place, line in enumerate(task_words(task)):
+        console.print(Text.assemble(("task    " if place == 0 else "        ", "bold"), line))
 
 
 def _report(done: Finished, manner: Manner) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
@@ -82,3 +85,15 @@ def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
     if gpu is not None and arch is not None:
         raise BadArgument("--gpu and --arch name two targets; drop one")
     return gpu or arch
+
+
+def checked_against(text: str) -> str:
+    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed."""
+    if not text:
+        return ""
+    module, _, function = text.partition(":")
+    if not function.isidentifier() or not all(name.isidentifier() for name in module.split(".")):
+        raise BadArgument(f"--against {text}: write MODULE:FUNCTION")
+    if PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+        raise BadArgument(f"--against {text}: no module {module} is found here or in this environment")
+    return text

@@ -6,6 +6,7 @@ that the specification an author writes for them is on record before anybody is 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.metadata
 import json
@@ -14,18 +15,44 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tilewright import __version__
+from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.author_choice import PLAYBOOK, ChosenAuthor
 from tilewright.frontends.place_choice import Place, open_devices
 from tilewright.frontends.run_rows import dollars_words, seconds_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
-from tilewright.records import Budget, Environment, Origin, Question, Reply, Run, Settings, Specification, Task, to_json
+from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
+from tilewright.playbook.problems import PlaybookProblem
+from tilewright.records import (
+    MEASURED_NOISE,
+    MODELLED_NOISE,
+    Budget,
+    Environment,
+    Origin,
+    Question,
+    Reply,
+    Run,
+    Settings,
+    Specification,
+    Task,
+    to_json,
+)
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Watcher, Workshop, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
-from tilewright.tasks import TaskOptions, open_task, task_from_source, task_from_specification
+from tilewright.tasks import (
+    TaskError,
+    TaskOptions,
+    fit_specification,
+    open_task,
+    task_from_source,
+    task_from_specification,
+)
 from tilewright.toolchain import find_toolkit
 from tilewright.verify import Referee
+
+# What is refused once is refused again, whether the request was bad or the author.
+_REFUSALS = (TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
 
 EVERY_DIMENSION = "all"  # among the fixed ones
 
@@ -63,9 +90,11 @@ def task_of(request: Request) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
     options = task_options(request)
     if request.function:
-        return task_from_source(
+        task = task_from_source(
             request.text, request.function, request.shapes, request.numbers, options, request.values
         )
+        closed = (node for node in ast.parse(request.text).body if isinstance(node, ast.Assign))
+        return replace(task, assumptions=(*task.assumptions, *(f"always {ast.unparse(node)}" for node in closed)))
     return open_task(request.text, request.shapes, request.numbers, request.values, options)
 
 
@@ -80,11 +109,19 @@ def environment_at(place: Place) -> Environment:
     )
 
 
+def settings_at(place: Place, settings: Settings) -> Settings:
+    """The settings for runs there: measured times scatter, modelled ones do not."""
+    return replace(settings, noise=MODELLED_NOISE if place.is_emulated else MEASURED_NOISE)
+
+
 # -- words --
 
 
 def specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, listener: Listener) -> Specification:
-    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing."""
+    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
+
+    The person's own shapes, numbers and values stand in it; raises `TaskError` where it has no place for one of them.
+    """
     place = folder.attempt(0)
     asked = 0
 
@@ -100,26 +137,46 @@ def specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, listener:
         return place.reply_to(number, question, lambda one: chosen.complete(one, heard))
 
     listener.working(f"waiting for {chosen.name} to write a specification")
-    return chosen.author.specify(request.text, request.shapes, request.gpu, ask)
+    specification = chosen.author.specify(request.text, request.shapes, request.gpu, ask)
+    return fit_specification(specification, request.shapes, request.numbers, request.values)
 
 
 def accept(folder: RunFolder, request: Request, specification: Specification) -> Task:
     """Make the specification the run's task. Only now is its reference run, in a limited child process."""
-    task = task_from_specification(specification, task_options(request), request.shapes)
+    task = task_from_specification(specification, task_options(request))
     task = replace(task, words=request.text, origin=Origin.WORDS)
     folder.accept(task)
     return task
 
 
-def run_of_words(store: Store, request: Request, settings: Settings, where: Environment) -> RunFolder:
-    """A run that waits with the very same words, so that their specification is not paid for twice; else a new one."""
+def run_of_words(store: Store, request: Request, settings: Settings, where: Environment) -> tuple[RunFolder, bool]:
+    """A run that waits with the very same words, so that their specification is not paid for twice; else a new one.
+
+    And whether it is new.
+    """
     waiting = next((one for one in store.runs().waiting if one.request == request), None)
     if waiting is None:
-        return store.create_request(request, settings, where)
+        return store.create_request(request, settings, where), True
     folder = store.open_run(waiting.id)
     with folder.lock():
         folder.reopen(settings)
-    return folder
+    return folder, False
+
+
+def way_on(folder: RunFolder, error: BaseException, *, new: bool, options: str = "") -> str:
+    """How to go on after an error that ended the work on a run; whoever calls it holds the run's lock.
+
+    `options` are those of the command that a run does not remember.
+    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
+    """
+    if isinstance(error, _REFUSALS) and new and folder.untouched:
+        folder.discard()
+        return "nothing was done, so no run is kept"
+    if isinstance(error, PlaybookProblem):
+        return f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME{options}"
+    if isinstance(error, TaskError):
+        return f"what was asked and answered is kept in run {folder.id}; ask again in other words or with other options"
+    return f"what was done is kept; resume with: tilewright resume {folder.id}{options}"
 
 
 def same_request(store: Store, request: Request) -> LibraryKernel | None:
@@ -137,6 +194,10 @@ def same_request(store: Store, request: Request) -> LibraryKernel | None:
 def announcement(chosen: ChosenAuthor, budget: Budget, place: Place) -> tuple[tuple[str, str], ...]:
     """Who writes at what price, the most it may cost, and where kernels run: titles and texts."""
     paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
+    if paid and chosen.price and not budget.dollars:
+        raise BadArgument(
+            f"a budget of $0.00 allows no reply of {chosen.name}; raise --dollars, or use --author playbook"
+        )
     limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
     if chosen.name != PLAYBOOK and paid:
         limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]

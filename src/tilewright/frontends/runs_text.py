@@ -19,20 +19,22 @@ def show_runs(console: Console, listing: RunList) -> None:
         console.print(Text('no runs yet; begin with: tilewright make "softmax over the last dimension"'))
         return
     if listing.runs:
-        console.print(_table(listing.runs))
+        console.print(_table(listing))
     for one in listing.waiting:
         words = " ".join(one.request.text.split())
-        line = f"{one.id}  waits for its specification to be accepted: {words[:60]!r}; tilewright resume {one.id}"
+        worker = listing.workers.get(one.id)
+        state = f"{worker} is on it" if worker else f"tilewright resume {one.id}"
+        line = f"{one.id}  has no accepted specification yet: {words[:60]!r}; {state}"
         console.print(Text(line, style="yellow"))
     for broken in listing.broken:
         console.print(Text(f"{broken.path} cannot be read: {broken.problem}", style="red"))
 
 
-def _table(runs: tuple[Run, ...]) -> Table:
+def _table(listing: RunList) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("run", "when", "op", "GPU", "author", "attempts", "best", "cost", "state"):
         table.add_column(heading, justify="right" if heading in ("attempts", "best", "cost") else "left")
-    for run in runs:
+    for run in listing.runs:
         best = time_words(run.best.measurement) if run.best else "none passed" if run.attempts else ""
         table.add_row(
             Text(run.id, style="bold"),
@@ -43,9 +45,15 @@ def _table(runs: tuple[Run, ...]) -> Table:
             str(len(run.attempts)),
             best,
             dollars_words(run.dollars),
-            run.ending.value if run.ending else Text("may go on", style="yellow"),
+            _state(run, listing.workers.get(run.id)),
         )
     return table
+
+
+def _state(run: Run, worker: str | None) -> Text:
+    if worker:
+        return Text(f"{worker} is on it", style="green")
+    return Text(run.ending.value) if run.ending else Text("may go on", style="yellow")
 
 
 def when(created: str) -> str:

@@ -55,6 +55,7 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     said = [wanted.kernel, wanted.attempt is not None, wanted.diff is not None, wanted.prompt is not None]
     if sum(said) > 1:
         raise BadArgument("--kernel, --attempt, --diff and --prompt show different things; give one of them")
+    _check_plot(wanted.plot)
     folder = Store().open_run(name)
     run = folder.load()
     if wanted.plot is not None:
@@ -64,11 +65,20 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     elif any(said):
         _print_part(folder, run, wanted)
     elif wanted.plot is None:
-        show_run(stdout_console(), run)
+        show_run(stdout_console(), run, folder.worker)
         if run.best is not None:
             stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
     else:
         stdout_console().print(Text(f"wrote {wanted.plot}"))
+
+
+def _check_plot(plot: Path | None) -> None:
+    if plot is None:
+        return
+    if plot.suffix.lower() != ".svg":
+        raise BadArgument(f"--plot {plot}: the picture is SVG; give a name that ends in .svg")
+    if not plot.resolve().parent.is_dir():
+        raise BadArgument(f"--plot {plot}: there is no folder {plot.resolve().parent}")
 
 
 def show_all(as_json: bool) -> None:

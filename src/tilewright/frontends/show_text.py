@@ -20,15 +20,16 @@ from tilewright.frontends.run_rows import (
     time_words,
 )
 from tilewright.frontends.runs_text import when
+from tilewright.frontends.task_words import task_words
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Run, Task, TensorInput, TuneResult
+from tilewright.records import Attempt, Measured, Measurement, Modelled, Run, Task, TuneResult
 from tilewright.store import RunFolder
 
 _MARKS = {True: "best", False: "kept"}
 
 
-def show_run(console: Console, run: Run) -> None:
-    """Everything about a run that fits on a page."""
+def show_run(console: Console, run: Run, worker: str = "") -> None:
+    """Everything about a run that fits on a page. `worker`: the process that works on it now."""
     console.print(Text.assemble((run.id, "bold"), f"  {when(run.created)}  by {run.settings.author}"))
     show_task(console, run.task)
     console.print(Text(f"on {run.environment.device}"))
@@ -37,7 +38,7 @@ def show_run(console: Console, run: Run) -> None:
     console.print()
     show_attempts(console, run)
     console.print()
-    console.print(Text(f"{state_words(run)}; {spend_words(run)}"))
+    console.print(Text(f"{state_words(run, worker)}; {spend_words(run)}"))
 
 
 def show_attempts(console: Console, run: Run) -> None:
@@ -73,7 +74,9 @@ def _table(run: Run) -> Table:
     return table
 
 
-def state_words(run: Run) -> str:
+def state_words(run: Run, worker: str = "") -> str:
+    if worker:
+        return f"being worked on by {worker}"
     if run.ending is None:
         return f"it may go on: tilewright resume {run.id}"
     return f"ended: {run.ending.value}"
@@ -83,18 +86,10 @@ def show_task(console: Console, task: Task) -> None:
     """What must be computed, in a few lines."""
     asked = f": {' '.join(task.words.split())}" if task.words else ""
     console.print(Text(f"{task.name} for {task.gpu}{asked}"))
-    console.print(Text(f"  {', '.join(input_words(task))}", style="dim"))
-    for assumption in task.assumptions:
-        console.print(Text(f"  assumed: {assumption}", style="dim"))
+    for line in task_words(task):
+        console.print(Text(f"  {line}", style="dim"))
     if task.degenerate:
         console.print(Text(f"  degenerate, so passing proves nothing: {task.degenerate}", style="yellow"))
-
-
-def input_words(task: Task) -> list[str]:
-    """`x = bf16[4096, 1024]`, `eps = 1e-05`."""
-    specs = task.specs()
-    tensors = {one.name: str(specs[one.name]) if one.name in specs else "None" for one in task.tensors}
-    return [f"{one.name} = {tensors[one.name] if isinstance(one, TensorInput) else one.value}" for one in task.inputs]
 
 
 # -- one attempt --
@@ -106,7 +101,8 @@ def show_attempt(console: Console, run: Run, attempt: Attempt, source: str) -> N
     console.print(Text(f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}", style="bold"))
     console.print(Text(attempt.summary))
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
-    cost = f"{attempt.replies} replies, {tokens:,} tokens, {dollars_words(attempt.dollars)}, "
+    replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
+    cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, "
     console.print(Text(f"{cost if attempt.replies else ''}{seconds_words(attempt.seconds)}", style="dim"))
     console.print()
     console.print(Text(verdict_text(attempt.verdict, source)))

@@ -132,7 +132,9 @@ def _counted(file: KernelFile, task: Task, real: Prepared, way: _Way, emulator: 
         returns=(),
         limits=Limits(seconds=_SECONDS),
         ptx=seen.build.ptx,
-        emulation=Emulation((Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks),
+        emulation=Emulation(
+            (Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False
+        ),
     )
     execution = emulator.execute(job)
     if not isinstance(execution, Completed):

@@ -7,18 +7,23 @@ heading where there is one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.model import LaunchModel, PlanModel
 from tilewright.measure.preparation import Prepared
-from tilewright.records import Build, Measured, Occupancy, PackedLaunch, Resources, occupancy
+from tilewright.records import Build, InstructionRecord, Measured, Occupancy, PackedLaunch, Resources, occupancy
 from tilewright.toolchain import ToolchainError, highlights
 
 LINES = 12  # of the source, in all
-_SOURCE_WIDTH = 80
+_SOURCE_WIDTH = 150
 _MIX = 6
 _LAUNCHES = 3  # shown in full
+_WIDEST_BYTES = 16
+_ACCESS = re.compile(r"(?:@!?\S+\s+)?(ld|st)\.(\S*\bglobal\b\S*)")
+_VECTOR = re.compile(r"\.v(\d)\b")
+_TYPE = re.compile(r"\.[bsuf](\d+)\b")
 
 
 def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
@@ -72,8 +77,8 @@ def _measured(measured: Measured | None) -> list[str]:
 def _terms(model: PlanModel) -> list[str]:
     """The bounds of the plan, the longest first."""
     terms = model.modelled.terms
-    lines = ["Time each resource alone would need:"]
-    lines += [f"  {term.name:<22}{term.time_us:>9.1f} us   {term.detail}" for term in terms]
+    lines = ["Time each resource alone would need (fourth powers add up; launches come on top):"]
+    lines += [f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}" for term in terms]
     bounds = [term for term in terms if term.name not in ("launches", "library steps")]
     if bounds:
         close = [term.name for term in bounds[1:] if term.time_us > 0.7 * bounds[0].time_us]
@@ -92,6 +97,7 @@ def _launch(launch: LaunchModel, sass: Mapping[str, Mapping[str, int]]) -> list[
         f"{summary.active_lanes:.1f} of 32 lanes active",
         f"  instructions: {mix}",
         *_code(sass.get(packed.kernel, {})),
+        *_narrow(facts.counted.counts.instructions),
         *_table(facts.listing),
     ]
 
@@ -112,16 +118,28 @@ def _resources(launch: PackedLaunch, resources: Resources, resident: Occupancy) 
 
 
 def _code(counts: Mapping[str, int]) -> list[str]:
-    """What stands in the machine code, and what that says of vector access."""
-    if not counts:
-        return []
-    lines = [f"  in the machine code (static): {', '.join(f'{name} {count}' for name, count in counts.items())}"]
-    narrow = [
-        f"{counts[name] - counts.get(f'{name}.128', 0)} of {counts[name]} {what}"
-        for name, what in (("LDG", "global loads"), ("STG", "global stores"))
-        if counts.get(name, 0) > counts.get(f"{name}.128", 0)
+    """What stands in the machine code, run or not."""
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return [f"  in the machine code, run or not: {listed}"] if counts else []
+
+
+def _narrow(instructions: Iterable[InstructionRecord]) -> list[str]:
+    """Of the global accesses that ran, those that a wider one could take the place of."""
+    requests: dict[str, list[int]] = {"ld": [0, 0], "st": [0, 0]}  # narrow ones, and all
+    for one in instructions:
+        found = _ACCESS.match(one.ptx_text)
+        types = _TYPE.findall(found[2]) if found else []
+        if found and types and one.requests:
+            vector = _VECTOR.search(found[2])
+            wide = int(types[-1]) // 8 * (int(vector[1]) if vector else 1)
+            requests[found[1]][0] += one.requests if wide < _WIDEST_BYTES else 0
+            requests[found[1]][1] += one.requests
+    parts = [
+        f"{narrow / total:.0%} of the {what}"
+        for (narrow, total), what in zip(requests.values(), ("loads", "stores"), strict=True)
+        if narrow
     ]
-    return [*lines, f"  narrower than 16 bytes: {', '.join(narrow)}"] if narrow else lines
+    return [f"  narrower than 16 bytes, of the global requests that ran: {', '.join(parts)}"] if parts else []
 
 
 def _table(listing: Listing) -> list[str]:
@@ -137,7 +155,8 @@ def _table(listing: Listing) -> list[str]:
     for one in sorted(shown, key=lambda one: one.line):
         memory = _per_request(one.sectors, one.ideal_sectors, one.global_requests)
         shared = _per_request(one.passes, one.ideal_passes, one.shared_requests)
-        source = one.source.strip()[:_SOURCE_WIDTH]
+        source = one.source.strip()
+        source = source if len(source) <= _SOURCE_WIDTH else source[:_SOURCE_WIDTH] + "..."
         share = one.warp_instructions / instructions
         lines.append(f"  {one.line:>4}  {share:>6.1%}  {memory:<23}  {shared:<22}  {source}")
     return lines

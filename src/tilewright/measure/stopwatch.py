@@ -69,11 +69,6 @@ class Stopwatch:
             self._baselines = None
 
     @property
-    def modelled(self) -> bool:
-        """Whether times are modelled, for want of a GPU."""
-        return self._gpu is None
-
-    @property
     def profile(self) -> GpuProfile:
         """The GPU that times are of."""
         return self._gpu.profile if self._gpu is not None else self.task.profile

@@ -7,11 +7,10 @@ from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import MODELLED_NOISE, BuildFailure, Launch, TuneResult
+from tilewright.records import MEASURED_NOISE, BuildFailure, Launch, TuneResult
 from tilewright.toolchain import build_many
 from tilewright.verify import Referee
 
-GAIN = 0.01  # another choice must be faster than the default by more than this; a modelled time does not scatter
 CHECKED = 4  # winners that are checked before the default is kept
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
@@ -21,9 +20,15 @@ Items = tuple[tuple[str, int | bool], ...]
 
 
 def sweep(
-    file: KernelFile, referee: Referee, stopwatch: Stopwatch, limit: int, say: Say = lambda _: None
+    file: KernelFile,
+    referee: Referee,
+    stopwatch: Stopwatch,
+    limit: int,
+    say: Say = lambda _: None,
+    *,
+    gain: float = MEASURED_NOISE,
 ) -> TuneResult:
-    """Try the combinations, the default first; the fastest that is right wins, and ties go to the default.
+    """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain`.
 
     The default is what the file gives without a choice, and is taken to be right already. A file without `tune` lines
     has one entry.
@@ -43,7 +48,6 @@ def sweep(
             failed += is_built
             continue
         scores.append((tuple(choice.items()), score))
-    gain = MODELLED_NOISE if stopwatch.modelled else GAIN
     winner, wrong = _winner(file, referee, tuple(tried_choices[0].items()), scores, gain)
     return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + wrong)
 

@@ -94,6 +94,7 @@ class RelayModel:
         while (old := self._path(question, f"old-{number}")).exists():
             number += 1
         reply.replace(old)
+        self._say(f"the question has changed, so the reply to the earlier one is now {old}")
 
     def _wait(self, question: Question) -> str:
         """The reply, once it has stopped growing between two looks: not everybody writes elsewhere and renames."""

@@ -34,6 +34,8 @@ class ReplayModel:
 
     def __init__(self, directory: Path | str, *, strict: bool = False, delay_s: float = 0.0) -> None:
         self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise BadModelName(f"there is no directory {self.directory} to replay")
         if not (self.directory / "attempts").is_dir():
             raise BadModelName(f"{self.directory} is no run: it has no directory `attempts`")
         self.name = f"replay:{self.directory}"

@@ -57,10 +57,11 @@ class TransformersModel:
     def _load(self) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar
+        from transformers.utils import logging
 
+        bars: Any = logging
         if not sys.stderr.isatty():
-            disable_progress_bar()
+            bars.disable_progress_bar()
         source = self._opening.model
         self._opening.say(f"{self.name}: loading the model")
         try:

@@ -7,7 +7,6 @@ from collections import Counter
 from tilewright.prompts.bounds import FLOOR_LAUNCH_US, MODELLED_LAUNCH_US
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Modelled, Rejected, TuneResult, WrongValues
-from tilewright.records.run import MODELLED_NOISE
 
 MOST_LINES = 10
 MOST_CHOICES = 24
@@ -49,10 +48,9 @@ def standing_text(attempt: Attempt, noise: float, *, bound: bool = False) -> str
     if attempt.tune:
         parts.append(tune_text(attempt.tune))
     if attempt.measurement:
-        needed = _needed(attempt, noise)
-        wanted_us = attempt.measurement.time_us * (1.0 - needed)
+        wanted_us = attempt.measurement.time_us * (1.0 - noise)
         parts.append(
-            f"To be kept, the next file must be right and take less than {_time(wanted_us)} ({needed:.1%} less)."
+            f"To be kept, the next file must be right and take less than {_time(wanted_us)} ({_percent(noise)} less)."
         )
     return "\n".join(part for part in parts if part)
 
@@ -70,10 +68,11 @@ def tune_text(tune: TuneResult) -> str:
     if len(tune.tried) < 2 and not tune.failed:
         return ""
     ranked = sorted(tune.tried, key=lambda pair: pair[1])
-    shown = ranked if len(ranked) <= MOST_CHOICES else [*ranked[: MOST_CHOICES - 1], ranked[-1]]
+    shown, left = ranked[:MOST_CHOICES], ranked[MOST_CHOICES:]
     names = "/".join(name for name, _ in tune.choice)
-    listed = "; ".join(f"{'/'.join(_value(value) for _, value in choice)} {time_us:.4g}" for choice, time_us in shown)
-    more = f"; {tune.failed} did not build or were wrong" if tune.failed else ""
+    listed = "; ".join(_entry(choice, time_us) for choice, time_us in shown)
+    more = f"; {len(left)} more, the worst {_entry(*left[-1])}" if left else ""
+    more += f"; {tune.failed} did not build or were wrong" if tune.failed else ""
     more += f"; {tune.skipped} were not tried" if tune.skipped else ""
     said = f"Tuner: {_choice(tune.choice)} is in use"
     if ranked and tune.choice != ranked[0][0]:
@@ -98,7 +97,7 @@ def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...], no
     compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
     if one.number in kept:
         return f"{said}, {compared}: kept"
-    short = f", below the {_needed(one, noise):.1%} needed" if one.time_us < against.time_us else ""
+    short = f", below the {_percent(noise)} needed" if one.time_us < against.time_us else ""
     return f"{said}, {compared}{short}: reverted"
 
 
@@ -121,11 +120,6 @@ def _compared(time_us: float, against_us: float) -> str:
     if time_us < against_us:
         return f"{_percent(1.0 - time_us / against_us)} faster than"
     return f"{_percent(time_us / against_us - 1.0)} slower than"
-
-
-def _needed(one: Attempt, noise: float) -> float:
-    """The fraction by which a time like this one's must be beaten."""
-    return min(noise, MODELLED_NOISE) if isinstance(one.measurement, Modelled) else noise
 
 
 def _condensed(older: tuple[Attempt, ...], kept: tuple[int, ...]) -> str:
@@ -166,10 +160,10 @@ def _modelled(measurement: Modelled, sizes: str) -> str:
     """The time beside the floor. What makes it up is the profile, which is for the last stage."""
     count = measurement.launches
     return (
-        f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; {_floor(measurement)}, "
-        f"{measurement.fraction:.0%} of the time. {count} {'launch' if count == 1 else 'launches'}, "
-        f"{measurement.grid_blocks:,} blocks, {_occupancy(measurement)}."
-        f"{_reachable(measurement)}"
+        f"Modelled (not measured) for {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; "
+        f"{_floor(measurement)}, {measurement.fraction:.0%} of the time. "
+        f"{count} {'launch' if count == 1 else 'launches'}, {measurement.grid_blocks:,} blocks, "
+        f"{_occupancy(measurement)}.{_reachable(measurement)}"
     )
 
 
@@ -177,8 +171,8 @@ def _reachable(measurement: Modelled) -> str:
     if not measurement.reachable_us:
         return ""
     return (
-        f" The model gives {_time(measurement.reachable_us)} to a kernel that moves only the least bytes, in one launch: "
-        f"this file takes {_percent(measurement.time_us / measurement.reachable_us - 1.0)} more."
+        f" The model gives {_time(measurement.reachable_us)} to a kernel that moves only the least bytes, in one "
+        f"launch: this file takes {_percent(measurement.time_us / measurement.reachable_us - 1.0)} more."
     )
 
 
@@ -187,7 +181,8 @@ def _bound_text(measurement: Modelled) -> str:
     if not resources:
         return ""
     longest = max(resources, key=lambda term: term.time_us)
-    said = f"Bound by {longest.name}: {_time(longest.time_us)} if it were alone"
+    share = longest.time_us / measurement.time_us if measurement.time_us else 0.0
+    said = f"Bound by {longest.name}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
     least_us = measurement.reachable_us - MODELLED_LAUNCH_US
     if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
         said += ", which is its least: every byte moves once"
@@ -213,6 +208,10 @@ def _label(measurement: Measurement | None) -> str:
 
 def _choice(choice: tuple[tuple[str, int | bool], ...]) -> str:
     return " ".join(f"{name}={_value(value)}" for name, value in choice) or "no choice"
+
+
+def _entry(choice: tuple[tuple[str, int | bool], ...], time_us: float) -> str:
+    return f"{'/'.join(_value(value) for _, value in choice)} {time_us:.4g}"
 
 
 def _value(value: int | bool) -> str:

@@ -26,6 +26,8 @@ def question_text(situation: Situation) -> str:
 
 def base_of(situation: Situation) -> str | None:
     """The file that edits are of: the one the question shows."""
+    if situation.stage is Stage.DRAFT and situation.parent is not None:
+        return None  # another candidate of this step has passed already; this one begins anew
     shown = situation.failing_text if situation.stage.is_repair else situation.parent_text
     return shown or None
 
@@ -49,7 +51,8 @@ def _body(situation: Situation) -> str:
             declined=isinstance(failing.verdict, Rejected) and isinstance(failing.verdict.evidence, Declined),
         )
     if situation.stage is Stage.DRAFT:
-        return render(name, situation=situation)
+        before = situation.history[: len(situation.history) - situation.candidate]  # not of this step
+        return render(name, start=base_of(situation), given_up=bool(before))
     if situation.parent is None:
         raise ValueError(f"a {situation.stage.value} step needs a file that passed")
     standing = standing_text(situation.parent, situation.noise, bound=situation.stage is Stage.STRUCTURE)

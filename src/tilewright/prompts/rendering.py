@@ -17,6 +17,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=False,
         autoescape=False,
+        auto_reload=False,  # a run under way keeps the texts it began with
     )
     environment.globals["idiom"] = idiom
     return environment

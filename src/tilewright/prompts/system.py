@@ -47,6 +47,7 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
         precision=task.precision.value,
         tiles=tiles,
         sms=task.profile.sms,
+        cute=names_cute(task),
     )
     return render(
         "system",
@@ -67,9 +68,13 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
     )
 
 
+def names_cute(task: Task) -> bool:
+    return mentions_cute(task.words) or mentions_cute(task.reference)
+
+
 def wants_cute(task: Task) -> bool:
     """Whether CuTe is worth its place: for large tiles of matrices, or where the request or the reference names it."""
-    if mentions_cute(task.words) or mentions_cute(task.reference):
+    if names_cute(task):
         return True
     return task.kind in _PRODUCT_KINDS and min(product_sizes(task), default=0) >= _LARGE
 

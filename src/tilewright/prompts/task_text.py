@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.kernel_file import print_op
 from tilewright.kernel_file.task_op import op_of_task
-from tilewright.prompts.bounds import FLOOR_LAUNCH_US, MODELLED_LAUNCH_US, REACHED_BANDWIDTH, memory_bounds
+from tilewright.prompts.bounds import memory_bounds
 from tilewright.prompts.rendering import render
 from tilewright.records import (
     Dimension,
@@ -53,7 +53,10 @@ def task_text(task: Task) -> str:
         varying=", ".join(varying),
         precision=_PRECISION[task.precision],
         library=task.allow_library,
-        floor=_floor(task),
+        bounds=memory_bounds(task),
+        products=task.kind in _PRODUCTS,
+        us=_time,
+        amount=_amount,
         goal=_GOAL[task.goal],
     )
 
@@ -71,10 +74,11 @@ def out_lines(task: Task) -> tuple[str, ...]:
 def gpu_text(profile: GpuProfile) -> str:
     """What is worth knowing of the GPU, in one line."""
     bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
+    tensor = f", {profile.half_tflops:,.0f} TFLOP/s of 16-bit tensor-core work" if profile.half_tflops else ""
     return (
         f"{profile.name} ({profile.arch}): {profile.sms} SMs, {profile.smem_block // KIB} KiB of shared memory per "
         f"block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
-        f"L2 {profile.l2 // MIB} MiB{bandwidth}."
+        f"L2 {profile.l2 // MIB} MiB{bandwidth}{tensor}."
     )
 
 
@@ -155,26 +159,6 @@ def _size(size: str | int, task: Task) -> str:
         if not one.optional and size in one.dimensions:
             return f"{one.name}.shape[{one.dimensions.index(size)}]"
     return str(task.sizes[size])
-
-
-def _floor(task: Task) -> str:
-    bounds = memory_bounds(task)
-    if bounds is None:
-        return ""
-    back = f" of {_amount(bounds.written_back_bytes)}" if bounds.written_back_bytes else ""
-    products = (
-        " Where the products take longer at the tensor cores' peak than the bytes, they make the floor instead: it is "
-        "given with every time."
-        if task.kind in _PRODUCTS
-        else ""
-    )
-    return (
-        f"{_time(bounds.floor_us)}, of which {_time(bounds.memory_us)} are for {_amount(bounds.moved_bytes)} (each input "
-        f"read once, each output written once) at the vendor's bandwidth and {FLOOR_LAUNCH_US:g} us for a launch; nothing "
-        f"can be faster.{products} About {_time(bounds.reached_us)} is the best that is reached where memory alone bounds "
-        f"it: {REACHED_BANDWIDTH:.0%} of the bandwidth, {MODELLED_LAUNCH_US:g} us for the launch, and the write-back{back} "
-        "from a cold L2. Those are nobody's to change."
-    )
 
 
 def _amount(count: int) -> str:

@@ -126,10 +126,12 @@ def _passed(verdict: Passed) -> str:
     right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
     text = f"Right in {len(right)} cases, worst error {verdict.error_ratio:.2g} of what is allowed."
     others = Counter(one.status for one in verdict.cases if one.status is not CaseStatus.RIGHT)
+    if any("too large" in note for note in verdict.notes):
+        del others[CaseStatus.TOO_LARGE]  # the note says it
     for status, count in others.items():
         example = next(one for one in verdict.cases if one.status is status)
         text += f" {count} {'case' if count == 1 else 'cases'} {status.value}, such as {example.case}."
-    return " ".join([text, *verdict.notes])
+    return " ".join([text, *(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in verdict.notes)])
 
 
 def _bad_plan(evidence: BadPlan) -> str:

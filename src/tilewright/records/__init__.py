@@ -61,6 +61,7 @@ from tilewright.records.model import (
 )
 from tilewright.records.occupancy import Limiter, Occupancy, occupancy
 from tilewright.records.run import (
+    MEASURED_NOISE,
     MODELLED_NOISE,
     Attempt,
     Budget,
@@ -143,6 +144,7 @@ __all__ = [
     "ALL_CHECKS",
     "ARCHITECTURES",
     "KERNEL_FILE_NAME",
+    "MEASURED_NOISE",
     "MODELLED_NOISE",
     "PROFILES",
     "TYPICAL",

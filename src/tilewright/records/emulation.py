@@ -32,6 +32,7 @@ class Emulation:
     seed: int = 0
     instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
     sampled_blocks: int | None = None  # of each launch; None: all
+    sample_edges: bool = True  # take the first and the last block, where faults are; else a fair sample, for counts
     workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
 
     def __post_init__(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tilewright.records.measurement import Measurement, Modelled
+from tilewright.records.measurement import Measurement
 from tilewright.records.model import Reply, Usage
 from tilewright.records.task import Task
 from tilewright.records.verdict import Passed, Verdict
 
-MODELLED_NOISE = 0.002  # a gain below this is not worth a change, even where times do not scatter
+MEASURED_NOISE = 0.01
+MODELLED_NOISE = 0.002  # modelled times do not scatter, and small gains add up
 
 
 class Stage(str, Enum):
@@ -50,7 +51,8 @@ class Settings:
     structure_patience: int = 2  # structural steps without gain before profiling starts
     profiled_patience: int = 2  # profiled steps without gain before the run ends
     good_enough: float = 0.85  # fraction of the roofline at which the run ends: memory is rarely driven harder
-    noise: float = 0.01  # a step must gain more than this to become the parent
+    stop_at_bound: bool = True  # end where the model says that the least traffic takes no less
+    noise: float = MEASURED_NOISE  # a step, or another choice of constants, must gain more than this to be taken
     candidates: int = 1  # replies asked for per step
     tune_combinations: int = 24  # constant sets tried after a step that passed
     against: str = ""  # "module:function", a further baseline
@@ -113,11 +115,9 @@ class Attempt:
         return self.measurement.time_us if self.measurement and self.passed else None
 
     def beats(self, other: Attempt, noise: float) -> bool:
-        """Whether it is faster by more than `noise`, a fraction; a modelled time has none, and small gains add up."""
+        """Whether it is faster by more than `noise`, a fraction."""
         if self.time_us is None:
             return other.time_us is None
-        if isinstance(self.measurement, Modelled):
-            noise = min(noise, MODELLED_NOISE)
         return other.time_us is None or self.time_us < other.time_us * (1.0 - noise)
 
 
@@ -130,7 +130,7 @@ class Ending(str, Enum):
     DOLLARS = "the budget of dollars is spent"
     SECONDS = "the budget of seconds is spent"
     AUTHOR_DONE = "the author has nothing further to propose"
-    UNREADABLE = "several replies in a row could not be read"
+    UNREADABLE = "several replies in a row could not be used"
 
 
 @dataclass(frozen=True)

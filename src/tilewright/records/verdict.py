@@ -199,7 +199,7 @@ class Unsupported:
 Verdict = Passed | Rejected | Unsupported
 
 _REASONS: dict[type, str] = {
-    BadReply: "unreadable reply",
+    BadReply: "no usable reply",
     BadPlan: "plan refused",
     NotBuilt: "not built",
     Declined: "declines the task",

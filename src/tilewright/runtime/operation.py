@@ -257,7 +257,14 @@ class Operation:
         if isinstance(ready, NoneApplies):
             raise self._none_applies(ready)
         assert isinstance(ready, EmulatedReady)
-        emulation = Emulation(tuple(Check(check) for check in checks), schedules, seed, budget, blocks, workers)
+        emulation = Emulation(
+            checks=tuple(Check(check) for check in checks),
+            schedules=schedules,
+            seed=seed,
+            instruction_budget=budget,
+            sampled_blocks=blocks,
+            workers=workers,
+        )
         answer: EmulatedCall = self._emulated_with(
             regular, tensors, lambda call: full_call(ready, call, emulation, profile.name)
         )

@@ -111,6 +111,14 @@ def remove(path: Path) -> None:
         sync_folder(path.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Delete a folder and all in it; until it is gone it bears the name of an unfinished one."""
+    temporary = _temporary_beside(path)
+    path.rename(temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Have the folder's own entries written out: without it a rename may be lost with the machine's power."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class RunList:
     runs: tuple[Run, ...]
     waiting: tuple[WaitingRequest, ...] = ()
     broken: tuple[BrokenRun, ...] = ()
+    workers: dict[str, str] = field(default_factory=dict)  # of runs worked on at this moment: id -> `process 4711`
 
 
 class Store:
@@ -107,7 +108,10 @@ class Store:
         runs: list[Run] = []
         waiting: list[WaitingRequest] = []
         broken: list[BrokenRun] = []
+        workers: dict[str, str] = {}
         for folder in self._folders():
+            if worker := folder.worker:
+                workers[folder.path.name] = worker
             try:
                 runs.append(folder.load())
             except NotAccepted:
@@ -120,6 +124,7 @@ class Store:
             tuple(sorted(runs, key=lambda run: run.created, reverse=True)),
             tuple(sorted(waiting, key=lambda one: one.created, reverse=True)),
             tuple(broken),
+            workers,
         )
 
     @property

@@ -12,18 +12,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import Attempt, Ending, Environment, Run, Settings, Task
 from tilewright.store.attempt_folder import AttemptFolder
-from tilewright.store.durable import read_record, sweep_unfinished, write_record
+from tilewright.store.durable import read_record, remove_folder, sweep_unfinished, write_record
 from tilewright.store.errors import Damaged, NotAccepted, RunBusy
 from tilewright.store.request import REQUEST, Request
 
 HEADER, TASK, ATTEMPTS, LOCK = "run.json", "task.json", "attempts", "lock"
 FORMAT = 1
+_LOOKED_AT_SECONDS = 0.1  # far longer than `worker` holds the lock in order to look at it
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,35 @@ class RunFolder:
 
     # -- its course --
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has answered anything and nothing was made: deleting the run would lose no work."""
+        files = (path for path in (self.path / ATTEMPTS).rglob("*") if path.is_file())
+        return all(path.name.startswith("question-") for path in files)
+
+    def discard(self) -> None:
+        """Delete a run in which nothing was done; who calls it holds the lock."""
+        assert self.untouched
+        remove_folder(self.path)
+
     def end(self, ending: Ending) -> None:
         write_record(self.path / HEADER, replace(self.header(), ending=ending))
 
     def reopen(self, settings: Settings) -> None:
         """Let a run go on under other settings: more budget, a hint. Its ending, if it had one, is taken back."""
         write_record(self.path / HEADER, replace(self.header(), settings=settings, ending=None))
+
+    @property
+    def worker(self) -> str:
+        """Who works on the run at this moment, such as `process 4711`; "" for nobody."""
+        try:
+            with open(self.path / LOCK, encoding="utf-8") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return ""
+        except BlockingIOError:
+            return _holder(self.path / LOCK)
+        return ""
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -112,17 +137,25 @@ class RunFolder:
         Raises `RunBusy` at once where another process holds it.
         """
         with open(self.path / LOCK, "a+", encoding="utf-8") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                stream.seek(0)
-                holder = stream.read().strip()
-                by = f"process {holder}" if holder.isdecimal() else "another process"
-                raise RunBusy(
-                    f"run {self.path.name} is being worked on by {by}; wait for it to end or stop it"
-                ) from None
+            deadline = time.monotonic() + _LOOKED_AT_SECONDS
+            while True:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise RunBusy(
+                            f"run {self.path.name} is being worked on by {_holder(self.path / LOCK)}; "
+                            "wait for it to end or stop it"
+                        ) from None
+                    time.sleep(_LOOKED_AT_SECONDS / 5)
             stream.truncate(0)
             stream.write(str(os.getpid()))
             stream.flush()
             sweep_unfinished(self.path)
             yield
+
+
+def _holder(lock: Path) -> str:
+    number = lock.read_text("utf-8").strip()
+    return f"process {number}" if number.isdecimal() else "another process"

@@ -1,6 +1,11 @@
 """From a request to a `Task`: a reference that was run, inputs whose shapes were probed, a lint of what it proves."""
 
-from tilewright.tasks.folders import task_from_folder, task_from_specification, write_task_folder
+from tilewright.tasks.folders import (
+    fit_specification,
+    task_from_folder,
+    task_from_specification,
+    write_task_folder,
+)
 from tilewright.tasks.functions import task_from_function, task_from_source
 from tilewright.tasks.kinds import classify
 from tilewright.tasks.lint import lint
@@ -13,6 +18,7 @@ __all__ = [
     "TaskError",
     "TaskOptions",
     "classify",
+    "fit_specification",
     "lint",
     "open_task",
     "task_from_folder",

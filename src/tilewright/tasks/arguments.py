@@ -72,7 +72,7 @@ def match_arguments(
 
 def _refuse_unknown(function: str, parameters: Sequence[SourceParameter], *given: Mapping[str, str]) -> None:
     known = [one.name for one in parameters]
-    for option, names in zip(("--shape", "--set", "--values"), given, strict=True):
+    for option, names in zip(("--shape", "--set", "--fill"), given, strict=True):
         for name in names:
             if name not in known:
                 raise TaskError(
@@ -80,14 +80,12 @@ def _refuse_unknown(function: str, parameters: Sequence[SourceParameter], *given
                 )
     for name in given[2]:
         if name not in given[0]:
-            raise TaskError(f"--values {name}: only a tensor holds values; give its --shape too")
+            raise TaskError(f"--fill {name}: only a tensor holds values; give its --shape too")
 
 
 def _tensor(name: str, own: str, shape: str, values: Mapping[str, str]) -> GivenTensor:
     spec = read_shape(own, shape)
-    held = parse_values(own, values[own]) if own in values else None
-    if held is not None:
-        check_values(own, spec.dtype, held)
+    held = read_fill(own, spec.dtype, values[own]) if own in values else None
     return GivenTensor(name, spec.dtype, spec.shape, held)
 
 
@@ -96,6 +94,12 @@ def read_shape(name: str, text: str) -> TensorSpec:
         return TensorSpec.parse(text)
     except ValueError as error:
         raise TaskError(f"--shape {name}={text}: {error}") from None
+
+
+def read_fill(name: str, dtype: DType, text: str) -> Values:
+    held = parse_values(f"--fill {name}={text}", text)
+    check_values(f"--fill {name}={text}", dtype, held)
+    return held
 
 
 def scalar_type(parameter: SourceParameter) -> ScalarType | None:

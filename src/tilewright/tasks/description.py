@@ -122,8 +122,8 @@ class _TensorReader:
         if values is not None:
             if not isinstance(values, str):
                 raise TaskError(f'{self._where}: [values] {name} is text, such as "uniform -1 1"')
-            held = parse_values(name, values)
-            check_values(name, dtype, held)
+            held = parse_values(f"{self._where}: [values] {name}", values)
+            check_values(f"{self._where}: [values] {name}", dtype, held)
         return DescribedTensor(name, dtype, named, held, order, frozenset(marks))
 
     def output(self, name: str, text: object) -> tuple[DType, tuple[str | int, ...]]:
@@ -226,38 +226,64 @@ def _choice(data: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
 
 def print_description(task: Task) -> str:
     """The text from which, beside the reference, the same task is read again."""
-    lines = [f"name = {_quoted(task.name)}", f"function = {_quoted(task.function)}"]
-    if task.words:
-        lines.append(f"words = {_quoted(task.words)}")
-    lines += [
-        f"gpu = {_quoted(task.gpu)}",
-        f"precision = {_quoted(task.precision.value)}",
-        f"goal = {_quoted(task.goal.value)}",
-        f"allow_library = {_word(task.allow_library)}",
-    ]
-    if task.assumptions:
-        lines += ["assumptions = [", *(f"    {_quoted(one)}," for one in task.assumptions), "]"]
-    lines += ["", "[dimensions]"]
-    lines += [
-        f"{one.name} = {{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}}}"
-        for one in task.dimensions
-    ]
-    lines += ["", "[inputs]", *(f"{one.name} = {_input(one)}" for one in task.inputs)]
-    lines += ["", "[values]"]
-    lines += [
-        f"{one.name} = {_quoted(print_values(one.values))}" for one in task.tensors if one.values != NormalValues()
-    ]
-    lines += ["", "[outputs]"]
-    lines += [f"{one.name} = {_quoted(f'{one.dtype}[{_axes(one.shape)}]')}" for one in task.outputs]
+    return print_described(
+        Described(
+            task.name,
+            task.function,
+            {one.name: one for one in task.dimensions},
+            {one.name: one.value if isinstance(one, NumberInput) else _as_described(one) for one in task.inputs},
+            {one.name: (one.dtype, one.shape) for one in task.outputs},
+            (),
+            task.words,
+            task.assumptions,
+            task.gpu,
+            task.precision,
+            task.goal,
+            task.allow_library,
+        )
+    )
+
+
+def print_described(described: Described) -> str:
+    """The text that `read_description` reads as this."""
+    lines = [f"name = {_quoted(described.name)}", f"function = {_quoted(described.function)}"]
+    if described.words:
+        lines.append(f"words = {_quoted(described.words)}")
+    lines += [f"gpu = {_quoted(described.gpu)}"] if described.gpu is not None else []
+    lines += [f"precision = {_quoted(described.precision.value)}"] if described.precision is not None else []
+    lines += [f"goal = {_quoted(described.goal.value)}"] if described.goal is not None else []
+    lines += [f"allow_library = {_word(described.allow_library)}"] if described.allow_library is not None else []
+    if described.assumptions:
+        lines += ["assumptions = [", *(f"    {_quoted(one)}," for one in described.assumptions), "]"]
+    lines += ["", "[dimensions]", *(f"{one.name} = {_size(one)}" for one in described.dimensions.values())]
+    lines += ["", "[inputs]", *(f"{name} = {_input(one)}" for name, one in described.inputs.items())]
+    tensors = [one for one in described.inputs.values() if isinstance(one, DescribedTensor)]
+    held = [f"{one.name} = {_quoted(print_values(one.values))}" for one in tensors if one.values is not None]
+    lines += ["", "[values]", *held] if held else []
+    outputs = [f"{name} = {_quoted(f'{dtype}[{_axes(shape)}]')}" for name, (dtype, shape) in described.outputs.items()]
+    outputs += [f"results = [{', '.join(map(_quoted, described.results))}]"] if described.results else []
+    lines += ["", "[outputs]", *outputs] if outputs else []
     return "\n".join(lines) + "\n"
 
 
-def _input(one: TensorInput | NumberInput) -> str:
-    if isinstance(one, NumberInput):
-        return _word(one.value) if isinstance(one.value, bool) else repr(one.value)
+def _as_described(one: TensorInput) -> DescribedTensor:
     marks = [mark for mark, on in zip(_MARKS, (one.in_place, one.optional, one.parameter), strict=True) if on]
+    values = None if one.values == NormalValues() else one.values
+    return DescribedTensor(one.name, one.dtype, one.dimensions, values, one.memory_order, frozenset(marks))
+
+
+def _size(one: Dimension) -> str:
+    if one == Dimension(one.name, one.size):
+        return str(one.size)
+    return f"{{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}}}"
+
+
+def _input(one: DescribedTensor | int | float | bool) -> str:
+    if not isinstance(one, DescribedTensor):
+        return _word(one) if isinstance(one, bool) else repr(one)
+    marks = [mark for mark in _MARKS if mark in one.marks]
     order = f" order {' '.join(map(str, one.memory_order))}" if one.memory_order else ""
-    return _quoted(" ".join([*marks, f"{one.dtype}[{_axes(one.dimensions)}]"]) + order)
+    return _quoted(" ".join([*marks, f"{one.dtype}[{_axes(one.axes)}]"]) + order)
 
 
 def _axes(shape: tuple[str | int, ...]) -> str:

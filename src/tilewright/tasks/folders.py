@@ -19,11 +19,17 @@ from tilewright.records import (
     TensorInput,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.arguments import GivenInput, GivenTensor, read_shape
-from tilewright.tasks.description import Described, DescribedTensor, print_description, read_description
+from tilewright.tasks.arguments import GivenInput, GivenTensor, read_fill, read_number, read_shape
+from tilewright.tasks.description import (
+    Described,
+    DescribedTensor,
+    print_described,
+    print_description,
+    read_description,
+)
 from tilewright.tasks.functions import read_source, with_neighbours
 from tilewright.tasks.kinds import classify
-from tilewright.tasks.making import PROBE_SECONDS, Draft, assemble, linted
+from tilewright.tasks.making import PROBE_SECONDS, Draft, assemble, held, linted
 from tilewright.tasks.naming import output_names
 from tilewright.tasks.options import TaskError, TaskOptions
 from tilewright.tasks.probing_records import PROBE, ProbeAnswer, ProbedDimension, ProbeRequest, ProbeTensor
@@ -31,28 +37,43 @@ from tilewright.tasks.source import Literal, find_function, parameters_of, parse
 
 DESCRIPTION_FILE = "task.toml"
 REFERENCE_FILE = "reference.py"
+_SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
 
 
-def task_from_folder(path: Path, options: TaskOptions, shapes: Mapping[str, str] | None = None) -> Task:
+def task_from_folder(
+    path: Path,
+    options: TaskOptions,
+    shapes: Mapping[str, str] | None = None,
+    numbers: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
+) -> Task:
     """A task from a folder. What its `task.toml` asks for holds where the options have the usual."""
     described = read_description(read_source(path / DESCRIPTION_FILE), str(path / DESCRIPTION_FILE))
     source, notes = with_neighbours(read_source(path / REFERENCE_FILE), str(path / REFERENCE_FILE), path)
     described = replace(described, assumptions=tuple(dict.fromkeys((*described.assumptions, *notes))))
-    return _make(described, source, _merged(options, described), shapes or {}, Origin.FOLDER)
+    described = _as_given(described, shapes or {}, numbers or {}, values or {})
+    return _make(described, source, _merged(options, described), Origin.FOLDER)
 
 
-def task_from_specification(
-    specification: Specification, options: TaskOptions, shapes: Mapping[str, str] | None = None
-) -> Task:
-    """A task from an author's answer to words. It runs the reference: call it only once a person has agreed to that.
-
-    The person's own shapes win over the author's.
-    """
+def task_from_specification(specification: Specification, options: TaskOptions) -> Task:
+    """A task from an author's answer to words. It runs the reference: call it only once a person has agreed to that."""
     described = read_description(specification.description)
     assumptions = tuple(dict.fromkeys((*specification.assumptions, *described.assumptions)))
     described = replace(described, assumptions=assumptions)
     merged = replace(options, allow_library=options.allow_library or bool(described.allow_library))
-    return _make(described, specification.reference, merged, shapes or {}, Origin.WORDS)
+    return _make(described, specification.reference, merged, Origin.WORDS)
+
+
+def fit_specification(
+    specification: Specification, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
+) -> Specification:
+    """An author's answer with what the person gave in it. Raises `TaskError` where it has no place for that.
+
+    It runs nothing.
+    """
+    described = read_description(specification.description)
+    given = _as_given(described, shapes, numbers, values)
+    return specification if given == described else replace(specification, description=print_described(given))
 
 
 def write_task_folder(task: Task, path: Path) -> None:
@@ -76,11 +97,9 @@ def _make(
     described: Described,
     source: str,
     options: TaskOptions,
-    shapes: Mapping[str, str],
     origin: Origin,
 ) -> Task:
     node = find_function(parse_source(source, REFERENCE_FILE), described.function, REFERENCE_FILE)
-    described = _reshaped(described, shapes)
     inputs = _inputs(described, node)
     with Reference(source, described.function) as reference:
         try:
@@ -101,6 +120,40 @@ def _returns(node: ast.FunctionDef) -> bool:
     return any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
 
 
+def _as_given(
+    described: Described, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
+) -> Described:
+    """The description with what a person gave in place of what it says."""
+    described = _reshaped(described, shapes)
+    inputs = dict(described.inputs)
+    for name, text in numbers.items():
+        inputs[name] = _renumbered(described, name, text)
+    for name, text in values.items():
+        one = inputs.get(name)
+        if not isinstance(one, DescribedTensor):
+            raise TaskError(f"--fill {name}: the task has no such tensor; it has {', '.join(_tensors(described))}")
+        inputs[name] = replace(one, values=read_fill(name, one.dtype, text))
+    return replace(described, inputs=inputs)
+
+
+def _renumbered(described: Described, name: str, text: str) -> int | float | bool:
+    one = described.inputs.get(name)
+    if one is None or isinstance(one, DescribedTensor):
+        known = [key for key in described.inputs if key not in _tensors(described)]
+        raise TaskError(f"--set {name}: the task has no such number; it has {', '.join(known) or 'none'}")
+    # A whole number in the description may stand for a parameter that takes any.
+    whole = type(one) is int and text.strip().lstrip("+-").isdecimal()
+    scalar = ScalarType.FLOAT if type(one) is int and not whole else _SCALARS[type(one)]
+    try:
+        return read_number(text, scalar)
+    except ValueError as error:
+        raise TaskError(f"--set {name}={text}: {name} takes {error}") from None
+
+
+def _tensors(described: Described) -> list[str]:
+    return [key for key, value in described.inputs.items() if isinstance(value, DescribedTensor)]
+
+
 def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
     """The description at the shapes and dtypes that a person gave."""
     dimensions = dict(described.dimensions)
@@ -109,8 +162,7 @@ def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
     for name, text in shapes.items():
         one = inputs.get(name)
         if not isinstance(one, DescribedTensor):
-            tensors = [key for key, value in inputs.items() if isinstance(value, DescribedTensor)]
-            raise TaskError(f"--shape {name}: the task has no such tensor; it has {', '.join(tensors)}")
+            raise TaskError(f"--shape {name}: the task has no such tensor; it has {', '.join(_tensors(described))}")
         spec = read_shape(name, text)
         if len(spec.shape) != len(one.axes):
             wanted = "x".join(one.axes) or "no sizes"
@@ -158,11 +210,10 @@ def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TensorInput | 
             continue
         own = parameters[name].default
         default = own.value if isinstance(own, Literal) else None
-        kinds = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
-        scalar = kinds[type(given)]
+        scalar = _SCALARS[type(given)]
         if scalar is ScalarType.INT and (type(default) is float or parameters[name].annotation == "float"):
             scalar, given = ScalarType.FLOAT, float(given)
-        made.append(NumberInput(name, scalar, given, type(default) in kinds and default == given))
+        made.append(NumberInput(name, scalar, given, type(default) in _SCALARS and default == given))
     return tuple(made)
 
 
@@ -174,10 +225,7 @@ def _plain(
     origin: Origin,
 ) -> Task:
     """The task as described in full."""
-    dimensions = tuple(
-        replace(one, varies=one.varies and not options.fixed_all and one.name not in options.fixed)
-        for one in described.dimensions.values()
-    )
+    dimensions = held(tuple(described.dimensions.values()), options)
     try:
         task = Task(
             described.name,

@@ -115,7 +115,7 @@ def assemble(
             draft.function,
             tuple(inputs),
             outputs,
-            _held(dimensions, options),
+            held(dimensions, options),
             gpu=options.gpu,
             precision=options.precision,
             goal=options.goal,
@@ -140,7 +140,7 @@ def _spelled(note: str, names: dict[str, str]) -> str:
     return note
 
 
-def _held(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tuple[Dimension, ...]:
+def held(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tuple[Dimension, ...]:
     """The dimensions with those that the person wants fixed made so."""
     known = [one.name for one in dimensions]
     for name in options.fixed:

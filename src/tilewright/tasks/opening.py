@@ -35,12 +35,13 @@ def open_task(
     place = Path(request).expanduser()
     if "\n" not in request and len(request) < _LONGEST_PATH and place.is_dir():
         if (place / DESCRIPTION_FILE).is_file():
-            _refuse_extra("a task folder", numbers=numbers, values=values)
-            return task_from_folder(place, options, shapes)
-        if "/" in request:
-            raise TaskError(f"{request} is a folder without {DESCRIPTION_FILE}; see docs/tasks.md")
+            return task_from_folder(place, options, shapes, numbers, values)
+        raise TaskError(
+            f"{request} is a folder without {DESCRIPTION_FILE}; see docs/tasks.md, or say in more words what is wanted"
+        )
     found = _FILE.fullmatch(request)
     if found is None:
+        _refuse_broken_name(request)
         return None
     path = Path(found["path"]).expanduser()
     if not path.is_file():
@@ -48,6 +49,18 @@ def open_task(
             return None
         raise TaskError(f"{path}: no such file; give FILE.py:FUNCTION, a folder, or words")
     return _from_file(path, found["name"], found["init"], shapes, numbers, values, options)
+
+
+def _refuse_broken_name(request: str) -> None:
+    """What begins with a file that is there and a colon is no words, which a model would be paid to read."""
+    path, colon, name = request.partition(".py:")
+    if not colon or "\n" in path or not Path(f"{path}.py").expanduser().is_file():
+        return
+    if name.count("(") > name.count(")"):
+        raise TaskError(f"{request}: a bracket is not closed; write {path}.py:CLASS(ARGUMENTS)")
+    raise TaskError(
+        f"{request}: {name.strip()!r} names nothing of a file; write {path}.py:FUNCTION or {path}.py:CLASS(ARGUMENTS)"
+    )
 
 
 def _from_file(
@@ -78,7 +91,7 @@ def _from_file(
 
 
 def _refuse_extra(what: str, **given: Mapping[str, str]) -> None:
-    option = {"shapes": "--shape", "numbers": "--set", "values": "--values"}
+    option = {"shapes": "--shape", "numbers": "--set", "values": "--fill"}
     for kind, names in given.items():
         if names:
             raise TaskError(f"{option[kind]} {next(iter(names))}: {what} says that itself; edit it there")

@@ -7,16 +7,16 @@ import re
 from tilewright.records import DType, IndexValues, IntegerValues, NormalValues, UniformValues, Values
 from tilewright.tasks.options import TaskError
 
-_FORMS = "normal, normal MEAN DEVIATION, uniform LOW HIGH, integers LOW HIGH or index DIMENSION"
+_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIMENSION"
 
 
-def parse_values(name: str, text: str) -> Values:
-    """The values that a text describes; words are parted by blanks or colons. `name` is for the message."""
+def parse_values(where: str, text: str) -> Values:
+    """The values that a text describes; words are parted by blanks or colons. `where` is for the message."""
     kind, *words = re.split(r"[\s:]+", text.strip())
     try:
         made = _values(kind, words)
     except ValueError:
-        raise TaskError(f"the values of {name}, {text!r}, cannot be read; write {_FORMS}") from None
+        raise TaskError(f"{where}: {text!r} says no values; write {_FORMS}") from None
     return made
 
 
@@ -52,7 +52,8 @@ def print_values(values: Values) -> str:
     return f"index {values.dimension}"
 
 
-def check_values(name: str, dtype: DType, values: Values) -> None:
+def check_values(where: str, dtype: DType, values: Values) -> None:
     """Raises where a tensor of that dtype cannot hold such values."""
     if not dtype.is_float and isinstance(values, (NormalValues, UniformValues)):
-        raise TaskError(f"{name} is {dtype} and cannot hold {print_values(values)}; write integers LOW HIGH or index D")
+        held = print_values(values)
+        raise TaskError(f"{where}: {dtype} cannot hold {held}; write integers:LOW:HIGH or index:DIMENSION")

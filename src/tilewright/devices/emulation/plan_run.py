@@ -51,6 +51,9 @@ _ENDINGS = (
 Announce = Callable[[int, PackedLaunch | LibraryCall], None]
 
 
+_GOLDEN = 0.6180339887498949
+
+
 class NotEmulable(Exception):
     """A launch the emulator cannot run; the message names the instruction or the feature."""
 
@@ -103,10 +106,16 @@ def run_plan(
     return run.outcome()
 
 
-def sampled_blocks(total: int, wanted: int | None) -> tuple[int, ...] | None:
-    """`wanted` of `total` blocks, evenly spread, the first and the last among them; None for all."""
+def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[int, ...] | None:
+    """`wanted` of `total` blocks, or None for all.
+
+    With `edges` evenly spread, the first and the last among them: faults are there. Without, one from each of `wanted`
+    equal parts, at uneven distances: a fair sample, also of a grid whose blocks differ at every eighth or so.
+    """
     if wanted is None or wanted >= total:
         return None
+    if not edges:
+        return tuple(int((part + part * _GOLDEN % 1.0) * total / wanted) for part in range(wanted))
     if wanted == 1:
         return (0,)
     return tuple(sorted({number * (total - 1) // (wanted - 1) for number in range(wanted)}))
@@ -172,7 +181,7 @@ class _Run:
             raise ValueError("the plan launches kernels and no program was given")
         refuse_features(launch)
         total = math.prod(launch.grid)
-        blocks = sampled_blocks(total, self._emulation.sampled_blocks)
+        blocks = sampled_blocks(total, self._emulation.sampled_blocks, self._emulation.sample_edges)
         if blocks is not None and launch.cooperative:
             raise NotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch

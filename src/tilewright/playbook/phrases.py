@@ -1,0 +1,139 @@
+"""Phrases: the words between operators and separators, as steps, and what is said of those that are none."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from tilewright.playbook.problems import NotUnderstood
+from tilewright.playbook.vocabulary import OPERATIONS, WORDS, Effect, Form, Operation
+
+REMEDY = "--model PROVIDER:NAME asks a model instead, and docs/playbook.md lists the words"
+
+INPUT = frozenset(("x", "input", "inputs"))
+_VALUE = INPUT | {"it", "tensor", "matrix", "result", "element", "elements", "values"}
+_BEFORE_VALUE = frozenset(("of", "to", "on", "for", "from", "each", "every", "input", "tensor"))
+_ARTICLES = frozenset(("a", "an", "the", "its"))
+_START_WORDS = """
+a an the i want need would like to me please compute computes computing calculate calculates apply applies do take
+makes make write create generate give fused fuse fast efficient kernel op operation function that which for of cuda
+gpu elementwise pointwise
+"""
+_JOINING_WORDS = """
+of by with to from no or and on for in using each every affine parameters natural row value neg unit length norm
+layer rms l2 euclidean exponential logarithm root
+"""
+_AT_START, _JOINING = frozenset(_START_WORDS.split()), frozenset(_JOINING_WORDS.split())
+_AT_END = frozenset(
+    ("kernel", "kernels", "op", "operation", "function", "activation", "please", "elementwise", "pointwise")
+)
+_TAKES_VALUE = frozenset(("scale", "multiply", "divide"))
+_BEFORE_ACTIVATION = frozenset(("layernorm", "rmsnorm", "bias"))
+_CLOSE = 0.75
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One step: its operation, the numbers that were said, and the words."""
+
+    operation: Operation
+    numbers: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def says(self) -> str:
+        return self.operation.says.format(*self.numbers)
+
+
+def is_value(words: tuple[str, ...]) -> bool:
+    """Whether the words stand for the value at hand."""
+    kept = [word for word in words if word not in _AT_START]
+    return bool(kept) and all(word in _VALUE for word in kept)
+
+
+def match(words: tuple[str, ...]) -> Clause | None:
+    """The one operation that these words name, all of them."""
+    kept = tuple(word for word in words if word not in _ARTICLES)
+    if len(kept) > 2 and kept[0] in _TAKES_VALUE and kept[1] in _VALUE and kept[2] == "by":
+        kept = (kept[0], *kept[2:])  # "multiply x by 2"
+    for operation in OPERATIONS:
+        found = operation.match(" ".join(kept))
+        if found is not None:
+            said = tuple(one for one in found.groups() if one is not None)
+            numbers = tuple(_number(one) for one in said + operation.defaults[len(said) :])
+            return Clause(operation, numbers, kept)
+    return None
+
+
+def read_phrase(words: tuple[str, ...]) -> tuple[Clause, ...]:
+    """The steps of a phrase; none where it names the value at hand or is nothing but politeness."""
+    kept = _trimmed(words)
+    if not kept or is_value(kept):
+        return ()
+    if found := match(kept):
+        return (found,)
+    if "of" in kept[1:-1]:  # "gelu of layernorm" is said from the outside in
+        place = kept.index("of", 1)
+        outer = match(kept[:place])
+        if outer is not None and outer.operation.form is Form.FUNCTION:
+            return (*read_phrase(kept[place + 1 :]), outer)
+    for end in range(1, len(kept)):  # "layernorm gelu": only where no other reading is known
+        first, second = match(kept[:end]), match(kept[end:])
+        if first and second and first.operation.name in _BEFORE_ACTIVATION and is_activation(second):
+            return (first, second)
+    raise refused(kept)
+
+
+def is_activation(clause: Clause) -> bool:
+    return clause.operation.form is Form.FUNCTION and clause.operation.effect is Effect.ELEMENTS
+
+
+def without_politeness(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Without "please compute the" and the like at the start."""
+    while words and words[0] in _AT_START and match(words) is None:
+        words = words[1:]
+    return words
+
+
+def _trimmed(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Without politeness at the start and "of x" or "kernel" at the end, as far as the rest is not an operation yet."""
+    kept = list(without_politeness(words))
+    while kept and not match(tuple(kept)):
+        if kept[-1] in _AT_END:
+            kept.pop()
+        elif len(kept) > 1 and kept[-1] in _VALUE:
+            kept.pop()
+            while kept and kept[-1] in _BEFORE_VALUE | _ARTICLES:
+                kept.pop()
+        else:
+            break
+    return tuple(kept)
+
+
+def _number(text: str) -> str:
+    return re.sub(r"e-0(\d)", r"e-\1", repr(float(text)))
+
+
+# -- refusals --
+
+
+def refused(words: tuple[str, ...]) -> NotUnderstood:
+    """Quotes the first word that is not known; where all are, the phrase."""
+    known = {*WORDS, *_JOINING, *_ARTICLES, *_VALUE}
+    unknown = next((word for word in words if word not in known and not re.fullmatch(r"-?[\d.e-]+", word)), None)
+    if unknown is None:
+        return unordered(" ".join(words))
+    near = difflib.get_close_matches(unknown, WORDS, 1, _CLOSE)
+    within = f' in "{" ".join(words)}"' if len(words) > 1 else ""
+    asked = f": did you mean {near[0]}?" if near else ";"
+    remedy = f"{REMEDY[0].upper() if near else REMEDY[0]}{REMEDY[1:]}"
+    return NotUnderstood(f'the playbook does not understand "{unknown}"{within}{asked} {remedy}')
+
+
+def unordered(text: str) -> NotUnderstood:
+    """Words that are known, in an arrangement that is not, or that could mean two things."""
+    return NotUnderstood(
+        f'the playbook cannot tell what "{text.strip()}" means; join steps by "then" in the order in which they are '
+        f"done, or write brackets, such as relu(x + bias); {REMEDY}"
+    )

@@ -1,0 +1,72 @@
+"""The gallery: recorded runs that load, whose kernels are still right, and that replay to the same kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.refine.silent import Silent
+
+from tilewright.authors import ModelAuthor
+from tilewright.devices.emulated import EmulatedDevice
+from tilewright.kernel_file import KernelFile
+from tilewright.measure import Stopwatch
+from tilewright.models import open_model
+from tilewright.records import Run
+from tilewright.reference import Reference
+from tilewright.refine import Workshop, refine
+from tilewright.store import RunFolder, Store
+from tilewright.verify import Referee, read_kernel
+
+GALLERY = Path(__file__).parents[2] / "gallery"
+ALL = sorted(path.parent.name for path in GALLERY.glob("*/run.json"))
+CUTE = {"matmul"}  # a build of CuTe takes long
+QUICK = [pytest.param(name, marks=pytest.mark.slow) if name in CUTE else name for name in ALL]
+QUICK_REPLAY = "add_rmsnorm"  # one reply
+
+
+def recorded(name: str) -> tuple[RunFolder, Run]:
+    folder = RunFolder(GALLERY / name)
+    return folder, folder.load()
+
+
+def test_the_gallery_is_complete() -> None:
+    assert len(ALL) >= 8
+    assert any(recorded(name)[1].task.words for name in ALL)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_best_kernel_is_right(name: str) -> None:
+    folder, run = recorded(name)
+    assert run.ending is not None
+    assert run.best is not None
+    kernel = read_kernel(folder.attempt(run.best.number).text("kernel.cu"), run.task)
+    assert isinstance(kernel, KernelFile)
+    choice = dict(run.best.tune.choice) if run.best.tune else {}
+    with (
+        Reference(run.task.reference, run.task.function) as reference,
+        EmulatedDevice(run.task.profile) as emulator,
+        Referee(run.task, reference, emulator=emulator) as referee,
+    ):
+        assert referee.spot_check(kernel, choice)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == QUICK_REPLAY else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
+def test_a_replay_makes_the_same_kernels(name: str, tmp_path: Path) -> None:
+    folder, run = recorded(name)
+    model = open_model(f"replay:{folder.path}")
+    again = Store(tmp_path).create_run(run.task, run.settings, run.environment)
+    with (
+        Reference(run.task.reference, run.task.function) as reference,
+        EmulatedDevice(run.task.profile) as emulator,
+        Referee(run.task, reference, emulator=emulator) as referee,
+        Stopwatch(run.task, reference, emulator=emulator) as stopwatch,
+    ):
+        replayed = refine(again, Workshop(ModelAuthor(model.name), model.complete, referee, stopwatch, Silent()))
+    assert [one.kernel for one in replayed.attempts] == [one.kernel for one in run.attempts]
+    assert [one.passed for one in replayed.attempts] == [one.passed for one in run.attempts]
+    assert replayed.best is not None
+    assert run.best is not None
+    assert replayed.best.kernel == run.best.kernel
