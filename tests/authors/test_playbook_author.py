@@ -43,7 +43,7 @@ def no_model(question: Question) -> Reply:
 def task() -> Task:
     shapes = {"x": "4096x1024:bf16"}
     made = AUTHOR.specify("layernorm then gelu", shapes, "H200", no_model)
-    return task_from_specification(made, TaskOptions(), shapes)
+    return task_from_specification(made, TaskOptions())
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,15 @@ def _attempt(number: int, stage: Stage, proposal: Proposal, passed: bool = True)
     return Attempt(number, number, stage, None, proposal.summary, None, Passed(()) if passed else wrong)
 
 
-def _proposals(task: Task) -> list[Proposal]:
+def _proposals(task: Task, emulated_only: bool = True) -> list[Proposal]:
     """What the author proposes when everything passes."""
     history: tuple[Attempt, ...] = ()
     found: list[Proposal] = []
     for number in range(1, 20):
         stage = Stage.STRUCTURE if number > 1 else Stage.DRAFT
-        proposal = AUTHOR.propose(Situation(task, stage, number, history=history), no_model)
+        proposal = AUTHOR.propose(
+            Situation(task, stage, number, history=history, emulated_only=emulated_only), no_model
+        )
         if proposal is None:
             return found
         found.append(proposal)
@@ -71,16 +73,38 @@ def _proposals(task: Task) -> list[Proposal]:
     raise AssertionError("the author never ends")
 
 
-def test_every_proposal_passes_the_referee(task: Task, emulator: EmulatedDevice) -> None:
+def test_the_first_proposals_pass_the_referee(task: Task, emulator: EmulatedDevice) -> None:
     proposals = _proposals(task)
     assert len(proposals) >= 3
     assert len({one.text for one in proposals}) == len(proposals)
+    _check_passed(task, emulator, proposals[:2])
+
+
+@pytest.mark.slow
+def test_every_proposal_passes_the_referee(task: Task, emulator: EmulatedDevice) -> None:
+    _check_passed(task, emulator, _proposals(task))
+
+
+def _check_passed(task: Task, emulator: EmulatedDevice, proposals: list[Proposal]) -> None:
     with Reference(task.reference, task.function) as reference:
         referee = Referee(task, reference, emulator=emulator)
         for proposal in proposals:
             assert proposal.text is not None
             verdict = referee.judge(proposal.text)
             assert isinstance(verdict, Passed), (proposal.summary, verdict)
+
+
+def test_what_the_emulator_cannot_run_is_not_proposed_without_a_gpu() -> None:
+    """Rows of a megabyte are for a cluster."""
+    inputs = (TensorInput("x", DType.F32, ("rows", "cols")),)
+    sizes = (Dimension("rows", 64), Dimension("cols", 262144))
+    reference = "import torch\n\n\ndef f(x):\n    return torch.softmax(x, -1)\n"
+    long_rows = Task("f", reference, "f", inputs, (TaskOutput("y", DType.F32, ("rows", "cols")),), sizes)
+    with_gpu = [one.summary for one in _proposals(long_rows, emulated_only=False)]
+    without = [one.summary for one in _proposals(long_rows)]
+    assert "cluster" in with_gpu[1]
+    assert without == [one for one in with_gpu if "cluster" not in one]
+    assert len(without) > 1
 
 
 def test_the_same_situation_gets_the_same_file(task: Task) -> None:
@@ -126,6 +150,7 @@ def test_the_last_stage_offers_one_hint_and_ends(task: Task) -> None:
     assert AUTHOR.propose(Situation(task, Stage.PROFILED, 4, parent=parent, history=history), no_model) is None
 
 
+@pytest.mark.slow  # a process of its own; tests/playbook/test_analysis.py has the same without one
 def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
     inputs = (TensorInput("a", DType.F32, ("m", "k")), TensorInput("b", DType.F32, ("k", "n")))
     sizes = tuple(Dimension(name, 64) for name in "mkn")

@@ -20,9 +20,11 @@ from tilewright.frontends.decorated import DecoratedKernel
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
 from tilewright.tasks import TaskError
 
+FACTOR = 1.0
+
 
 def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
-    return torch.nn.functional.silu(x) * scale
+    return torch.nn.functional.silu(x) * scale * FACTOR
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,6 +76,19 @@ def test_the_decorated_function_uses_it(made: Made, decorated: DecoratedKernel) 
             torch.testing.assert_close(decorated(x), scaled_silu(x), rtol=1e-5, atol=1e-6)
         assert str(made.kernel) in decorated.explain(x)
     assert decorated.__name__ == "scaled_silu"
+
+
+def test_a_global_that_has_become_another_is_noticed(
+    made: Made, decorated: DecoratedKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(2048)
+    assert str(made.kernel) in decorated.explain(x)
+    assert "always FACTOR = 1.0" in made.task.assumptions
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "FACTOR", 3.0)
+        assert "the function itself runs" in decorated.explain(x)
+        torch.testing.assert_close(decorated(x), 3.0 * made(x))
+    assert str(made.kernel) in decorated.explain(x)
 
 
 def test_what_the_kernel_was_not_made_for_runs_the_function(made: Made) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import bfloat16
 
 from tilewright.frontends.arguments import BadArgument
-from tilewright.frontends.function_source import function_source
+from tilewright.frontends.function_source import function_source, source_and_globals
 
 EPS = 1e-3
 SCALES = (1.0, (2, 3))
@@ -48,6 +48,17 @@ def test_the_text_computes_what_the_function_does() -> None:
         assert line in text, line
     assert "passes_through" not in text
     assert function_source(uses_much) == text
+
+
+def test_what_a_text_was_made_from_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [1.0]
+    monkeypatch.setitem(globals(), "SCALES", (2.0, numbers))
+    text, used = source_and_globals(uses_much)
+    assert {"F", "math", "halved", "again", "EPS", "SCALES"} <= {one.name for one in used}
+    assert all(one.is_as_it_was for one in used)
+    numbers[0] = 4.0  # in place
+    assert [one.name for one in used if not one.is_as_it_was] == ["SCALES"]
+    assert source_and_globals(uses_much)[0] != text
 
 
 def uses_an_object(x: torch.Tensor) -> torch.Tensor:

@@ -191,7 +191,7 @@ def test_a_model_that_only_refuses_leaves_no_kernel_and_says_why(person: Person)
         assert server.requests[0].body["model"] == "some-org/clever-3:some-host"
     assert done.stdout.count(f"the model refused: {REFUSAL}") == 3
     assert "no attempt passed, so there is no kernel" in done.stdout
-    assert "several replies in a row could not be read" in done.stdout
+    assert "several replies in a row could not be used" in done.stdout
     shown = person.reads_back()
     assert [one["verdict"]["evidence"]["message"] for one in shown["run"]["attempts"]] == [
         f"the model refused: {REFUSAL}"
@@ -242,4 +242,4 @@ def test_a_random_model_at_the_command_line(person: Person, tmp_path: Path) -> N
     assert done.returncode == 1, done.stderr
     shown = person.reads_back()
     assert [one["replies"] for one in shown["run"]["attempts"]] == [2, 2, 2]
-    assert "several replies in a row could not be read" in done.stdout
+    assert "several replies in a row could not be used" in done.stdout

@@ -115,6 +115,17 @@ def test_show_json_is_one_document(home: Path, folder: RunFolder) -> None:
     assert "version 2" in one["diff"]
 
 
+def test_a_fault_of_the_program_is_no_verdict(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(as_json: bool) -> None:
+        raise KeyError("what")
+
+    monkeypatch.setattr("tilewright.frontends.show.show_all", broken)
+    done = tilewright(home, "runs")
+    assert done.returncode == 3
+    assert "KeyError: 'what'" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("tilewright: this is a fault of tilewright itself")
+
+
 def test_a_run_under_way_says_who_is_on_it(home: Path) -> None:
     folder = made(home, attempt(1, 20.0))
     with folder.lock():

@@ -124,7 +124,7 @@ def test_every_trouble_of_a_service_is_survived_and_on_record(
 ) -> None:
     folder, run, said = troubled_run(service, tmp_path / "home", bench, prices_file)
 
-    assert reasons(run) == ["wrong values", "passed", "unreadable reply", "passed", "seen before"]
+    assert reasons(run) == ["wrong values", "passed", "no usable reply", "passed", "seen before"]
     stages = [Stage.DRAFT, Stage.REPAIR_WRONG, Stage.STRUCTURE, Stage.STRUCTURE, Stage.STRUCTURE]
     assert [one.stage for one in run.attempts] == stages
     assert run.ending is Ending.ATTEMPTS
@@ -178,7 +178,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory, bench: Bench) -> tuple[R
         closing(open_model("anthropic:clever-1", base_url=server.base_url, environ={}, retries=QUICK)) as model,
     ):
         run = carried(folder, bench, model)
-    assert reasons(run) == ["wrong values", "passed", "passed", "unreadable reply"]
+    assert reasons(run) == ["wrong values", "passed", "passed", "no usable reply"]
     assert folder.attempt(3).text("kernel.cu") == FAST_KERNEL
     return folder, run
 

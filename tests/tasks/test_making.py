@@ -270,7 +270,14 @@ def test_what_a_person_gave_is_obeyed_or_refused(
 ) -> None:
     assert fit_specification(SPECIFICATION, {"x": "64x128"}, {"scale": "0.5"}, {}) is SPECIFICATION
     fitted = fit_specification(SPECIFICATION, {"x": "16x64"}, {"scale": "2"}, {"mask": "normal"}).description
-    for line in ("rows = 16", "cols = 64", 'x = "f32[rows, cols]"', "scale = 2.0", 'mask = "normal"'):
+    for line in (
+        "rows = 16",
+        "cols = 64",
+        'x = "f32[rows, cols]"',
+        "scale = 2.0",
+        'mask = "normal"',
+        '    "scale is 2, as was asked for",',
+    ):
         assert line in fitted.splitlines(), line
     with pytest.raises(TaskError, match=message):
         fit_specification(SPECIFICATION, shapes, numbers, values)

@@ -169,3 +169,12 @@ def test_a_header_one_slip_away(refused: Refused) -> None:
     assert error.message.endswith("did you mean <cooperative_groups/reduce.h>?")
     (error,) = clean(refused("#include <cuda/nothing_like_it.h>\n__global__ void k(float* x) {}")).diagnostics
     assert "did you mean" not in error.message
+
+
+def test_a_type_of_many_kilobytes_is_cut(refused: Refused) -> None:
+    nested = "template <class A, class B> struct Pair {};\nusing T0 = Pair<int, float>;\n"
+    nested += "".join(f"using T{n} = Pair<T{n - 1}, T{n - 1}>;\n" for n in range(1, 12))
+    failure = clean(refused(nested + "__global__ void k(float* x) { T11 wrong = x[0]; }\n"))
+    (error,) = [one for one in failure.diagnostics if one.severity is Severity.ERROR]
+    assert error.message.endswith(" ...")
+    assert len(error.message) < 5000

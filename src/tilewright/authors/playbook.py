@@ -15,8 +15,8 @@ from tilewright.tasks.ops import task_op_line
 class PlaybookAuthor:
     """Proposes structure after structure, the most promising first. The same situation always gets the same file.
 
-    What was proposed before is known by the summaries of earlier attempts. `propose` raises `NotSupported`, a
-    `ValueError`, for a task outside the playbook.
+    What was proposed before is known by the summaries of earlier attempts. Where there is no GPU, structures that the
+    emulator cannot run are left out. `propose` raises `NotSupported`, a `ValueError`, for a task outside the playbook.
     """
 
     name = "playbook"
@@ -28,7 +28,7 @@ class PlaybookAuthor:
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:
         program = row_program(situation.task)
         first = draft(program)
-        later = structures(program)
+        later = tuple(step for step in structures(program) if step.emulable or not situation.emulated_only)
         everything = {step.summary: step for one in (first, *later) for step in _with_variants(one)}
         if situation.stage is Stage.DRAFT:
             offered: tuple[Step, ...] = (first, *later)

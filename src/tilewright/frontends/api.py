@@ -113,6 +113,8 @@ def make(
     tokens: int = _BUDGET.tokens,
     dollars: float = _BUDGET.dollars,
     seconds: float = _BUDGET.seconds,
+    candidates: int = 1,
+    enough: float = Settings.good_enough,
     precision: Precision | str = Precision.DTYPE,
     goal: Goal | str = Goal.THROUGHPUT,
     allow_library: bool = False,
@@ -131,7 +133,8 @@ def make(
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
     author writes one, with at most so many `attempts`, `tokens`, `dollars` and `seconds`: the model named, else one
-    whose key is set, else the built-in playbook. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
+    whose key is set, else the built-in playbook; `candidates` are those of each step, and a kernel at the fraction
+    `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
     `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with.
     """
     tensors, numbers = read_arguments({**(shapes or {}), **arguments})
@@ -153,6 +156,8 @@ def make(
     settings = Settings(
         author=writer,
         budget=Budget(attempts, tokens, dollars, seconds),
+        candidates=candidates,
+        good_enough=enough,
         against=against,
         start=start,
         base_url=checked_url(base_url, writer),
@@ -215,9 +220,9 @@ def _agree(folder: RunFolder, request: Request, specification: Specification, ye
 
 def as_keywords(text: str) -> str:
     """A message that speaks of the command's options, in terms of the keywords of `make`."""
-    text = re.sub(r"--shape (\w+)=([\w:]+)", r'\1="\2"', text)
+    text = re.sub(r"--shape (\w+)=([\w:]*\w)", r'\1="\2"', text)
     text = re.sub(r"--(?:shape|set) (\w+)", r"\1", text)
-    text = re.sub(r"--fill (\w+)=([\w:.-]+)", r'values={"\1": "\2"}', text)
+    text = re.sub(r"--fill (\w+)=([\w:.-]*\w)", r'values={"\1": "\2"}', text)
     text = re.sub(r"--fill (\w+)", r"values: \1", text)
     text = text.replace("give its --shape too", "give its shape too").replace("with --shape and --set", "as keywords")
     return text.replace("--allow-degenerate makes", "allow_degenerate=True makes")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -29,7 +30,7 @@ from tilewright.frontends.build_text import show_build
 from tilewright.frontends.check import CheckOptions, check_file
 from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_findings
-from tilewright.frontends.exits import error_text, exit_code
+from tilewright.frontends.exits import FAULT, error_text, exit_code
 from tilewright.frontends.terminal import JsonOption, SetOption, ShapeOption, print_json, progress, stdout_console
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.records import (
@@ -181,6 +182,7 @@ def make(
     dollars: Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")] = _BUDGET.dollars,
     seconds: Annotated[float, typer.Option(min=1, help="Most time.")] = _BUDGET.seconds,
     candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
+    enough: Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")] = Settings.good_enough,
     precision: options.PrecisionOption = Precision.DTYPE,
     goal: options.GoalOption = Goal.THROUGHPUT,
     allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
@@ -214,6 +216,7 @@ def make(
         author=chosen,
         budget=Budget(attempts, tokens, dollars, seconds),
         candidates=candidates,
+        good_enough=enough,
         against=options.checked_against(against),
         start=read_start(start) if start else "",
         base_url=checked_url(base_url, chosen),
@@ -350,13 +353,15 @@ def _show_warning(
 
 
 def main() -> None:
-    """Run the command; every expected failure is one message and an exit code, never a traceback."""
+    """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
     warnings.showwarning = _show_warning
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:
         code = exit_code(error)
         if code is None:
-            raise
+            traceback.print_exc()
+            print("tilewright: this is a fault of tilewright itself; please report what stands above", file=sys.stderr)
+            sys.exit(FAULT)
         print(error_text(error), file=sys.stderr)
         sys.exit(code)

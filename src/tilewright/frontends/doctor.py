@@ -208,13 +208,17 @@ def _runs() -> Finding:
     store = Store()
     listing = store.runs()
     kernels = sum(1 for _ in store.library.all())
-    counts = [f"{len(listing.runs)} runs", f"{kernels} kernels in the library"]
-    counts += [f"{len(listing.waiting)} requests without a specification"] if listing.waiting else []
+    counts = [_count(len(listing.runs), "run"), f"{_count(kernels, 'kernel')} in the library"]
+    counts += [f"{_count(len(listing.waiting), 'request')} without a specification"] if listing.waiting else []
     text = f"{store.home}: {', '.join(counts)}"
     if listing.broken:
         advice = f"{len(listing.broken)} cannot be read; `tilewright runs` says why"
         return Finding("runs", State.PROBLEM, text, advice)
     return Finding("runs", State.GOOD, text)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _disk() -> Finding:

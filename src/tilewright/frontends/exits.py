@@ -1,5 +1,5 @@
 """Exit codes: 0 done; 1 no kernel, or one that is rejected; 2 bad input; 3 a fault of the machine or of a service;
-130 interrupted. An error that has no code here is a fault of this program and shows its traceback."""
+130 interrupted. An error that has no code here is a fault of this program: it shows its traceback, and ends with 3."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tilewright.store import NoSuchRun, NotAccepted, StoreError
 from tilewright.toolchain import ToolchainError
 
 INTERRUPTED = 130
+FAULT = 3
 
 
 class NotDone(Exception):

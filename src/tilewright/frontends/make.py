@@ -20,7 +20,7 @@ from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.author_choice import ChosenAuthor, check_key, open_author
-from tilewright.frontends.exits import INTERRUPTED, NotDone, exit_code
+from tilewright.frontends.exits import INTERRUPTED, NotDone
 from tilewright.frontends.making import (
     Addition,
     Finished,
@@ -194,7 +194,7 @@ def _resumable(folder: RunFolder, manner: Manner, *, new: bool) -> Iterator[None
     except KeyboardInterrupt:  # as it is, the command line's own machinery would take it
         raise NotDone(f"interrupted; resume with: tilewright resume {folder.id}{options}", INTERRUPTED) from None
     except Exception as error:
-        if not isinstance(error, NotDone) and exit_code(error) is not None:
+        if not isinstance(error, (NotDone, typer.Exit)):
             error.add_note(way_on(folder, error, new=new, options=options))
         raise
 

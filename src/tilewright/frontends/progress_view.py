@@ -56,7 +56,7 @@ class ProgressView:
 
     def asking(self, situation: Situation) -> None:
         self._number = situation.number
-        self._doing = f"{situation.stage.value}: waiting for the author"
+        self._doing = f"{situation.stage.value}: the author is at work"
         self._characters = 0
 
     def text(self, text: str) -> None:

@@ -46,7 +46,9 @@ def show_found(console: Console, kernel: LibraryKernel, path: Path | None) -> No
 
 
 def _show_kernel(console: Console, task: Task, path: Path) -> None:
-    arguments = ", ".join(one.name for one in task.tensors if not one.optional)
+    tensors = [one.name for one in task.tensors if not one.optional]
+    numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
+    arguments = ", ".join([*tensors, *numbers])
     results = ", ".join(one.name for one in task.outputs)
     assigned = f"{results} = " if results else ""
     console.print(Text(f"kernel: {path}", style="bold green"))

@@ -10,7 +10,7 @@ from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgr
 from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
-_REMARK_COLUMN = 64
+_NEED_WIDTH = 100
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Plan:
 
     program: RowProgram
     op_line: str
-    lines: list[str] = field(default_factory=list)
+    entries: list[tuple[str, str]] = field(default_factory=list)  # a line and the remark beside it
 
     def __post_init__(self) -> None:
         self.add("op", self.op_line)
@@ -36,18 +36,23 @@ class Plan:
         return wanted
 
     def add(self, directive: str, text: str, remark: str = "") -> None:
-        line = f"//! {directive:<7} {text}"
-        self.lines.append(f"{line:<{_REMARK_COLUMN - 1}} # {remark}" if remark else line)
+        self.entries.append((f"//! {directive:<7} {text}", remark))
+
+    @property
+    def lines(self) -> list[str]:
+        """The text, with remarks in one column."""
+        column = max((len(line) for line, remark in self.entries if remark), default=0)
+        return [f"{line:<{column}}  # {remark}" if remark else line for line, remark in self.entries]
 
     def launch(self, kernel: str, grid: str, block: str, arguments: list[str], rest: str = "") -> None:
         head = f"//! launch  {kernel}<<<{grid}, {block}>>>("
         listed = ", ".join(arguments) + ")" + rest
         if len(head) + len(listed) <= 120:
-            self.lines.append(head + listed)
+            self.entries.append((head + listed, ""))
             return
-        self.lines.append(head)
+        self.entries.append((head, ""))
         wrapped = textwrap.wrap(listed, 104, break_long_words=False, break_on_hyphens=False)
-        self.lines += [f"//!             {line}" for line in wrapped]
+        self.entries += [(f"//!             {line}", "") for line in wrapped]
 
 
 def _words(text: str) -> set[str]:
@@ -55,13 +60,19 @@ def _words(text: str) -> set[str]:
 
 
 def _joined(needs: tuple[str, ...]) -> list[str]:
-    """Conditions a few to a line."""
-    lines: list[str] = []
-    for need in needs:
-        if lines and len(lines[-1]) + len(need) + 5 <= 100 and " or " not in lines[-1] + need:
-            lines[-1] += f" and {need}"
-        else:
-            lines.append(need)
+    """Dtypes first; then the conditions on one tensor in one line."""
+    lines = [one for one in needs if " and " in one]
+    rest = [one for one in needs if " and " not in one]
+    for tensor in dict.fromkeys(one.split(".")[0] for one in rest):
+        line = ""
+        for need in (one for one in rest if one.split(".")[0] == tensor):
+            joined = f"{line} and {need}"
+            if not line or " or " in joined or len(joined) > _NEED_WIDTH:
+                lines += [line] if line else []
+                line = need
+            else:
+                line = joined
+        lines.append(line)
     return lines
 
 

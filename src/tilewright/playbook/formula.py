@@ -241,8 +241,8 @@ class _Parser:
                 return Chain((*chain.clauses, found))
             if right.words[-1] == "scale":
                 raise NotUnderstood(
-                    f'the playbook cannot tell whether scale in "{self.text}" is a number or a vector; write the number, '
-                    f'such as x * 0.125, or "scale vector"; {REMEDY}'
+                    f'the playbook cannot tell if scale in "{self.text}" is a number or a vector; write a number, '
+                    f'such as 0.125, or "scale vector"; {REMEDY}'
                 )
             after = self._chain(right).clauses
             fused = operator == "+" and isinstance(left, Leaf) and chain.clauses and len(after) == 1

@@ -42,7 +42,7 @@ _LAST = re.compile(
     r"|\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
 )
 _OTHER_AXES = re.compile(
-    r"\b(?:(?:first|second|third|leading|middle|outer|batch|channel|sequence|feature|all|both|every|other|two|three|\d+) )"
+    r"\b(?:(?:first|second|third|leading|middle|outer|batch|channel|sequence|feature|all|both|every|other|two|three) )"
     rf"+{_DIMENSION}\b|\b{_DIMENSION} ?=? ?\(?-?\d[^a-z]*"
     r"|\bcolumn ?wise\b|\b(?:each|every|per|over|along|across) columns?\b"
     r"|\b(?:over|along|across|of|for) (?:the |all |all the )?rows\b"
@@ -70,8 +70,7 @@ def parse_words(words: str) -> Request:
     dtype, text = _take_dtype(text)
     sizes, text = _take_sizes(text)
     text = _without_axes(text)
-    segments = [one.strip() for one in _split(text)]
-    clauses = _in_order([one for one in segments if one], words)
+    clauses = _in_order(_segments(text), words)
     if not clauses:
         raise NotUnderstood(f'the playbook finds no operation in "{words}"; {REMEDY}')
     _check_parameters(clauses)
@@ -91,6 +90,7 @@ def _normal(words: str) -> str:
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
     text = re.sub(r"^first,? (?!dim|ax)", "", text)
+    text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
 
@@ -121,6 +121,17 @@ def _without_axes(text: str) -> str:
             f"dimension; {REMEDY}"
         )
     return text
+
+
+def _segments(text: str) -> list[str]:
+    """What stands between separators; "rmsnorm, eps 1e-3" is one."""
+    found: list[str] = []
+    for piece in filter(None, (one.strip() for one in _split(text))):
+        if found and re.match(r"(?:with )?(?:an )?eps", piece):
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found
 
 
 def _split(text: str) -> list[str]:

@@ -33,6 +33,7 @@ class Step:
     write: Write
     safer: Step | None = None  # the same with exact functions in place of quick ones
     polished: Step | None = None  # the same with hints to the cache
+    emulable: bool = True  # clusters are not
 
 
 def draft(program: RowProgram) -> Step:
@@ -72,10 +73,10 @@ def _row_structures(program: RowProgram) -> tuple[Step, ...]:
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
     else:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES else []
-        order += ["block"] if row_bytes >= _TINY_ROW_BYTES else []
+        order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["cluster"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
         order += ["stream"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -122,18 +123,22 @@ def _all_row_structures(program: RowProgram) -> dict[str, Step]:
             program,
             "the row held in the shared memory of a cluster of blocks",
             partial(long_rows, holding=Holding.CLUSTER),
+            emulable=False,
         )
     if can_split(program):
         found["split"] = _step(program, "many blocks share a row, a second kernel combines their parts", split_rows)
     return found
 
 
-def _step(program: RowProgram, summary: str, write: Callable[..., str], hints: bool = False) -> Step:
-    safer = Step(f"{summary}; exact functions", partial(write, quick=False)) if program.is_sixteen_bit else None
+def _step(
+    program: RowProgram, summary: str, write: Callable[..., str], hints: bool = False, emulable: bool = True
+) -> Step:
+    exact = Step(f"{summary}; exact functions", partial(write, quick=False), emulable=emulable)
+    safer = exact if program.is_sixteen_bit else None
     polished = Step(f"{summary}; results stored past the cache", partial(write, hints=True)) if hints else None
     if polished is not None and not any(one.varies for one in program.outputs):
         polished = None
-    return Step(summary, write, safer, polished)
+    return Step(summary, write, safer, polished, emulable)
 
 
 def _around(wanted: int, most: int) -> tuple[int, ...]:

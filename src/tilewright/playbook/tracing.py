@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tilewright.records import NumberInput, Task
@@ -107,8 +108,9 @@ def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
     return _records(module, tuple(specs))
 
 
+@cache
 def _decompositions() -> dict[Any, Any]:
-    """PyTorch's own rules, but for the operations that are read as they are."""
+    """PyTorch's own rules, but for the operations that are read as they are. Made once: it takes a second."""
     from torch._decomp import core_aten_decompositions
 
     from tilewright.playbook.operations import POINTWISE_RULES

@@ -73,7 +73,12 @@ def fit_specification(
     """
     described = read_description(specification.description)
     given = _as_given(described, shapes, numbers, values)
-    return specification if given == described else replace(specification, description=print_described(given))
+    if given == described:
+        return specification
+    # An assumption of the author's may name another number than the person gave.
+    asked = (f"{name} is {text}, as was asked for" for name, text in numbers.items())
+    given = replace(given, assumptions=(*given.assumptions, *asked))
+    return replace(specification, description=print_described(given))
 
 
 def write_task_folder(task: Task, path: Path) -> None:

@@ -22,6 +22,7 @@ from tilewright.toolchain.toolkit import INSTALL_CUTE, Toolkit
 MAX_DIAGNOSTICS = 50
 MAX_NOTES = 16
 MAX_NOTE_CHARACTERS = 600
+MAX_MESSAGE_CHARACTERS = 4000  # types of template libraries can take hundreds of kilobytes
 
 _NAME_MAP = "__nv_name_map"
 _END = "end of source"
@@ -251,4 +252,4 @@ class _LogReader:
     def _clean(self, text: str) -> str:
         for prefix in self.prefixes:
             text = text.replace(prefix, "")
-        return text
+        return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + " ..."

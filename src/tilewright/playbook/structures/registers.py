@@ -120,7 +120,7 @@ class _Writer:
             "const", f"FULL = {cols} == {threads} * WIDTH * VECTORS", "every load of every thread is inside the row"
         )
         plan.add("need", f"VECTORS * WIDTH * {held} <= {_BUDGET_BYTES[self.team]}", "bytes of the row a thread holds")
-        plan.add("need", f"VECTORS <= {_MOST_VECTORS}")
+        plan.add("need", f"VECTORS <= {_MOST_VECTORS}", "each is unrolled")
         sizes = [("long long rows", rows), ("int cols", cols)]
         if self.team is Team.BLOCK:
             sizes = sizes[1:]
