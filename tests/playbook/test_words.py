@@ -138,6 +138,10 @@ def test_brackets_are_read_inside_out(words: str, steps: str) -> None:
     "words",
     [
         "relu of x plus bias",
+        "relu x + bias",
+        "log x plus 1",
+        "gelu, of layernorm",
+        "log x and bias",
         "x plus bias times gate",
         "bias + gelu",
         "relu + sigmoid",

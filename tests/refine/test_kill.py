@@ -81,7 +81,7 @@ def kill_until_done(home: Path, recorded: Path, rng: random.Random, span_seconds
         return made, Store(home).runs().runs[0]
 
 
-def check_kills(recording: tuple[RunFolder, Run], tmp_path: Path, kills: int, seed: int) -> None:
+def check_kills(recording: tuple[RunFolder, Run], tmp_path: Path, kills: int, seed: int, span_seconds: float) -> None:
     folder, undisturbed = recording
     rng = random.Random(seed)
     made, number = 0, 0
@@ -89,7 +89,7 @@ def check_kills(recording: tuple[RunFolder, Run], tmp_path: Path, kills: int, se
     while made < kills:
         home = tmp_path / f"home{number}"
         home.mkdir()
-        now, run = kill_until_done(home, folder.path, rng, 6.0, kills - made)
+        now, run = kill_until_done(home, folder.path, rng, span_seconds, kills - made)
         made, number = made + now, number + 1
         # Verdicts carry the seconds they took, so only what they decide is compared.
         assert [(n, s, k, t, u) for n, s, k, _, t, u in outcome(run)] == [
@@ -101,9 +101,9 @@ def check_kills(recording: tuple[RunFolder, Run], tmp_path: Path, kills: int, se
 
 
 def test_killed_a_few_times(recording: tuple[RunFolder, Run], tmp_path: Path) -> None:
-    check_kills(recording, tmp_path, kills=4, seed=1)
+    check_kills(recording, tmp_path, kills=4, seed=1, span_seconds=6.0)
 
 
 @pytest.mark.slow
 def test_killed_fifty_times(recording: tuple[RunFolder, Run], tmp_path: Path) -> None:
-    check_kills(recording, tmp_path, kills=50, seed=2)
+    check_kills(recording, tmp_path, kills=50, seed=2, span_seconds=14.0)

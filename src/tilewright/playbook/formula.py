@@ -30,6 +30,7 @@ _LEADING = re.compile(r"^(?:plus|minus|times|multiplied (?:by|with)|divided by|[
 _VERBS = {"+": "add", "-": "subtract", "*": "multiply by", "/": "divide by"}
 _OPERATORS = {*_VERBS, "^", "**", "(", ")", ","}
 _TENSORS = frozenset(("weight", "bias", "gate"))
+_POINTING_BACK = frozenset(("of", "for", "to", "which", "that"))  # "gelu, of layernorm"
 _NORMS = frozenset(("layernorm", "rmsnorm"))
 
 
@@ -68,6 +69,8 @@ def read_formula(text: str, first: bool) -> tuple[Clause, ...]:
             f'the playbook cannot tell whether x in "{text}" is the input or the result so far; leave x out after the '
             f"first step, or write brackets, such as gelu(layernorm(x)); {REMEDY}"
         )
+    if not first and tokens and tokens[0] in _POINTING_BACK:
+        raise unordered(text)
     if not _OPERATORS & set(tokens):
         return read_phrase(tuple(tokens))
     return _Parser(tokens, text).read()
@@ -218,8 +221,8 @@ class _Parser:
             return node
         if is_value(node.words):
             return Chain(())
-        if node.is_number or "of" in node.words:
-            raise unordered(self.text)
+        if node.is_number or {"of", "it", *INPUT} & set(node.words):
+            raise unordered(self.text)  # "log x + 1": of x, or of x + 1?
         clauses = read_phrase(node.words)
         if any(one.operation.form is not Form.FUNCTION for one in clauses):
             raise unordered(self.text)

@@ -181,7 +181,8 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         left, right = found[place - 1], found[place]
         alike = left and right and _kind(left[-1]) == _kind(right[0]) != Form.ACTION
         nothing = not right or (not left and place > 1)
-        if alike or nothing or re.search(r"\bof\b|\(", pieces[place - 1]):
+        bare = right and right[0].words[0] in ("bias", "residual")  # "sum x and bias"
+        if alike or nothing or bare or re.search(r"\bof\b|\(", pieces[place - 1]):
             raise unordered(part)
     return tuple(clause for chain in found for clause in chain)
 

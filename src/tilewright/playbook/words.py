@@ -57,7 +57,8 @@ class _Writer:
 
     def _sizes(self) -> tuple[int, ...]:
         """Those of x: as given, as a tensor like x was given, as said, or as a vector along the columns was given."""
-        whole, columns = [], []
+        whole: list[tuple[int, ...]] = []
+        columns: list[tuple[int, ...]] = []
         for names in self.extras:
             for name, shape in names.values():
                 if name in self.given:
