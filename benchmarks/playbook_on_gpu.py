@@ -1,0 +1,68 @@
+"""Whole runs of the built-in author on this machine's GPU, each step verified and measured there.
+
+python benchmarks/playbook_on_gpu.py [-o result.json] [how many of the requests]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from recording import write_result
+
+REQUESTS = (
+    ("LayerNorm over the last dimension, then exact GELU", {"x": "4096x1024:bf16"}),
+    ("softmax over the last dimension", {"x": "4096x16384:f32"}),
+    ("add residual, then rmsnorm, then silu", {"x": "8192x4096:bf16"}),
+)
+NAMES = {"eager": "eager", "torch.compile": "compiled"}
+
+
+def row_of(request: str, shapes: dict[str, str]) -> dict[str, Any]:
+    import tilewright
+    from tilewright.records import Measured
+
+    began = time.monotonic()
+    made = tilewright.make(request, author="playbook", yes=True, fresh=True, enough=2.0, **shapes)
+    run = made.run
+    assert run is not None
+    assert run.best is not None
+    measured = run.best.measurement
+    assert isinstance(measured, Measured)
+    return {
+        "case": run.task.name,
+        "size": " ".join(f"{name}={size}" for name, size in run.task.sizes.items()),
+        "attempts": [
+            {"stage": one.stage.value, "summary": one.summary, "passed": one.passed, "time_us": one.time_us}
+            for one in run.attempts
+        ],
+        "median_us": {"ours": measured.time_us, **{NAMES[one.name]: one.median_us for one in measured.baselines}},
+        "floor_us": measured.floor_us,
+        "notes": measured.notes,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("count", nargs="?", type=int, default=len(REQUESTS))
+    arguments.add_argument("-o", "--output", type=Path)
+    given = arguments.parse_args()
+    import torch
+
+    gpu, rows = torch.cuda.get_device_name(), []
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["TILEWRIGHT_HOME"] = home
+        for request, shapes in REQUESTS[: given.count]:
+            rows.append(row_of(request, shapes))
+            print(rows[-1], flush=True)
+            if given.output:
+                write_result(given.output, {"gpu": gpu, "measurements": rows})
+
+
+if __name__ == "__main__":
+    main()
