@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 # Runs and the library of finished kernels go to build/, so that the demo leaves a person's own alone.
 demo: export TILEWRIGHT_HOME := $(CURDIR)/build/demo
 demo: $(READY)
+	@mkdir -p build/demo
 	$(BIN)/tilewright make "LayerNorm over the last dimension, then exact GELU" --shape x=4096x1024:bf16 \
 		--author playbook --yes --fresh -o build/demo/layernorm_gelu.cu
 	@printf '\n-- build/demo/layernorm_gelu.cu --\n\n'
