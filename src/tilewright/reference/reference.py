@@ -107,6 +107,11 @@ class Reference:
         with self._lock:
             self._ready_child()
 
+    @property
+    def sees_gpu(self) -> bool:
+        """Whether the function may run on this machine's GPUs."""
+        return self._limits.gpu
+
     def close(self) -> None:
         """End the child and all that it started."""
         with self._lock:

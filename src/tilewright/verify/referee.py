@@ -197,11 +197,14 @@ class Referee:
         own = [
             case
             for case in own_cases(self._task)
-            if contents(self._task, case) is not None or not drawn_by_seed(self._task, case)
+            if not drawn_by_seed(self._task, case)
+            or (self._reference.sees_gpu and contents(self._task, case) is not None)
         ]
+        if not own:
+            trial.note("not judged at the task's own sizes: their inputs are too large to carry to the referee")
         for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
             self._say(f"running {case} on {self._gpu.profile.name}")
-            outcome = trial.run(case, self._gpu, emulated=False, twice=case is own[0])
+            outcome = trial.run(case, self._gpu, emulated=False, twice=case in own[:1])
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 return Unsupported(outcome.message)
             rejected = self._count(trial, outcome, self._gpu, 1)
