@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"records"},
     "toolchain": {"records", "kernel_file"},
     "devices": {"records", "kernel_file", "ptx"},
-    "worker": {"records", "devices"},
+    "worker": {"records", "devices", "reference"},
     "runtime": {"records", "kernel_file", "toolchain", "devices"},
     "reference": {"records", "devices"},
     "tasks": {"records", "kernel_file", "reference"},
@@ -101,3 +101,14 @@ def test_import_tilewright_is_light() -> None:
     program = "import sys, tilewright; print(sorted({'torch', 'numpy', 'typer', 'rich', 'cuda'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_worker_and_what_it_runs_need_no_package_of_the_command_line() -> None:
+    """A GPU box has numpy, torch and cuda-bindings; whatever a reference is asked there is imported there."""
+    absent = ("typer", "click", "rich", "jinja2", "anthropic", "openai", "pydantic", "nvidia")
+    program = (
+        "import sys, torch\n"
+        f"sys.modules.update(dict.fromkeys({absent}))\n"
+        "import tilewright.worker, tilewright.verify.judging, tilewright.measure.baselines"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -250,6 +250,7 @@ class _Attempt:
             dollars=None if None in prices else sum(price for price in prices if price is not None),
             replies=len(self._replies),
             seconds=time.monotonic() - began,
+            cut=sum((reply.cut.usage for reply in self._replies), Usage()),
         )
 
     # -- the candidate --

@@ -6,7 +6,7 @@ import sys
 
 from scripted_jobs import RUNNER
 
-from tilewright.devices.worker_program import main
+from tilewright.worker import main
 
 if __name__ == "__main__":
     sys.exit(main(command=RUNNER))

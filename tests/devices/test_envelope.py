@@ -102,7 +102,7 @@ def test_every_changed_byte_is_noticed() -> None:
         (b"\x7fELF" + bytes(400), "has no first line"),
         (b"hello world\n", "not with 'tilewright <version>'"),
         (b"tilewright 2 job 5 5 future\n", "format version 2 and this side reads version 1: use the same tilewright"),
-        (b"tilewright 1 letter 5 5 " + b"0" * 64 + b"\n", "first line is damaged"),
+        (b"tilewright 1 letter 5 5 " + b"0" * 64 + b"\n", "a 'letter', which this release does not know: use the same"),
         (b"tilewright 1 job -5 5 " + b"0" * 64 + b"\n", "first line is damaged"),
     ],
 )

@@ -10,57 +10,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
+from tests.devices.spool_processes import Workers, children_of, is_running, wait_until
 
 from tilewright.devices.envelope import seal_job, unseal
 from tilewright.devices.protocol import Device, DeviceError
 from tilewright.devices.spool import SpoolDevice
 from tilewright.devices.spool_files import JobName, SpoolFiles
-from tilewright.records import Completed, Execution, Faulted, FaultKind, Job
+from tilewright.records import Completed, Execution, Faulted, FaultKind, Job, Watch
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
-@pytest.fixture
-def start(spool: Path) -> Iterator[Start]:
-    """Starts workers on the spool; ends those that are left."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start_one(*options: str) -> subprocess.Popen[str]:
-        command = [*WORKER, str(spool), "--poll", "0.02", "--stale", "20", *options]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
+PRETENDED_NCU = f"""#!/bin/sh
+case "$*" in
+  *--export*) for word in "$@"; do case $word in *.ncu-rep) touch "$word";; esac; done ;;
+  *"page raw"*) cat {HERE}/ncu/raw.csv ;;
+  *) cat {HERE}/ncu/lines.csv ;;
+esac
+"""
 
 
 def client(spool: Path, timeout: float = 60.0) -> SpoolDevice:
     return SpoolDevice(spool, timeout=timeout, poll=0.02)
-
-
-def is_running(spool: Path, job_id: str) -> bool:
-    return any(name.id == job_id for _, name in SpoolFiles(spool).claims())
 
 
 def nothing_left(spool: Path) -> None:
@@ -78,7 +51,7 @@ def fault(execution: Execution, kind: FaultKind) -> Faulted:
 # -- the plain path --
 
 
-def test_jobs_go_out_and_results_come_back(spool: Path, start: Start) -> None:
+def test_jobs_go_out_and_results_come_back(spool: Path, start: Workers) -> None:
     start()
     device: Device = client(spool)
     assert device.profile == PROFILE
@@ -87,7 +60,7 @@ def test_jobs_go_out_and_results_come_back(spool: Path, start: Start) -> None:
     assert [answer_of(e) for e in client(spool).execute_many(many)] == [[i + 1.0] for i in range(10)]
 
 
-def test_a_worker_says_who_it_is(spool: Path, start: Start) -> None:
+def test_a_worker_says_who_it_is(spool: Path, start: Workers) -> None:
     process = start()
     device = client(spool)
     wait_until(lambda: len(device.workers()) == 1)
@@ -97,7 +70,7 @@ def test_a_worker_says_who_it_is(spool: Path, start: Start) -> None:
     assert dict(worker.versions).keys() == {"numpy", "pid"}
 
 
-def test_drain_ends_when_nothing_waits(spool: Path, start: Start) -> None:
+def test_drain_ends_when_nothing_waits(spool: Path, start: Workers) -> None:
     device = client(spool)
     for i in range(3):
         device.submit(scripted_job(f"d{i}", numbers=(float(i),)))
@@ -109,7 +82,7 @@ def test_drain_ends_when_nothing_waits(spool: Path, start: Start) -> None:
     nothing_left(spool)
 
 
-def test_once_runs_one_job(spool: Path, start: Start) -> None:
+def test_once_runs_one_job(spool: Path, start: Workers) -> None:
     device = client(spool)
     for i in range(2):
         device.submit(scripted_job(f"d{i}"))
@@ -120,7 +93,7 @@ def test_once_runs_one_job(spool: Path, start: Start) -> None:
     assert len(list((spool / "results").iterdir())) == 1
 
 
-def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Start) -> None:
+def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Workers) -> None:
     start()
     jobs = [
         scripted_job("ok-1", numbers=(1.0,)),
@@ -141,7 +114,7 @@ def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Star
 # -- clients that come and go --
 
 
-def test_a_later_client_collects_by_id(spool: Path, start: Start) -> None:
+def test_a_later_client_collects_by_id(spool: Path, start: Workers) -> None:
     job_id = client(spool).submit(scripted_job("earlier", numbers=(7.0,)))
     assert client(spool).collect(job_id) is None
     start("--drain").communicate(timeout=30)
@@ -156,7 +129,7 @@ def test_a_later_client_collects_by_id(spool: Path, start: Start) -> None:
     assert client(spool).collect("earlier") is None
 
 
-def test_submitting_twice_runs_once(spool: Path, start: Start, tmp_path: Path) -> None:
+def test_submitting_twice_runs_once(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("same", "sleep 0.5", log=log)
     device = client(spool)
@@ -177,7 +150,7 @@ def test_two_equal_ids_in_one_call_are_refused(spool: Path) -> None:
         client(spool).execute_many([scripted_job("a"), scripted_job("a")])
 
 
-def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Start) -> None:
+def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Workers) -> None:
     start()
     assert client(spool).profile == PROFILE
     device = client(spool, timeout=1.0)
@@ -189,7 +162,7 @@ def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Start) -> Non
         _ = SpoolDevice(spool, timeout=0.2, arch="sm_80").profile
 
 
-def test_a_killed_client_loses_nothing(spool: Path, start: Start) -> None:
+def test_a_killed_client_loses_nothing(spool: Path, start: Workers) -> None:
     """Killed at random instants while it submits: every job file is whole or absent, and the rest can be submitted."""
     program = f"""
 import sys
@@ -218,10 +191,69 @@ for i in range(10_000):
         assert answer_of(found) == [float(job_id[1:]) + 1] * 50_000
 
 
+def test_a_fresh_device_runs_every_job_anew_and_leaves_nothing(spool: Path, start: Workers, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = scripted_job("same", numbers=(4.0,), log=log)
+    start()
+    with SpoolDevice(spool, timeout=60.0, poll=0.02, fresh=True) as device:
+        done = [device.execute(job) for _ in range(2)]
+    assert [answer_of(one) for one in done] == [[5.0], [5.0]]
+    assert [one.job for one in done] == ["same", "same"]
+    begun = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin")]
+    assert len(set(begun)) == 2
+    assert all(one.startswith("same-") for one in begun)
+    assert [path for folder in ("jobs", "results") for path in (spool / folder).iterdir()] == []
+
+
+def test_a_fresh_device_that_waits_in_vain_takes_its_job_back(spool: Path, start: Workers) -> None:
+    device = SpoolDevice(spool, timeout=1.0, poll=0.02, fresh=True)
+    worker = start()
+    wait_until(lambda: len(device.workers()) == 1)
+    assert device.profile == PROFILE
+    worker.kill()
+    worker.wait()
+    with pytest.raises(DeviceError, match="no worker serves it"):
+        device.execute(scripted_job("late", seconds=0.1))
+    assert SpoolFiles(spool).waiting() == ()
+
+
+def test_a_job_that_names_its_gpu_waits_for_it(spool: Path, start: Workers) -> None:
+    files = SpoolFiles(spool)
+    files.create()
+    files.put_job("theirs", seal_job(scripted_job("theirs"), "Another GPU"))
+    files.put_job("ours", seal_job(scripted_job("ours"), PROFILE.name))
+    process = start("--drain")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [name.id for name in files.waiting()] == ["theirs"]
+    assert files.result_ids() == {"ours"}
+
+
+def test_a_job_is_watched_by_the_worker_s_profiler(spool: Path, start: Workers, tmp_path: Path) -> None:
+    """Counters come back as records; a worker that has no ncu says so."""
+    ncu = tmp_path / "ncu"
+    ncu.write_text(PRETENDED_NCU)
+    ncu.chmod(0o755)
+    job = replace(scripted_job("counted"), watch=Watch.COUNTERS)
+    device = SpoolDevice(spool, timeout=60.0, poll=0.02, fresh=True)
+    worker = start(TILEWRIGHT_NCU=str(ncu))
+    done = device.execute(job)
+    assert isinstance(done, Completed)
+    (one,) = done.profiles
+    assert (done.job, one.kernel, one.samples) == ("counted", "masked_softmax", 2837)
+    assert one.figures["bytes read"] > 4e7
+    worker.kill()
+    worker.wait()
+    start(TILEWRIGHT_NCU="")
+    without = device.execute(job)
+    assert isinstance(without, Completed)
+    assert (without.profiles, without.not_watched[:21]) == ((), "Nsight Compute (ncu) ")
+
+
 # -- workers that come and go --
 
 
-def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start: Start, tmp_path: Path) -> None:
+def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(3):
         start()
@@ -234,7 +266,7 @@ def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start:
     assert len({pid for _, _, pid, _ in begun}) == 3, "all workers should have had something to do"
 
 
-def test_workers_and_children_killed_at_random_lose_nothing(spool: Path, start: Start, tmp_path: Path) -> None:
+def test_workers_and_children_killed_at_random_lose_nothing(spool: Path, start: Workers, tmp_path: Path) -> None:
     """Two workers, one of them or a child killed with SIGKILL every little while: all results come, whole and right."""
     chance = random.Random(7)
     log = tmp_path / "log"
@@ -271,13 +303,6 @@ def test_workers_and_children_killed_at_random_lose_nothing(spool: Path, start: 
     check_log(log)
 
 
-def children_of(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
 def check_log(log: Path) -> None:
     """A job begins again only after its first run's end, or after that run's process was killed and never ended."""
     open_runs: dict[str, str] = {}
@@ -289,12 +314,12 @@ def check_log(log: Path) -> None:
             assert open_runs.get(job_id) == pid, f"{job_id} ended in a process that no longer had it"
 
 
-def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Start) -> None:
+def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Workers) -> None:
     device = client(spool)
     device.submit(scripted_job("deadly", "hang"))
     for attempt in (1, 2):
         process = start()
-        wait_until(lambda attempt=attempt: JobName("deadly", attempt) in [n for _, n in SpoolFiles(spool).claims()])
+        wait_until(lambda attempt=attempt: is_running(spool, "deadly", attempt))
         process.kill()
         process.wait()
     start()
@@ -303,7 +328,7 @@ def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Sta
     assert answer_of(device.execute(scripted_job("after"))) == [2.0, 3.0, 4.0]
 
 
-def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Start, tmp_path: Path) -> None:
+def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("late", log=log)
     device = client(spool)
@@ -319,7 +344,7 @@ def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: St
     assert files.waiting() == ()
 
 
-def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, start: Start) -> None:
+def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, start: Workers) -> None:
     files = SpoolFiles(spool)
     files.create()
     files.claim_path("far-1", JobName("left")).parent.mkdir()
@@ -332,7 +357,7 @@ def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, st
     assert result.attempt == 2
 
 
-def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("slow", "sleep 1.0", log=log)
     device = client(spool)
@@ -384,13 +409,17 @@ def altered(job_id: str, before: bytes, after: bytes) -> bytes:
         (seal_job(scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
         (seal_job(scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
         (resealed(b'{"record":' + b"[" * 100_000 + b"]" * 100_000 + b',"blobs":[]}'), "record cannot be read"),
+        (
+            seal_job(scripted_job("bad")).replace(b"tilewright 1 job", b"tilewright 1 dream"),
+            "it holds a 'dream', which this release does not know: use the same tilewright release on both sides",
+        ),
         (altered("bad", b'"seconds":30.0', b'"seconds":NaN'), "are no limits"),
         (altered("bad", b'"seconds":30.0', b'"seconds":1' + b"0" * 400), "too large for a float"),
     ],
-    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered", "nested", "limits", "large"],
+    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered", "nested", "kind", "limits", "large"],
 )
 def test_a_broken_job_file_gets_its_reason_and_harms_nobody(
-    spool: Path, start: Start, content: bytes, reason: str
+    spool: Path, start: Workers, content: bytes, reason: str
 ) -> None:
     device = client(spool)
     (spool / "jobs" / "bad.job").write_bytes(content)
@@ -406,7 +435,7 @@ def test_a_broken_job_file_gets_its_reason_and_harms_nobody(
     nothing_left(spool)
 
 
-def test_strange_files_in_the_spool_are_left_alone(spool: Path, start: Start) -> None:
+def test_strange_files_in_the_spool_are_left_alone(spool: Path, start: Workers) -> None:
     device = client(spool)
     for place in ("jobs/notes.txt", "jobs/.nfs000", "workers/x.json", "results/x.tmp"):
         (spool / place).write_text("hello")
@@ -423,7 +452,7 @@ def test_strange_files_in_the_spool_are_left_alone(spool: Path, start: Start) ->
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_an_idle_worker_stops_cleanly(spool: Path, start: Start, number: signal.Signals, status: int) -> None:
+def test_an_idle_worker_stops_cleanly(spool: Path, start: Workers, number: signal.Signals, status: int) -> None:
     process = start()
     wait_until(lambda: len(client(spool).workers()) == 1)
     process.send_signal(number)
@@ -434,7 +463,7 @@ def test_an_idle_worker_stops_cleanly(spool: Path, start: Start, number: signal.
     nothing_left(spool)
 
 
-def test_a_short_job_is_finished_at_ctrl_c(spool: Path, start: Start) -> None:
+def test_a_short_job_is_finished_at_ctrl_c(spool: Path, start: Workers) -> None:
     process = start()
     device = client(spool)
     device.submit(scripted_job("short", "sleep 0.5"))
@@ -450,7 +479,7 @@ def test_a_short_job_is_finished_at_ctrl_c(spool: Path, start: Start) -> None:
 
 
 @pytest.mark.parametrize("impatient", [False, True])
-def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Start, impatient: bool) -> None:
+def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Workers, impatient: bool) -> None:
     process = start("--grace", "60" if impatient else "0.3")
     job = scripted_job("long", "sleep 30")
     client(spool).submit(job)
@@ -469,7 +498,7 @@ def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Start, impatient: 
     assert all(not Path(f"/proc/{child}").exists() for child in children)
 
 
-def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Start) -> None:
+def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Workers) -> None:
     process = start("--device", "7")  # whose runner never comes up
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
@@ -478,7 +507,7 @@ def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Sta
     assert words.endswith("stopped by SIGTERM: no job had been begun\n")
 
 
-def test_a_worker_without_its_device_says_why(spool: Path, start: Start) -> None:
+def test_a_worker_without_its_device_says_why(spool: Path, start: Workers) -> None:
     process = start("--device", "9")
     _, words = process.communicate(timeout=20)
     assert process.returncode == 1
@@ -494,7 +523,7 @@ def test_a_worker_without_its_device_says_why(spool: Path, start: Start) -> None
         (("--once", "--drain"), "not allowed with"),
     ],
 )
-def test_bad_options_are_refused(spool: Path, start: Start, options: tuple[str, ...], message: str) -> None:
+def test_bad_options_are_refused(spool: Path, start: Workers, options: tuple[str, ...], message: str) -> None:
     process = start(*options)
     _, words = process.communicate(timeout=20)
     assert process.returncode == 2
@@ -508,7 +537,7 @@ def test_a_spool_that_cannot_be_made_ends_the_worker(tmp_path: Path) -> None:
     assert "cannot be used as a spool" in done.stderr
 
 
-def test_a_worker_that_cannot_write_results_returns_the_job(spool: Path, start: Start) -> None:
+def test_a_worker_that_cannot_write_results_returns_the_job(spool: Path, start: Workers) -> None:
     device = client(spool)
     device.submit(scripted_job("unlucky"))
     (spool / "results").rmdir()
@@ -521,7 +550,7 @@ def test_a_worker_that_cannot_write_results_returns_the_job(spool: Path, start: 
     assert [name.file_name for name in SpoolFiles(spool).waiting()] == ["unlucky.job"]
 
 
-def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Start) -> None:
+def test_workers_with_other_gpus_get_their_own_jobs(spool: Path, start: Workers) -> None:
     """A job for sm_80 is left alone while a worker with such a GPU lives; with none it is told that it cannot run."""
     files = SpoolFiles(spool)
     files.create()

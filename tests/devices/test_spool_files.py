@@ -138,9 +138,9 @@ def test_a_file_appears_whole_or_not_at_all(files: SpoolFiles) -> None:
 def test_a_job_can_be_peeked_at_without_its_bytes(files: SpoolFiles) -> None:
     job = scripted_job("a", numbers=tuple(map(float, range(1000))))
     files.put_job("a", seal_job(job))
-    header, record = peek(files.waiting_path(JobName("a")))
-    assert record["arch"] == "sm_90a"
-    assert header.blob_bytes == 4000 + len(job.cubin)
+    peeked = peek(files.waiting_path(JobName("a")))
+    assert peeked.record["arch"] == "sm_90a"
+    assert peeked.header.blob_bytes == 4000 + len(job.cubin)
     files.put_job("b", b"nonsense")
     with pytest.raises(EnvelopeError):
         peek(files.waiting_path(JobName("b")))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +93,24 @@ def test_a_global_that_has_become_another_is_noticed(
     assert str(made.kernel) in decorated.explain(x)
 
 
+def test_a_module_of_ones_own_that_has_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tw_numbers.py").write_text("ONE = 1.0\n")
+    (tmp_path / "tw_functions.py").write_text(
+        "import torch, tw_numbers\n\n"
+        "def scaled_silu(x, scale: float = 0.5):\n"
+        "    return torch.nn.functional.silu(x) * scale * tw_numbers.ONE\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    numbers, functions = importlib.import_module("tw_numbers"), importlib.import_module("tw_functions")
+    decorated, x = tw.kernel(functions.scaled_silu), torch.randn(64)
+    made = decorated.make(x=x, model=f"replay:{record(tmp_path / 'r', ('0001-1', RIGHT))}", attempts=1, gpu="H200")
+    assert "always tw_numbers_ONE = 1.0" in made.task.assumptions
+    assert str(made.kernel) in decorated.explain(x)
+    monkeypatch.setattr(numbers, "ONE", 3.0)
+    with pytest.warns(ReferenceUsed):
+        torch.testing.assert_close(decorated(x), 3.0 * made(x))
+
+
 def test_what_the_kernel_was_not_made_for_runs_the_function(made: Made) -> None:
     strict = tw.kernel(strict=True)(scaled_silu)
     x = torch.randn(64)
@@ -139,6 +159,12 @@ def test_arguments_become_shapes_and_numbers() -> None:
     assert numbers == {"eps": "1e-05", "k": "3"}
     with pytest.raises(BadArgument, match="give a tensor"):
         read_arguments({"x": object()})
+
+
+@pytest.mark.parametrize("thing", [torch.nn.ReLU(), 3, torch.relu], ids=str)
+def test_only_functions_are_decorated(thing: Any) -> None:
+    with pytest.raises(BadArgument, match="is no plain Python function"):
+        tw.kernel(thing)
 
 
 def test_importing_and_decorating_spend_nothing(home: Path) -> None:

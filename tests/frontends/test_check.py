@@ -157,6 +157,13 @@ def test_bad_input_is_one_sentence(folder: Path, arguments: tuple[str, ...], sai
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("tolerance", ["nan", "-1"])
+def test_a_tolerance_that_means_nothing_is_refused(folder: Path, tolerance: str) -> None:
+    done = check("k.cu", "--reference", "reference.py:double_it", "--tolerance", tolerance, cwd=folder)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "'--tolerance': Input should be greater than or equal to 0" in done.stderr
+
+
 def test_a_file_that_does_not_build_or_apply(folder: Path) -> None:
     (folder / "k.cu").write_text(GOOD.replace("2.f", "two"))
     done = check("k.cu", cwd=folder)

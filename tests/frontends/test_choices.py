@@ -67,6 +67,7 @@ def test_what_to_compare_with_is_looked_for_at_once(tmp_path: Path, monkeypatch:
     (tmp_path / "my_ops.py").write_text("raise RuntimeError('it is not imported')\n")
     assert checked_against("my_ops:rope") == "my_ops:rope"
     assert checked_against("torch.nn.functional:gelu") == "torch.nn.functional:gelu"
+    assert checked_against("only.there:rope", elsewhere=True) == "only.there:rope"
     for text, message in (("my_ops", "write MODULE:FUNCTION"), ("no_ops:f", "no module no_ops is found")):
         with pytest.raises(BadArgument, match=message):
             checked_against(text)

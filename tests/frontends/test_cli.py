@@ -78,6 +78,7 @@ def test_build_json_is_the_same_report(kernel: Path) -> None:
         (["build", "KERNEL", "--gpu", "H2OO"], "unknown; write one of T4"),
         (["build", "KERNEL", "--shape", "z=3"], "one of double_it's parameters: x"),
         (["build", "KERNEL", "--shape", "x=3y4"], "write sizes and a dtype"),
+        (["build", "KERNEL", "-o", "KERNEL"], "a file; give the folder to write the cubin and PTX files into"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(kernel: Path, arguments: list[str], message: str) -> None:

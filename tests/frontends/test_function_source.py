@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import bfloat16
 
+import tilewright as tw
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.function_source import function_source, source_and_globals
 
@@ -61,6 +68,15 @@ def test_what_a_text_was_made_from_is_watched(monkeypatch: pytest.MonkeyPatch) -
     assert source_and_globals(uses_much)[0] != text
 
 
+@torch.no_grad()
+def wrapped(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def calls_wrapped(x: torch.Tensor) -> torch.Tensor:
+    return wrapped(x)
+
+
 def uses_an_object(x: torch.Tensor) -> torch.Tensor:
     return x if LOCK else x * 2
 
@@ -79,3 +95,138 @@ def test_what_a_text_cannot_hold_is_named() -> None:
         function_source(torch.nn.functional.gelu)
     with pytest.raises(BadArgument, match="no plain function"):
         function_source(lambda x: x)
+    for one in [
+        lambda x: x,
+        lambda x: x * 2,
+    ]:
+        with pytest.raises(BadArgument, match="no plain function"):
+            function_source(one)
+    with pytest.raises(BadArgument, match="no plain Python function"):
+        function_source(functools.partial(halved))
+    with pytest.raises(BadArgument, match="calls wrapped, which a decorator has wrapped"):
+        function_source(calls_wrapped)
+
+
+# -- what is read of modules of one's own --
+
+MODULES = {
+    "tw_consts": "EPS = 0.25\nLOWEST = float('-inf')\nTABLE = {}\n",
+    "tw_helpers": """\
+import math
+import torch.nn.functional as F
+from torch import bfloat16
+import tw_consts
+
+EPS = 4.0
+
+def sized(x):
+    return F.relu(x) * EPS + tw_consts.EPS + math.pi
+
+class Holder:
+    value = 1
+""",
+    "tw_ops": """\
+import torch
+import tw_consts
+import tw_consts as C
+import tw_helpers
+from tw_helpers import sized as measured
+
+EPS = 0.5
+
+def reads(x, low: float = tw_consts.LOWEST):
+    y = [tw_helpers.F.gelu(part) for part in (x,)]
+    return torch.clamp(measured(y[0]) + tw_helpers.sized(x) * EPS + C.EPS.real, min=low).to(tw_helpers.bfloat16)
+
+def reads_a_table(x):
+    return x * tw_consts.TABLE["a"]
+
+def reads_a_class(x):
+    return x * tw_helpers.Holder.value
+
+def reads_a_whole_module(x):
+    return x * getattr(tw_consts, "EPS")
+
+def reads_what_is_not_there(x):
+    return x * tw_consts.NOTHING
+
+def imports_inside(x):
+    from tw_consts import EPS as inner
+    return x * inner
+
+def has_a_variable_of_the_name(x):
+    return x * C.EPS + sum(C for C in (1, 2))
+""",
+}
+
+
+@pytest.fixture
+def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("tw_ops")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_what_is_read_of_own_modules_stands_in_the_text(ops: ModuleType) -> None:
+    text = function_source(ops.reads)
+    assert "tw_consts_EPS = 0.25" in text
+    assert "import tw_" not in text
+    assert "from tw_" not in text
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)  # three constants called EPS, each where it belongs
+    value = torch.randn(4, 8)
+    torch.testing.assert_close(namespace["reads"](value), ops.reads(value))
+    assert text.count("F.relu") == 1  # one function, by whatever way it is reached
+
+
+def test_a_change_in_a_module_of_ones_own_is_a_change_of_the_text(ops: ModuleType) -> None:
+    helpers, consts = sys.modules["tw_helpers"], sys.modules["tw_consts"]
+    text, used = source_and_globals(ops.reads)
+    assert all(one.is_as_it_was for one in used)
+    for module, name, value in ((consts, "EPS", 0.75), (helpers, "EPS", 3.0), (helpers, "sized", halved)):
+        before = getattr(module, name)
+        setattr(module, name, value)
+        assert not all(one.is_as_it_was for one in used), name
+        changed = source_and_globals(ops.reads)[0]
+        assert changed != text, name
+        namespace: dict[str, Any] = {}
+        exec(changed, namespace)
+        torch.testing.assert_close(namespace["reads"](torch.ones(3)), ops.reads(torch.ones(3)))
+        setattr(module, name, before)
+    assert all(one.is_as_it_was for one in used)
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("reads_a_table", "uses tw_consts.TABLE, a dict that a source text cannot hold; pass it as a parameter"),
+        ("reads_a_class", "uses tw_helpers.Holder, the class Holder that a source text cannot hold"),
+        ("reads_a_whole_module", "uses the module tw_consts as a whole.*write tw_consts.NAME"),
+        ("reads_what_is_not_there", "uses tw_consts.NOTHING, and tw_consts has no such name"),
+        ("imports_inside", "imports tw_consts inside it.*import it at the top of the file"),
+        ("has_a_variable_of_the_name", "has a variable called C"),
+    ],
+)
+def test_what_cannot_be_captured_is_named(ops: ModuleType, function: str, sentence: str) -> None:
+    with pytest.raises(BadArgument, match=f"^{function} {sentence}"):
+        function_source(getattr(ops, function))
+
+
+def decorated_helper(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+helper = tw.kernel(decorated_helper)
+
+
+def calls_a_kernel(x: torch.Tensor) -> torch.Tensor:
+    return helper(x) * 2
+
+
+def test_another_kernel_is_taken_as_its_function() -> None:
+    namespace: dict[str, Any] = {}
+    exec(function_source(calls_a_kernel), namespace)
+    assert namespace["calls_a_kernel"](torch.ones(1)).item() == 4.0

@@ -15,7 +15,8 @@ from tests.frontends import in_process
 from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, record
 from tests.models.servers import AnthropicServer, OpenAIServer, ScriptedServer, Status
 
-from tilewright.store import Store
+from tilewright.records import Provenance, from_json
+from tilewright.store import Store, provenance_path
 
 LAYERNORM = "LayerNorm over the last dimension, then exact GELU"
 WORDS = "SiLU of every element, scaled"
@@ -38,10 +39,13 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k not in names}, "TILEWRIGHT_HOME": str(home), **variables}
 
 
-def tilewright(home: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def tilewright(
+    home: Path, *arguments: object, folder: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tilewright", *map(str, arguments)]
     return subprocess.run(
         command,
+        cwd=folder,
         capture_output=True,
         text=True,
         env=environment(home, **variables),
@@ -54,7 +58,10 @@ def test_from_words_to_a_kernel_with_an_interruption(home: Path, tmp_path: Path)
     recording = record(tmp_path / "recording", ("0000-1", SPECIFICATION), ("0001-1", WRONG), ("0002-1", RIGHT))
     replay, asked = f"replay:{recording}", ("make", WORDS, "--shape", "x=2048:f32", "--gpu", "H200")
     # Nobody is there to accept the specification: it is shown and waits.
-    waiting = tilewright(home, *asked, "--model", replay, "--attempts", 2)
+    output = tmp_path / "mine.cu"
+    waiting = tilewright(
+        home, *asked, "--model", replay, "--attempts", 2, "-o", os.path.relpath(output), "--license", "MIT"
+    )
     assert waiting.returncode == 2, waiting.stderr
     for text in ("author  replay:", "at most 2 attempts", "modelled, not measured", "silu(x) * scale", "one number"):
         assert text in waiting.stderr, text
@@ -63,9 +70,9 @@ def test_from_words_to_a_kernel_with_an_interruption(home: Path, tmp_path: Path)
     [name] = [one.id for one in Store(home).runs().waiting]
     # Accepted, it goes on with an author who does not answer, until it is interrupted.
     interrupted(home, name, tmp_path / "box")
-    # Resumed with the first author, it is carried to its end: nothing is asked for twice.
-    output = tmp_path / "mine.cu"
-    done = tilewright(home, "resume", name, "--model", replay, "-o", output, "--json")
+    # Resumed with the first author, it is carried to its end: nothing is asked for twice, and the kernel goes where it
+    # was wanted in the beginning, seen from there.
+    done = tilewright(home, "resume", name, "--model", replay, "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [one["verdict"]["is"] for one in report["run"]["attempts"]] == ["Rejected", "Passed"]
@@ -76,6 +83,26 @@ def test_from_words_to_a_kernel_with_an_interruption(home: Path, tmp_path: Path)
         ["1", "draft", "wrong"],
         ["2", "repair-wrong", "passed"],
     ]
+    for line in (
+        "specification: asking replay:",
+        "attempt 1, draft: asking replay:",
+        "attempt 2, repair-wrong: asking",
+    ):
+        assert line in (waiting.stderr + done.stderr), line
+    # An ended run puts its kernel there again where it is missing, and leaves alone what was edited since.
+    kernel = output.read_text()
+    output.unlink()
+    assert tilewright(home, "resume", name).returncode == 0
+    assert output.read_text() == kernel
+    output.write_text("// mine now")
+    assert f"kernel: {home}" in tilewright(home, "resume", name).stdout
+    assert output.read_text() == "// mine now"
+    other = tmp_path / "other.cu"
+    assert tilewright(home, "resume", name, "-o", other).returncode == 0
+    assert other.read_text() == kernel
+    provenance = from_json(Provenance, json.loads(provenance_path(other).read_text()))
+    assert (provenance.licence, provenance.run) == ("MIT", name)
+    assert {one.author for one in provenance.contributions} == {"recorded"}  # who wrote it, not who handed it over
     # The same words are found again, free and without an author.
     again = tilewright(home, *asked)
     assert again.returncode == 0, again.stderr
@@ -165,6 +192,10 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "--shape", "x=64:f32", "--model", "nobody:x"], "write PROVIDER:NAME with one of anthropic"),
         (["FUNCTION", "--shape", "z=64:f32"], "has no such parameter"),
         (["FUNCTION", "-o", "."], "a folder"),
+        (["FUNCTION", "--license", "my own!"], "write an SPDX expression"),
+        (["FUNCTION", "--shape", "x=64:f32", "--spool", "no/such"], "there is no such folder"),
+        (["FUNCTION", "-o", "/proc/k.cu"], "nothing can be written in /proc"),
+        (["FUNCTION", "-o", "no/such/k.cu"], "make it, or give another file with -o"),
         (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
     ],
 )

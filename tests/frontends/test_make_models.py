@@ -127,10 +127,12 @@ def test_a_rejected_key_stops_a_run_and_a_good_one_ends_it(person: Person) -> No
     assert shown["kernel"] in RIGHT
     assert (shown["best"], verdicts(shown)) == (2, ["Rejected", "Passed"])
     attempts = shown["run"]["attempts"]
-    assert [one["usage"]["input_tokens"] for one in attempts] == [2000, 1000]
-    assert [one["usage"]["cache_read_tokens"] for one in attempts] == [6000, 3000]
-    assert [one["dollars"] for one in attempts] == pytest.approx([0.0092, 0.0046])
-    assert "2 of 2 attempts, 12,600 tokens, $0.01 of $2.00" in ended.stdout
+    # The stream that was cut after 17 pieces of 16 characters is paid for too: 1000 and 3000 in, 68 out.
+    assert [one["usage"]["input_tokens"] for one in attempts] == [3000, 1000]
+    assert [one["usage"]["output_tokens"] for one in attempts] == [468, 200]
+    assert [one["usage"]["cache_read_tokens"] for one in attempts] == [9000, 3000]
+    assert [one["dollars"] for one in attempts] == pytest.approx([0.0092 + 0.00328, 0.0046])
+    assert "2 of 2 attempts, 16,668 tokens (about 4,068 in replies that were cut off), $0.02 of $2.00" in ended.stdout
 
     assert KEY not in person.stored() + person.heard
     assert "another-good-key" not in person.stored() + person.heard

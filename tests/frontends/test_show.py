@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +103,22 @@ def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder:
     assert "please write number 3" in tilewright(home, "show", "last", "--prompt", 3).stdout
 
 
+def test_show_who_wrote_which_line(home: Path, folder: RunFolder) -> None:
+    done = tilewright(home, "show", "last", "--provenance")
+    assert done.returncode == 0, done.stderr
+    assert "licence: nobody has stated one (--license)" in done.stdout
+    run = folder.load()
+    assert run.best is not None
+    kernel = folder.attempt(run.best.number).text("kernel.cu").splitlines()
+    shown = done.stdout.splitlines()[-len(kernel) :]
+    assert [line.split(maxsplit=2)[2] for line in shown if len(line.split(maxsplit=2)) > 2] == [
+        line.strip() for line in kernel if line.strip()
+    ]
+    record = json.loads(tilewright(home, "show", "last", "--provenance", "--json").stdout)
+    assert record["is"] == "Provenance"
+    assert sum(last - first + 1 for one in record["contributions"] for first, last in one["lines"]) == len(kernel)
+
+
 def test_show_json_is_one_document(home: Path, folder: RunFolder) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
@@ -141,6 +159,21 @@ def test_a_plot_that_cannot_be_written(home: Path, folder: RunFolder, tmp_path: 
     done = tilewright(home, "show", "last", "--plot", tmp_path / name)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_streams_that_take_little_or_nothing(home: Path, folder: RunFolder) -> None:
+    """A closed stdout and a narrow encoding are no faults; a kernel comes out to the letter even so."""
+    command = f"{sys.executable} -m tilewright"
+    variables = {**os.environ, "TILEWRIGHT_HOME": str(home), "PYTHONIOENCODING": "ascii"}
+    for ending, status in (("show last", 0), ("show last >&-", 0), ("runs 2>&-", 0), ("show nothing 2>&-", 2)):
+        done = subprocess.run(f"{command} {ending}", shell=True, env=variables, capture_output=True, check=False)
+        assert done.returncode == status, (ending, done.stderr)
+        assert done.stderr == b"", ending
+    best = Store(home).open_run("last").load().best
+    assert best is not None
+    folder.attempt(best.number).save_text("kernel.cu", "// für alle\n")
+    done = subprocess.run(f"{command} show last --kernel", shell=True, env=variables, capture_output=True, check=False)
+    assert done.stdout == "// für alle\n".encode()
 
 
 def test_the_plot_is_a_picture(home: Path, folder: RunFolder, tmp_path: Path) -> None:

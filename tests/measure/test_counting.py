@@ -11,7 +11,7 @@ from tilewright.devices.emulated import EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.measure.counting import NotCounted, affordable_sizes, count_plan
 from tilewright.measure.preparation import NotPrepared
-from tilewright.records import Dimension, DType, IndexValues, Task, TaskOutput, TensorInput
+from tilewright.records import Dimension, DType, IndexValues, SizeFormula, Task, TaskOutput, TensorInput
 
 GRID_WAITS = """//! op      scale(x) -> y
 //! out     y: x.dtype[x.shape]
@@ -70,3 +70,13 @@ def test_a_square_dimension_stays_and_indices_follow_the_dimension_they_name() -
     inputs = (TensorInput("x", DType.F32, ("n", "n")), TensorInput("i", DType.I32, ("m",), IndexValues("n")))
     task = Task("f", "", "f", inputs, (TaskOutput("y", DType.F32, ("m",)),), (Dimension("n", 4096), Dimension("m", 64)))
     assert affordable_sizes(task, 1024)["n"] == 4096
+
+
+def test_sizes_that_follow_from_others_keep_following() -> None:
+    inputs = (TensorInput("x", DType.F32, ("rows", "cols")), TensorInput("cos", DType.F32, ("rows", "half")))
+    half = Dimension("half", 2048, formula=SizeFormula.parse("cols / 2"))
+    dimensions = (Dimension("rows", 8192), Dimension("cols", 4096, multiple_of=2), half)
+    task = Task("f", "", "f", inputs, (TaskOutput("y", DType.F32, ("rows", "half")),), dimensions)
+    for most in (1 << 22, 1 << 12, 1):
+        sizes = affordable_sizes(task, most)
+        assert sizes == task.complete(sizes) != task.sizes

@@ -15,6 +15,7 @@ from tests.measure import kernels
 
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.profiler import find_ncu
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, sweep
 from tilewright.records import Measured, Task
@@ -51,6 +52,23 @@ def test_a_kernel_is_timed_beside_eager_and_compiled() -> None:
 def test_a_bad_kernel_is_slower_than_a_good_one() -> None:
     bad, good = timed(kernels.scale_task(4096, 4096), kernels.STRIDED, kernels.VECTOR)
     assert bad.time_us > 1.5 * good.time_us
+
+
+@pytest.mark.skipif(find_ncu() is None, reason="needs Nsight Compute")
+def test_evidence_has_the_counters_of_the_gpu() -> None:
+    task = kernels.scale_task(4096, 4096)
+    with (
+        CudaDevice() as gpu,
+        EmulatedDevice(task.profile) as emulator,
+        Reference(task.reference, task.function) as reference,
+        Stopwatch(task, reference, emulator=emulator, gpu=gpu) as stopwatch,
+    ):
+        text = stopwatch.evidence(kernels.STRIDED)
+    if text.startswith("No hardware counters: "):
+        pytest.skip(text.splitlines()[0])
+    assert text.startswith(f"Counters of {torch.cuda.get_device_name(0)}")
+    assert "sectors per load" in text
+    assert "Emulated and modelled" in text
 
 
 def test_the_sweep_works_on_times() -> None:

@@ -26,6 +26,18 @@ def test_a_missing_key_is_named(name: str, variable: str, blank: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["sk-one\nsk-two", "sk-k\u00e9y", "export sk-key"])
+def test_what_cannot_be_sent_as_a_key_is_refused_and_not_shown(value: str) -> None:
+    for name, variable in (
+        ("anthropic:x", "ANTHROPIC_API_KEY"),
+        ("openai:x", "OPENAI_API_KEY"),
+        ("hf:a/b", "HF_TOKEN"),
+    ):
+        with pytest.raises(MissingKey, match=f"{variable} holds something that is no key") as caught:
+            open_model(name, environ={variable: value})
+        assert "sk-" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("environ", "provider"),
     [

@@ -428,3 +428,46 @@ def test_an_interrupt_passes_through(provider: str) -> None:
             model_at(server, provider).complete(QUESTION, interrupt)
         assert time.monotonic() - started < 5
     assert len(server.requests) == 1
+
+
+# -- streams that are cut are billed all the same --
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("trouble", [Cut(9), Cut(9, orderly=True), ErrorEvent(9, "overloaded_error")], ids=repr)
+def test_what_a_cut_stream_cost_is_counted(provider: str, trouble: Trouble) -> None:
+    answer = Answer(TEXT, input_tokens=10, output_tokens=2000, cache_read_tokens=3000, cache_write_tokens=400)
+    with serve(provider, lambda body: answer, [trouble, trouble]) as server:
+        reply, _ = ask(server, provider)
+    # Before the cut: message_start, ping and content_block_start of one, the role of the other; then 4 characters each.
+    # Anthropic counts the input at once, the other only at the end: four characters a token, then.
+    asked = len(QUESTION.system) + sum(len(one.text) for one in QUESTION.messages)
+    once = Usage(10, 6, 3000, 400) if provider == "anthropic" else Usage(-(-asked // 4), 8)
+    assert reply.cut.usage == once + once
+    assert reply.usage == Usage(10, 2000, 3000, 400) + once + once
+    price = model_at(server, provider).price
+    assert price is not None
+    assert reply.cut.dollars == pytest.approx(2 * price.dollars(once))
+    assert reply.dollars == pytest.approx(price.dollars(reply.usage))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("trouble", [Status(529), Cut(0)], ids=repr)
+def test_what_never_began_costs_nothing(provider: str, trouble: Trouble) -> None:
+    with serve(provider, lambda body: TEXT, [trouble]) as server:
+        reply, _ = ask(server, provider)
+    assert (reply.retries, reply.cut.tokens, reply.usage) == (1, 0, Usage(100, 20))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_thinking_before_the_cut_is_counted(provider: str) -> None:
+    with serve(provider, lambda body: Answer(TEXT, reasoning="hmm, " * 80), [Cut(60)]) as server:
+        reply, _ = ask(server, provider)
+    assert 50 <= reply.cut.usage.output_tokens <= 60  # 4 characters an event
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_question_that_is_given_up_says_what_it_cost(provider: str) -> None:
+    with serve(provider, lambda body: TEXT, [Cut(9)] * 3) as server, pytest.raises(ModelUnavailable) as caught:
+        ask(server, provider)
+    assert caught.value.cut.usage.output_tokens == 3 * (6 if provider == "anthropic" else 8)

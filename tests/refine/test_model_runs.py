@@ -142,15 +142,20 @@ def test_every_trouble_of_a_service_is_survived_and_on_record(
     assert [reply.stop for reply in replies] == ends
     assert [reply.retries for reply in replies] == [2, 0, 2, 1, 0, 1, 0]
     assert [one.replies for one in run.attempts] == [2, 2, 1, 1, 1]
-    assert run.usage == Usage(7 * 1000, 7 * 200, 7 * 3000)
+    cut = sum((reply.cut.usage for reply in replies), Usage())
+    assert [reply.cut.tokens > 0 for reply in replies] == [False, False, True, True, False, True, False]
+    assert run.cut == cut
+    assert run.usage == Usage(7 * 1000, 7 * 200, 7 * 3000) + cut
     per_reply = service.dollars_per_reply
-    assert run.dollars == (None if per_reply is None else pytest.approx(7 * per_reply))
+    cut_dollars = [reply.cut.dollars or 0.0 for reply in replies]
+    assert run.dollars == (None if per_reply is None else pytest.approx(7 * per_reply + sum(cut_dollars)))
+    assert (sum(cut_dollars) > 0) == (per_reply is not None)
 
     # What could not be used was asked for once more, in the same conversation.
-    malformed, cut = (folder.attempt(n).text("question-2.md") for n in (1, 2))
+    malformed, cut_off = (folder.attempt(n).text("question-2.md") for n in (1, 2))
     assert MALFORMED.strip() in malformed
     assert "neither a ```cuda block nor SEARCH/REPLACE edits" in malformed
-    assert "reached the limit on output" in cut
+    assert "reached the limit on output" in cut_off
 
     expected = [
         "the service answered 429: slow down; asking again in ",
@@ -262,6 +267,7 @@ def test_a_reply_is_on_disk_as_it_comes_in_and_without_the_key(service: Service,
         left = watch.partial.read_text()
         assert left.count("Summary: [key removed] a run of elements") == QUICK.attempts
         assert left.count("asked again") == QUICK.attempts - 1
+        assert folder.load().attempts == ()
         watch.seen.clear()
         run = refine(folder, workshop)
         model.close()
@@ -270,6 +276,10 @@ def test_a_reply_is_on_disk_as_it_comes_in_and_without_the_key(service: Service,
     assert all(later.startswith(earlier) for earlier, later in zip(watch.seen, watch.seen[1:], strict=False))
     assert not watch.partial.exists()
     assert run.ending is Ending.ATTEMPTS
+    # The four that were given up are paid for too, and count with the reply that came in the end.
+    assert run.usage.output_tokens == 20 + run.cut.output_tokens
+    assert run.cut.output_tokens >= QUICK.attempts * 7 * 20 // 4
+    assert not list(folder.path.rglob("unanswered-*"))
     assert folder.attempt(1).text("reply-1.md") == telling.replace(KEY, "[key removed]")
     assert KEY not in stored(tmp_path)
     for length in range(8, len(KEY)):  # nor the beginning of it, where a piece ended within

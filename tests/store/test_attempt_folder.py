@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import KERNEL_TEXT, PASSED, attempt, modelled, question, reply
 
-from tilewright.records import Measurement, Question, Reply, TuneResult, Verdict
+from tilewright.records import Cut, Measurement, NoReply, Question, Reply, TuneResult, Usage, Verdict
 from tilewright.store import AttemptFolder, Damaged
 
 
@@ -48,6 +48,23 @@ def test_the_question_is_stored_before_it_is_asked(folder: AttemptFolder) -> Non
         folder.reply_to(1, question(3), ask)
     assert folder.replies() == ()
     assert folder.reply_to(1, question(3), Asked()).text == "answer to: write it"
+
+
+def test_what_was_spent_without_a_reply_counts_with_the_one_that_comes(folder: AttemptFolder) -> None:
+    def fails(asked: Question) -> Reply:
+        error = NoReply("nobody answers")
+        error.cut = Cut(Usage(1000, 50), 0.25)
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(NoReply):
+            AttemptFolder(folder.path, 3).reply_to(1, question(3), fails)
+    came = folder.reply_to(1, question(3), Asked())
+    plain = reply("answer to: write it")
+    assert came.cut == Cut(Usage(2000, 100), 0.5)
+    assert (came.usage, came.dollars) == (plain.usage + Usage(2000, 100), pytest.approx(0.51))
+    assert folder.replies() == (came,)
+    assert folder.reply_to(2, question(3, 2, "mend it"), Asked()).cut == Cut()
 
 
 def test_another_question_sets_the_old_pair_aside_and_finds_it_again(folder: AttemptFolder) -> None:

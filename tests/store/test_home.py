@@ -11,7 +11,7 @@ import pytest
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, question, reply
 
 from tilewright.records import Budget, Ending
-from tilewright.store import Damaged, NoSuchRun, NotAccepted, Request, RunBusy, Store
+from tilewright.store import Damaged, NoSuchRun, NotAccepted, Request, RunBusy, Store, StoreError, write_text
 
 
 @pytest.fixture
@@ -95,6 +95,27 @@ def test_broken_runs_hide_no_others(store: Store) -> None:
     assert "format 2" in problems[broken[3].path.name]
     with pytest.raises(Damaged):
         store.open_run(broken[1].path.name).load()
+
+
+def test_a_run_that_has_lost_its_task_is_damaged_and_waits_for_nobody(store: Store) -> None:
+    folder = store.create_run(TASK, SETTINGS, ENVIRONMENT, Request("ops.py:double"))
+    folder.attempt(1).finish(attempt(1))
+    (folder.path / "task.json").unlink()
+    with pytest.raises(Damaged, match=r"task\.json is missing"):
+        folder.load()
+
+
+@pytest.mark.parametrize("name", ["a-file", "a-file/below"])
+def test_a_home_that_cannot_be_one_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a-file").touch()
+    with pytest.raises(StoreError, match=rf"runs cannot be kept in .*{name} \(.*with TILEWRIGHT_HOME"):
+        Store(tmp_path / name).create_run(TASK, SETTINGS, ENVIRONMENT)
+
+
+def test_an_error_in_writing_names_the_file_that_was_wanted(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        write_text(tmp_path / "nowhere" / "kernel.cu", "text")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "kernel.cu")
 
 
 def test_one_process_at_a_time(store: Store) -> None:

@@ -61,6 +61,58 @@ def heads(x):
     return x.view(x.shape[0], 4, 16).transpose(1, 2).contiguous() * 2
 
 
+def own_heads(x, w):
+    batch, cols = x.shape
+    return (x.view(batch, *w.shape) * w).view(batch, cols)
+
+
+def cat_matmul(x, y, w):
+    return torch.cat([x, y], -1) @ w
+
+
+def glu_matmul(x, w):
+    return F.glu(x) @ w
+
+
+def filter_times(x, g, w):
+    return F.conv1d(x, w) * g
+
+
+def steps(x, offsets):
+    assert len(offsets) == len(x) + 1
+    return x * torch.diff(offsets)
+
+
+def halves_and_quarters(x, a, b):
+    assert x.shape[-1] == 2 * a.shape[-1] == 4 * b.shape[-1]
+    return F.glu(x) * a + b.repeat(2)
+
+
+def picked(x, table, ids):
+    assert len(table) == 2 * len(x)
+    return table[ids] + x.sum()
+
+
+def windows(x):
+    return x.unfold(-1, 64, 16) * 2
+
+
+def wide_filter(x, w):
+    return F.conv2d(x, w, stride=(2, 1), dilation=(1, 2))
+
+
+def depthwise(x, w):
+    return F.conv1d(x, w, groups=x.shape[1])
+
+
+def sdpa(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def pairs(x):
+    return torch.combinations(x).prod(-1)
+
+
 def logarithm(x):
     return torch.log(x)
 

@@ -20,7 +20,7 @@ from tilewright.tasks.source import find_function, parameters_of, parse_source, 
 class HereReference:
     def __init__(self, source: str, function: str) -> None:
         self._home = tempfile.TemporaryDirectory()
-        self._function = load_function(source, function, "", Path(self._home.name))
+        self.function = load_function(source, function, "", Path(self._home.name))
 
     def __enter__(self) -> HereReference:
         return self
@@ -30,7 +30,7 @@ class HereReference:
 
     def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
         module, _, name = handler.partition(":")
-        made = getattr(importlib.import_module(module), name)(self._function, request)
+        made = getattr(importlib.import_module(module), name)(self.function, request)
         return from_json(answer, to_json(made))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.records import Dimension, DType, IndexValues, UniformValues
 from tilewright.tasks import TaskError
-from tilewright.tasks.description import DescribedTensor, read_description
+from tilewright.tasks.description import DescribedTensor, print_described, read_description
 from tilewright.tasks.values import parse_values, print_values
 
 WHOLE = """
@@ -51,6 +51,18 @@ def test_a_whole_description() -> None:
     assert found.goal.value == "latency"
 
 
+def test_sizes_that_follow_from_others() -> None:
+    text = WHOLE.replace("rows = 4096", 'half = "cols / 2"\nrows = 4096').replace('"bf16[rows, cols]"', '"bf16[half]"')
+    text = text.replace('"i64[7]"', '"i64[cols / 2, 2 * rows, rows - cols + 1]"')
+    found = read_description(text)
+    ids = found.inputs["ids"]
+    assert isinstance(ids, DescribedTensor)
+    assert ids.axes == ("half", "twice_rows", "ids_size")
+    sizes = {one.name: (one.size, one.varies) for one in found.dimensions.values() if one.formula is not None}
+    assert sizes == {"half": (512, False), "twice_rows": (8192, True), "ids_size": (3073, True)}
+    assert read_description(print_described(found)) == found
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -58,7 +70,12 @@ def test_a_whole_description() -> None:
         (('name = "gather_rows"', 'name = "gather rows"'), "is no name of an op"),
         (('goal = "latency"', 'goal = "fast"'), "goal = 'fast' is not latency, throughput"),
         (('goal = "latency"', "speed = 1"), "unknown key 'speed'; it may have name, function"),
-        (("rows = 4096", 'rows = "many"'), r"\[dimensions\] rows: write a size, or \{size"),
+        (("rows = 4096", 'rows = "many"'), "dimension rows = many: no dimension is called many; name cols"),
+        (("rows = 4096", "rows = true"), r'\[dimensions\] rows: write a size, \{size .* or .* "cols / 2"'),
+        (("rows = 4096", 'rows = "cols / "'), "'cols / ' ends where a name or a number should follow"),
+        (("rows = 4096", 'rows = "cols - 2000"'), "is -976 at cols = 1024; no size is below 0"),
+        (('"bf16[rows, cols]"', '"bf16[rows, cols / rows]"'), "x: 'cols / rows' divides by something else"),
+        (('"bf16[rows, cols]"', '"bf16[rows, 2 * width]"'), "x: dimension twice_width .* is called width"),
         (("multiple_of = 8", "multiple_of = 7"), "1024 is not a size that is a multiple of 7"),
         (('"bf16[rows, cols]"', '"bf16[rows, width]"'), "no dimension is called 'width'; .* has rows, cols"),
         (('"bf16[rows, cols]"', '"bfloat[rows]"'), "'bfloat' is not a dtype; write one of f64, f32"),
@@ -87,3 +104,13 @@ def test_values_are_printed_as_they_are_read(text: str) -> None:
 def test_values_that_make_no_sense(text: str) -> None:
     with pytest.raises(TaskError, match="says no values; write normal, normal:MEAN"):
         parse_values("x", text)
+
+
+def test_a_least_size_is_read_and_written() -> None:
+    found = read_description(WHOLE.replace("rows = 4096", "rows = {size = 4096, at_least = 3}"))
+    assert found.dimensions["rows"] == Dimension("rows", 4096, at_least=3)
+    printed = print_described(found)
+    assert "rows = {size = 4096, varies = true, multiple_of = 1, at_least = 3}" in printed
+    assert read_description(printed) == found
+    with pytest.raises(TaskError, match="dimension rows: 4096 is not a size of at least 5000"):
+        read_description(WHOLE.replace("rows = 4096", "rows = {size = 4096, at_least = 5000}"))

@@ -28,6 +28,12 @@ from tilewright.tasks.kinds import kind_of
         ("return F.cross_entropy(x, w)", Kind.LOSS),
         ("return torch.gather(x, 1, w)", Kind.GATHER),
         ("return helper(x)", Kind.SOFTMAX),
+        ("return x / torch.norm(x)", Kind.NORMALISATION),
+        ("return x / x.abs().mean(1, keepdim=True)", Kind.NORMALISATION),
+        ("e = torch.exp(x); return e / e.sum(-1, keepdim=True)", Kind.SOFTMAX),
+        ("return x / w.sum()", Kind.REDUCTION),
+        ("return F.normalize(torch.softmax(F.batch_norm(x @ w, m, v), -1).mT @ x)", Kind.MATMUL),
+        ("return nn.TransformerEncoderLayer(8, 2)(x @ w)", Kind.ATTENTION),
         ("return x", Kind.OTHER),
     ],
 )
@@ -36,3 +42,8 @@ def test_kind(body: str, kind: Kind) -> None:
         f"def helper(x):\n    return x.softmax(-1)\n\ndef other(x):\n    return x @ x\n\ndef f(x, w):\n    {body}\n"
     )
     assert kind_of(source, "f") is kind
+
+
+def test_a_mean_of_differences_from_targets_is_a_loss() -> None:
+    assert kind_of("def f(x, targets):\n    return ((x - targets) ** 2).mean()\n", "f") is Kind.LOSS
+    assert kind_of("def f(x, other):\n    return ((x - other) ** 2).mean()\n", "f") is Kind.REDUCTION

@@ -10,7 +10,7 @@ from tests.tasks.in_process import lint_of, probed
 
 from tilewright.records import DType, Origin
 from tilewright.tasks import TaskError, TaskOptions
-from tilewright.tasks.lint import examine
+from tilewright.tasks.lint import examine, small_sizes
 from tilewright.tasks.making import with_finding
 
 
@@ -49,6 +49,66 @@ def test_values_decide() -> None:
 )
 def test_sound(function: str, shapes: dict[str, str]) -> None:
     assert lint_of(SOURCE, function, shapes) == ""
+
+
+DEEP = """
+import torch
+
+def deep(x, first, rest, unused):
+    y = x @ first
+    for _ in range(8):
+        y = torch.tanh(0.01 * (y @ rest) + 0.5)
+    return y
+"""
+
+
+def test_what_fades_on_its_way_through_a_deep_network_still_matters() -> None:
+    task, reference = probed(DEEP, "deep", {"x": "16x24", "first": "24x32", "rest": "32x32", "unused": "7"})
+    assert examine(task, reference).idle == ("unused",)  # type: ignore[arg-type]
+
+
+STEPS = """
+def steps(x, index, table, unused):
+    return x.sign() * table[index]
+"""
+
+
+def test_inputs_without_a_derivative_are_drawn_anew() -> None:
+    task, reference = probed(STEPS, "steps", {"x": "9", "index": "9:i64", "table": "5", "unused": "5:i32"})
+    assert examine(task, reference).idle == ("unused",)  # type: ignore[arg-type]
+
+
+MANY = f"""
+import torch
+
+class Calls:
+    made = 0
+
+def many(x, {", ".join(f"w{number}" for number in range(30))}):
+    Calls.made += 1
+    return x * {" * ".join(f"(2 + torch.sin(w{number}))" for number in range(15))}
+"""
+
+
+def test_the_calls_do_not_grow_with_the_inputs() -> None:
+    task, reference = probed(MANY, "many", {"x": "9", **{f"w{number}": "9" for number in range(30)}}, fixed_all=True)
+    calls = reference.function.__globals__["Calls"]
+    before = calls.made
+    assert len(examine(task, reference).idle) == 15  # type: ignore[arg-type]
+    assert calls.made - before < 20
+
+
+LARGE = """
+import torch
+
+def large(x):
+    return torch.nn.functional.layer_norm(x, (64, 128, 128))
+"""
+
+
+def test_the_reference_is_called_at_sizes_that_are_cheap_beside_those_that_are_fixed() -> None:
+    task, _ = probed(LARGE, "large", {"x": "16x64x128x128"})
+    assert small_sizes(task)["batch"] == 2
 
 
 def test_an_output_that_is_not_what_the_reference_returns() -> None:

@@ -89,7 +89,7 @@ import torch.nn as nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return torch.relu(x)
+        return x.clone()
 
 def get_inputs():
     return [torch.rand(1 << 18, 1 << 18)]
@@ -214,8 +214,11 @@ def test_kernelbench_with_parameters(tasks: dict[str, Future[Task | None]]) -> N
     assert 0.12 < weight.high < 0.15, "the scale of 1/sqrt(54) is kept"
     assert weight.low == pytest.approx(-weight.high, rel=0.1)
     assert {"norm_running_mean", "norm_running_var"}.isdisjoint(held)
-    assert task.outputs[0].shape == ("batch", 20, 10, 10)
-    assert [one.name for one in task.dimensions if one.varies] == ["batch", "channels"]
+    assert task.outputs[0].shape == ("batch", "out_channels", "y_height", "y_width")
+    assert {one.name: str(one.formula) for one in task.dimensions if one.formula is not None} == {
+        "y_height": "height - kernel_height + 1",
+        "y_width": "width - kernel_width + 1",
+    }
 
 
 def test_kernelbench_with_numbers_and_masks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +254,58 @@ def test_words(tasks: dict[str, Future[Task | None]]) -> None:
     assert task.assumptions[0] == "the mask is applied after the softmax"
     assert [one.values for one in task.tensors] == [UniformValues(-1.0, 1.0), UniformValues(0.0, 1.0)]
     assert [one.value for one in task.numbers] == [0.25]
+
+
+GATED = """
+name = "gated"
+[dimensions]
+rows = 64
+cols = {size = 32, varies = true, multiple_of = 1}
+[inputs]
+x = "f32[rows, 2 * cols]"
+w = "f32[cols / 4]"
+"""
+
+
+def gated(tmp_path: Path, description: str = GATED, **more: object) -> Task:
+    (tmp_path / "task.toml").write_text(description)
+    (tmp_path / "reference.py").write_text(
+        "import torch\ndef gated(x, w):\n    y = torch.nn.functional.glu(x)\n    return y * w.repeat_interleave(4)\n"
+    )
+    return folders.task_from_folder(tmp_path, TaskOptions(), **more)  # type: ignore[arg-type]
+
+
+def follows(task: Task) -> dict[str, tuple[str, int]]:
+    return {one.name: (str(one.formula), one.size) for one in task.dimensions if one.formula is not None}
+
+
+def test_a_folder_with_sizes_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "Reference", HereReference)
+    task = gated(tmp_path)
+    assert follows(task) == {"twice_cols": ("2 * cols", 64), "quarter_cols": ("cols / 4", 8)}
+    assert {one.name: (one.varies, one.multiple_of) for one in task.free} == {"rows": (True, 1), "cols": (True, 4)}
+    assert task.outputs[0].shape == ("rows", "cols")
+    write_task_folder(task, tmp_path / "again")
+    again = folders.task_from_folder(tmp_path / "again", TaskOptions())
+    assert again.hash == task.hash
+
+
+def test_shapes_of_a_folder_with_sizes_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "Reference", HereReference)
+    task = gated(tmp_path, shapes={"x": "16x96"})
+    assert task.sizes == {"rows": 16, "cols": 48, "twice_cols": 96, "quarter_cols": 12}
+    with pytest.raises(TaskError, match="--shape w=9: quarter_cols is cols / 4, which is 12 and not 9 at the other"):
+        gated(tmp_path, shapes={"x": "16x96", "w": "9"})
+    with pytest.raises(TaskError, match=r"--shape x=16x97: twice_cols is 2 \* cols, which is 64 and not 97"):
+        gated(tmp_path, shapes={"x": "16x97"})
+
+
+def test_a_folder_need_not_say_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "Reference", HereReference)
+    plain = GATED.replace("cols = {size = 32, varies = true, multiple_of = 1}", "wide = 64\nshort = 8")
+    task = gated(tmp_path, plain.replace("2 * cols", "wide").replace("cols / 4", "short"))
+    assert follows(task) == {"short": ("wide / 8", 8), "half_wide": ("wide / 2", 32)}
+    assert all(one.varies for one in task.dimensions)
 
 
 @pytest.mark.parametrize(

@@ -55,20 +55,86 @@ def test_equal_sizes_that_mean_different_things_are_parted() -> None:
     assert attention.kind is Kind.ATTENTION
 
 
-def test_sizes_that_hang_together_otherwise_are_fixed() -> None:
-    task = made("rope", {"x": "4x32x16", "cos": "32x8", "sin": "32x8"})
-    assert varying(task) == {"batch", "rows"}
-    assert outputs(task) == [("y", DType.F32, ("batch", "rows", 16))]
+def follows(task: Task) -> dict[str, str]:
+    return {one.name: str(one.formula) for one in task.dimensions if one.formula is not None}
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "found"),
+    [
+        ("rope", {"x": "4x32x16", "cos": "32x8", "sin": "32x8"}, {"half_cols": "cols / 2"}),
+        ("own_heads", {"x": "10x64", "w": "4x16"}, {"x_cols": "w_rows * cols"}),
+        ("cat_matmul", {"x": "9x32", "y": "9x16", "w": "48x20"}, {"w_rows": "cols + y_cols"}),
+        ("glu_matmul", {"x": "32x128", "w": "64x64"}, {"half_cols": "cols / 2"}),
+        ("filter_times", {"x": "2x5x64", "g": "2x7x62", "w": "7x5x3"}, {"g_width": "width - kernel_width + 1"}),
+        ("steps", {"x": "100", "offsets": "101"}, {"offsets_n": "n + 1"}),
+        (
+            "halves_and_quarters",
+            {"x": "10x64", "a": "32", "b": "16"},
+            {"half_cols": "cols / 2", "quarter_cols": "cols / 4"},
+        ),
+    ],
+)
+def test_sizes_of_inputs_that_follow_from_others(function: str, shapes: dict[str, str], found: dict[str, str]) -> None:
+    task = made(function, shapes)
+    assert follows(task) == found
+    assert all(one.varies for one in task.dimensions)
+    assert task.assumptions == ()
+
+
+def test_sizes_that_must_be_the_same_share_a_name() -> None:
+    task = made("depthwise", {"x": "4x8x32", "w": "8x1x3"})
+    assert axes(task) == {"x": ("batch", "channels", "width"), "w": ("channels", "one", "kernel_width")}
+    attention = made("sdpa", {"q": "2x4x128x64", "k": "2x4x128x64", "v": "2x4x128x64"})
+    q, k, v = axes(attention).values()
+    assert (k[2], k[3]) == (v[2], q[3])
+    assert varying(attention) == {*q, *k, *v}
+    assert len({*q, *k, *v}) == 6
+
+
+def test_a_source_is_as_many_times_as_its_parts_need() -> None:
+    task = made("halves_and_quarters", {"x": "10x64", "a": "32", "b": "16"})
+    assert {one.name: one.multiple_of for one in task.free} == {"rows": 1, "cols": 4}
+
+
+def test_sizes_that_hang_together_by_no_formula_are_fixed() -> None:
     assert varying(made("heads", {"x": "5x64"})) == {"rows"}
     assert varying(made("prefix", {"x": "40x8", "table": "40x8"})) == {"rows", "cols"}
 
 
-def test_an_output_size_that_is_computed_holds_its_dimension() -> None:
+@pytest.mark.parametrize(
+    ("function", "shapes", "found", "shape"),
+    [
+        ("halves", {"x": "8x12"}, {"half_cols": "cols / 2"}, ("rows", "half_cols")),
+        ("windows", {"x": "8x16000"}, {"y_rows": "(cols - 48) / 16"}, ("rows", "y_rows", 64)),
+        (
+            "wide_filter",
+            {"x": "4x3x112x112", "w": "6x3x11x11"},
+            {"y_height": "(height - kernel_height + 2) / 2", "y_width": "width - 2 * kernel_width + 2"},
+            ("batch", "out_channels", "y_height", "y_width"),
+        ),
+    ],
+)
+def test_sizes_of_outputs_that_follow_from_inputs(
+    function: str, shapes: dict[str, str], found: dict[str, str], shape: tuple[str | int, ...]
+) -> None:
+    task = made(function, shapes)
+    assert follows(task) == found
+    assert all(one.varies for one in task.dimensions)
+    assert task.outputs[0].shape == shape
+
+
+def test_an_output_of_twice_the_size() -> None:
     task = made("twice", {"x": "8x12"})
-    assert varying(task) == {"rows"}
-    assert outputs(task) == [("y0", DType.F32, ("rows", 24)), ("y1", DType.F32, (12,))]
-    assert any("cols is fixed" in note for note in task.assumptions)
-    assert outputs(made("halves", {"x": "8x12"})) == [("y", DType.F32, ("rows", 6))]
+    assert follows(task) == {"twice_cols": "2 * cols"}
+    assert outputs(task) == [("y0", DType.F32, ("rows", "twice_cols")), ("y1", DType.F32, ("cols",))]
+
+
+def test_an_output_size_without_a_formula_holds_its_dimension() -> None:
+    task = made("pairs", {"x": "12"})
+    assert varying(task) == set()
+    assert outputs(task) == [("y", DType.F32, (66,))]
+    assert any("n is fixed because the size of an output" in note for note in task.assumptions)
 
 
 def test_multiples_are_found() -> None:
@@ -110,6 +176,12 @@ def test_whole_numbers_that_index() -> None:
     assert "rows" not in varying(part), "a smaller table would not hold what the ids name"
 
 
+def test_whole_numbers_that_index_what_follows() -> None:
+    task = made("picked", {"x": "40", "table": "80", "ids": "7:i64"})
+    assert follows(task) == {"twice_n": "2 * n"}
+    assert task.tensors[2].values == IndexValues("twice_n")
+
+
 def test_values_that_a_function_refuses_are_not_drawn() -> None:
     assert made("logarithm", {"x": "8x8"}).tensors[0].values == UniformValues(0.01, 0.99)
     task = made("bce", {"p": "16", "target": "16"})
@@ -135,6 +207,10 @@ def test_the_person_may_fix_dimensions() -> None:
     shapes = {"x": "8x32", "y": "8x32"}
     assert varying(made("add", shapes, fixed=("cols",))) == {"rows"}
     assert varying(made("add", shapes, fixed_all=True)) == set()
+    for name in ("cols", "half_cols"):
+        fixed = made("halves", {"x": "8x12"}, fixed=(name,))
+        assert varying(fixed) == {"rows"}
+        assert fixed.sizes == {"rows": 8, "cols": 12, "half_cols": 6}
     with pytest.raises(TaskError, match="no dimension is called width; this task has rows, cols"):
         made("add", shapes, fixed=("width",))
 
@@ -158,3 +234,10 @@ def test_a_reference_that_fails_says_where() -> None:
         made("wrong", {"x": "8x8"})
     with pytest.raises(ReferenceProblem, match="returns nothing and changes no tensor"):
         made("nothing", {"x": "8x8"})
+
+
+def test_the_weight_of_a_transposed_convolution_has_its_channels_first() -> None:
+    source = "import torch\ndef f(x, b, w):\n    return torch.nn.functional.conv_transpose2d(x, w) + b\n"
+    task = probed(source, "f", {"x": "2x3x16x18", "b": "1x7x1x1", "w": "3x7x2x4"})[0]
+    assert axes(task)["w"] == ("channels", "out_channels", "kernel_height", "kernel_width")
+    assert axes(task)["b"] == ("one", "out_channels", "one", "one")

@@ -14,6 +14,7 @@ from tilewright.records import (
     DType,
     IntegerValues,
     NormalValues,
+    SizeFormula,
     Task,
     TaskOutput,
     TensorInput,
@@ -156,3 +157,61 @@ def test_other_numbers() -> None:
     assert changed.numbers[0].value == pytest.approx(1e-2)
     assert case_task(tasks.LAYERNORM, replace(case, values="task")) is tasks.LAYERNORM
     assert draw_inputs(tasks.LAYERNORM, case) == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))
+
+
+def layers(count: int, width: int = 64) -> Task:
+    """A product with one matrix after the other."""
+    names = [f"w{number}" for number in range(count)]
+    widths = [f"d{number}" for number in range(count + 1)]
+    inputs = [TensorInput("x", DType.F32, ("rows", "d0"))]
+    inputs += [TensorInput(name, DType.F32, widths[number : number + 2]) for number, name in enumerate(names)]
+    dimensions = (Dimension("rows", 512), *(Dimension(name, width) for name in widths))
+    source = f"def f(x, {', '.join(names)}): return x @ {' @ '.join(names)}"
+    out = TaskOutput("y", DType.F32, ("rows", widths[-1]))
+    return Task("f", source, "f", tuple(inputs), (out,), dimensions)
+
+
+def test_the_work_of_a_chain_of_layers_is_that_of_its_layers() -> None:
+    task = layers(10)
+    sizes = {one.name: 4 for one in task.dimensions}
+    assert work_of(task, sizes) < 4**5, "not the product of twelve sizes"
+    cases = plan_cases(task)
+    assert len({tuple(one.sizes.values()) for one in cases}) > 3
+    one = layers(1)
+    assert work_of(one, one.sizes) == 512 * 64 * 64
+
+
+def test_the_work_of_a_convolution_is_that_of_its_loops() -> None:
+    sizes = {"batch": 2, "channels": 3, "width": 12, "out": 5, "kernel": 3}
+    dimensions = (
+        *(Dimension(name, size) for name, size in sizes.items()),
+        Dimension("places", 10, formula=SizeFormula.parse("width - kernel + 1")),
+    )
+    inputs = (
+        TensorInput("x", DType.F32, ("batch", "channels", "width")),
+        TensorInput("w", DType.F32, ("out", "channels", "kernel")),
+    )
+    source = "import torch\ndef f(x, w): return torch.nn.functional.conv1d(x, w)"
+    task = Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("batch", "out", "places")),), dimensions)
+    exact = 2 * 3 * 5 * 3 * 10
+    assert exact <= work_of(task, task.sizes) <= 2 * exact
+
+
+def test_no_case_is_below_a_least_size() -> None:
+    task = replace(
+        tasks.MATMUL, dimensions=(Dimension("m", 64), Dimension("k", 1024, True, 4, at_least=10), Dimension("n", 96))
+    )
+    cases = plan_cases(task)
+    assert min(one.sizes["k"] for one in cases) == 12
+    assert min(one.sizes["m"] for one in cases) == 1
+    assert min(sizes["k"] for sizes in accepted_sizes(task, lambda sizes: True)) == 12
+
+
+def test_what_can_shrink_shrinks_though_the_largest_cannot() -> None:
+    task = replace(
+        tasks.MATMUL, dimensions=(Dimension("m", 4096), Dimension("k", 4096, at_least=3000), Dimension("n", 4096))
+    )
+    cases = plan_cases(task)
+    assert cases
+    assert all(one.sizes["k"] >= 3000 for one in cases)
+    assert all(is_small(task, one.sizes) for one in cases)

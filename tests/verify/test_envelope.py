@@ -138,6 +138,33 @@ def test_softmax(size: int, reach: float) -> None:
     assert judged(softmax, inputs, torch.softmax(tf32(x), -1)).ratio > 10
 
 
+def log_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def log_softmax_written_out(x: torch.Tensor) -> torch.Tensor:
+    return x - torch.logsumexp(x, -1, keepdim=True)
+
+
+@pytest.mark.parametrize("reference", [log_softmax, log_softmax_written_out])
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_log_softmax(reference: Callable[..., torch.Tensor], size: int) -> None:
+    """With one class the answer is 0 whatever the input: a sum added to the maximum is off by a rounding of that."""
+    x = 3.0 * torch.randn(64, size)
+    scaled = x * 1.4426950408889634
+    largest = scaled.amax(-1, keepdim=True)
+    lost = torch.linspace(-1, 1, 64)[:, None] * 2.0**-24 * largest  # as where a product is not rounded before a sum
+    sums = running_sum(torch.exp2(scaled - largest + lost))[:, None]
+    honest = (scaled + lost - (largest + torch.log2(sums))) * 0.6931471805599453
+    if size == 1:
+        assert bool((honest != 0).any())
+    assert judged(reference, {"x": x}, honest).right
+    assert judged(reference, {"x": x}, honest + 1e-4).ratio > 5
+    if size > 1:
+        assert judged(reference, {"x": x}, reference(tf32(x))).ratio > 10
+        assert judged(reference, {"x": x}, scaled - scaled.logsumexp(-1, keepdim=True)).ratio > 100
+
+
 def test_sums_and_means() -> None:
     x = torch.randn(32, 4096)
 

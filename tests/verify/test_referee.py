@@ -8,15 +8,22 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.verify import kernels, tasks
 
+from tilewright.devices.emulated import EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.records import (
+    PROFILES,
     BadPlan,
     CaseStatus,
+    Completed,
     Crashed,
     Declined,
     Dimension,
+    Execution,
+    Faulted,
     FaultKind,
     FindingKind,
+    FindingRecord,
+    Job,
     NotBuilt,
     Passed,
     Pattern,
@@ -25,9 +32,10 @@ from tilewright.records import (
     Task,
     Unstable,
     Unsupported,
+    Watch,
     WrongValues,
 )
-from tilewright.reference import ReferenceProblem
+from tilewright.reference import Reference, ReferenceProblem
 from tilewright.verify import Referee
 
 Make = Callable[[Task], Referee]
@@ -299,3 +307,59 @@ def test_a_reference_that_fails_is_nobodys_kernel(referee: Make) -> None:
     text = kernels.DOUBLE.replace("(v", "(doomed").replace(" v.", " doomed.").replace("[v.", "[doomed.")
     with pytest.raises(ReferenceProblem, match="no such luck"):
         referee(tasks.FAILS).judge(text)
+
+
+class _NoEmulator:
+    """An emulator that runs nothing, as if every kernel used an instruction it does not know."""
+
+    profile = PROFILES["H200"]
+
+    def execute(self, job: Job) -> Execution:
+        return Faulted(job.id, "H200 (emulated)", FaultKind.UNSUITABLE, "wgmma is not emulated")
+
+
+class _Gpu:
+    """In place of a GPU: results are emulated, and a watched job is answered as it was told."""
+
+    profile = PROFILES["H200"]
+
+    def __init__(self, emulator: EmulatedDevice, answer: Completed) -> None:
+        self._emulator, self._answer = emulator, answer
+        self.watched: list[Job] = []
+
+    def execute(self, job: Job) -> Execution:
+        if job.watch is Watch.NOTHING:
+            return self._emulator.execute(job)
+        self.watched.append(job)
+        return replace(self._answer, job=job.id)
+
+
+FAULT = FindingRecord(FindingKind.RACE_SHARED, "run", 4, 7, 0, None, "", "a write and a read", 3, other_line=6)
+
+
+@pytest.mark.parametrize(
+    ("answer", "passes", "runs"),
+    [
+        (Completed("", "GPU", (), ()), True, 2),
+        (Completed("", "GPU", (), (), not_watched="it is not installed"), True, 2),
+        (Completed("", "GPU", (), (), faults=(FAULT,)), False, 1),
+    ],
+)
+def test_what_is_not_emulated_is_watched_on_the_gpu(
+    answer: Completed, passes: bool, runs: int, reference: Reference, emulator: EmulatedDevice
+) -> None:
+    task = replace(tasks.DOUBLE, dimensions=(Dimension("n", 5000),))
+    gpu = _Gpu(emulator, answer)
+    verdict = Referee(task, reference, emulator=_NoEmulator(), gpu=gpu).judge(kernels.DOUBLE)  # type: ignore[arg-type]
+    assert len(gpu.watched) == runs
+    assert {job.watch for job in gpu.watched} == {Watch.FAULTS}
+    if passes:
+        assert isinstance(verdict, Passed)
+        said = [note for note in verdict.notes if note.startswith("not checked by a sanitizer: it is not installed")]
+        assert len(said) == bool(answer.not_watched)
+        return
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, Crashed)
+    assert verdict.evidence.findings == (FAULT,)
+    assert {6, 7} <= {line for line, _ in verdict.evidence.source_lines}
+    assert verdict.cases

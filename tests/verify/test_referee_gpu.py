@@ -11,7 +11,19 @@ from tests.verify import kernels, tasks
 
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated import EmulatedDevice
-from tilewright.records import CaseStatus, Crashed, Dimension, Passed, Pattern, Rejected, Task, Verdict, WrongValues
+from tilewright.devices.sanitizer import find_sanitizer
+from tilewright.records import (
+    CaseStatus,
+    Crashed,
+    Dimension,
+    FindingKind,
+    Passed,
+    Pattern,
+    Rejected,
+    Task,
+    Verdict,
+    WrongValues,
+)
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee
 
@@ -69,6 +81,15 @@ def test_honest_kernels_pass_at_the_task_s_own_sizes(
     assert any(one.device.endswith("(emulated)") for one in verdict.cases)
 
 
+def test_tensors_that_the_reference_makes_are_made_on_the_gpu(emulated: EmulatedDevice, gpu: CudaDevice) -> None:
+    source = "import torch\ndef double(v):\n    return v + v + torch.ones(v.shape)\n"
+    task = replace(tasks.DOUBLE, reference=source, function="double")
+    with Reference(source, "double", limits=ReferenceLimits.on_gpu()) as made:
+        verdict = judge(task, kernels.DOUBLE, made, emulated, gpu)
+    assert isinstance(verdict, Passed), verdict
+    assert any(one.case.sizes == task.sizes and one.status is CaseStatus.RIGHT for one in verdict.cases)
+
+
 def test_what_only_shows_at_the_task_s_own_sizes(
     with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
 ) -> None:
@@ -105,3 +126,31 @@ def test_what_cannot_be_emulated_is_judged_on_the_gpu(
     assert isinstance(verdict, Passed)
     assert any("wgmma" in note for note in verdict.notes)
     assert {one.device for one in verdict.cases} == {gpu.profile.name}
+
+
+# Results are right, and one thread reads past the end: only a sanitizer sees that where nothing is emulated.
+READS_PAST_THE_END = kernels.DOUBLE.replace(
+    "  if (i",
+    """  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  float past;
+  if (i == n) asm volatile("ld.volatile.global.f32 %0, [%1];" : "=f"(past) : "l"(v + i));
+  if (i""",
+)
+
+
+@pytest.mark.skipif(find_sanitizer() is None, reason="needs compute-sanitizer")
+def test_where_nothing_is_emulated_a_sanitizer_looks_for_faults(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    if gpu.profile.cc != 90:
+        pytest.skip("needs Hopper")
+    verdict = judge(tasks.DOUBLE, READS_PAST_THE_END, with_gpu, emulated, gpu)
+    if isinstance(verdict, Passed):
+        assert any(note.startswith("not checked by a sanitizer") for note in verdict.notes)
+        pytest.skip("the sanitizer does not work here")
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, Crashed)
+    assert verdict.evidence.findings[0].kind is FindingKind.OUT_OF_BOUNDS_GLOBAL
+    assert verdict.evidence.findings[0].where == "right after the end of v"
+    assert verdict.evidence.line is not None
+    assert "ld.volatile" in READS_PAST_THE_END.splitlines()[verdict.evidence.line - 1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.verify import tasks
 
-from tilewright.records import Case, Dimension, Evidence, Pattern, WrongOutput, WrongValues
+from tilewright.records import Case, Dimension, Evidence, Pattern, SizeFormula, WrongOutput, WrongValues
 from tilewright.verify.shrinking import MOST_RUNS, smallest_failing
 
 
@@ -51,3 +51,23 @@ def test_fixed_dimensions_and_multiples_stay() -> None:
     assert smallest_failing(task, case, evidence(case), attempt) == evidence(case)
     assert {one.sizes["rows"] for one in seen} == {65}
     assert {one.sizes["cols"] for one in seen} == {16, 32, 64}
+
+
+def test_what_follows_shrinks_with_its_source() -> None:
+    task = replace(
+        tasks.MEAN,
+        dimensions=(
+            Dimension("rows", 61, formula=SizeFormula.parse("cols - 4")),
+            Dimension("cols", 65),
+        ),
+    )
+    case = Case({"rows": 61, "cols": 65}, 1)
+    seen: list[Case] = []
+
+    def attempt(one: Case) -> Evidence | None:
+        seen.append(one)
+        return evidence(one) if one.sizes["cols"] >= 16 else None
+
+    found = smallest_failing(task, case, evidence(case), attempt)
+    assert found.case.sizes == {"rows": 12, "cols": 16}
+    assert [one.sizes["cols"] for one in seen] == [8, 16], "at 1 and 2 there would be no rows"

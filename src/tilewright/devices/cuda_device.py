@@ -9,6 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tilewright.devices.child_device import ChildDevice, never
+from tilewright.devices.profiler import profile_job
+from tilewright.devices.sanitizer import sanitize_job
+from tilewright.devices.watching import NotWatched
+from tilewright.records import Completed, Execution, Job, Watch
 
 GIB = 1 << 30
 RUNNER = (sys.executable, "-m", "tilewright.devices.runner")
@@ -30,3 +34,16 @@ class CudaDevice(ChildDevice):
             (*command, "--device", str(index)), start_seconds=start_seconds, host_bytes=host_bytes, interrupt=interrupt
         )
         self.index = index
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job; one that is watched runs under a tool of the vendor's, in a child of its own."""
+        if job.watch is Watch.NOTHING:
+            return super().execute(job)
+        name = self.profile.name
+        try:
+            with self._lock:
+                if job.watch is Watch.COUNTERS:
+                    return Completed(job.id, name, (), (), profiles=profile_job(job, self.index, self._interrupt))
+                return Completed(job.id, name, (), (), faults=sanitize_job(job, self.index, self._interrupt))
+        except NotWatched as reason:
+            return Completed(job.id, name, (), (), not_watched=str(reason))

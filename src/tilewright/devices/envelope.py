@@ -27,8 +27,12 @@ _LARGEST_BODY = 1 << 37  # no device here returns more; a larger number is damag
 
 class Kind(str, Enum):
     JOB = "job"
+    CALL = "call"
     RESULT = "result"
     MESSAGE = "message"
+
+
+_KINDS = frozenset(one.value for one in Kind)
 
 
 class EnvelopeError(ValueError):
@@ -54,9 +58,10 @@ class Envelope:
     blobs: tuple[bytes, ...]
 
 
-def seal(kind: Kind, record: Any, blobs: tuple[bytes, ...] = ()) -> bytes:
-    """The bytes of an envelope."""
-    text = json.dumps({"record": record, "blobs": [len(b) for b in blobs]}, separators=(",", ":")).encode("ascii")
+def seal(kind: Kind, record: Any, blobs: tuple[bytes, ...] = (), gpu: str = "") -> bytes:
+    """The bytes of an envelope. `gpu` names the only GPU, by its driver's name, that what is inside is meant for."""
+    outer = {"record": record, "blobs": [len(b) for b in blobs]} | ({"gpu": gpu} if gpu else {})
+    text = json.dumps(outer, separators=(",", ":")).encode("ascii")
     body = b"".join((text, *blobs))
     digest = hashlib.sha256(body).hexdigest()
     line = f"tilewright {VERSION} {kind.value} {len(text)} {len(body) - len(text)} {digest}\n"
@@ -71,6 +76,11 @@ def read_header(line: bytes) -> Header:
     if int(words[1]) != VERSION:
         raise EnvelopeError(
             f"it is in format version {int(words[1])} and this side reads version {VERSION}: "
+            "use the same tilewright release on both sides"
+        )
+    if len(words) > 2 and words[2].isalpha() and words[2].decode("ascii") not in _KINDS:
+        raise EnvelopeError(
+            f"it holds a {words[2].decode('ascii')!r}, which this release does not know: "
             "use the same tilewright release on both sides"
         )
     try:
@@ -155,14 +165,14 @@ class Stream:
 # -- the two records that carry large byte strings --
 
 
-def seal_job(job: Job) -> bytes:
+def seal_job(job: Job, gpu: str = "") -> bytes:
     record, blobs = _detach_job(job)
-    return seal(Kind.JOB, to_json(record), blobs)
+    return seal(Kind.JOB, to_json(record), blobs, gpu)
 
 
 def open_job(envelope: Envelope) -> Job:
     """The job in an envelope; raises `EnvelopeError` where it holds something else."""
-    _expect(envelope, Kind.JOB)
+    expect(envelope, Kind.JOB)
     try:
         bare: Job = from_json(Job, envelope.record)
         blobs = iter(envelope.blobs)
@@ -205,6 +215,6 @@ def attach_execution(record: Any, blobs: tuple[bytes, ...]) -> Execution:
     return replace(execution, outputs=outputs)
 
 
-def _expect(envelope: Envelope, kind: Kind) -> None:
+def expect(envelope: Envelope, kind: Kind) -> None:
     if envelope.header.kind is not kind:
         raise EnvelopeError(f"it holds a {envelope.header.kind.value}, not a {kind.value}")

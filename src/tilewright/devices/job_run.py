@@ -119,6 +119,26 @@ class JobRun:
             outputs, run_us = self._outputs(), ()
         return Completed(self._job.id, self._executor.profile.name, outputs, run_us)
 
+    def watched(self, place: Callable[[dict[str, int]], None], watch: Callable[[Callable[[], None]], None]) -> None:
+        """Run the plan for a profiler: `watch` is given it as one call, on fresh inputs, once it has run without.
+
+        `place` is told the address of every tensor before anything runs.
+        """
+        self._check()
+        self._tensors = self._allocate()
+        held = self._tensors.inputs | self._tensors.buffers
+        place({name: one.storage.data_ptr() for name, one in held.items()})
+        self._reset()
+        self._run_by_steps()
+        whole, names = self._prepare_whole()
+        self._reset()
+
+        def call() -> None:
+            self._start(whole, names, None, "a watched run")
+            self._await(None, "a watched run")
+
+        watch(call)
+
     # -- before anything runs --
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
 """The directory protocol of a spool: what lies where, and the renames that make each change whole or absent.
 
-    jobs/<id>.job                 waiting; <id>~2.job has already cost one worker its life
+    jobs/<id>.job                 waiting, a job or a call; <id>~2.job has already cost one worker its life
     claimed/<worker>/<id>.job     being run by that worker
     results/<id>.result           done, kept until discarded
     workers/<worker>.json         who serves this spool; its modification time is the heartbeat
@@ -19,7 +19,7 @@ import re
 import stat
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tilewright.devices.envelope import (
     unseal,
 )
 from tilewright.devices.protocol import DeviceError
+from tilewright.devices.spool_calls import Replied
 from tilewright.records import Execution, GpuProfile, RecordError, from_json, to_json
 
 ATTEMPTS = 2  # workers a job may cost
@@ -75,10 +76,19 @@ class Announcement:
 
 
 @dataclass(frozen=True)
-class SpoolResult:
-    """What became of a job. `digest` is the job file's, so that a result is never taken for another job's."""
+class Peeked:
+    """A job file without its byte strings."""
 
-    execution: Execution
+    header: Header
+    record: Any
+    gpu: str  # the only GPU it is meant for; "": any of its architecture
+
+
+@dataclass(frozen=True)
+class SpoolResult:
+    """What became of a job or a call. `digest` is its file's, so that a result is never taken for another's."""
+
+    outcome: Execution | Replied
     digest: str  # empty where the job file could not be read
     worker: str
     attempt: int
@@ -208,15 +218,15 @@ class SpoolFiles:
     # -- results --
 
     def put_result(self, result: SpoolResult) -> None:
-        record, blobs = detach_execution(result.execution)
+        inside, blobs = _detach_outcome(result.outcome)
         outer = {
             "is": "SpoolResult",
-            "execution": record,
+            **inside,
             "digest": result.digest,
             "worker": result.worker,
             "attempt": result.attempt,
         }
-        self._put(seal(Kind.RESULT, outer, blobs), self._result_path(result.execution.job))
+        self._put(seal(Kind.RESULT, outer, blobs), self._result_path(result.outcome.job))
 
     def _result_path(self, job_id: str) -> Path:
         return self.root / "results" / f"{job_id}.result"
@@ -293,8 +303,8 @@ class SpoolFiles:
                     continue
 
 
-def peek(path: Path) -> tuple[Header, Any]:
-    """The header and the bare record of a job file, without its byte strings.
+def peek(path: Path) -> Peeked:
+    """A job file without its byte strings.
 
     Raises `EnvelopeError` when it cannot be read and `FileNotFoundError` when it has gone.
     """
@@ -304,8 +314,10 @@ def peek(path: Path) -> tuple[Header, Any]:
         file.seek(start.index(b"\n") + 1)
         text = file.read(header.record_bytes)
     try:
-        return header, json.loads(text)["record"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        outer = json.loads(text)
+        gpu = outer.get("gpu", "")
+        return Peeked(header, outer["record"], gpu if isinstance(gpu, str) else "")
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 
 
@@ -313,11 +325,31 @@ def _open_result(envelope: Envelope) -> SpoolResult:
     record = envelope.record
     if envelope.header.kind is not Kind.RESULT or not isinstance(record, dict):
         raise EnvelopeError(f"it holds a {envelope.header.kind.value}, not a result")
-    execution = attach_execution(record.get("execution"), envelope.blobs)
+    outcome = _attach_outcome(record, envelope.blobs)
     digest, worker, attempt = record.get("digest"), record.get("worker"), record.get("attempt")
     if not (isinstance(digest, str) and isinstance(worker, str) and isinstance(attempt, int)):
         raise EnvelopeError("it does not say which job and worker it belongs to")
-    return SpoolResult(execution, digest, worker, attempt)
+    return SpoolResult(outcome, digest, worker, attempt)
+
+
+def _detach_outcome(outcome: Execution | Replied) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """An outcome's part of a result's record, and its byte strings."""
+    if isinstance(outcome, Replied):
+        return {"reply": to_json(replace(outcome, content=b""))}, (outcome.content,)
+    record, blobs = detach_execution(outcome)
+    return {"execution": record}, blobs
+
+
+def _attach_outcome(record: dict[str, Any], blobs: tuple[bytes, ...]) -> Execution | Replied:
+    """The inverse of `_detach_outcome`."""
+    if "reply" not in record:
+        return attach_execution(record.get("execution"), blobs)
+    try:
+        bare: Replied = from_json(Replied, record["reply"])
+        (content,) = blobs
+    except (RecordError, ValueError) as error:
+        raise EnvelopeError(f"it is not a reply of this version: {error}") from None
+    return replace(bare, content=content)
 
 
 def _listed(folder: Path) -> list[str]:

@@ -1,4 +1,6 @@
-"""A worker of a spool: takes jobs, runs them on its device, puts the results back, and mends what dead workers left.
+"""A worker of a spool: takes jobs and calls, one at a time, puts the results back, and mends what dead workers left.
+
+Jobs run on its device; calls are answered by whatever answerer it was given.
 
 A job is in exactly one place at any instant, so nothing is lost when this process is killed: the job it had in hand
 is returned by the next worker that notices. A job that has cost two workers their lives is not tried a third time.
@@ -15,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.envelope import EnvelopeError, open_job, unseal
+from tilewright.devices.envelope import Envelope, EnvelopeError, Kind, open_job, unseal
 from tilewright.devices.liveness import Heartbeats, pid_space, process_start
 from tilewright.devices.protocol import DeviceError
+from tilewright.devices.spool_calls import Answerer, Call, Replied, open_call
 from tilewright.devices.spool_files import ATTEMPTS, Announcement, JobName, SpoolFiles, SpoolResult, peek
 from tilewright.devices.supervisor import Interrupted
 from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
@@ -37,13 +40,23 @@ class Pace:
 
 
 class Worker:
-    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand."""
+    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand.
+
+    Without an `answerer` calls are refused.
+    """
 
     def __init__(
-        self, files: SpoolFiles, device: CudaDevice, pace: Pace, stopping: Callable[[], bool], say: Say
+        self,
+        files: SpoolFiles,
+        device: CudaDevice,
+        pace: Pace,
+        stopping: Callable[[], bool],
+        say: Say,
+        answerer: Answerer | None = None,
     ) -> None:
         self._files = files
         self._device = device
+        self._answerer = answerer
         self._pace = pace
         self._stopping = stopping
         self._say = say
@@ -57,7 +70,7 @@ class Worker:
         return self.announcement.worker
 
     def serve(self, *, once: bool = False, drain: bool = False) -> int:
-        """Run jobs until told to stop, or until one is run (`once`) or none waits (`drain`); returns how many."""
+        """Run jobs until told to stop, until one is run (`once`) or none waits for it (`drain`); returns how many."""
         self._files.announce(self.announcement)
         beating = _Beat(self._files, self.announcement)
         done = 0
@@ -68,7 +81,7 @@ class Worker:
                     done += 1
                     if once:
                         break
-                elif drain and not self._files.waiting():
+                elif drain and all(map(self._leave_to_others, self._files.waiting())):
                     break
                 else:
                     time.sleep(self._pace.poll_s)
@@ -91,18 +104,22 @@ class Worker:
         return False
 
     def _leave_to_others(self, name: JobName) -> bool:
-        """A job for another GPU is left alone while a worker that has one lives; with none, its owner is told."""
-        arch = self._arch_of(name)
-        if arch is None or runs_on(arch, self.announcement.profile.cc):
+        """Whether a job is meant for another GPU.
+
+        One that names its GPU waits for a worker that has it: seeds draw other numbers elsewhere, and times are others.
+        One that names an architecture is left alone while a worker that has it lives; with none, its owner is told.
+        """
+        try:
+            peeked = peek(self._files.waiting_path(name))
+            arch = peeked.record["arch"]
+        except (EnvelopeError, OSError, KeyError, TypeError):
+            return False  # gone, or broken: claiming it will tell
+        mine = self.announcement.profile
+        if peeked.gpu:
+            return peeked.gpu != mine.name
+        if not isinstance(arch, str) or arch not in ARCHITECTURES or runs_on(arch, mine.cc):
             return False
         return any(runs_on(arch, other.profile.cc) for other in self._heartbeats.living().values())
-
-    def _arch_of(self, name: JobName) -> str | None:
-        try:
-            arch = peek(self._files.waiting_path(name))[1]["arch"]
-        except (EnvelopeError, OSError, KeyError, TypeError):
-            return None  # gone, or broken: claiming it will tell
-        return arch if arch in ARCHITECTURES else None
 
     def _run(self, name: JobName) -> None:
         self.in_hand = name
@@ -110,9 +127,9 @@ class Worker:
         path = self._files.claim_path(self.id, name)
         try:
             envelope = unseal(path.read_bytes())
-            job = open_job(envelope)
-            if job.id != name.id:
-                raise EnvelopeError(f"the file is called {name.id!r} and holds job {job.id!r}")
+            work = self._open(envelope)
+            if work.id != name.id:
+                raise EnvelopeError(f"the file is called {name.id!r} and holds job {work.id!r}")
         except FileNotFoundError:
             self.in_hand = None
             return  # taken from us while we were away
@@ -123,25 +140,35 @@ class Worker:
         if self._is_done(name.id, digest):
             self._files.drop_claim(self.id, name)
         else:
-            execution = self._execute(job, name)
-            self._publish(name, execution, digest)
-            self._say(f"{name.id}: {_in_words(execution)} ({time.monotonic() - started:.2f} s)")
+            outcome = self._perform(work, name)
+            self._publish(name, outcome, digest)
+            self._say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
         self.in_hand = None
 
-    def _execute(self, job: Job, name: JobName) -> Execution:
+    def _open(self, envelope: Envelope) -> Job | Call:
+        if envelope.header.kind is not Kind.CALL:
+            return open_job(envelope)
+        if self._answerer is None:
+            raise EnvelopeError("it is a call, and this worker only runs kernels: start `python -m tilewright.worker`")
+        return open_call(envelope)
+
+    def _perform(self, work: Job | Call, name: JobName) -> Execution | Replied:
         try:
-            return self._device.execute(job)
+            if isinstance(work, Job):
+                return self._device.execute(work)
+            assert self._answerer is not None
+            return Replied(work.id, self.announcement.profile.name, self._answerer.answer(work))
         except (Interrupted, DeviceError):
             # Not the job's fault: it goes back as it came.
             self._files.give_back(self.id, name, name.attempt)
             raise
 
-    def _publish(self, name: JobName, execution: Execution, digest: str) -> None:
+    def _publish(self, name: JobName, outcome: Execution | Replied, digest: str) -> None:
         if not self._files.claim_path(self.id, name).exists():
             self._say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
             return
         try:
-            self._files.put_result(SpoolResult(execution, digest, self.id, name.attempt))
+            self._files.put_result(SpoolResult(outcome, digest, self.id, name.attempt))
         except OSError:
             self._files.give_back(self.id, name, name.attempt)  # a full disk, say: the job is not to blame
             raise
@@ -181,7 +208,7 @@ class Worker:
 
     def _take_back(self, worker: str, name: JobName) -> None:
         try:
-            digest = peek(self._files.claim_path(worker, name))[0].digest
+            digest = peek(self._files.claim_path(worker, name)).header.digest
         except FileNotFoundError:
             return
         except EnvelopeError:
@@ -240,8 +267,10 @@ def _announcement(device: CudaDevice) -> Announcement:
     )
 
 
-def _in_words(execution: Execution) -> str:
-    if not isinstance(execution, Faulted):
+def _in_words(work: Job | Call, outcome: Execution | Replied) -> str:
+    if isinstance(work, Call):
+        return work.words
+    if not isinstance(outcome, Faulted):
         return "completed"
-    where = f" in {execution.kernel} (line {execution.line})" if execution.kernel else ""
-    return f"{execution.kind.value}{where}"
+    where = f" in {outcome.kernel} (line {outcome.line})" if outcome.kernel else ""
+    return f"{outcome.kind.value}{where}"

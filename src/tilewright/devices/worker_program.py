@@ -7,16 +7,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import FrameType
 
 from tilewright.devices.cuda_device import RUNNER, CudaDevice
 from tilewright.devices.protocol import DeviceError
+from tilewright.devices.spool_calls import Answerer
 from tilewright.devices.spool_files import SpoolFiles
 from tilewright.devices.spool_worker import Pace, Worker
 from tilewright.devices.supervisor import Interrupted
 
 INTERRUPTED_STATUS = 130  # what a shell expects of a program ended by Ctrl-C
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Makes what answers calls on a GPU of that number; it is asked ten times a second whether to give up.
+MakeAnswerer = Callable[[int, Callable[[], bool]], Answerer]
 
 
 class Stop:
@@ -44,7 +49,11 @@ class Stop:
         return self.by is not None and (not self.busy() or time.monotonic() >= self._deadline)
 
 
-def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    command: Sequence[str] = RUNNER,
+    make_answerer: MakeAnswerer | None = None,
+) -> int:
     """Serve a spool; returns the exit status. `command` is the runner program."""
     options = _options(arguments)
     stop = Stop(options.grace)
@@ -53,8 +62,12 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER
         files = SpoolFiles(options.directory)
         files.create()
         _tell(f"starting a runner on cuda:{options.device}")
-        with CudaDevice(options.device, command=command, interrupt=stop.overdue) as device:
-            return _serve(options, files, device, stop)
+        with ExitStack() as stack:
+            device = stack.enter_context(CudaDevice(options.device, command=command, interrupt=stop.overdue))
+            answerer = make_answerer(options.device, stop.overdue) if make_answerer else None
+            if answerer is not None:
+                stack.callback(answerer.close)
+            return _serve(options, files, device, answerer, stop)
     except Interrupted:
         return _farewell(stop, "no job had been begun")
     except DeviceError as error:
@@ -65,9 +78,12 @@ def main(arguments: Sequence[str] | None = None, command: Sequence[str] = RUNNER
         return 1
 
 
-def _serve(options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, stop: Stop) -> int:
+def _serve(
+    options: argparse.Namespace, files: SpoolFiles, device: CudaDevice, answerer: Answerer | None, stop: Stop
+) -> int:
     pace = Pace(options.poll, options.stale, options.keep_days * 86400.0)
-    worker = Worker(files, device, pace, stop.requested, _progress if sys.stderr.isatty() else _silence)
+    say = _progress if sys.stderr.isatty() or options.verbose else _silence
+    worker = Worker(files, device, pace, stop.requested, say, answerer)
     stop.busy = lambda: worker.in_hand is not None
     _tell(f"{worker.id} serves {files.root} with {worker.announcement.profile.name}; Ctrl-C stops it")
     try:
@@ -90,7 +106,8 @@ def _farewell(stop: Stop, state: str) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.worker",
-        description="Runs the jobs of a spool directory on a GPU of this machine. Start as many as there are GPUs.",
+        description="Runs the jobs of a spool directory on a GPU of this machine. Start as many as there are GPUs. "
+        "Whoever can write to the directory can run kernels and Python as this user.",
     )
     parser.add_argument("directory", metavar="DIR", help="the spool; made if it is not there")
     parser.add_argument("--device", type=_index, default=0, metavar="N", help="which GPU, as CUDA counts (default 0)")
@@ -107,6 +124,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-days", type=_seconds, default=14.0, metavar="D", help="days until a result is removed (default 14)"
     )
+    parser.add_argument("--verbose", action="store_true", help="a line for every job even where nobody watches")
     return parser.parse_args(arguments)
 
 

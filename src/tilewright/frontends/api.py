@@ -12,13 +12,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.arguments import BadArgument, checked_licence
 from tilewright.frontends.author_choice import author_name, checked_url, open_author
 from tilewright.frontends.function_source import function_source
 from tilewright.frontends.making import (
+    Finished,
     accept,
     announcement,
     carry,
@@ -30,7 +32,7 @@ from tilewright.frontends.making import (
     task_of,
     way_on,
 )
-from tilewright.frontends.place_choice import choose_place
+from tilewright.frontends.place_choice import Place, choose_place
 from tilewright.frontends.plain_progress import PlainProgress, say
 from tilewright.frontends.task_words import task_words
 from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
@@ -123,6 +125,7 @@ def make(
     values: Mapping[str, str] | None = None,
     start: str = "",
     against: str = "",
+    license: str = "",
     yes: bool = False,
     fresh: bool = False,
     quiet: bool = False,
@@ -135,7 +138,8 @@ def make(
     author writes one, with at most so many `attempts`, `tokens`, `dollars` and `seconds`: the model named, else one
     whose key is set, else the built-in playbook; `candidates` are those of each step, and a kernel at the fraction
     `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
-    `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with.
+    `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with. `license`
+    is an SPDX expression that is kept in the record of the kernel's provenance.
     """
     tensors, numbers = read_arguments({**(shapes or {}), **arguments})
     place = choose_place(gpu, spool)
@@ -162,38 +166,65 @@ def make(
         start=start,
         base_url=checked_url(base_url, writer),
         spool=str(Path(spool).resolve()) if spool else "",
+        licence=checked_licence(license),
     )
     store = Store()
     if asked.function and not fresh and (same := same_request(store, asked)) is not None:
         return Made(same, None, own_reference=True)
-    try:
-        task = task_of(asked)
-    except TaskError as error:
-        raise TaskError(as_keywords(str(error))) from error
+    task = _task_of(asked)
     found = None if fresh else same_request(store, asked) if task is None else store.library_find(task.hash)
     if found is not None:
         return Made(found, None, own_reference=task is not None)
-    progress = PlainProgress(quiet)
-    with open_author(settings.author, settings.base_url, say) as chosen:
-        for title, text in announcement(chosen, settings.budget, place):
-            progress.line(f"{title}  {text}")
-        where, settings, new = environment_at(place), settings_at(place, settings), True
-        if task is not None:
-            folder = store.create_run(task, settings, where, asked)
-        elif fresh:
-            folder = store.create_request(asked, settings, where)
-        else:
-            folder, new = run_of_words(store, asked, settings, where)
-        progress.line(f"run {folder.id}")
-        with folder.lock(), _resumable(folder, new):
-            if task is None:
-                _agree(folder, asked, specify(folder, asked, chosen, progress), yes)
-            for line in task_words(folder.load().task):
-                progress.line(f"task    {line}")
-            done = carry(store, folder, chosen, place, progress)
+    done = _Making(store, asked, task, settings, place, fresh, yes, PlainProgress(quiet)).carried()
     if done.kernel is None:
         raise NoKernelMade(done.run)
     return Made(done.kernel, done.run, own_reference=task is not None)
+
+
+def _task_of(request: Request) -> Task | None:
+    try:
+        return task_of(request)
+    except TaskError as error:
+        raise TaskError(as_keywords(str(error))) from error
+
+
+@dataclass(frozen=True)
+class _Making:
+    """A kernel that is nowhere to be found, in the making."""
+
+    store: Store
+    request: Request
+    task: Task | None  # None where the request is words
+    settings: Settings
+    place: Place
+    fresh: bool
+    yes: bool
+    progress: PlainProgress
+
+    def carried(self) -> Finished:
+        """The run from its first word to its end: who writes for how much is said first."""
+        progress = self.progress
+        with open_author(self.settings.author, self.settings.base_url, say) as opened:
+            for title, text in announcement(opened, self.settings.budget, self.place):
+                progress.line(f"{title}  {text}")
+            chosen = progress.following(opened)
+            folder, new = self._run()
+            progress.line(f"run {folder.id}")
+            with folder.lock(), _resumable(folder, new):
+                if self.task is None:
+                    _agree(folder, self.request, specify(folder, self.request, chosen, progress), self.yes)
+                for line in task_words(folder.load().task):
+                    progress.line(f"task    {line}")
+                return carry(self.store, folder, chosen, self.place, progress)
+
+    def _run(self) -> tuple[RunFolder, bool]:
+        """The run's folder, and whether it is new."""
+        where, settings = environment_at(self.place), settings_at(self.place, self.settings)
+        if self.task is not None:
+            return self.store.create_run(self.task, settings, where, self.request), True
+        if self.fresh:
+            return self.store.create_request(self.request, settings, where), True
+        return run_of_words(self.store, self.request, settings, where)
 
 
 @contextmanager

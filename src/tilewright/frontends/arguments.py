@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -164,3 +165,10 @@ def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...]
         return ((option,) * count for option in options)
     mixtures = itertools.product(options, repeat=count)
     return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))
+
+
+def checked_licence(text: str) -> str:
+    """An SPDX expression, or nothing."""
+    if text and not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", text.strip()):
+        raise BadArgument(f"--license {text}: write an SPDX expression, such as Apache-2.0 or MIT OR Apache-2.0")
+    return text.strip()

@@ -7,6 +7,7 @@ Errors are one clear message on stderr.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -21,6 +22,7 @@ from tilewright.frontends import make_options as options
 from tilewright.frontends.arguments import (
     SMALL_SHAPES,
     BadArgument,
+    checked_licence,
     complete_arguments,
     parse_arguments,
     parse_contents,
@@ -85,6 +87,8 @@ def build(
 ) -> None:
     """Build a kernel file for one or several GPUs; show its plan, resource use, occupancy and SASS highlights."""
     kernel_file = read_kernel_file(file)
+    if output and output.exists() and not output.is_dir():
+        raise BadArgument(f"-o {output}: a file; give the folder to write the cubin and PTX files into")
     profiles = choose_profiles(arch or [], gpu or [])
     given = parse_arguments(kernel_file.plan.op, shape or [], set_ or [])
     arguments, guessed = complete_arguments(kernel_file, given, profiles[0])
@@ -127,7 +131,8 @@ def check(
         int | None, typer.Option(min=1, help="Run only so many blocks of each launch, evenly spread.")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Relative error to allow, in place of an envelope around the reference's own.")
+        float | None,
+        typer.Option(min=0, help="Relative error to allow, in place of an envelope around the reference's own."),
     ] = None,
     counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
@@ -194,6 +199,7 @@ def make(
     fresh: Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")] = False,
     spool: options.SpoolOption = None,
     output: options.OutputOption = None,
+    licence: options.LicenceOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
@@ -217,10 +223,11 @@ def make(
         budget=Budget(attempts, tokens, dollars, seconds),
         candidates=candidates,
         good_enough=enough,
-        against=options.checked_against(against),
+        against=options.checked_against(against, elsewhere=spool is not None),
         start=read_start(start) if start else "",
         base_url=checked_url(base_url, chosen),
         spool=str(spool.resolve()) if spool else "",
+        licence=checked_licence(licence),
     )
     make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, Manner(yes, as_json, output))
 
@@ -274,13 +281,14 @@ def show(
     attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full.")] = None,
     diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
     prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run: its task, a table of attempts and its progress; or one attempt, a kernel, a diff, a prompt."""
+    """Show a run: its task, a table of attempts and its progress; or a part of it."""
     from tilewright.frontends.show import Wanted, show_one
 
-    show_one(run, Wanted(kernel, attempt, diff, prompt, plot), as_json)
+    show_one(run, Wanted(kernel, attempt, diff, prompt, provenance, plot), as_json)
 
 
 @app.command()
@@ -352,9 +360,18 @@ def _show_warning(
     print(f"tilewright: {message}", file=sys.stderr)
 
 
+def _settle_streams() -> None:
+    """Streams that can be printed to, whoever started the command: one may be closed, or of a narrow encoding."""
+    sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
     warnings.showwarning = _show_warning
+    _settle_streams()
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:

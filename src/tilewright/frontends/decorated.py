@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -45,6 +46,8 @@ class DecoratedKernel:
     """A PyTorch function and the kernels made for it."""
 
     def __init__(self, function: Callable[..., Any], strict: bool = False) -> None:
+        if not isinstance(inspect.unwrap(function), types.FunctionType):
+            raise BadArgument(f"{function!r} is no plain Python function; write one with `def`")
         self.function = function
         self.strict = strict
         self._signature = inspect.signature(function)
@@ -129,7 +132,7 @@ class DecoratedKernel:
                 yield made
 
     def _look_around(self) -> None:
-        """Forget the kernels found so far where a global of the function, or of one it calls, has become another."""
+        """Forget the kernels found so far where something that the function reads, or one it calls, has changed."""
         if self._source is not None and all(one.is_as_it_was for one in self._globals):
             return
         try:
@@ -205,9 +208,11 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
         elif not _fits(one, value, sizes):
             return None
     dimensions = {dimension.name: dimension for dimension in task.dimensions}
+    if not task.agrees(sizes):
+        return None
     for name, size in sizes.items():
         known = dimensions[name]
-        if size != known.size and (not known.varies or size % known.multiple_of):
+        if size != known.size and (not known.varies or size % known.multiple_of or size < known.at_least):
             return None
     return sum(size != dimensions[name].size for name, size in sizes.items())
 

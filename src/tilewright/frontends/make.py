@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.author_choice import ChosenAuthor, check_key, open_author
-from tilewright.frontends.exits import INTERRUPTED, NotDone
+from tilewright.frontends.exits import FAULT, INTERRUPTED, NotDone
 from tilewright.frontends.making import (
     Addition,
     Finished,
@@ -54,7 +55,13 @@ class Manner:
 
     yes: bool = False
     as_json: bool = False
-    output: Path | None = None
+    output: Path | None = None  # where the finished kernel is wanted too
+    output_is_new: bool = True  # said now, rather than when the run was begun
+
+    @property
+    def stored_output(self) -> str:
+        """The output as a run remembers it: it may be resumed from another folder."""
+        return os.path.abspath(self.output) if self.output else ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     """Make a kernel for a request, or find it in the library. `request.gpu` is filled in here."""
     check_output(manner.output)
     store, talk = Store(), stderr_console()
+    settings = replace(settings, output=manner.stored_output)
     place = choose_place(gpu, settings.spool)
     request = replace(request, gpu=place.gpu)
     if fresh or same_request(store, request) is None:
@@ -108,36 +116,48 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
             folder = store.create_request(request, settings, where)
         else:
             folder, new = run_of_words(store, request, settings, where)
-        with folder.lock(), _resumable(folder, manner, new=new):
-            _conduct(store, folder, chosen, place, manner, fresh)
+        with folder.lock(), _resumable(folder, new=new):
+            _conduct(Making(store, folder, chosen, place, manner, talk), fresh)
 
 
 def resume_run(name: str, addition: Addition, manner: Manner) -> None:
-    """Go on with a run, wherever it stopped."""
-    check_output(manner.output)
+    """Go on with a run, wherever it stopped. The kernel goes where the run was told to put it, or now is."""
     store, talk = Store(), stderr_console()
     folder = store.open_run(name)
+    if manner.output is None and (stored := folder.header().settings.output):
+        manner = replace(manner, output=Path(stored), output_is_new=False)
+    check_output(manner.output, "-o" if manner.output_is_new else "the run's own -o")
     with folder.lock():
-        settings = _reopened(folder, addition)
+        settings = _reopened(folder, addition, manner)
         if settings is None:
-            ended = folder.load()
-            assert ended.ending is not None
-            talk.print(Text(f"run {ended.id} has ended: {ended.ending.value}; {_remedy(ended.ending)}", style="yellow"))
-            _report(finished(store, folder, ended), manner)
+            _report_ended(store, folder, manner, talk)
             return
         run, request = _loaded(folder), folder.request()
     gpu = run.task.gpu if run else request.gpu if request else "H200"
     place = same_place(folder.header().environment.device, gpu, settings.spool)
     with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
         announce(talk, chosen, settings.budget, place)
-        with folder.lock(), _resumable(folder, manner, new=False):
-            _conduct(store, folder, chosen, place, manner, fresh=False)
+        with folder.lock(), _resumable(folder, new=False):
+            _conduct(Making(store, folder, chosen, place, manner, talk), fresh=False)
 
 
-def _reopened(folder: RunFolder, addition: Addition) -> Settings | None:
+def _report_ended(store: Store, folder: RunFolder, manner: Manner, talk: Console) -> None:
+    """Say what an ended run came to. A file at the run's own output that is not its kernel may have been edited since:
+    it is left alone."""
+    ended = folder.load()
+    assert ended.ending is not None
+    talk.print(Text(f"run {ended.id} has ended: {ended.ending.value}; {_remedy(ended.ending)}", style="yellow"))
+    done = finished(store, folder, ended)
+    if done.kernel and manner.output and not manner.output_is_new and manner.output.exists():
+        same = manner.output.read_bytes() == done.kernel.text().encode()
+        manner = manner if same else replace(manner, output=None)
+    _report(done, manner)
+
+
+def _reopened(folder: RunFolder, addition: Addition, manner: Manner) -> Settings | None:
     """The settings to go on with; None where the run has ended and nothing was added."""
     run, before = _loaded(folder), folder.header().settings
-    settings = continued(before, addition, run)
+    settings = replace(continued(before, addition, run), output=manner.stored_output)
     if run is not None and run.ending is not None:
         if addition == Addition():
             return None
@@ -168,48 +188,60 @@ def _loaded(folder: RunFolder) -> Run | None:
         return None
 
 
-def _conduct(store: Store, folder: RunFolder, chosen: ChosenAuthor, place: Place, manner: Manner, fresh: bool) -> None:
+@dataclass(frozen=True)
+class Making:
+    """A run under way, and who and what takes part. All talk goes by one console, whose last line may be live."""
+
+    store: Store
+    folder: RunFolder
+    chosen: ChosenAuthor
+    place: Place
+    manner: Manner
+    talk: Console
+
+
+def _conduct(making: Making, fresh: bool) -> None:
     """Carry a run from words to a task, if it began so, and from there to its end; report what came of it."""
-    stderr_console().print(Text.assemble(("run     ", "bold"), folder.id))
+    store, folder, talk = making.store, making.folder, making.talk
+    talk.print(Text.assemble(("run     ", "bold"), folder.id))
     if _loaded(folder) is None:
-        task_hash = _agree(folder, chosen, manner)
+        task_hash = _agree(making)
         found = None if fresh else store.library_find(task_hash)
         if found is not None:
-            _report_found(found, manner)
+            _report_found(found, making.manner)
             if folder.untouched:
                 folder.discard()
             return
-    show_task_lines(stderr_console(), folder.load().task)
-    with ProgressView(stderr_console()) as view:
-        done = carry(store, folder, chosen, place, view)
-    _report(done, manner)
+    show_task_lines(talk, folder.load().task)
+    with ProgressView(talk) as view:
+        done = carry(store, folder, view.following(making.chosen), making.place, view)
+    _report(done, making.manner)
 
 
 @contextmanager
-def _resumable(folder: RunFolder, manner: Manner, *, new: bool) -> Iterator[None]:
+def _resumable(folder: RunFolder, *, new: bool) -> Iterator[None]:
     """Whatever ends the block early, it is said how to go on; see `way_on`."""
-    options = f" -o {manner.output}" if manner.output else ""
     try:
         yield
     except KeyboardInterrupt:  # as it is, the command line's own machinery would take it
-        raise NotDone(f"interrupted; resume with: tilewright resume {folder.id}{options}", INTERRUPTED) from None
+        raise NotDone(f"interrupted; resume with: tilewright resume {folder.id}", INTERRUPTED) from None
     except Exception as error:
         if not isinstance(error, (NotDone, typer.Exit)):
-            error.add_note(way_on(folder, error, new=new, options=options))
+            error.add_note(way_on(folder, error, new=new))
         raise
 
 
 # -- words --
 
 
-def _agree(folder: RunFolder, chosen: ChosenAuthor, manner: Manner) -> str:
+def _agree(making: Making) -> str:
     """Have the words specified, show the specification, and make it the task if it is accepted; the task's hash."""
+    folder, manner = making.folder, making.manner
     request = folder.request()
     assert request is not None  # a run without a task has one
-    talk = stderr_console()
-    with ProgressView(talk) as view:
-        specification = specify(folder, request, chosen, view)
-    show_specification(talk, specification)
+    with ProgressView(making.talk) as view:
+        specification = specify(folder, request, view.following(making.chosen), view)
+    show_specification(making.talk, specification)
     if not manner.yes and not _confirmed():
         if manner.as_json:
             print_json(SpecificationReport(folder.id, str(folder.path), specification))
@@ -217,7 +249,7 @@ def _agree(folder: RunFolder, chosen: ChosenAuthor, manner: Manner) -> str:
             if folder.untouched:
                 folder.discard()
             raise NotDone("the specification was not accepted; ask again in other words", 2)
-        accepting = f"tilewright resume {folder.id} --yes{f' -o {manner.output}' if manner.output else ''}"
+        accepting = f"tilewright resume {folder.id} --yes"
         raise NotDone(f"the specification waits to be accepted with: {accepting}; or ask again in other words", 2)
     with progress() as say:
         say("running the reference")
@@ -288,18 +320,31 @@ def _placed(kernel: LibraryKernel | None, manner: Manner) -> Path | None:
     """Where the kernel is to be found: in the library, or where the person wants it."""
     if kernel is None or manner.output is None:
         return kernel.path if kernel else None
-    copy_kernel(kernel, manner.output)
+    try:
+        copy_kernel(kernel, manner.output)
+    except OSError as error:
+        raise NotDone(
+            f"-o {manner.output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", FAULT
+        ) from None
     return manner.output
 
 
-def check_output(output: Path | None) -> None:
-    """An output that cannot be written is refused before anything is made."""
+def check_output(output: Path | None, said: str = "-o") -> None:
+    """An output that cannot be written is refused before anything is made; `said`: what to call it."""
     if output is None:
         return
     if output.is_dir():
-        raise BadArgument(f"-o {output}: a folder; give the path of the kernel file to write")
-    if not output.resolve().parent.is_dir():
-        raise BadArgument(f"-o {output}: there is no folder {output.resolve().parent}")
+        raise BadArgument(f"{said} {output}: a folder; give the path of the kernel file to write")
+    folder = output.resolve().parent
+    if not folder.is_dir():
+        raise BadArgument(f"{said} {output}: there is no folder {folder}; make it, or give another file with -o")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadArgument(
+            f"{said} {output}: nothing can be written in {folder} ({error.strerror}); give another file with -o"
+        ) from None
     for path in (output, tuned_path(output)):
         if path.exists() and not os.access(path, os.W_OK):
-            raise BadArgument(f"-o {output}: {path} cannot be written")
+            raise BadArgument(f"{said} {output}: {path} cannot be written; give another file with -o")

@@ -56,6 +56,10 @@ SpoolOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Use the G
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE.cu", help="Write the finished kernel here too.")
 ]
+LicenceOption = Annotated[
+    str,
+    typer.Option("--license", metavar="SPDX", help="Licence of the kernel, such as Apache-2.0; kept in its record."),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Accept the specification of words unseen.")]
 FixedOption = Annotated[
     list[str] | None,
@@ -87,13 +91,16 @@ def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
     return gpu or arch
 
 
-def checked_against(text: str) -> str:
-    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed."""
+def checked_against(text: str, elsewhere: bool = False) -> str:
+    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed.
+
+    Where that happens `elsewhere`, only the machine that times it can tell whether it is found.
+    """
     if not text:
         return ""
     module, _, function = text.partition(":")
     if not function.isidentifier() or not all(name.isidentifier() for name in module.split(".")):
         raise BadArgument(f"--against {text}: write MODULE:FUNCTION")
-    if PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+    if not elsewhere and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
         raise BadArgument(f"--against {text}: no module {module} is found here or in this environment")
     return text

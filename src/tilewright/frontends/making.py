@@ -17,7 +17,7 @@ from typing import Protocol
 from tilewright import __version__
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.author_choice import PLAYBOOK, ChosenAuthor
-from tilewright.frontends.place_choice import Place, open_devices
+from tilewright.frontends.place_choice import Place, gpu_reference, open_devices
 from tilewright.frontends.run_rows import dollars_words, seconds_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
@@ -163,20 +163,19 @@ def run_of_words(store: Store, request: Request, settings: Settings, where: Envi
     return folder, False
 
 
-def way_on(folder: RunFolder, error: BaseException, *, new: bool, options: str = "") -> str:
+def way_on(folder: RunFolder, error: BaseException, *, new: bool) -> str:
     """How to go on after an error that ended the work on a run; whoever calls it holds the run's lock.
 
-    `options` are those of the command that a run does not remember.
     A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
     """
     if isinstance(error, _REFUSALS) and new and folder.untouched:
         folder.discard()
         return "nothing was done, so no run is kept"
     if isinstance(error, PlaybookProblem):
-        return f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME{options}"
+        return f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME"
     if isinstance(error, TaskError):
         return f"what was asked and answered is kept in run {folder.id}; ask again in other words or with other options"
-    return f"what was done is kept; resume with: tilewright resume {folder.id}{options}"
+    return f"what was done is kept; resume with: tilewright resume {folder.id}"
 
 
 def same_request(store: Store, request: Request) -> LibraryKernel | None:
@@ -217,13 +216,19 @@ def carry(store: Store, folder: RunFolder, chosen: ChosenAuthor, place: Place, w
     task, against = run.task, run.settings.against
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu() if place.index is not None else None
+    say = watch.working
     with (
         Reference(task.reference, task.function, limits=limits) as reference,
         open_devices(place) as (emulator, gpu),
-        Referee(task, reference, emulator=emulator, gpu=gpu, say=watch.working) as referee,
-        Stopwatch(task, reference, emulator=emulator, gpu=gpu, against=against, say=watch.working) as stopwatch,
     ):
-        run = refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, watch))
+        far = gpu_reference(place, task, gpu)
+        with (
+            Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
+            Stopwatch(
+                task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, against=against, say=say
+            ) as stopwatch,
+        ):
+            run = refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, watch))
     return finished(store, folder, run)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from tilewright.devices.cuda import DriverError, profiles
 from tilewright.devices.cuda_device import CudaDevice
@@ -13,7 +14,8 @@ from tilewright.devices.emulated import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.arguments import BadArgument
-from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile
+from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, Task
+from tilewright.reference.spooled import SpoolReference
 
 SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
 EMULATED = "(emulated)"
@@ -73,15 +75,25 @@ def same_place(label: str, gpu: str, spool: str) -> Place:
 
 @contextmanager
 def open_devices(place: Place) -> Iterator[tuple[Device, Device | None]]:
-    """The emulator, and the GPU where the place has one. Their processes start with the first job."""
+    """The emulator, and the GPU where the place has one. Their processes start with the first job.
+
+    Through a spool every job runs anew: a time that was measured for another run is not this one's.
+    """
     with ExitStack() as stack:
         emulator = stack.enter_context(EmulatedDevice(PROFILES[place.gpu]))
         if place.spool:
-            yield emulator, stack.enter_context(SpoolDevice(place.spool, arch=PROFILES[place.gpu].arch))
+            yield emulator, stack.enter_context(SpoolDevice(place.spool, arch=PROFILES[place.gpu].arch, fresh=True))
         elif place.index is not None:
             yield emulator, stack.enter_context(CudaDevice(place.index))
         else:
             yield emulator, None
+
+
+def gpu_reference(place: Place, task: Task, gpu: Device | None) -> SpoolReference | None:
+    """The task's reference where the GPU is; None where that is this machine, or where there is no GPU."""
+    if not place.spool or gpu is None:
+        return None
+    return SpoolReference(place.spool, task.reference, task.function, gpu=gpu.profile)
 
 
 def named_gpu(text: str) -> GpuProfile:
@@ -117,6 +129,10 @@ def _local_profiles() -> tuple[GpuProfile, ...]:
 
 
 def _spool_place(wanted: GpuProfile | None, spool: str) -> Place:
+    if not Path(spool).is_dir():
+        raise BadArgument(
+            f"--spool {spool}: there is no such folder; start `python -m tilewright.worker {spool}` where a GPU is"
+        )
     with SpoolDevice(spool, arch=wanted.arch if wanted else None, timeout=SPOOL_SECONDS) as device:
         found = device.profile
     return Place((wanted or known_profile(found)).name, f"{found.name} (spool {spool})", spool=spool)

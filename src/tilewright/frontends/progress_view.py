@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tilewright.frontends.author_choice import ChosenAuthor
+from tilewright.frontends.plain_progress import spoken
 from tilewright.frontends.run_rows import (
     Row,
     dollars_words,
@@ -30,7 +32,7 @@ class ProgressView:
         self._live: Live | None = None
         self._run: Run | None = None
         self._number = 0
-        self._doing = ""
+        self._stage = self._doing = ""
         self._characters = 0
         self._began = time.monotonic()
 
@@ -47,6 +49,12 @@ class ProgressView:
             self._live.__exit__(kind, error, trace)
             self._live = None
 
+    def following(self, chosen: ChosenAuthor) -> ChosenAuthor:
+        """The same author. Where no last line tells that somebody is at work, each question to it is said in a line."""
+        if self._console.is_terminal:
+            return chosen
+        return spoken(chosen, lambda text: self._console.print(Text(text), soft_wrap=True), lambda: self._stage)
+
     # -- what a watcher is told --
 
     def started(self, run: Run) -> None:
@@ -55,8 +63,8 @@ class ProgressView:
             self._print(row)
 
     def asking(self, situation: Situation) -> None:
-        self._number = situation.number
-        self._doing = f"{situation.stage.value}: the author is at work"
+        self._number, self._stage = situation.number, situation.stage.value
+        self._doing = f"{self._stage}: the author is at work"
         self._characters = 0
 
     def text(self, text: str) -> None:

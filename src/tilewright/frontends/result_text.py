@@ -12,7 +12,7 @@ from tilewright.frontends.run_rows import spend_words, time_words
 from tilewright.frontends.show_text import show_attempts, show_measurement, state_words
 from tilewright.kernel_file import tuned_path
 from tilewright.records import Passed, Task
-from tilewright.store import LibraryKernel, write_text
+from tilewright.store import LibraryKernel, provenance_path, write_text
 
 
 def show_finished(console: Console, done: Finished, path: Path | None) -> None:
@@ -56,8 +56,8 @@ def _show_kernel(console: Console, task: Task, path: Path) -> None:
 
 
 def copy_kernel(kernel: LibraryKernel, target: Path) -> None:
-    """Put the kernel, and the tuner's choice where there is one, at `target`."""
+    """Put the kernel at `target`, and beside it what lies beside it: the tuner's choice, where it comes from."""
     write_text(target, kernel.text())
-    tuned = tuned_path(kernel.path)
-    if tuned.exists():
-        write_text(tuned_path(target), tuned.read_text("utf-8"))
+    for beside in (tuned_path, provenance_path):
+        if beside(kernel.path).exists():
+            write_text(beside(target), beside(kernel.path).read_text("utf-8"))

@@ -88,7 +88,9 @@ def spend_words(run: Run) -> str:
     budget, tokens = run.settings.budget, run.usage.all_input_tokens + run.usage.output_tokens
     parts = [f"{len(run.attempts)} of {budget.attempts} attempts"]
     if tokens:
-        parts += [f"{tokens:,} tokens", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
+        cut = run.cut.all_input_tokens + run.cut.output_tokens
+        lost = f" (about {cut:,} in replies that were cut off)" if cut else ""
+        parts += [f"{tokens:,} tokens{lost}", f"{dollars_words(run.dollars)} of {dollars_words(budget.dollars)}"]
     return ", ".join([*parts, seconds_words(run.seconds)])
 
 

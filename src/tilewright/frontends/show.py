@@ -10,11 +10,12 @@ from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.progress_plot import svg_plot
+from tilewright.frontends.provenance_text import show_provenance
 from tilewright.frontends.runs_text import show_runs
 from tilewright.frontends.show_text import diff_text, show_attempt, show_run
-from tilewright.frontends.terminal import print_json, stdout_console
+from tilewright.frontends.terminal import print_exactly, print_json, stdout_console
 from tilewright.records import Attempt, Run
-from tilewright.store import RunFolder, Store, write_text
+from tilewright.store import RunFolder, Store, line_authors, provenance_of, write_text
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,18 @@ class Wanted:
     attempt: int | None = None
     diff: int | None = None
     prompt: int | None = None
+    provenance: bool = False
     plot: Path | None = None
 
 
 def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     """One run, or the part of it that is wanted."""
-    said = [wanted.kernel, wanted.attempt is not None, wanted.diff is not None, wanted.prompt is not None]
+    numbers = (wanted.attempt, wanted.diff, wanted.prompt)
+    said = [wanted.kernel, wanted.provenance, *(one is not None for one in numbers)]
     if sum(said) > 1:
-        raise BadArgument("--kernel, --attempt, --diff and --prompt show different things; give one of them")
+        raise BadArgument(
+            "--kernel, --provenance, --attempt, --diff and --prompt show different things; give one of them"
+        )
     _check_plot(wanted.plot)
     folder = Store().open_run(name)
     run = folder.load()
@@ -91,8 +96,11 @@ def show_all(as_json: bool) -> None:
 
 def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     number = next((one for one in (wanted.attempt, wanted.diff, wanted.prompt) if one is not None), None)
-    if wanted.kernel:
+    if wanted.kernel or wanted.provenance:
         number = _best(run).number
+    if wanted.provenance:
+        print_json(provenance_of(folder))
+        return
     if number is None:
         best = run.best
         kernel = folder.attempt(best.number).text("kernel.cu") if best else ""
@@ -114,7 +122,11 @@ def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
 def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     console = stdout_console()
     if wanted.kernel:
-        print(folder.attempt(_best(run).number).text("kernel.cu"), end="")
+        print_exactly(folder.attempt(_best(run).number).text("kernel.cu"))
+    elif wanted.provenance:
+        best = _best(run)
+        authors = line_authors(folder, run, best)
+        show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
     elif wanted.diff is not None:
         text = diff_text(folder, _attempt(run, wanted.diff))
         console.print(Syntax(text, "diff", background_color="default") if console.is_terminal else Text(text), end="")
@@ -122,7 +134,7 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
         prompts = _prompts(folder, wanted.prompt)
         if not prompts:
             raise BadArgument(f"attempt {wanted.prompt} of {run.id} asked no model")
-        print("\n".join(prompts), end="")
+        print_exactly("\n".join(prompts))
     elif wanted.attempt is not None:
         attempt = _attempt(run, wanted.attempt)
         show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.records import NumberInput, Task
+from tilewright.records import Dimension, NumberInput, Task
 from tilewright.tasks.ops import task_op_line
 
 
@@ -29,12 +29,16 @@ def _results(task: Task) -> str:
 
 def _sizes(task: Task) -> list[str]:
     """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
-    varying = [
-        f"{one.name}{f' (a multiple of {one.multiple_of})' if one.multiple_of > 1 else ''}"
-        for one in task.dimensions
-        if one.varies
-    ]
+    varying = [f"{one.name}{_limits(one)}" for one in task.free if one.varies]
+    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula is not None]
     fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
     parts = [f"any {', '.join(varying)}"] if varying else []
+    parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
     return ["; ".join(parts)] if parts else []
+
+
+def _limits(one: Dimension) -> str:
+    limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
+    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    return f" ({', '.join(limits)})" if limits else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -53,6 +54,16 @@ def progress() -> Iterator[Callable[[str], None]]:
 def print_json(value: object) -> None:
     """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
     print(json.dumps(_plain(to_json(value)), indent=2, allow_nan=False))
+
+
+def print_exactly(text: str) -> None:
+    """A file's text on stdout, in UTF-8 whatever the terminal's encoding: it may be on its way into a file."""
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8", "replace"))
+    else:
+        print(text, end="")
 
 
 def _plain(value: Any) -> Any:

@@ -69,7 +69,10 @@ class _Contenders:
             compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
             return compiled
         module, _, attribute = against.partition(":")
-        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        try:
+            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            raise ImportError(f"{module} cannot be imported where it is to be timed: {error}") from error
         return found
 
 

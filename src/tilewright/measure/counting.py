@@ -140,7 +140,7 @@ def _counted(file: KernelFile, task: Task, real: Prepared, way: _Way, emulator: 
     if not isinstance(execution, Completed):
         return execution
     assert execution.emulated is not None
-    ratio = math.prod(task.sizes[name] / size for name, size in sizes.items() if size)
+    ratio = math.prod(one.size / sizes[one.name] for one in task.free if sizes[one.name])
     counted = tuple(
         CountedLaunch(launch, real.build.kernel(launch.kernel), counts, ratio * counts.grid_blocks / counts.blocks)
         for launch, counts in zip(_launches(real), execution.emulated.counts, strict=True)
@@ -178,14 +178,15 @@ def affordable_sizes(task: Task, most_elements: int) -> dict[str, int]:
 def _halved(task: Task, sizes: Mapping[str, int], kept: set[str]) -> dict[str, int] | None:
     specs = task.specs(sizes)
     tensors = sorted((one for one in task.tensors if one.name in specs), key=lambda one: -specs[one.name].numel)
-    multiples = {dimension.name: dimension.multiple_of for dimension in task.dimensions}
+    multiples = {dimension.name: dimension.multiple_of for dimension in task.free}
     shapes = [*(one.dimensions for one in task.tensors), *(one.shape for one in task.outputs)]
     square = {name for shape in shapes for name in shape if shape.count(name) > 1}
     for tensor in tensors:
-        free = [name for name in tensor.dimensions if name not in square]
+        free = [name for name in tensor.dimensions if name not in square and name in multiples]
         for name in sorted(free, key=lambda name: name not in kept):  # outer ones first
             size = sizes[name]
             half = size // 2 - (size // 2 - size) % _KEPT_RESIDUE if size >= 4 * _KEPT_RESIDUE else size // 2
-            if 0 < half < size and half % multiples[name] == 0:
-                return {**sizes, name: half}
+            smaller = task.complete({**sizes, name: half})
+            if 0 < half < size and half % multiples[name] == 0 and task.is_sound(smaller):
+                return smaller
     return None

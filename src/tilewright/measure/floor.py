@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tilewright.measure.flops import LEAST_FLOPS, FlopAnswer, FlopRequest
 from tilewright.records import DType, GpuProfile, Precision, Task
-from tilewright.reference import Reference, ReferenceProblem
+from tilewright.reference import AnyReference, ReferenceProblem
 
 LAUNCH_US = 2.0  # no launch is shorter, from one event to the next
 SPLIT_PRODUCTS = 3  # 16-bit products that together are as exact as one of f32
 
 
-def floor_us(task: Task, reference: Reference | None = None) -> float:
+def floor_us(task: Task, reference: AnyReference | None = None) -> float:
     """The least bytes over the bandwidth or the least products over the peak, whichever is longer, and one launch.
 
     Products are counted by running the reference without data, where one is given; else only bytes count.
@@ -22,7 +22,7 @@ def floor_us(task: Task, reference: Reference | None = None) -> float:
     return max(memory_us, flops / (peak * 1e6) if peak else 0.0) + LAUNCH_US
 
 
-def least_flops(task: Task, reference: Reference) -> float:
+def least_flops(task: Task, reference: AnyReference) -> float:
     """Floating-point operations of the products in the reference; 0 where it has none or cannot be counted."""
     try:
         return reference.call(LEAST_FLOPS, FlopRequest(task), FlopAnswer).operations

@@ -17,7 +17,7 @@ from tilewright.measure.baselines import (
 )
 from tilewright.measure.preparation import Prepared, job_inputs
 from tilewright.records import Completed, Faulted, Job, Limits, Measured, Task, Timing
-from tilewright.reference import Reference, ReferenceProblem
+from tilewright.reference import AnyReference, ReferenceProblem
 
 ROUNDS = 5
 RUNS = 7  # of every contender in a round
@@ -81,7 +81,7 @@ def measure_on_gpu(
     prepared: Prepared,
     task: Task,
     gpu: Device,
-    baselines: Reference,
+    baselines: AnyReference,
     floor_us: float,
     against: str = "",
     say: Say = lambda _: None,
@@ -98,7 +98,7 @@ def measure_on_gpu(
     return measured(rounds, prepared, gpu.profile.name, floor_us)
 
 
-def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: Reference) -> list[str]:
+def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference) -> list[str]:
     """One round of the baselines; those that may come again."""
     seconds = _BASELINE_SECONDS if request.seed else _FIRST_BASELINE_SECONDS
     try:

@@ -15,8 +15,9 @@ from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import RUNS, GpuFault, measure_on_gpu, time_candidate
 from tilewright.measure.model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
+from tilewright.measure.profiles import profile, profile_text
 from tilewright.records import GpuProfile, Measured, Measurement, Task
-from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 GIB = 1 << 30
 _KEPT_MODELS = 8
@@ -33,15 +34,17 @@ class Stopwatch:
     """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
 
     `against` is "module:function", a further baseline on a GPU, imported from the current folder or the environment.
+    `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
     """
 
     def __init__(
         self,
         task: Task,
-        reference: Reference,
+        reference: AnyReference,
         *,
         emulator: Device,
         gpu: Device | None = None,
+        gpu_reference: AnyReference | None = None,
         against: str = "",
         say: Say = _silent,
     ) -> None:
@@ -49,6 +52,7 @@ class Stopwatch:
         self._reference = reference
         self._emulator = emulator
         self._gpu = gpu
+        self._gpu_reference = gpu_reference
         self._against = against
         self._say = say
         self._baselines: Reference | None = None
@@ -84,7 +88,7 @@ class Stopwatch:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             made = measure_on_gpu(
-                prepared, self.task, self._gpu, self._gpu_reference(), self.floor_us, self._against, self._say
+                prepared, self.task, self._gpu, self._baseline_reference(), self.floor_us, self._against, self._say
             )
             self._measured[_key(file, choice)] = made
             return made
@@ -111,11 +115,20 @@ class Stopwatch:
         """What is known of where the time goes, for somebody who is to improve the file."""
         measured = self._measured.get(_key(file, choice))
         try:
-            return evidence_text(self._model(file, choice), measured)
+            return self._counters(file, choice) + evidence_text(self._model(file, choice), measured)
         except NotPrepared as problem:
             return f"Nothing is known of it: {problem}"
         except NotCounted as problem:
-            return static_text(prepare(file, self.task, choice), str(problem), measured)
+            known = static_text(prepare(file, self.task, choice), str(problem), measured)
+            return self._counters(file, choice) + known
+
+    def _counters(self, file: KernelFile, choice: Choice | None) -> str:
+        """What the GPU's own counters say, where there is one."""
+        if self._gpu is None:
+            return ""
+        self._say("profiling")
+        done = profile(prepare(file, self.task, choice, gpu=self._gpu.profile), self.task, self._gpu)
+        return f"No hardware counters: {done}.\n\n" if isinstance(done, str) else f"{profile_text(done, file.text)}\n\n"
 
     def _model(self, file: KernelFile, choice: Choice | None) -> PlanModel:
         key = _key(file, choice)
@@ -126,8 +139,10 @@ class Stopwatch:
             self._models[key] = model_plan(counted, self.task, self.floor_us)
         return self._models[key]
 
-    def _gpu_reference(self) -> Reference:
-        """The reference once more, in a child that may see the GPU."""
+    def _baseline_reference(self) -> AnyReference:
+        """The reference where the GPU is: the caller's, or once more in a child that may see it."""
+        if self._gpu_reference is not None:
+            return self._gpu_reference
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
             folder = os.getcwd() if self._against else ""

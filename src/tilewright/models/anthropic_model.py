@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -12,8 +13,9 @@ from tilewright.models.errors import MissingKey, ModelError
 from tilewright.models.keys import NO_KEY, key_of
 from tilewright.models.prices import Price, find_price
 from tilewright.models.protocol import OnText, Opening
+from tilewright.models.reply_text import estimated_tokens
 from tilewright.models.retries import Passing, ask_until_answered
-from tilewright.models.service import CONNECT_S, Hearing, Service, StreamCut, read_stream, shown_address
+from tilewright.models.service import CONNECT_S, Bill, Hearing, Service, StreamCut, read_stream, shown_address
 from tilewright.records import Question, Reply, StopReason, Usage
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
@@ -31,16 +33,21 @@ class _Answer:
     def __init__(self) -> None:
         self.text = ""
         self.stop: StopReason | None = None
-        self.ended = False
+        self.begun = self.ended = False
+        self.characters = 0  # of text and of thinking
         self.input_tokens = self.output_tokens = self.cache_read_tokens = self.cache_write_tokens = 0
 
     def add(self, event: RawMessageStreamEvent) -> str:
         """Takes in an event; returns the text it brought, if any. Thinking and unknown events bring none."""
         match event.type:
             case "message_start":
+                self.begun = True
                 self._count(event.message.usage)
             case "content_block_delta":
+                if event.delta.type == "thinking_delta":
+                    self.characters += len(event.delta.thinking)
                 if event.delta.type == "text_delta":
+                    self.characters += len(event.delta.text)
                     self.text += event.delta.text
                     return event.delta.text
             case "message_delta":
@@ -77,6 +84,11 @@ class _Answer:
     def usage(self) -> Usage:
         return Usage(self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens)
 
+    @property
+    def usage_when_cut(self) -> Usage:
+        """The service counts output at the end only, so what had come until then is estimated."""
+        return replace(self.usage, output_tokens=max(self.output_tokens, estimated_tokens(self.characters)))
+
 
 class AnthropicModel:
     """A model of Anthropic, or one behind a base URL that speaks the same protocol."""
@@ -99,15 +111,16 @@ class AnthropicModel:
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         started = time.monotonic()
-        hearing = Hearing(on_text, self._service.scrub)
-        answer, retries = ask_until_answered(
-            lambda: self._once(question, hearing),
-            self._failure_of,
-            self._opening.retries,
-            self.name,
-            self._opening.say,
-        )
-        return Reply(
+        hearing, bill = Hearing(on_text, self._service.scrub), Bill(self.price)
+        with bill.on_failure():
+            answer, retries = ask_until_answered(
+                lambda: self._once(question, hearing, bill),
+                self._failure_of,
+                self._opening.retries,
+                self.name,
+                self._opening.say,
+            )
+        reply = Reply(
             model=self.name,
             text=self._service.scrub(answer.text),
             stop=answer.stop or StopReason.END,
@@ -116,10 +129,22 @@ class AnthropicModel:
             seconds=time.monotonic() - started,
             retries=retries,
         )
+        return reply.after(bill.cut)
 
-    def _once(self, question: Question, hearing: Hearing) -> _Answer:
+    def _once(self, question: Question, hearing: Hearing, bill: Bill) -> _Answer:
         answer = _Answer()
         hearing.begin()
+        try:
+            self._read(question, answer, hearing)
+        except Exception:
+            if answer.begun:
+                bill.add(answer.usage_when_cut)
+            raise
+        hearing.end()
+        return answer
+
+    def _read(self, question: Question, answer: _Answer, hearing: Hearing) -> None:
+        """Take in the stream up to its end."""
         messages: list[Any] = [{"role": one.role.value, "content": one.text} for one in question.messages]
         with self._client.messages.create(
             model=self._opening.model,
@@ -133,8 +158,6 @@ class AnthropicModel:
                     hearing.add(text)
         if not answer.ended:
             raise StreamCut("the stream ended before the reply did")
-        hearing.end()
-        return answer
 
     def _failure_of(self, error: Exception) -> Passing | ModelError | None:
         match error:

@@ -14,8 +14,10 @@ A refusal of the model itself is no error: it is a `Reply` whose `stop` says so.
 
 from __future__ import annotations
 
+from tilewright.records import NoReply
 
-class ModelError(RuntimeError):
+
+class ModelError(NoReply):
     """Asking a model failed. The text never holds a key."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.models.errors import MissingKey
+
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
 NO_KEY = "no-key"  # what is sent to a server of one's own that wants none
 
@@ -31,5 +33,10 @@ class Scrubber:
 
 
 def key_of(environ: Mapping[str, str], variable: str) -> str | None:
-    """The key in `variable`, None where it is unset or blank."""
-    return environ.get(variable, "").strip() or None
+    """The key in `variable`, None where it is unset or blank. Raises `MissingKey` for what cannot be sent as one."""
+    key = environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise MissingKey(
+            f"{variable} holds something that is no key: a blank, a line break or a letter outside ASCII; set it anew"
+        )
+    return key or None

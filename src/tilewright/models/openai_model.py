@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,13 +20,14 @@ from tilewright.models.errors import MissingKey, ModelError
 from tilewright.models.keys import NO_KEY, key_of
 from tilewright.models.prices import Price, find_price
 from tilewright.models.protocol import OnText, Opening
-from tilewright.models.reply_text import estimated_usage, without_thinking
+from tilewright.models.reply_text import estimated_tokens, estimated_usage, without_thinking
 from tilewright.models.retries import Passing, ask_until_answered
-from tilewright.models.service import CONNECT_S, Hearing, Service, StreamCut, read_stream, shown_address
+from tilewright.models.service import CONNECT_S, Bill, Hearing, Service, StreamCut, read_stream, shown_address
 from tilewright.records import Question, Reply, StopReason, Usage
 
 HUGGING_FACE_ROUTER = "https://router.huggingface.co/v1"
 _OWN_HOST = "api.openai.com"
+_REASONING = ("reasoning_content", "reasoning")  # what servers call it
 _LENGTH_NAMES = ("max_completion_tokens", "max_tokens")
 
 
@@ -79,11 +81,14 @@ class _Answer:
     def __init__(self) -> None:
         self.text = ""
         self.refusal = ""
+        self.reasoning = 0  # characters of it that came apart from the text
+        self.begun = False
         self.finish: str | None = None
         self.usage: Usage | None = None
 
     def add(self, chunk: ChatCompletionChunk) -> str:
         """Takes in a chunk; returns the text it brought, if any. Reasoning sent apart from the text brings none."""
+        self.begun = True
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage)
         # Servers send chunks without choices (usage at the end) or with null in place of what they leave out.
@@ -92,9 +97,17 @@ class _Answer:
             delta: Any = choice.delta
             if delta is not None:
                 self.refusal += delta.refusal or ""
+                self.reasoning += max(len(str(getattr(delta, name, None) or "")) for name in _REASONING)
                 self.text += (piece := str(delta.content or ""))
                 return piece
         return ""
+
+    def usage_so_far(self, question: Question) -> Usage:
+        """The service counts at the end, and some never: until then it is estimated from what has come."""
+        if self.usage is not None:
+            return self.usage
+        estimated = estimated_usage(question, self.text + self.refusal)
+        return replace(estimated, output_tokens=estimated.output_tokens + estimated_tokens(self.reasoning))
 
     @property
     def stop(self) -> StopReason:
@@ -137,17 +150,18 @@ class OpenAIModel:
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         started = time.monotonic()
-        hearing = Hearing(on_text, self._service.scrub)
-        answer, retries = ask_until_answered(
-            lambda: self._once(question, hearing),
-            self._failure_of,
-            self._opening.retries,
-            self.name,
-            self._opening.say,
-        )
+        hearing, bill = Hearing(on_text, self._service.scrub), Bill(self.price)
+        with bill.on_failure():
+            answer, retries = ask_until_answered(
+                lambda: self._once(question, hearing, bill),
+                self._failure_of,
+                self._opening.retries,
+                self.name,
+                self._opening.say,
+            )
         text = self._service.scrub(without_thinking(answer.text) or answer.refusal)
-        usage = answer.usage or estimated_usage(question, answer.text)
-        return Reply(
+        usage = answer.usage_so_far(question)
+        reply = Reply(
             model=self.name,
             text=text,
             stop=answer.stop,
@@ -156,10 +170,22 @@ class OpenAIModel:
             seconds=time.monotonic() - started,
             retries=retries,
         )
+        return reply.after(bill.cut)
 
-    def _once(self, question: Question, hearing: Hearing) -> _Answer:
+    def _once(self, question: Question, hearing: Hearing, bill: Bill) -> _Answer:
         answer = _Answer()
         hearing.begin()
+        try:
+            self._read(question, answer, hearing)
+        except Exception:
+            if answer.begun:
+                bill.add(answer.usage_so_far(question))
+            raise
+        hearing.end()
+        return answer
+
+    def _read(self, question: Question, answer: _Answer, hearing: Hearing) -> None:
+        """Take in the stream up to its end."""
         with self._open_stream(question) as stream:
             try:
                 for chunk in read_stream(stream, openai.OpenAIError):
@@ -172,8 +198,6 @@ class OpenAIModel:
                     raise StreamCut(said) from None
         if answer.finish is None:
             raise StreamCut("the stream ended before the reply did")
-        hearing.end()
-        return answer
 
     def _open_stream(self, question: Question) -> openai.Stream[ChatCompletionChunk]:
         messages: list[Any] = [{"role": "system", "content": question.system}] if question.system else []

@@ -10,10 +10,10 @@ CHARACTERS_PER_TOKEN = 4
 def estimated_usage(question: Question, text: str) -> Usage:
     """Tokens by the rule of thumb of four characters each, for those who do not count: people and some servers."""
     asked = len(question.system) + sum(len(message.text) for message in question.messages)
-    return Usage(input_tokens=_tokens(asked), output_tokens=_tokens(len(text)))
+    return Usage(input_tokens=estimated_tokens(asked), output_tokens=estimated_tokens(len(text)))
 
 
-def _tokens(characters: int) -> int:
+def estimated_tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 

@@ -6,14 +6,17 @@ Both official SDKs come from one generator, so their exceptions carry the same f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from tilewright.models.errors import ModelError, ModelRejected
 from tilewright.models.keys import Scrubber
+from tilewright.models.prices import Price
 from tilewright.models.protocol import OnText
 from tilewright.models.retries import Passing, asked_wait_s, is_passing
+from tilewright.records import Cut, Usage
 
 T = TypeVar("T")
 CONNECT_S = 10.0
@@ -73,6 +76,26 @@ class Hearing:
         if text:
             self._heard = True
             self._on_text(text)
+
+
+class Bill:
+    """What the streams of one question that were cut have cost so far."""
+
+    def __init__(self, price: Price | None) -> None:
+        self._price = price
+        self.cut = Cut()
+
+    def add(self, usage: Usage) -> None:
+        self.cut += Cut(usage, self._price.dollars(usage) if self._price else None)
+
+    @contextmanager
+    def on_failure(self) -> Iterator[None]:
+        """A question that fails for good takes the bill along."""
+        try:
+            yield
+        except ModelError as error:
+            error.cut = self.cut
+            raise
 
 
 def _overlap(text: str, secret: str) -> int:

@@ -58,14 +58,12 @@ def probes_of(task: Task) -> ProbeSet:
     probes: list[Probe] = []
     primes = iter((5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101))
     for factor in (1.0, 1.0625, 0.9375):
-        sizes = {
-            one.name: one.size if not one.varies else one.multiple_of * next(primes) for one in task.dimensions[:8]
-        }
-        sizes |= {one.name: one.size for one in task.dimensions[8:]}
+        sizes = {one.name: one.size if not one.varies else one.multiple_of * next(primes) for one in task.free[:8]}
+        sizes |= {one.name: one.size for one in task.free[8:]}
         numbers = {
             one.name: float(one.value) * factor for one in task.numbers if one.type is ScalarType.FLOAT and one.value
         }
-        probes.append(Probe(sizes, numbers))
+        probes.append(Probe(task.complete(sizes), numbers))
     return ProbeSet(tuple(probes))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.kernel_file import print_op
-from tilewright.kernel_file.task_op import op_of_task
+from tilewright.kernel_file.task_op import op_of_task, size_expression
 from tilewright.prompts.bounds import memory_bounds
 from tilewright.prompts.rendering import render
 from tilewright.records import (
@@ -39,7 +39,7 @@ _GOAL = {
 
 def task_text(task: Task) -> str:
     """The section of a prompt that states the task; the same for every question of a run."""
-    varying = [f"`{one.name}`{_multiple(one)}" for one in task.dimensions if one.varies]
+    varying = [f"`{one.name}`{_limits(one)}" for one in task.free if one.varies]
     return render(
         "task",
         words=task.words,
@@ -50,6 +50,7 @@ def task_text(task: Task) -> str:
         inputs=[_input(one, task) for one in task.inputs],
         outputs=[_output(one, task) for one in task.outputs],
         dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
+        following=", ".join(f"`{one.name} = {one.formula}`" for one in task.dimensions if one.formula is not None),
         varying=", ".join(varying),
         precision=_PRECISION[task.precision],
         library=task.allow_library,
@@ -73,11 +74,12 @@ def out_lines(task: Task) -> tuple[str, ...]:
 
 def gpu_text(profile: GpuProfile) -> str:
     """What is worth knowing of the GPU, in one line."""
+    clock = f" at {profile.clock_ghz:g} GHz" if profile.clock_ghz else ""
     bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
     tensor = f", {profile.half_tflops:,.0f} TFLOP/s of 16-bit tensor-core work" if profile.half_tflops else ""
     return (
-        f"{profile.name} ({profile.arch}): {profile.sms} SMs, {profile.smem_block // KIB} KiB of shared memory per "
-        f"block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
+        f"{profile.name} ({profile.arch}): {profile.sms} SMs{clock}, {profile.smem_block // KIB} KiB of shared memory "
+        f"per block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
         f"L2 {profile.l2 // MIB} MiB{bandwidth}{tensor}."
     )
 
@@ -125,8 +127,10 @@ def _values(values: Values) -> str:
             return f"indices 0 to {dimension} - 1"
 
 
-def _multiple(one: Dimension) -> str:
-    return f" (multiples of {one.multiple_of})" if one.multiple_of > 1 else ""
+def _limits(one: Dimension) -> str:
+    limits = [f"multiples of {one.multiple_of}"] if one.multiple_of > 1 else []
+    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    return f" ({', '.join(limits)})" if limits else ""
 
 
 # -- out lines --
@@ -155,10 +159,7 @@ def _out_shape(one: TaskOutput, task: Task) -> str:
 def _size(size: str | int, task: Task) -> str:
     if isinstance(size, int):
         return str(size)
-    for one in task.tensors:
-        if not one.optional and size in one.dimensions:
-            return f"{one.name}.shape[{one.dimensions.index(size)}]"
-    return str(task.sizes[size])
+    return size_expression(size, task) or str(task.sizes[size])
 
 
 def _amount(count: int) -> str:

@@ -41,7 +41,9 @@ from tilewright.records.execution import (
     Normal,
     ReturnedTensor,
     Uniform,
+    Watch,
 )
+from tilewright.records.formulas import SizeFormula, SizeTerm
 from tilewright.records.gpu import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, arch_of, cc_of, runs_on
 from tilewright.records.json_form import RecordError, from_json, to_json
 from tilewright.records.measurement import (
@@ -52,7 +54,9 @@ from tilewright.records.measurement import (
     Timing,
 )
 from tilewright.records.model import (
+    Cut,
     Message,
+    NoReply,
     Question,
     Reply,
     Role,
@@ -60,6 +64,8 @@ from tilewright.records.model import (
     Usage,
 )
 from tilewright.records.occupancy import Limiter, Occupancy, occupancy
+from tilewright.records.profile import KernelProfile, LineSamples
+from tilewright.records.provenance import UNSTATED, Contribution, Provenance
 from tilewright.records.run import (
     MEASURED_NOISE,
     MODELLED_NOISE,
@@ -114,6 +120,7 @@ from tilewright.records.task import (
     TensorInput,
     UniformValues,
     Values,
+    following,
 )
 from tilewright.records.tensors import ALLOCATION_ALIGNMENT, TensorSpec, contiguous_stride
 from tilewright.records.verdict import (
@@ -148,6 +155,7 @@ __all__ = [
     "MODELLED_NOISE",
     "PROFILES",
     "TYPICAL",
+    "UNSTATED",
     "AbsentArgument",
     "Argument",
     "Attempt",
@@ -169,8 +177,10 @@ __all__ = [
     "Completed",
     "ConstantValue",
     "Content",
+    "Contribution",
     "CountsRecord",
     "Crashed",
+    "Cut",
     "DType",
     "Data",
     "Declined",
@@ -198,6 +208,7 @@ __all__ = [
     "Integers",
     "Job",
     "KernelParameter",
+    "KernelProfile",
     "Kind",
     "LateArgument",
     "LateField",
@@ -206,6 +217,7 @@ __all__ = [
     "LibraryValue",
     "Limiter",
     "Limits",
+    "LineSamples",
     "MapArgument",
     "MapField",
     "Measured",
@@ -213,6 +225,7 @@ __all__ = [
     "Message",
     "ModelTerm",
     "Modelled",
+    "NoReply",
     "Normal",
     "NormalValues",
     "NotBuilt",
@@ -228,6 +241,7 @@ __all__ = [
     "PointerField",
     "Precision",
     "Proposal",
+    "Provenance",
     "Question",
     "RecordError",
     "Rejected",
@@ -241,6 +255,8 @@ __all__ = [
     "Settings",
     "Severity",
     "Situation",
+    "SizeFormula",
+    "SizeTerm",
     "SourcePlace",
     "Specification",
     "Stage",
@@ -262,12 +278,14 @@ __all__ = [
     "Usage",
     "Values",
     "Verdict",
+    "Watch",
     "WrongElement",
     "WrongOutput",
     "WrongValues",
     "arch_of",
     "cc_of",
     "contiguous_stride",
+    "following",
     "from_json",
     "occupancy",
     "runs_on",

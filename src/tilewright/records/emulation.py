@@ -112,10 +112,10 @@ class FindingRecord:
 
     def __str__(self) -> str:
         """The finding in one sentence."""
-        at = f"line {self.line}" if self.line is not None else f"PTX line {self.ptx_line}"
+        at = f", line {self.line}" if self.line is not None else f", PTX line {self.ptx_line}" if self.ptx_line else ""
         thread = f", {self.thread}" if self.thread is not None else ""
         more = f" ({self.count} times)" if self.count > 1 and self.thread is not None else ""
-        parts = [f"{self.kernel}, {at}{thread}: {self.kind.value}", self.where, self.detail]
+        parts = [f"{self.kernel}{at}{thread}: {self.kind.value}", self.where, self.detail]
         return ": ".join(part for part in parts if part) + more
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tilewright.records.emulation import EmulatedRun, Emulation, FindingRecord
+from tilewright.records.profile import KernelProfile
 from tilewright.records.steps import BoundPlan
 from tilewright.records.tensors import TensorSpec
 
@@ -62,6 +63,14 @@ class Limits:
             raise ValueError(f"{self.seconds} seconds and {self.device_bytes} bytes are no limits; give positive ones")
 
 
+class Watch(str, Enum):
+    """What a GPU's job is watched for instead of being timed; nothing of what it computes comes back then."""
+
+    NOTHING = "nothing"
+    COUNTERS = "counters"  # the GPU's own, by a profiler
+    FAULTS = "faults"  # bad accesses, races in shared memory, barriers misused, by a sanitizer
+
+
 @dataclass(frozen=True)
 class Job:
     """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back.
@@ -80,6 +89,7 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     ptx: str | None = None
     emulation: Emulation = field(default_factory=Emulation)
+    watch: Watch = Watch.NOTHING
 
 
 class FaultKind(str, Enum):
@@ -112,10 +122,13 @@ class Completed:
     outputs: tuple[ReturnedTensor, ...]
     run_us: tuple[float, ...]  # one per timed run: the whole plan, on device events
     emulated: EmulatedRun | None = None  # None where a GPU ran it
+    profiles: tuple[KernelProfile, ...] = ()  # of the launches, in order, where the job was watched for counters
+    faults: tuple[FindingRecord, ...] = ()  # where it was watched for faults
+    not_watched: str = ""  # why it could not be watched
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:
-        return self.emulated.findings if self.emulated else ()
+        return self.emulated.findings if self.emulated else self.faults
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The JSON form of every record: one generic pair of functions, driven by the records' own annotations.
 
 Dataclasses become objects; members of a union of dataclasses carry `"is": "<class name>"`; bytes become base64.
+Fields that a class lists in `LEFT_OUT` are not written where they have their default.
 `from_json` refuses unknown and missing keys, so a record read from disk is one that could have been built here.
 """
 
@@ -38,8 +39,11 @@ def to_json(value: object) -> Any:
     if names is None:
         return _other_to_json(value)
     made: dict[str, Any] = {"is": kind.__name__}
+    left_out = _left_out(kind)
     for name in names:
         item = getattr(value, name)
+        if name in left_out and item == left_out[name]:
+            continue
         made[name] = item if type(item) in _PLAIN else to_json(item)
     return made
 
@@ -62,6 +66,13 @@ def _other_to_json(value: object) -> Any:
 def _field_names(kind: Any) -> tuple[str, ...] | None:
     """Of a record; None for any other type."""
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+@cache
+def _left_out(kind: Any) -> dict[str, Any]:
+    """The fields that a record's `LEFT_OUT` names, and the defaults at which they are not written."""
+    named = getattr(kind, "LEFT_OUT", ())
+    return {field.name: field.default for field in dataclasses.fields(kind) if field.name in named}
 
 
 def from_json(kind: type[T] | Any, data: Any) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -63,8 +63,30 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Streams that were cut before their reply was whole. They are billed too: their input and what had been written.
+
+    What the service had not counted when it was cut is estimated, so these figures are near, not exact.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    dollars: float | None = 0.0  # None: no price is known
+
+    def __add__(self, other: Cut) -> Cut:
+        dollars = None if self.dollars is None or other.dollars is None else self.dollars + other.dollars
+        return Cut(self.usage + other.usage, dollars)
+
+    @property
+    def tokens(self) -> int:
+        return self.usage.all_input_tokens + self.usage.output_tokens
+
+
+@dataclass(frozen=True)
 class Reply:
-    """What came back. `dollars` is None where the model has no known price; tokens are the model's own count."""
+    """What came back. `dollars` is None where the model has no known price; tokens are the model's own count.
+
+    `usage` and `dollars` are all that was spent on it, `cut` included.
+    """
 
     model: str  # "anthropic:claude-sonnet-5", as asked for
     text: str
@@ -73,3 +95,17 @@ class Reply:
     dollars: float | None = None
     seconds: float = 0.0
     retries: int = 0
+    cut: Cut = field(default_factory=Cut)
+
+    def after(self, cut: Cut) -> Reply:
+        """The same reply, after streams that were cut."""
+        if not cut.tokens:
+            return self
+        dollars = None if self.dollars is None or cut.dollars is None else self.dollars + cut.dollars
+        return replace(self, usage=self.usage + cut.usage, dollars=dollars, cut=self.cut + cut)
+
+
+class NoReply(RuntimeError):
+    """Asking failed for good; `cut` is what was spent on it all the same."""
+
+    cut = Cut()

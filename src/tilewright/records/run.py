@@ -59,6 +59,8 @@ class Settings:
     start: str = ""  # text of the kernel file to begin with
     base_url: str = ""  # of the model's server, where it is not the provider's own; without user name or password
     spool: str = ""  # folder by which GPUs on other machines are reached
+    output: str = ""  # absolute path at which the finished kernel is wanted too
+    licence: str = ""  # of the finished kernel, as the person states it: an SPDX expression
     hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
 
 
@@ -105,6 +107,7 @@ class Attempt:
     dollars: float | None = 0.0  # None: no price is known
     replies: int = 0
     seconds: float = 0.0
+    cut: Usage = field(default_factory=Usage)  # of `usage`, what went into streams that were cut; near, not exact
 
     @property
     def passed(self) -> bool:
@@ -162,6 +165,12 @@ class Run:
     def usage(self) -> Usage:
         before = sum((one.usage for one in self.specifying), Usage())
         return sum((one.usage for one in self.attempts), before)
+
+    @property
+    def cut(self) -> Usage:
+        """The part of `usage` that went into streams that were cut."""
+        before = sum((one.cut.usage for one in self.specifying), Usage())
+        return sum((one.cut for one in self.attempts), before)
 
     @property
     def dollars(self) -> float | None:

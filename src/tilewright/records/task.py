@@ -8,8 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import ClassVar
 
 from tilewright.records.dtypes import DType
+from tilewright.records.formulas import SizeFormula
 from tilewright.records.gpu import PROFILES, GpuProfile
 from tilewright.records.json_form import to_json
 from tilewright.records.steps import ScalarType
@@ -50,14 +52,25 @@ Values = NormalValues | UniformValues | IntegerValues | IndexValues
 
 @dataclass(frozen=True)
 class Dimension:
-    """One size of the task. Where it varies, a kernel is verified at other sizes too and should take them."""
+    """One size of the task. Where it varies, a kernel is verified at other sizes too and should take them.
+
+    One with a formula is never chosen: it follows from others, and varies where one of them does.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least")  # so that tasks without them keep their identity
 
     name: str
     size: int
     varies: bool = True
     multiple_of: int = 1  # of every size it takes
+    formula: SizeFormula | None = None
+    at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
 
     def __post_init__(self) -> None:
+        if self.formula is not None and (self.multiple_of, self.at_least) != (1, 1):
+            raise ValueError(f"dimension {self.name} follows from others; they have the multiples and least sizes")
+        if self.at_least < 1 or (self.at_least > 1 and self.size < self.at_least):
+            raise ValueError(f"dimension {self.name}: {self.size} is not a size of at least {self.at_least}")
         if self.size < 0 or self.multiple_of < 1 or self.size % self.multiple_of:
             raise ValueError(
                 f"dimension {self.name}: {self.size} is not a size that is a multiple of {self.multiple_of}"
@@ -167,6 +180,9 @@ class Task:
         used |= {one.values.dimension for one in self.tensors if isinstance(one.values, IndexValues)}
         if used - known:
             raise ValueError(f"task {self.name}: no dimension is called {min(used - known)}")
+        if self.dimensions != following(self.dimensions):
+            wrong = next(a for a, b in zip(self.dimensions, following(self.dimensions), strict=True) if a != b)
+            raise ValueError(f"task {self.name}: {wrong.name} is not as {wrong.formula} says")
         if self.gpu not in PROFILES:
             raise ValueError(f"task {self.name}: no known GPU is called {self.gpu!r}; known: {', '.join(PROFILES)}")
 
@@ -186,6 +202,32 @@ class Task:
     def sizes(self) -> dict[str, int]:
         """Every dimension at the size the task is about."""
         return {dimension.name: dimension.size for dimension in self.dimensions}
+
+    @property
+    def free(self) -> tuple[Dimension, ...]:
+        """The dimensions whose sizes are chosen; the others follow from these."""
+        return tuple(one for one in self.dimensions if one.formula is None)
+
+    def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The size of every dimension from those of the free ones; sizes given for others are not looked at."""
+        return {one.name: sizes[one.name] if one.formula is None else one.formula.at(sizes) for one in self.dimensions}
+
+    def agrees(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes that were found somewhere, of some dimensions or all, can be as the formulas say."""
+        for one in self.dimensions:
+            if one.formula is None or one.name not in sizes:
+                continue
+            unknown = [name for name in one.formula.names if name not in sizes]
+            if not unknown and one.formula.at(sizes) != sizes[one.name]:
+                return False
+            told = len(unknown) == 1 and one.formula.divisor == 1
+            if told and one.formula.solved(unknown[0], sizes[one.name], sizes) is None:
+                return False
+        return True
+
+    def is_sound(self, sizes: Mapping[str, int]) -> bool:
+        """Whether no size is below its least, nor one that follows from others below 1."""
+        return all(sizes[one.name] >= one.at_least for one in self.dimensions if one.varies or one.formula is not None)
 
     def specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
         """The tensor inputs at the given sizes, or at the task's own; absent optional tensors are not among them."""
@@ -217,8 +259,33 @@ class Task:
     @property
     def hash(self) -> str:
         """The identity of the task: of all that decides what is right and what is wanted, not of how it was asked."""
-        plain = replace(self, words="", assumptions=(), origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate="")
-        return hashlib.sha256(json.dumps(to_json(plain), sort_keys=True).encode()).hexdigest()[:20]
+        plain = to_json(replace(self, words="", assumptions=(), origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def following(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+    """The dimensions with the size of each that follows, and whether it varies, from those it follows from.
+
+    Raises `ValueError` where a formula names what is no dimension, or one that follows itself.
+    """
+    free = {one.name: one for one in dimensions if one.formula is None}
+    sizes = {name: one.size for name, one in free.items()}
+    made = []
+    for one in dimensions:
+        if one.formula is None:
+            made.append(one)
+            continue
+        for name in one.formula.names:
+            if name not in free:
+                known = any(name == other.name for other in dimensions)
+                wrong = f"{name} follows from others itself" if known else f"no dimension is called {name}"
+                raise ValueError(f"dimension {one.name} = {one.formula}: {wrong}; name {', '.join(free) or 'a size'}")
+        size = one.formula.at(sizes)
+        if size < 0:
+            given = ", ".join(f"{name} = {sizes[name]}" for name in one.formula.names)
+            raise ValueError(f"dimension {one.name} = {one.formula} is {size} at {given}; no size is below 0")
+        made.append(replace(one, size=size, varies=any(free[name].varies for name in one.formula.names)))
+    return tuple(made)
 
 
 def _spec(one: TensorInput, sizes: Mapping[str, int]) -> TensorSpec:

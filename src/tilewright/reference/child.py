@@ -70,7 +70,11 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(setup.threads)
     function = _load(setup, say)
     while function is not None:
-        _answer(function, requests.get(), say, setup)
+        reply, carried = _answer(function, requests.get(), setup)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            with contextlib.suppress(RuntimeError):  # a lost context
+                torch.cuda.empty_cache()  # the kernels that are judged need the memory too
+        say(reply, carried)
     return 0
 
 
@@ -86,18 +90,17 @@ def _load(setup: Setup, say: Callable[..., None]) -> Callable[..., Any] | None:
     return function
 
 
-def _answer(function: Callable[..., Any], envelope: Envelope, say: Callable[..., None], setup: Setup) -> None:
+def _answer(function: Callable[..., Any], envelope: Envelope, setup: Setup) -> tuple[Reply, object]:
+    """The reply to a request, and the record it carries."""
     try:
         request = open_message(envelope)
         assert isinstance(request, Request)
         handler = _handler(request.handler)
         hints = typing.get_type_hints(handler)
         given = next(hint for name, hint in list(hints.items())[1:] if name != "return")
-        answer = handler(function, carried_record(envelope, given))
+        return Answered(), handler(function, carried_record(envelope, given))
     except BaseException as error:  # sys.exit of the reference too
-        say(_reply_to(error, setup))
-        return
-    say(Answered(), answer)
+        return _reply_to(error, setup), None
 
 
 def _handler(name: str) -> Callable[..., Any]:

@@ -13,10 +13,11 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from tilewright.devices.envelope import Envelope, EnvelopeError, Stream
-from tilewright.devices.supervisor import child_environment
+from tilewright.devices.supervisor import Interrupted, child_environment
 from tilewright.reference.problems import ReferenceProblem
 
 TICK_S = 0.1  # how often limits are looked at while nothing arrives
@@ -31,8 +32,9 @@ _ABANDONED_S = 86400.0  # another machine's process may use the same folder for 
 class ChildProcess:
     """A started child. Not safe for several threads at once; its owner holds a lock."""
 
-    def __init__(self, resident_bytes: int, gpu: bool) -> None:
+    def __init__(self, resident_bytes: int, visible_gpus: str | None, interrupt: Callable[[], bool]) -> None:
         self._resident_limit = resident_bytes
+        self._interrupt = interrupt
         _remove_abandoned_homes()
         self._home = tempfile.TemporaryDirectory(prefix=f"{_HOME_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
         self._replies, replies_end = os.pipe()
@@ -43,8 +45,8 @@ class ChildProcess:
             arguments += ["--parent", str(os.getpid())]
         environment = child_environment(self._home.name)
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve others on a busy machine
-        if not gpu:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+        if visible_gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible_gpus
         try:
             self._process = subprocess.Popen(
                 arguments,
@@ -94,7 +96,8 @@ class ChildProcess:
     def converse(self, payload: bytes, seconds: float, doing: str) -> Envelope:
         """Send what is to be sent and wait for the next message.
 
-        Raises `ReferenceProblem`, after which the child is gone: it took too long or too much, or died.
+        Raises `ReferenceProblem`, after which the child is gone: it took too long or too much, or died. So does
+        `Interrupted`, where the owner has to stop.
         """
         deadline = time.monotonic() + seconds
         unsent = memoryview(payload)
@@ -110,6 +113,8 @@ class ChildProcess:
                     raise ReferenceProblem(self._obituary(doing))
                 if time.monotonic() > deadline:
                     raise ReferenceProblem(f"the reference took more than {seconds:g} s {doing}, and was ended")
+                if self._interrupt():
+                    raise Interrupted
                 self._check_memory(doing)
         except EnvelopeError as error:
             self.end()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tilewright.devices.envelope import EnvelopeError
+from tilewright.devices.child_device import never
+from tilewright.devices.envelope import Envelope, EnvelopeError
 from tilewright.reference.child_process import ChildProcess
 from tilewright.reference.problems import ReferenceProblem
 from tilewright.reference.wire import (
-    Answered,
     Fault,
     Loaded,
     Problem,
     Request,
     Setup,
     Started,
-    carried_record,
+    answer_in,
     open_message,
     seal_message,
 )
@@ -38,22 +39,44 @@ class ReferenceLimits:
     start_seconds: float = 180.0  # for Python and torch, before any of its code runs
     threads: int = 0  # of torch; 0: one per core, at most 8
     gpu: bool = False  # whether it may see this machine's GPUs; a CUDA context cannot live in a bounded address space
+    gpu_index: int | None = None  # the only one of them that it may see; None: all
 
     @classmethod
-    def on_gpu(cls) -> ReferenceLimits:
+    def on_gpu(cls, index: int | None = None) -> ReferenceLimits:
         """For a reference that works on a GPU at full size: staging and compilers take more of the host too."""
-        return cls(resident_bytes=64 << 30, gpu=True)
+        return cls(resident_bytes=64 << 30, gpu=True, gpu_index=index)
+
+    @property
+    def visible_gpus(self) -> str | None:
+        """What CUDA_VISIBLE_DEVICES says in the child; None: the same as here."""
+        if not self.gpu:
+            return ""
+        if self.gpu_index is None:
+            return None
+        here = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if here is None:
+            return str(self.gpu_index)
+        named = here.split(",")
+        return named[self.gpu_index] if self.gpu_index < len(named) else ""
 
 
 class Reference:
     """A function that `source` defines, in a child process that is started at once and replaced when it died.
 
     Importing torch takes seconds, so start one early and keep it. May be used from several threads, one call at a time.
+    `interrupt` is asked ten times a second; when it says yes, the call in hand is abandoned with `Interrupted`.
     """
 
     def __init__(
-        self, source: str, function: str, *, limits: ReferenceLimits | None = None, folder: str | os.PathLike[str] = ""
+        self,
+        source: str,
+        function: str,
+        *,
+        limits: ReferenceLimits | None = None,
+        folder: str | os.PathLike[str] = "",
+        interrupt: Callable[[], bool] = never,
     ) -> None:
+        self._interrupt = interrupt
         self._limits = limits or ReferenceLimits()
         threads = self._limits.threads or min(len(os.sched_getaffinity(0)), 8)
         bound = None if self._limits.gpu else self._limits.address_bytes
@@ -85,22 +108,24 @@ class Reference:
         what `request` is. Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError`
         where the handler is.
         """
-        payload = seal_message(Request(handler), request)
+        envelope = self.exchange(seal_message(Request(handler), request), seconds)
+        made: T = answer_in(envelope, handler, answer)
+        return made
+
+    def exchange(self, payload: bytes, seconds: float) -> Envelope:
+        """Send a sealed request as it stands, and return the child's reply as it came.
+
+        Raises `ReferenceProblem` where the child took too much, died, or sent what cannot be read.
+        """
         with self._lock:
             child = self._ready_child()
             envelope = child.converse(payload, seconds, "answering")
             try:
-                reply = open_message(envelope)
-                if isinstance(reply, Answered):
-                    made: T = carried_record(envelope, answer)
-                    return made
+                open_message(envelope)
             except EnvelopeError as error:
                 child.end()
                 raise ReferenceProblem(f"the reference's process gave no answer that can be read: {error}") from None
-        if isinstance(reply, Problem):
-            raise ReferenceProblem(reply.message)
-        detail = reply.traceback if isinstance(reply, Fault) else f"it answered with {type(reply).__name__}"
-        raise RuntimeError(f"{handler} failed in the reference's process: {detail}")
+        return envelope
 
     def check(self) -> None:
         """Wait until the function is loaded; raises `ReferenceProblem` where it cannot be."""
@@ -112,6 +137,11 @@ class Reference:
         """Whether the function may run on this machine's GPUs."""
         return self._limits.gpu
 
+    @property
+    def most_bytes(self) -> int | None:
+        """A pipe carries anything."""
+        return None
+
     def close(self) -> None:
         """End the child and all that it started."""
         with self._lock:
@@ -122,7 +152,7 @@ class Reference:
 
     def _start(self) -> ChildProcess:
         self._loaded = False
-        self._child = ChildProcess(self._limits.resident_bytes, self._limits.gpu)
+        self._child = ChildProcess(self._limits.resident_bytes, self._limits.visible_gpus, self._interrupt)
         return self._child
 
     def _ready_child(self) -> ChildProcess:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.devices.envelope import Envelope, EnvelopeError, Kind, seal
 from tilewright.records import RecordError, from_json, to_json
+from tilewright.reference.problems import ReferenceProblem
 
 _INDEX_BYTES = 8
 
@@ -88,6 +89,23 @@ def carried_record(envelope: Envelope, kind: Any) -> Any:
         return _attach(from_json(kind, envelope.record["carried"]), envelope.blobs)
     except (RecordError, KeyError, TypeError, IndexError) as error:
         raise EnvelopeError(f"what came is not {getattr(kind, '__name__', kind)}: {error}") from None
+
+
+def answer_in(envelope: Envelope, handler: str, kind: Any) -> Any:
+    """The record that a reply to `handler` carries.
+
+    Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError` where the handler is.
+    """
+    try:
+        reply = open_message(envelope)
+        if isinstance(reply, Answered):
+            return carried_record(envelope, kind)
+    except EnvelopeError as error:
+        raise ReferenceProblem(f"the reference's process gave no answer that can be read: {error}") from None
+    if isinstance(reply, Problem):
+        raise ReferenceProblem(reply.message)
+    detail = reply.traceback if isinstance(reply, Fault) else f"it answered with {type(reply).__name__}"
+    raise RuntimeError(f"{handler} failed in the reference's process: {detail}")
 
 
 def _detach(value: Any, blobs: list[bytes]) -> Any:

@@ -4,7 +4,8 @@ from tilewright.store.attempt_folder import AttemptFolder, question_text
 from tilewright.store.durable import write_text
 from tilewright.store.errors import Damaged, NoSuchRun, NotAccepted, RunBusy, StoreError
 from tilewright.store.home import BrokenRun, RunList, Store, WaitingRequest, default_home
-from tilewright.store.library import Library, LibraryEntry, LibraryKernel
+from tilewright.store.library import Library, LibraryEntry, LibraryKernel, provenance_path
+from tilewright.store.provenance import line_authors, provenance_of
 from tilewright.store.request import Request
 from tilewright.store.run_folder import Header, RunFolder
 
@@ -26,6 +27,9 @@ __all__ = [
     "StoreError",
     "WaitingRequest",
     "default_home",
+    "line_authors",
+    "provenance_of",
+    "provenance_path",
     "question_text",
     "write_text",
 ]

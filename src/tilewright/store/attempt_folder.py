@@ -3,6 +3,7 @@
     attempts/0003/  question-1.json  question-1.md   what was asked, to the letter and to be read
                     reply-1.json     reply-1.md      what came back and what it cost
                     reply-1.partial.md               the part of a reply that has come in so far
+                    unanswered-1.json                what was spent on a question that has no reply yet
                     kernel.cu                        the candidate
                     verdict.json, tune.json, ...     what has been found out about it
                     attempt.json                     the whole record, written last: until then it is unfinished
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilewright.records import Attempt, Question, Reply
+from tilewright.records import Attempt, Cut, NoReply, Question, Reply
 from tilewright.store.durable import make_folder, move, read_record, read_text, record_text, remove, write_text
 from tilewright.store.errors import Damaged
 
@@ -56,9 +57,20 @@ class AttemptFolder:
             self._take_up(k, _digest(text))
         if not self._reply(k).exists():
             self._streaming.discard(k)
-            self._store_reply(k, ask(question))
+            self._store_reply(k, self._asked(k, question, ask))
         reply: Reply = read_record(self._reply(k), Reply)
         return reply
+
+    def _asked(self, k: int, question: Question, ask: Callable[[Question], Reply]) -> Reply:
+        """The reply that `ask` gets. What is spent without one is kept, and counts with the one that comes at last."""
+        path = self.path / f"unanswered-{k}.json"
+        spent: Cut = read_record(path, Cut) if path.exists() else Cut()
+        try:
+            return ask(question).after(spent)
+        except NoReply as error:
+            if error.cut.tokens:
+                self._save(path.name, record_text(spent + error.cut))
+            raise
 
     def stream(self, k: int, piece: str) -> None:
         """Add to the part of the `k`-th reply that has come in; it goes when the whole reply is stored.
@@ -77,6 +89,12 @@ class AttemptFolder:
         ordered = sorted(found, key=lambda path: int(path.stem.removeprefix("reply-")))
         return tuple(read_record(path, Reply) for path in ordered)
 
+    def question_texts(self) -> tuple[str, ...]:
+        """The questions on record to the letter, in order; not those set aside."""
+        found = (path for path in _listed(self.path) if re.fullmatch(r"question-\d+\.json", path.name))
+        ordered = sorted(found, key=lambda path: int(path.stem.removeprefix("question-")))
+        return tuple(text for text in map(read_text, ordered) if text is not None)
+
     def set_aside(self) -> tuple[Reply, ...]:
         """Replies that were paid for and answer no question of this attempt any more."""
         found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.[0-9a-f]{12}\.json", path.name))
@@ -84,6 +102,7 @@ class AttemptFolder:
 
     def _store_reply(self, k: int, reply: Reply) -> None:
         self._save(f"reply-{k}.json", record_text(reply))
+        remove(self.path / f"unanswered-{k}.json")
         self._save(f"reply-{k}.md", reply.text)
         remove(self._partial(k))
 

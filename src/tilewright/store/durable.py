@@ -31,8 +31,11 @@ def write_text(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # about the file that is wanted, not the one written aside
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     sync_folder(path.parent)
 

@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 import secrets
+import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tilewright.records import Environment, Run, Settings, Task
-from tilewright.store.durable import is_unfinished, new_folder, write_record
+from tilewright.store.durable import is_unfinished, make_folder, new_folder, write_record
 from tilewright.store.errors import NoSuchRun, NotAccepted, StoreError
 from tilewright.store.library import Library, LibraryKernel
+from tilewright.store.provenance import provenance_of
 from tilewright.store.request import REQUEST, Request
 from tilewright.store.run_folder import HEADER, TASK, Header, RunFolder
 
@@ -73,6 +75,7 @@ class Store:
         self, name: str, settings: Settings, environment: Environment, request: Request | None, task: Task | None
     ) -> RunFolder:
         created = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._check_home()
         while True:
             run_id = f"{_slug(name)}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
             path = self._runs / run_id
@@ -84,6 +87,17 @@ class Store:
                 write_record(filling / HEADER, Header(run_id, created, settings, environment))
             if path.is_dir():
                 return RunFolder(path)
+
+    def _check_home(self) -> None:
+        try:
+            make_folder(self._runs)
+            with tempfile.TemporaryFile(dir=self._runs):
+                pass
+        except OSError as error:
+            raise StoreError(
+                f"runs cannot be kept in {self.home} ({error.strerror}); "
+                f"name a folder that can be written with {HOME_VARIABLE}"
+            ) from None
 
     def open_run(self, text: str) -> RunFolder:
         """The run meant by an id, the beginning of one, a path, or `last`."""
@@ -146,7 +160,8 @@ class Store:
         run = folder.load()
         if run.best is None:
             raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
-        return self.library.add(run, folder.attempt(run.best.number).text("kernel.cu"), tuned, folder.request())
+        kernel = folder.attempt(run.best.number).text("kernel.cu")
+        return self.library.add(run, kernel, tuned, folder.request(), provenance_of(folder))
 
 
 def default_home() -> Path:

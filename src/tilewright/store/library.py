@@ -1,6 +1,7 @@
 """The local library: finished kernels by the hash of their task, found again free in any later process.
 
-    library/TASKHASH/RUN-N/  entry.json  task.json  request.json  NAME.cu  NAME.cu.tuned.json
+    library/TASKHASH/RUN-N/  entry.json  task.json  request.json
+                             NAME.cu  NAME.cu.tuned.json  NAME.cu.provenance.json
 
 An entry is one attempt of one run, whole or absent, and never changed. Which is best is worked out each time.
 """
@@ -13,12 +14,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilewright.records import Attempt, Measured, Measurement, Run, Task
+from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
 from tilewright.store.durable import is_unfinished, new_folder, read_record, write_record, write_text
 from tilewright.store.errors import Damaged, StoreError
 from tilewright.store.request import REQUEST, Request
 
 ENTRY, TASK = "entry.json", "task.json"
+
+
+def provenance_path(kernel_file: Path) -> Path:
+    """`softmax.cu` -> `softmax.cu.provenance.json`."""
+    return kernel_file.with_name(kernel_file.name + ".provenance.json")
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class LibraryKernel:
         task: Task = read_record(self.folder / TASK, Task)
         return task
 
+    def provenance(self) -> Provenance | None:
+        """Who wrote it; None for an entry made before that was kept."""
+        path = provenance_path(self.path)
+        return read_record(path, Provenance) if path.exists() else None
+
     def request(self) -> Request | None:
         path = self.folder / REQUEST
         return read_record(path, Request) if path.exists() else None
@@ -69,8 +80,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def add(self, run: Run, kernel: str, tuned: str | None = None, request: Request | None = None) -> LibraryKernel:
-        """Keep the best kernel of a run: its text, and the text of a `.tuned.json` to lie beside it."""
+    def add(
+        self,
+        run: Run,
+        kernel: str,
+        tuned: str | None = None,
+        request: Request | None = None,
+        provenance: Provenance | None = None,
+    ) -> LibraryKernel:
+        """Keep the best kernel of a run: its text, and what lies beside it."""
         best = run.best
         if best is None or best.kernel is None:
             raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
@@ -79,6 +97,8 @@ class Library:
             write_text(filling / f"{run.task.name}.cu", kernel)
             if tuned is not None:
                 write_text(filling / f"{run.task.name}.cu.tuned.json", tuned)
+            if provenance is not None:
+                write_record(provenance_path(filling / f"{run.task.name}.cu"), provenance)
             write_record(filling / TASK, run.task)
             if request is not None:
                 write_record(filling / REQUEST, request)

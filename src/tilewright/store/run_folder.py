@@ -59,7 +59,7 @@ class RunFolder:
     def load(self) -> Run:
         """The run as it stands: its finished attempts, in order. What was begun and not finished is left alone."""
         header = self.header()
-        if not (self.path / TASK).exists() and (self.path / REQUEST).exists():
+        if not (self.path / TASK).exists() and (self.path / REQUEST).exists() and not self.attempt(1).path.exists():
             raise NotAccepted(
                 f"run {header.id} has no task yet, because its specification was not accepted; "
                 f"go on with: tilewright resume {header.id}"

@@ -16,12 +16,15 @@ from tilewright.records import (
     NormalValues,
     NumberInput,
     Precision,
+    SizeFormula,
     Task,
     TensorInput,
     Values,
+    following,
 )
-from tilewright.tasks.naming import ONE
+from tilewright.tasks.naming import ONE, part_name
 from tilewright.tasks.options import TaskError
+from tilewright.tasks.source import usable_name
 from tilewright.tasks.values import check_values, parse_values, print_values
 
 _KEYS = (
@@ -29,6 +32,7 @@ _KEYS = (
     *("dimensions", "inputs", "values", "outputs", "results"),
 )
 _TENSOR = re.compile(r"(?P<marks>(?:\w+\s+)*)(?P<dtype>\w+)\s*\[(?P<axes>[^\]]*)\](?:\s+order\s+(?P<order>[\d\s]+))?")
+_BOUNDS = ("multiple_of", "at_least")
 _MARKS = ("inplace", "optional", "parameter")
 
 
@@ -72,7 +76,9 @@ def read_description(text: str, where: str = "task.toml") -> Described:
     name = _text(data, "name", where)
     if not name.isidentifier():
         raise TaskError(f"{where}: the name {name!r} is no name of an op; write letters, digits and _")
-    dimensions = {key: _dimension(key, value, where) for key, value in _table(data, "dimensions", where).items()}
+    dimensions = _following(
+        {key: _dimension(key, value, where) for key, value in _table(data, "dimensions", where).items()}, where
+    )
     reader = _TensorReader(dimensions, where)
     values = _table(data, "values", where)
     inputs: dict[str, DescribedTensor | int | float | bool] = {}
@@ -104,7 +110,7 @@ def read_description(text: str, where: str = "task.toml") -> Described:
 
 
 class _TensorReader:
-    """Reads `bf16[rows, 3]`, and keeps the dimensions that numbers in brackets make."""
+    """Reads `bf16[rows, 3]`, and keeps the dimensions that numbers and formulas in brackets make."""
 
     def __init__(self, dimensions: dict[str, Dimension], where: str) -> None:
         self.dimensions = dimensions
@@ -142,14 +148,29 @@ class _TensorReader:
             raise TaskError(
                 f"{self._where}: {name}: {found['dtype']!r} is not a dtype; write one of {', '.join(DType)}"
             ) from None
-        axes = tuple(
-            int(axis) if axis.isdigit() else axis for axis in (one.strip() for one in found["axes"].split(",")) if axis
-        )
-        for axis in axes:
-            if isinstance(axis, str) and axis not in self.dimensions:
-                known = ", ".join(self.dimensions) or "none"
-                raise TaskError(f"{self._where}: {name}: no dimension is called {axis!r}; [dimensions] has {known}")
+        axes = tuple(self._axis(name, axis) for axis in (one.strip() for one in found["axes"].split(",")) if axis)
         return found["marks"].split(), dtype, axes, tuple(map(int, (found["order"] or "").split()))
+
+    def _axis(self, tensor: str, text: str) -> str | int:
+        """A number, or the name of a dimension; a formula makes one that follows, or is one that is there."""
+        if text.isdigit():
+            return int(text)
+        if text in self.dimensions:
+            return text
+        known = ", ".join(self.dimensions) or "none"
+        if text.isidentifier():
+            raise TaskError(f"{self._where}: {tensor}: no dimension is called {text!r}; [dimensions] has {known}")
+        try:
+            formula = SizeFormula.parse(text)
+        except ValueError as error:
+            raise TaskError(f"{self._where}: {tensor}: {error}") from None
+        same = [one.name for one in self.dimensions.values() if one.formula == formula]
+        if same or str(formula) in self.dimensions:
+            return same[0] if same else str(formula)
+        name = usable_name(part_name(formula) or f"{tensor}_size", tuple(self.dimensions))
+        made = {**self.dimensions, name: Dimension(name, 0, formula=formula)}
+        self.dimensions = _following(made, f"{self._where}: {tensor}")
+        return name
 
     def _fixed(self, size: int) -> str:
         name = ONE if size == 1 else f"size_{size}"
@@ -169,19 +190,33 @@ def _outputs(
     return {key: reader.output(key, value) for key, value in table.items()}, results
 
 
+def _following(dimensions: dict[str, Dimension], where: str) -> dict[str, Dimension]:
+    """The dimensions with the sizes of those that follow from others."""
+    try:
+        return {one.name: one for one in following(tuple(dimensions.values()))}
+    except ValueError as error:
+        raise TaskError(f"{where}: {error}") from None
+
+
 def _dimension(name: str, value: object, where: str) -> Dimension:
     try:
+        if isinstance(value, str):
+            return Dimension(name, 0, formula=SizeFormula.parse(value))  # its size is known once all have been read
         if isinstance(value, int) and not isinstance(value, bool):
             return Dimension(name, value)
-        if isinstance(value, dict) and value.keys() <= {"size", "varies", "multiple_of"}:
-            size, varies, multiple = value["size"], value.get("varies", True), value.get("multiple_of", 1)
-            if type(size) is int and type(varies) is bool and type(multiple) is int:
-                return Dimension(name, size, varies, multiple)
+        if isinstance(value, dict) and value.keys() <= {"size", "varies", "multiple_of", "at_least"}:
+            varies, numbers = value.get("varies", True), [value["size"], *(value.get(key, 1) for key in _BOUNDS)]
+            if type(varies) is bool and all(type(one) is int for one in numbers):
+                size, multiple, least = numbers
+                return Dimension(name, size, varies, multiple, at_least=least)
     except KeyError:
         pass
     except ValueError as error:
         raise TaskError(f"{where}: {error}") from None
-    raise TaskError(f"{where}: [dimensions] {name}: write a size, or {{size = 1024, varies = true, multiple_of = 1}}")
+    raise TaskError(
+        f"{where}: [dimensions] {name}: write a size, {{size = 1024, varies = true, multiple_of = 1}}, "
+        'or what it follows from: "cols / 2"'
+    )
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -273,9 +308,12 @@ def _as_described(one: TensorInput) -> DescribedTensor:
 
 
 def _size(one: Dimension) -> str:
+    if one.formula is not None:
+        return _quoted(str(one.formula))
     if one == Dimension(one.name, one.size):
         return str(one.size)
-    return f"{{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}}}"
+    least = f", at_least = {one.at_least}" if one.at_least > 1 else ""
+    return f"{{size = {one.size}, varies = {_word(one.varies)}, multiple_of = {one.multiple_of}{least}}}"
 
 
 def _input(one: DescribedTensor | int | float | bool) -> str:

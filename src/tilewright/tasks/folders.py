@@ -17,6 +17,7 @@ from tilewright.records import (
     Task,
     TaskOutput,
     TensorInput,
+    following,
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.arguments import GivenInput, GivenTensor, read_fill, read_number, read_shape
@@ -28,9 +29,9 @@ from tilewright.tasks.description import (
     read_description,
 )
 from tilewright.tasks.functions import read_source, with_neighbours
-from tilewright.tasks.kinds import classify
+from tilewright.tasks.kinds import classify, kind_of
 from tilewright.tasks.making import PROBE_SECONDS, Draft, assemble, held, linted
-from tilewright.tasks.naming import output_names
+from tilewright.tasks.naming import following_names, output_names
 from tilewright.tasks.options import TaskError, TaskOptions
 from tilewright.tasks.probing_records import PROBE, ProbeAnswer, ProbedDimension, ProbeRequest, ProbeTensor
 from tilewright.tasks.source import Literal, find_function, parameters_of, parse_source, result_names
@@ -177,15 +178,47 @@ def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
                 raise TaskError(
                     f"--shape {name}={text}: {axis} would be {size} here and {dimensions[axis].size} in {changed[axis]}"
                 )
-            multiple = dimensions[axis].multiple_of
-            dimensions[axis] = replace(dimensions[axis], size=size, multiple_of=multiple if size % multiple == 0 else 1)
+            dimensions[axis] = _resized(dimensions[axis], size)
             changed[axis] = name
         inputs[name] = replace(one, dtype=spec.dtype)
+    dimensions = _followed(dimensions, changed, shapes)
     redone = bool(shapes) and any(inputs[name] != described.inputs[name] for name in shapes)
     # Results of another dtype than was described are found out again.
     outputs = {} if redone else described.outputs
     results = tuple(described.outputs) if redone and described.outputs else described.results
     return replace(described, dimensions=dimensions, inputs=inputs, outputs=outputs, results=results)
+
+
+def _resized(one: Dimension, size: int) -> Dimension:
+    multiple = one.multiple_of if size % one.multiple_of == 0 else 1
+    return replace(one, size=size, multiple_of=multiple, at_least=max(min(one.at_least, size), 1))
+
+
+def _followed(
+    dimensions: dict[str, Dimension], changed: Mapping[str, str], shapes: Mapping[str, str]
+) -> dict[str, Dimension]:
+    """The dimensions with what follows from those that were changed; raises where a shape says otherwise."""
+    made = dict(dimensions)
+    for one in dimensions.values():
+        if one.formula is None or one.name not in changed:
+            continue
+        # A dimension that no shape gives may be told from one that follows from it.
+        for name in one.formula.names:
+            sizes = {other.name: other.size for other in made.values()}
+            wanted = one.formula.solved(name, one.size, sizes) if name not in changed else None
+            if wanted is not None and one.formula.at(sizes) != one.size:
+                made[name] = _resized(made[name], wanted)
+    try:
+        made = {one.name: one for one in following(tuple(made.values()))}
+    except ValueError as error:
+        raise TaskError(f"--shape: {error}") from None
+    for name, tensor in changed.items():
+        if made[name].size != dimensions[name].size:
+            raise TaskError(
+                f"--shape {tensor}={shapes[tensor]}: {name} is {made[name].formula}, which is {made[name].size} "
+                f"and not {dimensions[name].size} at the other shapes; give shapes that agree"
+            )
+    return made
 
 
 def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TensorInput | NumberInput, ...]:
@@ -282,16 +315,20 @@ def _probed(
         )
     draft = Draft(described.name, source, described.function, given, origin, assumptions=described.assumptions)
     names = {name: name for name in described.dimensions}
+    tensors = [one.name for one in draft.tensors]
+    avoid = [one.name for one in inputs] + list(results)
+    kind = kind_of(source, described.function)
+    names |= following_names(answer, tensors, results, kind, names, avoid)
     task = assemble(draft, answer, names, results, options)
     found = {one.name: one for one in task.inputs}
     merged = tuple(_with_marks(one, found.get(one.name)) for one in inputs)
-    ordered = tuple(sorted(task.dimensions, key=lambda one: list(names).index(one.name)))
+    ordered = tuple(sorted(task.dimensions, key=lambda one: list(names.values()).index(one.name)))
     return replace(task, inputs=merged, dimensions=ordered)
 
 
 def _probed_dimension(one: Dimension, options: TaskOptions) -> ProbedDimension:
     varies = one.varies and not options.fixed_all and one.name not in options.fixed
-    return ProbedDimension(one.name, one.size, varies, one.multiple_of)
+    return ProbedDimension(one.name, one.size, varies, one.multiple_of, one.formula, one.at_least)
 
 
 def _described(described: Described, name: str) -> DescribedTensor:

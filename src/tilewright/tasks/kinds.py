@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from tilewright.records import IndexValues, Kind, Task
 
@@ -14,7 +15,11 @@ def _names(text: str) -> frozenset[str]:
 # Looked for in this order; a product with an epilogue is a product, attention is more than its products and softmax.
 # Functions and modules are known by their last name in lower case.
 _NAMES: tuple[tuple[Kind, frozenset[str]], ...] = (
-    (Kind.ATTENTION, _names("scaled_dot_product_attention multi_head_attention_forward multiheadattention")),
+    (
+        Kind.ATTENTION,
+        _names("scaled_dot_product_attention multi_head_attention_forward multiheadattention")
+        | _names("transformer transformerencoder transformerencoderlayer transformerdecoder transformerdecoderlayer"),
+    ),
     (
         Kind.CONVOLUTION,
         _names("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
@@ -71,6 +76,8 @@ _POINTWISE = (
     | _names("maximum minimum nan_to_num logical_and logical_or logical_not isnan bitwise_and bitwise_or bitwise_xor")
     | _names("expm1 log1p log2 exp2 atan asin acos atan2")
 )
+_BATCH_NORMS = _names("batch_norm batchnorm1d batchnorm2d batchnorm3d")
+_KEPT = "keepdim"  # a reduction that keeps its dimension is put back onto what it reduced
 
 
 def classify(task: Task) -> Kind:
@@ -87,10 +94,17 @@ def kind_of(source: str, function: str) -> Kind:
     except (SyntaxError, ValueError):
         return Kind.OTHER
     names, operators = _used(tree, function)
-    if Kind.SOFTMAX in (found := _kinds(names, operators)) and Kind.MATMUL in found and _products(tree, names) > 1:
+    found = _kinds(names, operators)
+    weighted = {Kind.SOFTMAX, Kind.MATMUL} <= {*found} and _products(tree) > 1
+    if weighted and not names & _BATCH_NORMS:  # between a product and its softmax attention has none
         return Kind.ATTENTION
-    if _is_norm_by_hand(names) and not {Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.LOSS} & {*found}:
-        return Kind.NORMALISATION
+    if not {Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.LOSS} & {*found}:
+        if found[:1] == [Kind.REDUCTION] and _has_targets(tree, function):
+            return Kind.LOSS
+        if found[:1] == [Kind.REDUCTION] and _is_softmax_by_hand(names, operators):
+            return Kind.SOFTMAX
+        if _is_norm_by_hand(names, operators):
+            return Kind.NORMALISATION
     if found:
         return found[0]
     if names & _POINTWISE or operators:
@@ -106,12 +120,25 @@ def _kinds(names: set[str], operators: set[type]) -> list[Kind]:
     return found
 
 
-def _is_norm_by_hand(names: set[str]) -> bool:
-    """`x * rsqrt(x.pow(2).mean(-1) + eps)`, or with a difference from the mean."""
+def _has_targets(tree: ast.Module, function: str) -> bool:
+    """Whether the function compares with what it is told is right."""
+    taken = [node.args.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return any(one.arg in ("target", "targets", "label", "labels") for one in itertools.chain(*taken))
+
+
+def _is_softmax_by_hand(names: set[str], operators: set[type]) -> bool:
+    """`e / e.sum(-1, keepdim=True)` of `e = exp(x - x.amax(-1, keepdim=True))`."""
+    return {"exp", "sum", _KEPT} <= names and ast.Div in operators
+
+
+def _is_norm_by_hand(names: set[str], operators: set[type]) -> bool:
+    """`x * rsqrt(x.pow(2).mean(-1) + eps)`, with a difference from the mean, or `x / x.norm()`."""
+    if ast.Div in operators and names & {"norm", "vector_norm", _KEPT}:
+        return True
     return bool(names & {"rsqrt", "sqrt"}) and bool(names & {"mean", "norm", "sum"}) and "std" not in names
 
 
-def _products(tree: ast.Module, names: set[str]) -> int:
+def _products(tree: ast.Module) -> int:
     calls = sum(
         isinstance(node, ast.Call) and _last_name(node.func) in {"matmul", "bmm", "einsum", "mm"}
         for node in ast.walk(tree)
@@ -151,6 +178,7 @@ def _used(tree: ast.Module, function: str) -> tuple[set[str], set[type]]:
                 pending.append(node.id)
             if isinstance(node, ast.Call):
                 names.add(_last_name(node.func))
+                names |= {one.arg for one in node.keywords if one.arg == _KEPT}
             if isinstance(node, (ast.BinOp, ast.AugAssign)) or (isinstance(node, ast.UnaryOp) and _is_minus(node)):
                 operators.add(type(node.op))
     return names, operators

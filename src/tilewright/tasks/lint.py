@@ -43,10 +43,29 @@ def small_sizes(task: Task) -> dict[str, int]:
     sizes = task.sizes
     if _elements(task, sizes) <= _LARGEST_ELEMENTS // 16:
         return sizes
-    for number, dimension in enumerate(one for one in task.dimensions if one.varies):
+    for number, dimension in enumerate(one for one in task.free if one.varies):
         step = dimension.multiple_of
-        small = max(_SMALL_SIZES[number % len(_SMALL_SIZES)] // step, 2) * step
-        sizes[dimension.name] = min(dimension.size, small)
+        wanted = max(_SMALL_SIZES[number % len(_SMALL_SIZES)] // step * step, 2 * step, dimension.at_least)
+        small = -(-wanted // step) * step
+        smaller = task.complete({**sizes, dimension.name: min(dimension.size, small)})
+        sizes = smaller if task.is_sound(smaller) else sizes
+    return _cut_down(task, sizes)
+
+
+def _cut_down(task: Task, sizes: dict[str, int]) -> dict[str, int]:
+    """The largest varying size halved until a call is cheap; sizes that are fixed may be large by themselves."""
+    stuck: set[str] = set()
+    while _elements(task, sizes) > _LARGEST_ELEMENTS:
+        movable = [one for one in task.free if one.varies and one.name not in stuck]
+        if not movable:
+            break
+        largest = max(movable, key=lambda one: sizes[one.name] // one.multiple_of)
+        count = sizes[largest.name] // largest.multiple_of // 2
+        smaller = task.complete({**sizes, largest.name: count * largest.multiple_of})
+        if count >= 2 and task.is_sound(smaller):
+            sizes = smaller
+        else:
+            stuck.add(largest.name)
     return sizes
 
 

@@ -20,3 +20,4 @@ class LintAnswer:
     mismatch: str  # where the reference returns something else than the task says
     reason: str  # why answers prove nothing
     idle: tuple[str, ...] = ()  # tensors without influence on any output
+    copied: str = ""  # the tensor that the first output equals, where that is the reason

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
 from tilewright.records import IntegerValues, Origin, Task, TensorInput
-from tilewright.reference.tensors import call_reference, dtype_of
+from tilewright.reference.tensors import call_reference, dtype_of, flat_results
 from tilewright.tasks.drawing import draw
 from tilewright.tasks.lint_records import LintAnswer, LintRequest
 
@@ -38,19 +38,21 @@ def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
         return LintAnswer(mismatch, "")
     reason = _unsound(task, given, answers)
     if reason:
-        return LintAnswer("", reason)
+        copied = _copied(task, given, [results[0] for results in answers])
+        return LintAnswer("", reason, copied=copied.name if copied else "")
     if not _alike(answers[0], call_reference(function, task, given[0])):
         return LintAnswer("", "two calls with the same inputs give different answers")
     reason = _lost_in_rounding(function, task, given, answers)
     return LintAnswer("", reason, () if reason else _idle(function, task, sizes, given[0], answers[0]))
 
 
-def _draw_all(task: Task, sizes: Mapping[str, int], seed: int) -> Tensors:
+def _draw_all(task: Task, sizes: Mapping[str, int], seed: int, names: Collection[str] | None = None) -> Tensors:
+    """The inputs, or those named of them."""
     specs = task.specs(sizes)
     return {
         one.name: draw(specs[one.name], one.values, sizes, seed * 1000 + position)
         for position, one in enumerate(task.tensors)
-        if one.name in specs
+        if one.name in specs and (names is None or one.name in names)
     }
 
 
@@ -85,10 +87,16 @@ def _output_reason(task: Task, given: list[Tensors], answers: list[Results], ind
         low, high = float(together.min()), float(together.max())
         if high - low <= _ROUNDINGS * _epsilon(found[0]) * max(abs(low), abs(high)):
             return f"{name} is {low:.6g} for all inputs up to rounding: a constant would pass"
+    copied = _copied(task, given, found)
+    return f"{name} equals {copied.name} for the values it holds{_advice(copied)}" if copied else ""
+
+
+def _copied(task: Task, given: list[Tensors], found: list[torch.Tensor]) -> TensorInput | None:
+    """The input that an output equals every time."""
     for one in task.tensors:
         if all(_equal_values(tensors.get(one.name), held) for tensors, held in zip(given, found, strict=True)):
-            return f"{name} equals {one.name} for the values it holds{_advice(one)}"
-    return ""
+            return one
+    return None
 
 
 def _advice(one: TensorInput) -> str:
@@ -130,16 +138,46 @@ def _idle(
     function: Callable[..., Any], task: Task, sizes: Mapping[str, int], given: Tensors, answer: Results
 ) -> tuple[str, ...]:
     """The tensors that can be drawn anew without any output changing; one that is overwritten need not matter."""
-    idle = []
-    for name in (one.name for one in task.tensors if one.name in given and not one.in_place):
+    known = _with_derivative(function, task, given)
+    suspects = {one.name for one in task.tensors if one.name in given and not one.in_place} - known
+
+    def changes(names: set[str]) -> bool:
         for attempt in range(_REDRAWS):
-            other = _draw_all(task, sizes, 100 + attempt)[name]
-            changed = call_reference(function, task, {**given, name: other})
-            if not _same(answer, changed):
-                break
-        else:
-            idle.append(name)
-    return tuple(idle)
+            others = _draw_all(task, sizes, 100 + attempt, names)
+            if not _same(answer, call_reference(function, task, {**given, **others})):
+                return True
+        return False
+
+    if suspects and changes(suspects):
+        suspects = {name for name in suspects if not changes({name})}
+    return tuple(one.name for one in task.tensors if one.name in suspects)
+
+
+def _with_derivative(function: Callable[..., Any], task: Task, given: Tensors) -> set[str]:
+    """The tensors that an output has a derivative by; none where that cannot be asked.
+
+    What the first layers of a deep network hold may change the result by less than a rounding and matters all the same.
+    """
+    leaves = {name: one.clone().requires_grad_() for name, one in given.items() if one.is_floating_point()}
+    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
+    for one in task.tensors:
+        held = leaves.get(one.name, given.get(one.name))
+        arguments[one.name] = None if held is None else held.clone()
+    try:
+        with torch.enable_grad():
+            results = flat_results(function(**arguments))
+            results += tuple(arguments[one.name] for one in task.tensors if one.in_place and one.name in given)
+            results = tuple(one for one in results if one.requires_grad)
+            generator = torch.Generator().manual_seed(1)
+            weights = [torch.rand(one.shape, generator=generator).to(one.dtype) for one in results]
+            found = torch.autograd.grad(results, list(leaves.values()), weights, allow_unused=True)
+    except Exception:  # it has steps without a derivative, or there is no memory for them
+        return set()
+    return {
+        name
+        for name, one in zip(leaves, found, strict=True)
+        if one is not None and bool(((one != 0) & one.isfinite()).any())
+    }
 
 
 def _same(one: Results, other: Results) -> bool:

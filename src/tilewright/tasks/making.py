@@ -14,6 +14,7 @@ from tilewright.records import (
     TaskOutput,
     TensorInput,
     Values,
+    following,
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.arguments import GivenInput, GivenTensor
@@ -70,7 +71,7 @@ def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task
     kind = kind_of(draft.source, draft.function)
     results = output_names(len(answer.outputs), draft.results, [one.name for one in draft.inputs])
     avoid = [*(one.name for one in draft.inputs), *results]
-    names = dimension_names(answer, [one.name for one in draft.tensors], kind, avoid)
+    names = dimension_names(answer, [one.name for one in draft.tensors], results, kind, avoid)
     return assemble(draft, answer, names, results, options)
 
 
@@ -91,7 +92,7 @@ def assemble(
     order = dict.fromkeys(label for one in answer.tensors for label in one.labels)
     found = {one.label: one for one in answer.dimensions}
     dimensions = tuple(
-        Dimension(names[label], found[label].size, found[label].varies, found[label].multiple_of)
+        _dimension(found[label], names)
         for label in (*order, *(label for label in found if label not in order and label in names))
     )
     probed = dict(zip((one.name for one in draft.tensors), answer.tensors, strict=True))
@@ -130,6 +131,11 @@ def assemble(
     return replace(task, kind=classify(task))
 
 
+def _dimension(one: ProbedDimension, names: dict[str, str]) -> Dimension:
+    formula = one.formula.renamed(names) if one.formula is not None else None
+    return Dimension(names[one.label], one.size, one.varies, one.multiple_of, formula, one.at_least)
+
+
 def _renamed(values: Values, names: dict[str, str]) -> Values:
     return IndexValues(names[values.dimension]) if isinstance(values, IndexValues) else values
 
@@ -141,14 +147,16 @@ def _spelled(note: str, names: dict[str, str]) -> str:
 
 
 def held(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tuple[Dimension, ...]:
-    """The dimensions with those that the person wants fixed made so."""
-    known = [one.name for one in dimensions]
+    """The dimensions with those that the person wants fixed made so, and what these follow from."""
+    known = {one.name: one for one in dimensions}
+    fixed: set[str] = set()
     for name in options.fixed:
         if name not in known:
             raise TaskError(f"no dimension is called {name}; this task has {', '.join(known)}")
-    return tuple(
-        replace(one, varies=one.varies and not options.fixed_all and one.name not in options.fixed)
-        for one in dimensions
+        formula = known[name].formula
+        fixed |= {name} if formula is None else {*formula.names}
+    return following(
+        tuple(replace(one, varies=one.varies and not options.fixed_all and one.name not in fixed) for one in dimensions)
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.records import DType, Values
 
+_LISTED = 4
 DESCRIBE = "tilewright.tasks.module_run:describe"
 
 
@@ -22,6 +24,8 @@ class FoundTensor:
     shape: tuple[int, ...]
     values: Values | None
     learned: bool = False
+    statistic: bool = False  # of a norm in training mode, which writes it and does not read it
+    structure: str = ""  # what is lost when its elements are drawn one by one
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,8 @@ class ModuleAnswer:
     parameters: tuple[FoundTensor, ...]
     inputs: tuple[FoundTensor | FoundNumber, ...]
     assumptions: tuple[str, ...]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names in a sentence; a network has hundreds."""
+    return ", ".join(names) if len(names) <= _LISTED else f"{', '.join(names[:2])} and {len(names) - 2} more"

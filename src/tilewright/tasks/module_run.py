@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,12 +15,15 @@ from tilewright.records import IntegerValues, NormalValues, UniformValues, Value
 from tilewright.reference.loading import describe as describe_error
 from tilewright.reference.problems import ReferenceProblem
 from tilewright.reference.tensors import dtype_of
-from tilewright.tasks.module_records import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest
+from tilewright.tasks.module_records import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest, some_of
 
 _LARGEST_ELEMENTS = 1 << 27  # of inputs that are made only to look at their values
 _LOOKED_AT = 1 << 20
 _FEW = 64  # elements, with which a distribution cannot be told from its moments
+_STANDARD_ERRORS = 3.0  # within which of 0 a mean is 0
+_MANY_ZEROS = 0.2  # of all elements, which no distribution gives
 _UNIFORM_KURTOSIS = 2.3  # 1.8 for a uniform distribution, 3 for a normal one
+_NORMS = tuple(getattr(torch.nn, f"{kind}Norm{rank}d") for kind in ("Batch", "Instance") for rank in (1, 2, 3))
 _SAME_VALUES = (  # what may be done to a tensor without its elements being others
     *("to", "float", "half", "bfloat16", "double", "contiguous", "view", "reshape", "permute", "transpose", "t"),
     *("unsqueeze", "squeeze", "requires_grad_", "detach", "clone", "cpu"),
@@ -34,12 +38,17 @@ def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnsw
     if not isinstance(module, torch.nn.Module):
         raise ReferenceProblem(f"{request.build} is a {type(module).__name__}, not an nn.Module")
     learned = [_found(name, one.detach(), True) for name, one in module.named_parameters()]
-    notes = []
+    notes, inside = [], []
     for name, buffer in module.named_buffers():
         if _is_structure(buffer):
-            notes.append(f"the buffer {name} is part of the reference, not an input")
+            inside.append(name)
         else:
-            learned.append(_found(name, buffer.detach(), False))
+            found = _found(name, buffer.detach(), False)
+            learned.append(replace(found, statistic=_is_statistic(module, name)))
+    if inside:
+        many = len(inside) > 1
+        held = "are part of the reference, not inputs" if many else "is part of the reference, not an input"
+        notes.append(f"the buffer{'s' if many else ''} {some_of(inside)} {held}")
     inputs = _inputs(request.inputs, names) if request.inputs else ()
     if any(isinstance(one, FoundTensor) and one.values is None for one in inputs):
         notes.append("what get_inputs draws is too large to look at; the usual values are used")
@@ -62,6 +71,13 @@ def _is_structure(buffer: torch.Tensor) -> bool:
     return buffer.numel() > 1 and bool(((looked_at == 0) | (looked_at == 1)).all()) and bool(looked_at.var() > 0)
 
 
+def _is_statistic(module: torch.nn.Module, name: str) -> bool:
+    """Whether a buffer is what one of torch's own norms keeps of the batches it has seen, and is in training."""
+    place, _, own = name.rpartition(".")
+    owner = module.get_submodule(place)
+    return own in ("running_mean", "running_var") and type(owner) in _NORMS and owner.training
+
+
 def _found(name: str, tensor: torch.Tensor, learned: bool) -> FoundTensor:
     return FoundTensor(name, dtype_of(tensor), tuple(tensor.shape), values_like(tensor), learned)
 
@@ -81,6 +97,8 @@ def values_like(tensor: torch.Tensor) -> Values | None:
     deviation = float(wide.std(correction=0))
     if not math.isfinite(mean) or not math.isfinite(deviation):
         return None
+    if abs(mean) <= _STANDARD_ERRORS * deviation / math.sqrt(flat.numel()):
+        mean = 0.0
     if deviation <= 1e-6 * max(abs(mean), 1e-30):
         return NormalValues(_rounded(mean), _rounded(0.1 * abs(mean)) or 0.1)
     if flat.numel() < _FEW:
@@ -150,11 +168,22 @@ def _inputs(expression: str, names: dict[str, Any]) -> tuple[FoundTensor | Found
         torch.manual_seed(0)
         made = _list(_evaluated(expression, names))
         known = [known[i] if i < len(known) else None for i in range(len(made))]
-        known = [
-            values or (values_like(one) if isinstance(one, torch.Tensor) else None)
-            for one, values in zip(made, known, strict=True)
-        ]
+        return tuple(_looked_at(one, values) for one, values in zip(made, known, strict=True))
     return tuple(_input(one, values) for one, values in zip(made, known, strict=True))
+
+
+def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
+    """An input made for real; what its elements have in common beside a distribution is said."""
+    if known or not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() < _FEW:
+        return _input(one, known or (values_like(one) if isinstance(one, torch.Tensor) else None))
+    zeros = float((one == 0).double().mean())
+    found = _input(one, values_like(one[one != 0] if zeros > _MANY_ZEROS else one))
+    assert isinstance(found, FoundTensor)
+    if zeros > _MANY_ZEROS:
+        return replace(found, structure=f"get_inputs leaves {zeros:.0%} of it zero")
+    if one.ndim >= 2 and one.shape[-1] == one.shape[-2] and torch.equal(one, one.mT):
+        return replace(found, structure="get_inputs makes it symmetric")
+    return found
 
 
 def _list(made: Any) -> list[Any]:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tilewright.records import NumberInput, Origin, ScalarType, Task
+from tilewright.records import NormalValues, NumberInput, Origin, ScalarType, Task, UniformValues
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.arguments import GivenInput, GivenTensor, match_arguments
+from tilewright.tasks.arguments import GivenInput, GivenTensor, match_arguments, read_fill
 from tilewright.tasks.functions import read_source, with_neighbours
 from tilewright.tasks.lint import examine, idle_reason
 from tilewright.tasks.making import Draft, probe_task, with_finding
-from tilewright.tasks.module_records import DESCRIBE, FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest
+from tilewright.tasks.module_records import (
+    DESCRIBE,
+    FoundNumber,
+    FoundTensor,
+    ModuleAnswer,
+    ModuleRequest,
+    some_of,
+)
 from tilewright.tasks.options import TaskError, TaskOptions
 from tilewright.tasks.source import SourceParameter, defined_names, parameters_of, parse_source, usable_name
 
 DESCRIBE_SECONDS = 120.0
+_ALL_POSITIVE = "the result equals it for numbers above 0, and get_inputs draws no others"
 KERNELBENCH_NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 
@@ -26,8 +35,11 @@ def is_kernelbench(source: str, where: str) -> bool:
     return {*KERNELBENCH_NAMES} <= {*functions, *classes}
 
 
-def task_from_kernelbench(path: Path, options: TaskOptions) -> Task:
-    """A task from a file with `Model`, `get_inputs` and `get_init_inputs`; the module stays in its training mode."""
+def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str, str] | None = None) -> Task:
+    """A task from a file with `Model`, `get_inputs` and `get_init_inputs`; the module stays in its training mode.
+
+    `values` win over what `get_inputs` draws, and over how parameters were initialised.
+    """
     source = read_source(path)
     if not is_kernelbench(source, str(path)):
         raise TaskError(f"{path} is no KernelBench problem: it must define {', '.join(KERNELBENCH_NAMES)}")
@@ -42,8 +54,16 @@ def task_from_kernelbench(path: Path, options: TaskOptions) -> Task:
     for parameter, one in zip(forward, answer.inputs, strict=True):
         name = usable_name(parameter.name, (other.name for other in given), "x")
         given.append(_number(name, one) if isinstance(one, FoundNumber) else _tensor(name, one))
+        if isinstance(one, FoundTensor) and one.structure and name not in (values or {}):
+            answer = replace(answer, assumptions=(*answer.assumptions, f"{name} is drawn dense; {one.structure}"))
     calls = [one.name for one in given]
-    return maker.make(usable_name(path.stem.lower(), fallback="model"), given, calls, answer, options)
+    return maker.make(_problem_name(path), given, calls, answer, options, values or {})
+
+
+def _problem_name(path: Path) -> str:
+    """`11_4D_Sum_.py` is problem 11 and becomes `op_4d_sum`."""
+    name = re.sub(r"^\d+_", "", path.stem.lower())
+    return usable_name(f"op_{name}" if name[:1].isdigit() else name, fallback="model")
 
 
 def task_from_module(
@@ -73,7 +93,7 @@ def task_from_module(
         )
     answer = maker.describe("")
     calls = [f"{one.name}={one.name}" for one in arguments.inputs]
-    task = maker.make(usable_name(_snake(class_name)), list(arguments.inputs), calls, answer, options)
+    task = maker.make(usable_name(_snake(class_name)), list(arguments.inputs), calls, answer, options, {})
     return replace(task, assumptions=(*task.assumptions, f"{class_name} is in evaluation mode"))
 
 
@@ -109,26 +129,44 @@ class _ModuleMaker:
                 raise TaskError(f"{self._path}: {problem}") from problem
 
     def make(
-        self, name: str, given: list[GivenInput], calls: list[str], answer: ModuleAnswer, options: TaskOptions
+        self,
+        name: str,
+        given: list[GivenInput],
+        calls: list[str],
+        answer: ModuleAnswer,
+        options: TaskOptions,
+        values: Mapping[str, str],
     ) -> Task:
-        """The task; parameters that no output depends on stay inside the module."""
-        kept = list(answer.parameters)
-        notes = answer.assumptions
+        """The task; parameters that no output depends on stay inside the module.
+
+        Statistics are taken out of it where the file does not name them, for their sizes would fix those of the inputs.
+        """
+        kept, notes = list(answer.parameters), answer.assumptions
+        absent = [one.name for one in kept if one.statistic and "running_" not in self._source]
+        if absent:
+            kept = [one for one in kept if one.name not in absent]
+            notes = (*notes, _idle_note(absent))
+        drawn = {one.name: one for one in given if isinstance(one, GivenTensor) and one.name not in values}
+        given, named = _filled(given, _named(kept, [one.name for one in given]), values)
         while True:
-            named = _named(kept, [one.name for one in given])
-            draft = self._draft(name, given, calls, named, notes)
+            draft = self._draft(name, given, calls, named, absent, notes)
             with Reference(draft.source, draft.function) as reference:
                 try:
                     task = probe_task(draft, options, reference)
                     found = examine(task, reference)
                 except ReferenceProblem as problem:
                     raise TaskError(f"{self._path}: {problem}") from problem
-            idle = [one for one in kept if named[one.name].name in found.idle]
+            copied = drawn.pop(found.copied, None)
+            if copied is not None and isinstance(copied.values, UniformValues) and copied.values.low >= 0:
+                # A ReLU of numbers between 0 and 1 shows nothing; the problem is meant to.
+                given = [replace(one, values=NormalValues()) if one == copied else one for one in given]
+                notes = (*notes, f"{copied.name} is drawn from a normal distribution: {_ALL_POSITIVE}")
+                continue
+            idle = [own for own, one in named.items() if one.name in found.idle]
             if not idle:
                 return with_finding(task, found.reason or idle_reason(found.idle), options)
-            kept = [one for one in kept if one not in idle]
-            names = ", ".join(one.name for one in idle)
-            notes = (*notes, f"{names} of the module changes no output and is not an input")
+            named = {own: one for own, one in named.items() if own not in idle}
+            notes = (*notes, _idle_note(idle))
 
     def _draft(
         self,
@@ -136,14 +174,18 @@ class _ModuleMaker:
         given: list[GivenInput],
         calls: list[str],
         named: dict[str, GivenTensor],
+        absent: list[str],
         notes: tuple[str, ...],
     ) -> Draft:
         inputs = (*given, *named.values())
-        source = self._source.rstrip("\n") + "\n\n\n" + self._wrapper(inputs, calls, named)
+        source = self._source.rstrip("\n") + "\n\n\n" + self._wrapper(inputs, calls, named, absent)
         return Draft(name, source, self._function, inputs, self._origin, (), (*self._notes, *notes))
 
-    def _wrapper(self, inputs: tuple[GivenInput, ...], calls: list[str], named: dict[str, GivenTensor]) -> str:
-        state = ", ".join(f"{own!r}: {one.name}{'' if one.parameter else '.clone()'}" for own, one in named.items())
+    def _wrapper(
+        self, inputs: tuple[GivenInput, ...], calls: list[str], named: dict[str, GivenTensor], absent: list[str]
+    ) -> str:
+        held = [f"{own!r}: {one.name}{'' if one.parameter else '.clone()'}" for own, one in named.items()]
+        state = ", ".join([*held, *(f"{own!r}: None" for own in absent)])
         positional = ", ".join(call for call in calls if "=" not in call)
         keywords = ", ".join(f"{name!r}: {value}" for name, _, value in (c.partition("=") for c in calls) if value)
         return (
@@ -156,6 +198,24 @@ class _ModuleMaker:
             f"    return _torch.func.functional_call(_MODULE, state, ({positional}{',' if positional else ''}), "
             f"{{{keywords}}})\n"
         )
+
+
+def _idle_note(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} of the module changes no output and is not an input"
+    return f"{some_of(names)} of the module change no output and are no inputs"
+
+
+def _filled(
+    given: list[GivenInput], named: dict[str, GivenTensor], values: Mapping[str, str]
+) -> tuple[list[GivenInput], dict[str, GivenTensor]]:
+    """Inputs and parameters with the values that a person wants."""
+    known = {one.name: one for one in (*given, *named.values()) if isinstance(one, GivenTensor)}
+    for name, text in values.items():
+        if name not in known:
+            raise TaskError(f"--fill {name}: the problem has no such tensor; it has {', '.join(known)}")
+        known[name] = replace(known[name], values=read_fill(name, known[name].dtype, text))
+    return [known.get(one.name, one) for one in given], {own: known[one.name] for own, one in named.items()}
 
 
 def _named(found: list[FoundTensor], taken: list[str]) -> dict[str, GivenTensor]:

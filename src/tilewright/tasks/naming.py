@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tilewright.records import Kind
+from tilewright.records import Kind, SizeFormula, SizeTerm
 from tilewright.tasks.probing_records import ProbeAnswer
 from tilewright.tasks.source import usable_name
 
 ONE = "one"  # the dimension of every axis of size 1
 _IMAGES = ("batch", "channels", "depth", "height", "width")
+_PARTS = {(1, 2): "half", (1, 4): "quarter", (2, 1): "twice"}
 
 
-def dimension_names(answer: ProbeAnswer, tensors: Sequence[str], kind: Kind, avoid: Sequence[str]) -> dict[str, str]:
+def dimension_names(
+    answer: ProbeAnswer, tensors: Sequence[str], results: Sequence[str], kind: Kind, avoid: Sequence[str]
+) -> dict[str, str]:
     """A name for every label of a probe, from the tensor and axis it is first met at."""
+    following = {one.label for one in answer.dimensions if one.formula is not None}
     names: dict[str, str] = {}
     for label, name in _product_names(answer, kind).items():
         names[label] = usable_name(name, (*avoid, *names.values()))
-    for position, (tensor, one) in enumerate(zip(tensors, answer.tensors, strict=True)):
+    inputs = [*enumerate(zip(tensors, answer.tensors, strict=True))]
+    # What is spread over a convolution's result, such as a bias of [1, n, 1, 1], has the names of its weights.
+    inputs.sort(key=lambda one: kind is Kind.CONVOLUTION and one[0] > 0 and one[1][1].labels[:1] == (ONE,))
+    for position, (tensor, one) in inputs:
         weight = kind is Kind.CONVOLUTION and position > 0
-        for label, plain in zip(one.labels, _axis_names(len(one.labels), kind, weight), strict=True):
-            if label in names:
+        plain_names = _axis_names(len(one.labels), kind, weight)
+        if weight and len(one.labels) >= 3 and one.labels[0] in names:  # of a transposed one the channels come first
+            plain_names = (plain_names[1], plain_names[0], *plain_names[2:])
+        for label, plain in zip(one.labels, plain_names, strict=True):
+            if label in names or label in following:
                 continue
             if label == ONE:
                 names[label] = usable_name(ONE, (*avoid, *names.values()))
@@ -28,7 +38,41 @@ def dimension_names(answer: ProbeAnswer, tensors: Sequence[str], kind: Kind, avo
             taken = {*avoid, *names.values()}
             wanted = plain if plain not in taken else f"{tensor}_{plain}"
             names[label] = usable_name(wanted, taken)
-    return names
+    return names | following_names(answer, tensors, results, kind, names, avoid)
+
+
+def following_names(
+    answer: ProbeAnswer,
+    tensors: Sequence[str],
+    results: Sequence[str],
+    kind: Kind,
+    names: Mapping[str, str],
+    avoid: Sequence[str],
+) -> dict[str, str]:
+    """A name for every label that follows from others and has none, which have names already."""
+    formulas = {one.label: one.formula for one in answer.dimensions if one.formula is not None}
+    axes = [
+        (label, f"{tensor}_{plain}")
+        for tensor, shape in [
+            *zip(tensors, (one.labels for one in answer.tensors), strict=True),
+            *zip(results, (one.shape for one in answer.outputs), strict=True),
+        ]
+        for label, plain in zip(shape, _axis_names(len(shape), kind, False), strict=True)
+    ]
+    made: dict[str, str] = {}
+    for label, place in axes:
+        if isinstance(label, str) and label in formulas and label not in (*names, *made):
+            taken = {*avoid, *names.values(), *made.values()}
+            made[label] = usable_name(part_name(formulas[label].renamed(names)) or place, taken)
+    return made
+
+
+def part_name(formula: SizeFormula) -> str:
+    """`half_cols`, `twice_cols`; "" where a formula has no such name."""
+    for (above, below), word in _PARTS.items():
+        if len(formula.names) == 1 and formula == SizeFormula((SizeTerm(above, formula.names),), 0, below):
+            return f"{word}_{formula.names[0]}"
+    return ""
 
 
 def _product_names(answer: ProbeAnswer, kind: Kind) -> dict[str, str]:

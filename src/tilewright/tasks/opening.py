@@ -76,8 +76,8 @@ def _from_file(
     functions, classes = defined_names(parse_source(source, str(path)))
     if name is None or (name == "Model" and init is None and not shapes):
         if is_kernelbench(source, str(path)):
-            _refuse_extra("a KernelBench problem", shapes=shapes, numbers=numbers, values=values)
-            return task_from_kernelbench(path, options)
+            _refuse_extra("a KernelBench problem", shapes=shapes, numbers=numbers)
+            return task_from_kernelbench(path, options, values)
         public = [one for one in functions if not one.startswith("_")]
         if name is None and len(public) != 1:
             listed = ", ".join((*public, *classes)) or "nothing"
@@ -91,7 +91,7 @@ def _from_file(
 
 
 def _refuse_extra(what: str, **given: Mapping[str, str]) -> None:
-    option = {"shapes": "--shape", "numbers": "--set", "values": "--fill"}
+    option = {"shapes": "--shape", "numbers": "--set"}
     for kind, names in given.items():
         if names:
             raise TaskError(f"{option[kind]} {next(iter(names))}: {what} says that itself; edit it there")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.records import DType, NumberInput, Values
+from tilewright.records import DType, NumberInput, SizeFormula, Values
 
 PROBE = "tilewright.tasks.probing:probe"
 
@@ -23,6 +23,8 @@ class ProbedDimension:
     size: int
     varies: bool
     multiple_of: int
+    formula: SizeFormula | None = None  # of other labels, from which its size follows
+    at_least: int = 1
 
 
 @dataclass(frozen=True)

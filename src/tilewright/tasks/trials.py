@@ -2,7 +2,7 @@
 
 Small calls are made for real. Large ones are made with tensors that have a shape and no content, so sizes of gigabytes
 cost nothing but the seconds torch needs to prepare for it. A function that cannot be called so, because it looks at
-values, is called for real up to a bound.
+values, is called for real up to a bound. What calls without content accept is not always accepted with content.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Any
 import torch
 
 from tilewright.records import DType, IntegerValues, NumberInput
+from tilewright.reference.loading import out_of_memory
 from tilewright.reference.problems import ReferenceProblem
 from tilewright.reference.tensors import TORCH_DTYPE, dtype_of, flat_results
 from tilewright.tasks.probing_records import ProbeTensor
+from tilewright.tasks.strict_calls import StrictCalls
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
 _SLOW_SECONDS = 0.3
+_QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
 _TRIALS = 1500
 
@@ -57,20 +60,29 @@ class Trials:
         tensors: Sequence[ProbeTensor],
         numbers: Sequence[NumberInput],
         seconds: float,
+        for_real: bool = False,
     ) -> None:
+        """`for_real`: all calls that have not too many elements for it are made with content, however slow they are."""
         self._function = function
         self._tensors = tensors
         self._numbers = {one.name: one.value for one in numbers}
-        self._deadline = time.monotonic() + seconds
+        self._started = time.monotonic()
+        self._seconds = seconds
         self._known: dict[tuple[tuple[int, ...], ...], Outcome | None] = {}
-        self._real_elements = _REAL_ELEMENTS
+        self._for_real = for_real
+        self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
         self._mode: Callable[[Shapes], Outcome] | None = None  # how large calls are made
+
+    @property
+    def spent(self) -> float:
+        """The part of its time, or of its number of calls, that is gone."""
+        return max(len(self._known) / _TRIALS, (time.monotonic() - self._started) / self._seconds)
 
     def attempt(self, shapes: Shapes) -> Outcome | None:
         """What a call returns; None where it raises."""
         key = tuple(shapes[one.name] for one in self._tensors)
         if key not in self._known:
-            if len(self._known) > _TRIALS or time.monotonic() > self._deadline:
+            if self.spent > 1:
                 return None
             try:
                 self._known[key] = self.run(shapes)
@@ -83,10 +95,16 @@ class Trials:
         elements = sum(math.prod(shape) for shape in shapes.values())
         if elements <= self._real_elements:
             started = time.monotonic()
-            outcome = self._call(self._plain(shapes))
-            if time.monotonic() - started > _SLOW_SECONDS:
-                self._real_elements = _SMALL_ELEMENTS
-            return outcome
+            try:
+                return self._call(self._plain(shapes))
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                # Its inputs are small and what it makes of them is not, as in attention over many positions.
+            finally:
+                if time.monotonic() - started > _SLOW_SECONDS and not self._for_real:
+                    quick = min(elements // _QUICKER, self._real_elements)
+                    self._real_elements = max(quick, _SMALL_ELEMENTS)
         if self._mode is not None:
             return self._mode(shapes)
         # The first large call decides how all of them are made, so that a refusal is the function's own.
@@ -101,6 +119,17 @@ class Trials:
             return outcome
         assert first is not None
         raise first
+
+    def holds(self, shapes: Shapes) -> bool:
+        """Whether a call with content succeeds too, where one can be made."""
+        elements = sum(math.prod(shape) for shape in shapes.values())
+        if elements > _LARGEST_REAL_ELEMENTS:
+            return True
+        try:
+            self._call(self._plain(shapes))
+        except Exception as error:  # whatever the reference raises
+            return out_of_memory(error)
+        return True
 
     def _call_on_meta(self, shapes: Shapes) -> Outcome:
         with torch.device("meta"):
@@ -138,7 +167,8 @@ class Trials:
         return made
 
     def _call(self, given: dict[str, torch.Tensor]) -> Outcome:
-        results, changed = call(self._function, given, self._numbers)
+        with StrictCalls():
+            results, changed = call(self._function, given, self._numbers)
         return Outcome(
             tuple(tuple(map(int, one.shape)) for one in results), tuple(dtype_of(one) for one in results), changed
         )

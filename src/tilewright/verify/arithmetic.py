@@ -61,6 +61,7 @@ _CONTRACTIONS: dict[str, Callable[[list[torch.Tensor]], int]] = {
 _ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
 # The sum's error moves the result, not the terms it is made of; those are exponentials of distances to the maximum.
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
+_LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
 _NORMS = frozenset(
     {"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"}
@@ -111,7 +112,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._roundings is None or name in _EXACT:
             return func(*args, **kwargs)
         terms = _terms(name, args)
-        if name in _SOFTMAXES:
+        given = args
+        if name in _SOFTMAXES or name in _LOGARITHMS:
             args = (self._moved_exponents(args[0], args[1]), *args[1:])
         elif not changes:
             args = self._moved_all(args, (self._sum_size(terms) if terms > 1 else 0.0) + self._operand_size(name))
@@ -119,6 +121,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not changes and any(one.alias_info is not None for one in func._schema.returns):
             return results  # a view
         terms = max(terms, _shrunk_by(args, results))
+        if name in _LOGARITHMS:
+            results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
         return self._moved_in_place(results, size) if changes else self._moved_all(results, size)
 
@@ -152,11 +156,19 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(value)(self._moved_all(item, size) for item in value)
         return value
 
-    def _moved_exponents(self, value: torch.Tensor, dimension: int) -> torch.Tensor:
+    def _moved_exponents(self, value: torch.Tensor, dims: int | list[int]) -> torch.Tensor:
         assert self._roundings is not None
-        distance = value - value.amax(dimension, keepdim=True)
+        distance = value - value.amax(dims, keepdim=True)
         step = distance * (self._factor(value, _POINTWISE * self._roundings.work) - 1.0)
         return torch.where(step.isfinite(), value + step, value)
+
+    def _step_of_logarithm(self, value: torch.Tensor, dims: int | list[int], rank: int, terms: int) -> torch.Tensor:
+        """What the logarithm of a sum is off by: the sum's own error, and a rounding of the maximum added to it."""
+        assert self._roundings is not None
+        largest = value.amax(dims, keepdim=rank == value.ndim)
+        step = largest * (self._factor(largest, self._roundings.work) - 1.0)
+        step = torch.where(step.isfinite(), step, 0.0)
+        return step + (self._factor(largest, self._sum_size(terms)) - 1.0)
 
     def _moved_in_place(self, value: Any, size: float) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
@@ -205,7 +217,7 @@ def _terms(name: str, args: Any) -> int:
         return _norm_terms(name, first, args)
     if (name in _SOFTMAXES or name in _SCANS) and len(args) > 1 and isinstance(args[1], int):
         return int(first.shape[args[1]])
-    if name in ("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "prod"):
+    if name in ("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "prod", "logsumexp"):
         return _reduced(first, args)
     return 1
 

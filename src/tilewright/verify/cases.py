@@ -2,27 +2,29 @@
 
 They follow from the task alone, cheapest first. Dimensions that the task fixes keep their size; the others take sizes
 that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, and their own size while
-the rest is small, because that is where a specialised path is taken.
+the rest is small, because that is where a specialised path is taken. Sizes that follow from others are never chosen.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.records import Case, Dimension, NormalValues, Task
+from tilewright.records import Case, Dimension, NormalValues, SizeFormula, Task
 from tilewright.verify.distributions import NUMBERS, TASK, has_float_numbers, has_varied_floats
 
 Sizes = dict[str, int]
 
-SMALL_WORK = 1_000_000  # product of all dimensions, roughly the steps of the innermost loop
+SMALL_WORK = 1_000_000  # product of all free dimensions, roughly the steps of the innermost loop
 OWN_WORK = 1_200_000  # at the task's own sizes
 MOST_WORK = 4_000_000  # at sizes that are only looked for because a file takes no smaller ones
 MOST_BYTES = 32 << 20  # of all tensors of one emulated call
 _TINY_WORK = 4096
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_FEW_LEFT = 3  # places of a filter in its image
+_MOST_WIDENED = 1000
 _MOST_TRIED = 4000  # combinations of sizes that a file is asked about
 
 
@@ -71,8 +73,37 @@ def own_cases(task: Task) -> tuple[Case, ...]:
 
 
 def work_of(task: Task, sizes: Mapping[str, int]) -> int:
-    """An estimate of the work: the product of all dimensions, which is the steps of a matrix product's loops."""
-    return math.prod(max(sizes[one.name], 1) for one in task.dimensions)
+    """An estimate of the work: the product of the free dimensions, which is the steps of a matrix product's loops.
+
+    Of a chain of layers, where the dimensions of one are no business of the other, it is the sum over the inputs.
+    """
+    return min(math.prod(max(sizes[one.name], 1) for one in task.free), _layers(task, sizes))
+
+
+def _layers(task: Task, sizes: Mapping[str, int]) -> int:
+    """Every element of every input, as often as it is used: once for each element of an output along the axes that
+    come from the first input, or from one that shares an axis with it, and that it does not have itself.
+    """
+    origin = {one.name: _origin(task, one) for one in task.dimensions}
+    axes = [frozenset(origin[name] for name in one.dimensions) for one in task.tensors]
+    total = 0
+    for tensor, own in zip(task.tensors, axes, strict=True):
+        known = axes[0].union(*(other for other in axes if other & own)) - own
+        repeats = (
+            math.prod(max(sizes[axis], 1) for axis in one.shape if isinstance(axis, str) and origin[axis] in known)
+            for one in task.outputs
+        )
+        total += math.prod(max(sizes[name], 1) for name in tensor.dimensions) * max(repeats, default=1)
+    return max(total, 1)
+
+
+def _origin(task: Task, dimension: Dimension) -> tuple[str, ...]:
+    """The dimension itself, or what most of its size comes from: of an image and its filter, the image."""
+    if dimension.formula is None or not dimension.formula.terms:
+        return (dimension.name,)
+    own = task.sizes
+    largest = max(dimension.formula.terms, key=lambda one: one.coefficient * math.prod(own[name] for name in one.names))
+    return largest.names
 
 
 def bytes_of(task: Task, sizes: Mapping[str, int]) -> int:
@@ -102,11 +133,14 @@ def _canonical(task: Task, values: str) -> str:
 def inner_dimension(task: Task) -> str | None:
     """The varying dimension that is innermost in the largest tensor: the one that most kernels specialise for."""
     largest = sorted(task.tensors, key=lambda one: -math.prod(task.sizes[name] for name in one.dimensions))
-    varying = {one.name for one in task.dimensions if one.varies}
+    varying = {one.name for one in task.free if one.varies}
+    formulas = {one.name: one.formula for one in task.dimensions if one.formula is not None}
+    varying = varying - _taken_off(formulas.values()) or varying
     for tensor in largest:
         for name in reversed(tensor.dimensions):
-            if name in varying:
-                return name
+            for source in reversed(formulas[name].names if name in formulas else (name,)):
+                if source in varying:
+                    return source
     return next(iter(sorted(varying)), None)
 
 
@@ -117,28 +151,62 @@ def _sizes(task: Task, shape: _Shape) -> Sizes | None:
         return None
     wanted: Sizes = {}
     others = itertools.cycle(shape.others)
-    for one in task.dimensions:
+    taken_off = _taken_off(one.formula for one in task.dimensions if one.formula is not None)
+    for one in task.free:
         if not one.varies:
             wanted[one.name] = one.size
         elif one.name == inner:
             wanted[one.name] = one.size if shape.inner is None else _permitted(one, shape.inner)
         else:
-            wanted[one.name] = _permitted(one, next(others))
+            # A filter is no larger than the task's own: what matters of it is how it lies in its image.
+            size = next(others)
+            wanted[one.name] = _permitted(one, min(size, one.size) if one.name in taken_off else size)
+    wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
 
 
+def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
+    """The dimensions by which others become smaller."""
+    return {name for one in formulas for term in one.terms if term.coefficient < 0 for name in term.names}
+
+
+def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
+    """The sizes with images so large that a few places are left beside their filters."""
+    varying = {one.name: one.multiple_of for one in task.free if one.varies}
+    for one in task.dimensions:
+        if one.formula is None or (one.formula.constant >= 0 and not _taken_off([one.formula])):
+            continue
+        images = [term.names[0] for term in one.formula.terms if term.coefficient > 0 and term.names[0] in varying]
+        for _ in range(_MOST_WIDENED if images else 0):
+            if sizes[one.name] >= least:
+                break
+            sizes = task.complete({**sizes, images[0]: sizes[images[0]] + varying[images[0]]})
+    return sizes
+
+
 def _permitted(dimension: Dimension, size: int) -> int:
-    return -(-size // dimension.multiple_of) * dimension.multiple_of
+    return -(-max(size, dimension.at_least) // dimension.multiple_of) * dimension.multiple_of
 
 
 def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
-    while not is_small(task, sizes):
-        shrinkable = [one for one in task.dimensions if one.varies and one.name != keep]
+    """Sizes halved until they are small and nothing that follows from them is below 1; None where that cannot be."""
+    while True:
+        lacking = [one.formula for one in task.dimensions if one.formula is not None and sizes[one.name] < 1]
+        if not lacking and is_small(task, sizes):
+            return sizes
+        # Of an image that is smaller than its filter, the filter gives way.
+        taken_off = _taken_off(lacking)
+        shrinkable = [
+            one
+            for one in task.free
+            if one.varies
+            and sizes[one.name] > _permitted(one, 1)
+            and (one.name in taken_off if lacking else one.name != keep)
+        ]
         largest = max(shrinkable, key=lambda one: sizes[one.name], default=None)
-        if largest is None or sizes[largest.name] <= largest.multiple_of:
+        if largest is None:
             return None
-        sizes = {**sizes, largest.name: _permitted(largest, sizes[largest.name] // 2)}
-    return sizes
+        sizes = task.complete({**sizes, largest.name: _permitted(largest, sizes[largest.name] // 2)})
 
 
 def accepted_sizes(
@@ -155,10 +223,12 @@ def accepted_sizes(
 
 
 def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
-    names = [one.name for one in task.dimensions]
-    choices = [_choices(one) for one in task.dimensions]
-    everything = (dict(zip(names, one, strict=True)) for one in itertools.islice(itertools.product(*choices), 100_000))
-    small = [sizes for sizes in everything if is_small(task, sizes, most_work)]
+    names = [one.name for one in task.free]
+    choices = [_choices(one) for one in task.free]
+    chosen = itertools.islice(itertools.product(*choices), 100_000)
+    everything = (dict(zip(names, one, strict=True)) for one in chosen if math.prod(one) <= most_work)
+    completed = (task.complete(sizes) for sizes in everything)
+    small = [sizes for sizes in completed if task.is_sound(sizes) and is_small(task, sizes, most_work)]
     return iter(sorted(small, key=lambda sizes: work_of(task, sizes)))
 
 

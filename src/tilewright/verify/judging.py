@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.devices.inputs import allocate, fill
-from tilewright.records import Case, InputTensor, Task
+from tilewright.records import Case, Data, InputTensor, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.tensors import call_reference, to_torch
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.distributions import TASK, case_task, contents, draw_inputs
+from tilewright.verify.distributions import TASK, case_task, draw_inputs
 from tilewright.verify.envelope import Comparison, Expected, compare
-from tilewright.verify.expectation import Tensors, expectations
+from tilewright.verify.expectation import Call, Tensors, expectations
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
 MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a case proves little
@@ -24,14 +25,14 @@ _KEPT = 32  # expectations of so many cases, each of at most
 _KEPT_ELEMENTS = 1 << 20
 
 _Known = tuple[Tensors, list[Expected]]
-_known: dict[str, _Known] = {}  # by task, case and device: every candidate is judged by the same cases
+_known: dict[str, _Known] = {}  # by task and case: every candidate is judged by the same cases
 
 
 def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
     """Compare every output with the reference, and say what is wrong where it is."""
     start = time.monotonic()
     task = case_task(request.task, request.case)
-    tensors, expected = _expected(function, task, request.case, request.by_seed)
+    tensors, expected = _expected(function, task, request.case, request.inputs)
     outputs = {one.name: one for one in request.outputs}
     wrong = []
     worst, telling = 0.0, True
@@ -62,13 +63,12 @@ def _is_telling(case: Case, expected: Expected, comparison: Comparison) -> bool:
     return finite and comparison.leeway <= MOST_LEEWAY
 
 
-def _expected(function: Callable[..., Any], task: Task, case: Case, by_seed: bool) -> _Known:
-    key = f"{task.hash} {case} {by_seed}"
+def _expected(function: Callable[..., Any], task: Task, case: Case, inputs: Sequence[InputTensor]) -> _Known:
+    key = f"{task.hash} {case}"
     known = _known.get(key)
     if known is None:
-        tensors = _drawn_on_gpu(task, case) if by_seed else _drawn(task, case)
-        call = lambda given: call_reference(function, task, given)  # noqa: E731
-        known = tensors, expectations(call, tensors, task.precision)
+        tensors = _tensors(inputs or _drawn(task, case))
+        known = tensors, expectations(_caller(function, task, tensors), tensors, task.precision)
         if sum(one.numel() for one in tensors.values()) <= _KEPT_ELEMENTS:
             if len(_known) >= _KEPT:
                 del _known[next(iter(_known))]
@@ -76,26 +76,33 @@ def _expected(function: Callable[..., Any], task: Task, case: Case, by_seed: boo
     return known
 
 
-def _drawn(task: Task, case: Case) -> Tensors:
-    """The inputs as the case says; on a GPU where there is one and they are large."""
-    specs = task.specs(case.sizes)
-    tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
-    if sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU or not torch.cuda.is_available():
-        return tensors
-    return {name: one.to(_gpu()) for name, one in tensors.items()}
+def _caller(function: Callable[..., Any], task: Task, tensors: Tensors) -> Call:
+    """The reference as it is called; on a GPU, tensors that it makes itself are made there too."""
+    on_gpu = any(one.is_cuda for one in tensors.values())
+
+    def call(given: Tensors) -> tuple[torch.Tensor, ...]:
+        with _gpu() if on_gpu else contextlib.nullcontext():
+            return call_reference(function, task, given)
+
+    return call
 
 
-def _drawn_on_gpu(task: Task, case: Case) -> Tensors:
-    """The inputs as the GPU's runner drew them: the same seed on the same kind of device."""
-    seeded = contents(task, case)
-    assert seeded is not None
+def _drawn(task: Task, case: Case) -> list[InputTensor]:
     specs = task.specs(case.sizes)
-    tensors = {}
-    for one in (InputTensor(name, specs[name], content) for name, content in seeded.items()):
-        held = allocate(one.spec, _gpu())
-        fill(held, one.content)
-        tensors[one.name] = held.tensor
-    return tensors
+    return [InputTensor(name, specs[name], Data(content)) for name, content in draw_inputs(task, case).items()]
+
+
+def _tensors(inputs: Sequence[InputTensor]) -> Tensors:
+    """The inputs as the kernel had them; on a GPU where there is one and they are large, or drawn by seed."""
+    if all(isinstance(one.content, Data) for one in inputs):
+        tensors = {one.name: to_torch(one.spec, one.content.content) for one in inputs if isinstance(one.content, Data)}
+        if sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU or not torch.cuda.is_available():
+            return tensors
+        return {name: one.to(_gpu()) for name, one in tensors.items()}
+    held = {one.name: allocate(one.spec, _gpu()) for one in inputs}
+    for one in inputs:
+        fill(held[one.name], one.content)
+    return {name: one.tensor for name, one in held.items()}
 
 
 def _gpu() -> torch.device:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.records import Case, ReturnedTensor, Task, WrongOutput
+from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrongOutput
 
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """A case and what a kernel made of it. The inputs are drawn again from the case."""
+    """A case, what a kernel was given for it, and what it made of that."""
 
     task: Task
     case: Case
     outputs: tuple[ReturnedTensor, ...]
-    by_seed: bool = False  # the inputs were drawn by a GPU, so a GPU must draw them here too
+    # Those that a GPU drew by seed must be drawn by a GPU again. Where there are none, the case says what they hold.
+    inputs: tuple[InputTensor, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ from tilewright.records import (
     Verdict,
     WrongValues,
 )
-from tilewright.reference import Reference
+from tilewright.reference import AnyReference
 from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
-from tilewright.verify.distributions import TASK, contents
+from tilewright.verify.distributions import TASK
 from tilewright.verify.reading import read_kernel
-from tilewright.verify.running import Candidate, Times, drawn_by_seed
+from tilewright.verify.running import Candidate, Judges, Times
 from tilewright.verify.shrinking import smallest_failing
 from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out, sizes_text
 
@@ -51,13 +51,23 @@ def _silent(_: str) -> None:
 
 
 class Referee:
-    """The referee of one task. The devices and the reference are the caller's: closing this does not close them."""
+    """The referee of one task. The devices and the references are the caller's: closing this does not close them.
+
+    `gpu_reference` is the reference where the GPU is; it is not needed where `reference` sees the GPU itself.
+    """
 
     def __init__(
-        self, task: Task, reference: Reference, *, emulator: Device, gpu: Device | None = None, say: Say = _silent
+        self,
+        task: Task,
+        reference: AnyReference,
+        *,
+        emulator: Device,
+        gpu: Device | None = None,
+        gpu_reference: AnyReference | None = None,
+        say: Say = _silent,
     ) -> None:
         self._task = task
-        self._reference = reference
+        self._judges = Judges(reference, gpu_reference)
         self._emulator = emulator
         self._gpu = gpu
         self._say = say
@@ -80,7 +90,7 @@ class Referee:
                 return Rejected(read)
             file = read
         candidate = Candidate(file, self._task, choice, self.times)
-        trial = Trial(candidate, self._reference, self.times)
+        trial = Trial(candidate, self._judges, self.times)
         refused = self._refused_at_own_sizes(candidate)
         if refused is not None:
             return Rejected(refused)
@@ -96,7 +106,7 @@ class Referee:
         candidate = Candidate(file, self._task, choice, self.times)
         if self._refused_at_own_sizes(candidate) is not None:
             return False
-        trial = Trial(candidate, self._reference, self.times)
+        trial = Trial(candidate, self._judges, self.times)
         device = self._emulator
         cases = [case for case in plan_cases(self._task) if self._takes(candidate, case, strictly=True)]
         if not cases:
@@ -111,7 +121,9 @@ class Referee:
                 return False
             right += isinstance(outcome, Right)
         if right == 0 and self._gpu is not None:
-            return isinstance(trial.run(Case(self._task.sizes, 1), self._gpu, emulated=False), Right)
+            own = Case(self._task.sizes, 1)
+            judged = self._judges.of(self._task, own) is not None
+            return judged and isinstance(trial.run(own, self._gpu, emulated=False), Right)
         return right > 0
 
     # -- before anything runs --
@@ -183,7 +195,7 @@ class Referee:
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 if self._gpu is not None:
                     trial.note(f"not emulated: {outcome.message}")
-                    return self._on_gpu(trial, cases)
+                    return self._on_gpu(trial, cases, watched=True)
                 return Unsupported(f"not emulable here: {outcome.message}")
             rejected = self._count(trial, outcome, self._emulator, schedules)
             if rejected is not None:
@@ -191,17 +203,13 @@ class Referee:
             emulated += isinstance(outcome, Right)
         return self._on_gpu(trial, ()) if self._gpu is not None else self._passed(trial)
 
-    def _on_gpu(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
-        """The remaining cases and the task's own sizes on the GPU."""
+    def _on_gpu(self, trial: Trial, cases: Sequence[Case], *, watched: bool = False) -> Verdict:
+        """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
+        has looked for faults that leave the results right."""
         assert self._gpu is not None
-        own = [
-            case
-            for case in own_cases(self._task)
-            if not drawn_by_seed(self._task, case)
-            or (self._reference.sees_gpu and contents(self._task, case) is not None)
-        ]
+        own = [case for case in own_cases(self._task) if self._judges.of(self._task, case) is not None]
         if not own:
-            trial.note("not judged at the task's own sizes: their inputs are too large to carry to the referee")
+            trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
         for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
             self._say(f"running {case} on {self._gpu.profile.name}")
             outcome = trial.run(case, self._gpu, emulated=False, twice=case in own[:1])
@@ -210,7 +218,17 @@ class Referee:
             rejected = self._count(trial, outcome, self._gpu, 1)
             if rejected is not None:
                 return rejected
-        return self._passed(trial)
+        return (self._watch(trial, self._gpu) if watched else None) or self._passed(trial)
+
+    def _watch(self, trial: Trial, gpu: Device) -> Rejected | None:
+        """The smallest and the largest small case that was right, once more under a sanitizer."""
+        right = [case for case in trial.right_cases if case.sizes != self._task.sizes] or list(trial.right_cases[:1])
+        for case in right[:1] + right[1:][-1:]:
+            self._say(f"looking for faults at {case} on {gpu.profile.name}")
+            outcome = trial.watch(case, gpu)
+            if isinstance(outcome, Wrong):
+                return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
+        return None
 
     def _count(self, trial: Trial, outcome: Outcome, device: Device, schedules: int) -> Rejected | None:
         """Keep what was right or not run; a failing case ends the trial, shrunk as far as it goes."""

@@ -39,6 +39,7 @@ from tilewright.records import (
     NotBuilt,
     Task,
 )
+from tilewright.reference import AnyReference
 from tilewright.toolchain import build_many
 from tilewright.verify.cases import work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs
@@ -50,6 +51,7 @@ _CASE_SECONDS = 30.0
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
+_WORTH_SENDING = 1 << 20  # elements of a case: a CPU judges fewer before a far GPU has them
 
 
 @dataclass
@@ -157,6 +159,33 @@ def _bound(evaluation: Evaluation, built: Build | None, task: Task) -> BoundPlan
 def drawn_by_seed(task: Task, case: Case) -> bool:
     """Whether the inputs are too large to travel, so that whoever needs them draws them."""
     return sum(spec.storage_bytes for spec in task.specs(case.sizes).values()) > LARGEST_DATA
+
+
+@dataclass(frozen=True)
+class Judges:
+    """Those who can say what a case's results must be: the reference here, and one where the GPU is."""
+
+    here: AnyReference
+    at_gpu: AnyReference | None = None
+
+    def of(self, task: Task, case: Case) -> AnyReference | None:
+        """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.
+
+        None where inputs that do not travel cannot be drawn again here, and the case cannot be judged there: values
+        that no device draws, or results too large to send.
+        """
+        by_seed = drawn_by_seed(task, case)
+        if by_seed and contents(task, case) is None:
+            return None
+        given, made = task.specs(case.sizes), task.output_specs(case.sizes)
+        if self.at_gpu is not None and sum(spec.numel for spec in (*given.values(), *made.values())) > _WORTH_SENDING:
+            in_place = {one.name for one in task.tensors if one.in_place}
+            sent = [*made.values(), *(spec for name, spec in given.items() if name in in_place)]
+            sent += [] if by_seed else given.values()
+            most = self.at_gpu.most_bytes
+            if most is None or sum(spec.storage_bytes for spec in sent) <= most:
+                return self.at_gpu
+        return self.here if not by_seed or self.here.sees_gpu else None
 
 
 def case_inputs(task: Task, case: Case) -> tuple[InputTensor, ...]:

@@ -16,14 +16,20 @@ Located = Crashed | WrongValues
 
 
 def smallest_failing(task: Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
-    """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same."""
+    """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same.
+
+    What follows from a dimension shrinks with it.
+    """
     deadline = time.monotonic() + MOST_SECONDS
     runs = 0
-    for dimension in sorted(task.dimensions, key=lambda one: -case.sizes[one.name]):
+    for dimension in sorted(task.free, key=lambda one: -case.sizes[one.name]):
         for size in _smaller(dimension, case.sizes[dimension.name]):
             if runs >= MOST_RUNS or time.monotonic() > deadline:
                 return evidence
-            candidate = replace(case, sizes={**case.sizes, dimension.name: size})
+            sizes = task.complete({**case.sizes, dimension.name: size})
+            if not task.is_sound(sizes):
+                continue
+            candidate = replace(case, sizes=sizes)
             found = attempt(candidate)
             runs += 1
             if found is not None and _looks(found) == _looks(evidence):
@@ -49,7 +55,7 @@ def _smaller(dimension: Dimension, size: int) -> Iterator[int]:
     unit = dimension.multiple_of
     seen: set[int] = set()
     for wanted in (1, 2, size // 8, size // 4, size // 2):
-        smaller = max(-(-wanted // unit) * unit, unit)
+        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
         if smaller < size and smaller not in seen:
             seen.add(smaller)
             yield smaller

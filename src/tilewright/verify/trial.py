@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation, Refused
@@ -23,17 +23,20 @@ from tilewright.records import (
     FaultKind,
     FindingKind,
     FindingRecord,
+    InputTensor,
     NotBuilt,
     Unstable,
+    Watch,
     WrongValues,
 )
-from tilewright.reference import Reference, ReferenceProblem
+from tilewright.reference import ReferenceProblem
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
-from tilewright.verify.running import Candidate, Times, drawn_by_seed, instruction_budget
+from tilewright.verify.running import Candidate, Judges, Times, instruction_budget
 
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
+_WATCH_SECONDS = 120.0
 _ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
 
 
@@ -70,12 +73,12 @@ class Prepared:
 class Trial:
     """Runs one candidate's cases. Remembers what was right, and what there is to note."""
 
-    def __init__(self, candidate: Candidate, reference: Reference, times: Times) -> None:
+    def __init__(self, candidate: Candidate, judges: Judges, times: Times) -> None:
         self.candidate = candidate
         self.results: list[CaseResult] = []
         self.notes: list[str] = []
         self.reference_problem: ReferenceProblem | None = None
-        self._reference = reference
+        self._judges = judges
         self._times = times
 
     @property
@@ -115,7 +118,7 @@ class Trial:
         assert isinstance(execution, Completed)
         for sentence in execution.emulated.incomplete if execution.emulated else ():
             self.note(f"not checked to the end: {sentence}")
-        judgement = self._judge(case, execution, by_seed=drawn_by_seed(self.candidate.task, case))
+        judgement = self._judge(case, job.inputs, execution)
         if judgement is None or not judgement.telling:
             return NotRun(None)
         if judgement.wrong:
@@ -124,7 +127,7 @@ class Trial:
         if twice:
             again = self.candidate.execute(device, job)
             varying = _differing(execution, again)
-            refused = self._refused(case, again) or (self._judged_again(case, again) if varying else None)
+            refused = self._refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
             if refused is not None:
                 return refused
         unstable = self._unstable(case, varying, prepared)
@@ -133,9 +136,23 @@ class Trial:
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds))
 
-    def _judged_again(self, case: Case, execution: Execution) -> Outcome | None:
+    def watch(self, case: Case, device: Device) -> Outcome | None:
+        """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
+        prepared = self.prepare(case, device)
+        if not isinstance(prepared, Prepared):
+            return None
+        job = self.candidate.job(case, prepared.evaluation, prepared.built, None)
+        if isinstance(job, BadPlan):
+            return Wrong(job)
+        limits = replace(job.limits, seconds=_WATCH_SECONDS)
+        execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=Watch.FAULTS))
+        if isinstance(execution, Completed) and execution.not_watched:
+            self.note(f"not checked by a sanitizer: {execution.not_watched}")
+        return self._refused(case, execution)
+
+    def _judged_again(self, case: Case, inputs: tuple[InputTensor, ...], execution: Execution) -> Outcome | None:
         assert isinstance(execution, Completed)
-        judgement = self._judge(case, execution, by_seed=drawn_by_seed(self.candidate.task, case))
+        judgement = self._judge(case, inputs, execution)
         return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
     def _refused(self, case: Case, execution: Execution) -> Outcome | None:
@@ -166,14 +183,18 @@ class Trial:
         shown = tuple((one, lines[one - 1]) for one in sorted(named | {line or 0}) if 0 < one <= len(lines))
         return Crashed(case, kind, message, kernel, line, findings, shown)
 
-    def _judge(self, case: Case, execution: Completed, *, by_seed: bool) -> Judgement | None:
-        """None where the reference itself cannot take a case that the task does not ask for."""
+    def _judge(self, case: Case, inputs: tuple[InputTensor, ...], execution: Completed) -> Judgement | None:
+        """None where nobody can judge it, or where the reference cannot take a case that the task does not ask for."""
         start = time.monotonic()
-        request = JudgeRequest(self.candidate.task, case, execution.outputs, by_seed)
+        task = self.candidate.task
+        judge = self._judges.of(task, case)
+        if judge is None:
+            return None
+        request = JudgeRequest(task, case, execution.outputs, inputs)
         try:
-            answer: Judgement = self._reference.call(JUDGE, request, Judgement, _JUDGE_SECONDS)
+            answer: Judgement = judge.call(JUDGE, request, Judgement, _JUDGE_SECONDS)
         except ReferenceProblem as problem:
-            if case.sizes == self.candidate.task.sizes and case.values == TASK:
+            if case.sizes == task.sizes and case.values == TASK:
                 raise
             self.reference_problem = problem
             self.note(f"the reference itself fails at {sizes_text(case)}")

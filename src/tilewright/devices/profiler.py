@@ -1,0 +1,229 @@
+"""Hardware counters of a job's kernels, read by Nsight Compute (`ncu`) where it is installed and permitted.
+
+ncu runs a program of ours (`watched_run`), replays each launch of the job's plan until it has read every counter, and
+writes a report; ncu is then asked for that report as tables. Lines are those of the kernel file: the cubin knows them,
+and ncu wants a file to show them in, so it gets one with as many lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from tilewright.devices.child_device import never
+from tilewright.devices.watching import NotWatched, find_tool, job_folder, program, run_tool
+from tilewright.records import Job, KernelProfile, LineSamples
+
+NCU_VARIABLE = "TILEWRIGHT_NCU"  # a path, or empty for none
+_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+_SECTIONS = (
+    *("SpeedOfLight", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "ComputeWorkloadAnalysis"),
+    *("Occupancy", "SchedulerStats", "WarpStateStats", "SourceCounters"),
+)
+_SOURCE = "tilewright/kernel.cu"  # how builds name the kernel file
+_SOURCE_LINES = 5000
+_TABLE_SECONDS = 60.0
+_KEPT_LINES = 14
+
+# Our names -> ncu's.
+FIGURES: Mapping[str, str] = {
+    "memory %": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "L2 %": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "L1 %": "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue slots %": "sm__issue_active.avg.pct_of_peak_sustained_elapsed",
+    "tensor cores %": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "bytes read": "dram__bytes_read.sum",
+    "bytes written": "dram__bytes_write.sum",
+    "L2 hits %": "lts__t_sector_hit_rate.pct",
+    "L1 hits %": "l1tex__t_sector_hit_rate.pct",
+    "warps per scheduler": "smsp__warps_active.avg.per_cycle_active",
+    "eligible warps per scheduler": "smsp__warps_eligible.avg.per_cycle_active",
+    "load requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "load sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "store requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "store sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "bank conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "local requests": "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
+}
+_DURATION = "gpu__time_duration.sum"
+_WAITS = {  # ncu's word for a wait -> ours
+    "long_sb": "device memory or L2",
+    "long_scoreboard": "device memory or L2",
+    "short_sb": "shared memory or special functions",
+    "short_scoreboard": "shared memory or special functions",
+    "mio": "room in the queue of shared memory and special functions",
+    "mio_throttle": "room in the queue of shared memory and special functions",
+    "lg": "room in the queue of global accesses",
+    "lg_throttle": "room in the queue of global accesses",
+    "tex": "room in the texture queue",
+    "tex_throttle": "room in the texture queue",
+    "barrier": "a barrier",
+    "membar": "a memory fence",
+    "wait": "the fixed latency of an instruction",
+    "math": "a busy arithmetic pipe",
+    "math_pipe_throttle": "a busy arithmetic pipe",
+    "gmma": "wgmma",
+    "warpgroup_arrive": "wgmma",
+    "branch_resolving": "a branch",
+    "dispatch": "the dispatcher",
+    "dispatch_stall": "the dispatcher",
+    "drain": "stores at the kernel's end",
+    "imc": "constants",
+    "imc_miss": "constants",
+    "no_inst": "the instruction cache",
+    "no_instructions": "the instruction cache",
+    "sleep": "nanosleep",
+    "sleeping": "nanosleep",
+    "misc": "something else",
+}
+_BUSY = ("selected", "not_selected")  # issuing, or ready and not chosen
+_STALLED = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(_not_issued)?")
+_STALL_COLUMN = re.compile(r"stall_(\w+)")
+_UNITS = {
+    "nsecond": 1e-3,
+    "ns": 1e-3,
+    "usecond": 1.0,
+    "us": 1.0,
+    "msecond": 1e3,
+    "ms": 1e3,
+    "second": 1e6,
+    "s": 1e6,
+    "byte": 1.0,
+    "Kbyte": 1e3,
+    "Mbyte": 1e6,
+    "Gbyte": 1e9,
+    "Tbyte": 1e12,
+}
+
+
+def find_ncu() -> str | None:
+    return find_tool("ncu", NCU_VARIABLE, _PLACES)
+
+
+def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = never) -> tuple[KernelProfile, ...]:
+    """The launches of the job's plan on GPU `index`, in order. Raises `NotWatched`."""
+    ncu = find_ncu()
+    if ncu is None:
+        raise NotWatched(f"Nsight Compute (ncu) is not installed; install it, or name it in {NCU_VARIABLE}")
+    with job_folder(job) as folder:
+        source = folder / "source" / _SOURCE
+        source.parent.mkdir(parents=True)
+        source.write_text("".join(f"{line}\n" for line in range(1, _SOURCE_LINES + 1)))
+        report = folder / "report.ncu-rep"
+        sections = [word for section in _SECTIONS for word in ("--section", section)]
+        watch = (
+            *(ncu, "--clock-control", "none", "--profile-from-start", "off", "--import-source", "yes"),
+            *("--source-folders", str(folder / "source"), *sections, "--force-overwrite", "--export", str(report)),
+        )
+        said = run_tool((*watch, *program(folder, index)), folder, job.limits.seconds, interrupt)
+        if not report.exists():
+            raise NotWatched(_reason(said))
+        raw = run_tool((ncu, "--import", str(report), "--csv", "--page", "raw"), folder, _TABLE_SECONDS, interrupt)
+        by_line = (ncu, "--import", str(report), "--csv", "--page", "source", "--print-source", "cuda,sass")
+        return read_report(raw, run_tool(by_line, folder, _TABLE_SECONDS, interrupt))
+
+
+def _reason(said: str) -> str:
+    if "ERR_NVGPUCTRPERM" in said:
+        return (
+            "this user may not read the GPU's counters (ERR_NVGPUCTRPERM); run as root, or let the driver permit it "
+            "(NVreg_RestrictProfilingToAdminUsers=0)"
+        )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if "==ERROR==" in line] or lines[-1:]
+    return f"ncu made no report: {telling[0].removeprefix('==ERROR==').strip() if telling else 'it said nothing'}"
+
+
+# -- reading ncu's tables --
+
+
+def read_report(raw: str, by_line: str) -> tuple[KernelProfile, ...]:
+    """The launches of a report, from its raw table and its table of lines."""
+    rows = [row for row in csv.reader(_table(raw, '"ID"')) if row]
+    if len(rows) < 3:
+        raise NotWatched("ncu's report has no kernel in it")
+    names, units = rows[0], rows[1]
+    blocks = list(_line_blocks(by_line))
+    profiles = []
+    for row in rows[2:]:
+        values = {
+            name: value
+            for name, unit, text in zip(names, units, row, strict=False)
+            if (value := _number(text, unit)) is not None
+        }
+        kernel = _plain_name(row[names.index("Kernel Name")])
+        lines = next((block for name, block in blocks if name == kernel), ())
+        profiles.append(_profile(kernel, values, lines))
+    return tuple(profiles)
+
+
+def _profile(kernel: str, values: Mapping[str, float], lines: tuple[LineSamples, ...]) -> KernelProfile:
+    counts: dict[str, float] = {}
+    total = 0.0
+    for name, value in values.items():
+        found = _STALLED.fullmatch(name)
+        if found is None or found[2]:
+            continue
+        total += value
+        if found[1] not in _BUSY:
+            reason = _WAITS.get(found[1], found[1].replace("_", " "))
+            counts[reason] = counts.get(reason, 0.0) + value
+    waits = sorted(((reason, count / total) for reason, count in counts.items() if count), key=lambda one: -one[1])
+    figures = {name: values[theirs] for name, theirs in FIGURES.items() if theirs in values}
+    heaviest = sorted(lines, key=lambda one: -one.samples)[:_KEPT_LINES]
+    kept = tuple(sorted(heaviest, key=lambda one: one.line))
+    return KernelProfile(kernel, values.get(_DURATION, 0.0), figures, dict(waits), int(total), kept)
+
+
+def _line_blocks(text: str) -> Iterator[tuple[str, tuple[LineSamples, ...]]]:
+    """For every kernel in the table of lines: its name, and the kernel file's lines with samples."""
+    kernel, path, header = "", "", [""]
+    lines: list[LineSamples] = []
+    for row in csv.reader(_table(text, '"File Path"')):
+        if not row:
+            continue
+        if row[0] == "File Path":
+            if kernel and path.endswith(_SOURCE):
+                yield kernel, tuple(lines)
+            path, lines = row[1], []
+        elif row[0] == "Function Name":
+            kernel = _plain_name(row[1])
+        elif row[0] == "Line No":
+            header = row
+        elif row[0].isdigit():
+            found = _line(dict(zip(header[4:], row[4:], strict=False)), int(row[0]))
+            lines += [found] if found.samples else []
+    if kernel and path.endswith(_SOURCE):
+        yield kernel, tuple(lines)
+
+
+def _line(cells: Mapping[str, str], line: int) -> LineSamples:
+    waits: dict[str, int] = {}
+    for name, text in cells.items():
+        found = _STALL_COLUMN.fullmatch(name)
+        count = int(_number(text, "") or 0) if found and found[1] not in _BUSY else 0
+        if found and count:
+            reason = _WAITS.get(found[1], found[1].replace("_", " "))
+            waits[reason] = waits.get(reason, 0) + count
+    ordered = dict(sorted(waits.items(), key=lambda one: -one[1]))
+    return LineSamples(line, int(_number(cells.get("# Samples", ""), "") or 0), ordered)
+
+
+def _table(text: str, start: str) -> list[str]:
+    """The lines from the one that starts so: ncu may say something before."""
+    lines = text.splitlines()
+    return lines[next((at for at, line in enumerate(lines) if line.startswith(start)), len(lines)) :]
+
+
+def _plain_name(signature: str) -> str:
+    """`softmax` of `void softmax<32>(const float *, int)`."""
+    return re.split(r"[<(]", signature.removeprefix("void "))[0].strip()
+
+
+def _number(text: str, unit: str) -> float | None:
+    try:
+        return float(text.replace(",", "")) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        return None

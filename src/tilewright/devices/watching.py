@@ -1,0 +1,85 @@
+"""Running a job under a tool of the vendor's: finding the tool, giving it a program to run, ending it in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tilewright.devices.envelope import seal_job
+from tilewright.devices.supervisor import TICK_S, Interrupted, child_environment
+from tilewright.records import Job
+
+
+class NotWatched(Exception):
+    """The job could not be watched; the message says why, and what would help."""
+
+
+def find_tool(name: str, variable: str, places: Sequence[str]) -> str | None:
+    """Where a tool is, or None; the environment variable decides where it is set: a path, or empty for none."""
+    chosen = os.environ.get(variable)
+    if chosen is not None:
+        return chosen or None
+    found = (path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True))
+    return shutil.which(name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
+
+
+@contextlib.contextmanager
+def job_folder(job: Job) -> Iterator[Path]:
+    """A folder that has the job in it, and goes with all that was written there."""
+    with tempfile.TemporaryDirectory(prefix="tilewright-watch-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "job").write_bytes(seal_job(job))
+        yield Path(folder)
+
+
+def program(folder: Path, index: int) -> tuple[str, ...]:
+    """The program that runs the job of a folder on GPU `index`, and leaves there a list of its tensors."""
+    return (sys.executable, "-m", "tilewright.devices.watched_run", str(folder), "--device", str(index))
+
+
+def run_tool(
+    command: Sequence[str],
+    folder: Path,
+    seconds: float,
+    interrupt: Callable[[], bool],
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """What a command printed. Past its time it and all that it started are killed, and `NotWatched` is raised.
+
+    Its standard input stays open as long as this process lives, so that what it started can end with us.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd=folder,
+        env=child_environment(str(folder)) | dict(more or {}),
+        start_new_session=True,
+    )
+    held, process.stdin = process.stdin, None  # else `communicate` closes it
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            try:
+                return process.communicate(timeout=TICK_S)[0]
+            except subprocess.TimeoutExpired:
+                if interrupt():
+                    raise Interrupted from None
+                if time.monotonic() > deadline:
+                    raise NotWatched(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        if held is not None:
+            held.close()

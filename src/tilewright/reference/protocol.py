@@ -1,0 +1,30 @@
+"""What parts that ask a reference need of it, wherever it runs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class AnyReference(Protocol):
+    """A reference in a child of this process, or one on another machine."""
+
+    @property
+    def sees_gpu(self) -> bool:
+        """Whether it runs where the GPU is, and so draws what a kernel's inputs are drawn as there."""
+        ...
+
+    @property
+    def most_bytes(self) -> int | None:
+        """The most that should be sent with a request; None: anything."""
+        ...
+
+    def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
+        """Run `handler`, "tilewright.part.module:name", beside the function and return its record.
+
+        Raises `ReferenceProblem` where the reference is at fault.
+        """
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,127 @@
+"""A reference where a spool's workers are: `SpoolReference` asks, `References` answers for a worker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tilewright.devices.envelope import EnvelopeError, Kind, seal, unseal
+from tilewright.devices.spool_calls import Call, Replied, seal_call
+from tilewright.devices.spool_queue import SpoolQueue
+from tilewright.records import GpuProfile
+from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.reference import Reference, ReferenceLimits
+from tilewright.reference.wire import Answered, Fault, Problem, Request, answer_in, open_message, seal_message
+
+T = TypeVar("T")
+
+MOST_BYTES = 256 << 20  # of one request: it is written to the spool and read from it
+KEPT = 2  # references that a worker keeps for the next call: each holds torch and a CUDA context
+_OWN = "tilewright."
+
+
+class SpoolReference:
+    """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
+
+    sees_gpu = True
+    most_bytes: int | None = MOST_BYTES
+
+    def __init__(
+        self, directory: Path | str, source: str, function: str, *, gpu: GpuProfile, timeout: float = 600.0
+    ) -> None:
+        self._source = source
+        self._function = function
+        self._gpu = gpu
+        self._queue = SpoolQueue(directory, timeout)
+
+    def __enter__(self) -> SpoolReference:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
+        """Have a worker run `handler` beside the function; see `Reference.call`.
+
+        Raises `DeviceError` too, where no worker answers.
+        """
+        call = Call(
+            id=f"call-{uuid.uuid4().hex}",
+            arch=self._gpu.arch,
+            source=self._source,
+            function=self._function,
+            handler=handler,
+            seconds=seconds,
+            request=seal_message(Request(handler), request),
+        )
+        ticket = self._queue.submit(call.id, seal_call(call, self._gpu.name))
+        outcome = self._queue.take(ticket, seconds)
+        if not isinstance(outcome, Replied):
+            raise ReferenceProblem(f"it was not answered on the spool: {getattr(outcome, 'message', outcome)}")
+        try:
+            made: T = answer_in(unseal(outcome.content), handler, answer)
+        except EnvelopeError as error:
+            raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
+        return made
+
+    def close(self) -> None:
+        """Nothing to give back: the workers keep what they need, for the next who asks."""
+
+
+class References:
+    """What a worker answers calls with: a child for each source, on the worker's GPU, the latest of them kept."""
+
+    def __init__(self, index: int, interrupt: Callable[[], bool]) -> None:
+        self._limits = ReferenceLimits.on_gpu(index)
+        self._interrupt = interrupt
+        self._kept: dict[tuple[str, str], Reference] = {}  # the one used last at the end
+
+    def answer(self, call: Call) -> bytes:
+        """The reply of the function's child, or of its being at fault. A child that failed is not used again."""
+        key = (call.source, call.function)
+        try:
+            _check(call)
+            envelope = self._reference(key).exchange(call.request, call.seconds)
+        except ReferenceProblem as problem:
+            self._drop(key)
+            return seal_message(Problem(str(problem)))
+        except RuntimeError as error:  # a child that cannot start, say
+            self._drop(key)
+            return seal_message(Fault(str(error)))
+        except BaseException:
+            self._drop(key)
+            raise
+        if not isinstance(open_message(envelope), Answered):
+            self._drop(key)  # an error on the GPU stays with its process
+        return seal(Kind.MESSAGE, envelope.record, envelope.blobs)
+
+    def close(self) -> None:
+        for key in list(self._kept):
+            self._drop(key)
+
+    def _reference(self, key: tuple[str, str]) -> Reference:
+        kept = self._kept.pop(key, None)
+        while kept is None and len(self._kept) >= KEPT:
+            self._drop(next(iter(self._kept)))
+        self._kept[key] = kept or Reference(*key, limits=self._limits, interrupt=self._interrupt)
+        return self._kept[key]
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.close()
+
+
+def _check(call: Call) -> None:
+    """The request must be one, and for a handler of this package."""
+    try:
+        request = open_message(unseal(call.request))
+    except EnvelopeError as error:
+        raise ReferenceProblem(f"the worker cannot read what it was asked: {error}") from None
+    if not isinstance(request, Request) or request.handler != call.handler or not call.handler.startswith(_OWN):
+        raise ReferenceProblem(f"the worker runs handlers of tilewright only, not {call.handler!r}")

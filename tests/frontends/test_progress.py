@@ -1,0 +1,83 @@
+"""What is said while an author is at work: lines where there is no terminal, one live line where there is."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+from tests.refine.scripted_replies import TASK
+
+from tilewright.authors import ModelAuthor
+from tilewright.frontends.author_choice import ChosenAuthor
+from tilewright.frontends.plain_progress import PlainProgress, spoken
+from tilewright.frontends.progress_view import ProgressView
+from tilewright.records import Message, Question, Reply, Role, Situation, Stage, StopReason
+
+
+def question(name: str) -> Question:
+    return Question(name, "system", (Message(Role.USER, "write it"),))
+
+
+def chosen(complete: Callable[[Question, Callable[[str], None]], Reply]) -> ChosenAuthor:
+    return ChosenAuthor("relay:box", ModelAuthor("relay:box"), complete, None)
+
+
+def at_once(asked: Question, on_text: Callable[[str], None]) -> Reply:
+    on_text("here")
+    return Reply("relay:box", "here", StopReason.END)
+
+
+def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None:
+    lines: list[str] = []
+    reminded = threading.Event()
+
+    def line(text: str) -> None:
+        lines.append(text)
+        if len(lines) >= 3:
+            reminded.set()
+
+    def slow(asked: Question, on_text: Callable[[str], None]) -> Reply:
+        on_text("a thousand and one " * 100)
+        assert reminded.wait(60)
+        return Reply("relay:box", "done", StopReason.END)
+
+    heard: list[str] = []
+    author = spoken(chosen(slow), line, lambda: "structure", every_s=0.01)
+    assert author.complete(question("0012-2"), heard.append).text == "done"
+    assert lines[0] == "attempt 12, structure: asking relay:box"
+    assert lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
+    assert len(heard) == 1
+
+
+def test_a_question_that_fails_ends_the_waiting() -> None:
+    def fails(asked: Question, on_text: Callable[[str], None]) -> Reply:
+        raise ConnectionError("gone")
+
+    before, lines = threading.active_count(), list[str]()
+    with pytest.raises(ConnectionError):
+        spoken(chosen(fails), lines.append, lambda: "").complete(question("0000-1"), lambda text: None)
+    assert lines == ["specification: asking relay:box"]
+    assert threading.active_count() == before
+
+
+def test_without_a_terminal_each_question_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    situation = Situation(TASK, Stage.REPAIR_BUILD, 3)
+    stream = io.StringIO()
+    with ProgressView(Console(file=stream, width=200)) as view:
+        view.asking(situation)
+        view.following(chosen(at_once)).complete(question("0003-1"), view.text)
+    assert stream.getvalue() == "attempt 3, repair-build: asking relay:box\n"
+    for quiet in (False, True):
+        progress = PlainProgress(quiet)
+        progress.asking(situation)
+        progress.following(chosen(at_once)).complete(question("0003-1"), progress.text)
+        assert capsys.readouterr().err == ("" if quiet else stream.getvalue())
+
+
+def test_a_terminal_has_its_live_line_instead() -> None:
+    author = chosen(at_once)
+    with ProgressView(Console(file=io.StringIO(), force_terminal=True, width=80)) as view:
+        assert view.following(author) is author

@@ -1,0 +1,46 @@
+"""A task in a few lines, and which calls it covers, where sizes follow from others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from tilewright.frontends.decorated import _size_distance
+from tilewright.frontends.task_words import task_words
+from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, TensorInput
+
+TASK = Task(
+    "rotate",
+    "def rotate(x, cos): ...",
+    "rotate",
+    (TensorInput("x", DType.F32, ("rows", "cols")), TensorInput("cos", DType.F32, ("half_cols",))),
+    (TaskOutput("y", DType.F32, ("rows", "cols")),),
+    (
+        Dimension("rows", 8),
+        Dimension("cols", 64, multiple_of=2),
+        Dimension("half_cols", 32, formula=SizeFormula.parse("cols / 2")),
+    ),
+)
+
+
+def test_what_follows_is_said() -> None:
+    assert task_words(TASK) == [
+        "rotate(x, cos) -> y",
+        "x = f32[8, 64], cos = f32[32] -> y = f32[8, 64]",
+        "any rows, cols (a multiple of 2); then half_cols = cols / 2",
+    ]
+
+
+def test_calls_that_contradict_a_formula_are_not_covered() -> None:
+    assert _size_distance(TASK, {"x": torch.zeros(8, 64), "cos": torch.zeros(32)}) == 0
+    assert _size_distance(TASK, {"x": torch.zeros(3, 10), "cos": torch.zeros(5)}) == 3
+    assert _size_distance(TASK, {"x": torch.zeros(3, 10), "cos": torch.zeros(10)}) is None
+    assert _size_distance(TASK, {"x": torch.zeros(3, 11), "cos": torch.zeros(5)}) is None
+
+
+def test_least_sizes_are_said_and_kept() -> None:
+    task = replace(TASK, dimensions=(TASK.dimensions[0], replace(TASK.dimensions[1], at_least=6), TASK.dimensions[2]))
+    assert task_words(task)[-1] == "any rows, cols (a multiple of 2, at least 6); then half_cols = cols / 2"
+    assert _size_distance(task, {"x": torch.zeros(3, 6), "cos": torch.zeros(3)}) == 3
+    assert _size_distance(task, {"x": torch.zeros(3, 4), "cos": torch.zeros(2)}) is None
