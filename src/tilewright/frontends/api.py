@@ -24,10 +24,8 @@ from tilewright.frontends.making import (
     accept,
     announcement,
     carry,
-    environment_at,
-    run_of_words,
+    opened_run,
     same_request,
-    settings_at,
     specify,
     task_of,
     way_on,
@@ -208,7 +206,7 @@ class _Making:
             for title, text in announcement(opened, self.settings.budget, self.place):
                 progress.line(f"{title}  {text}")
             chosen = progress.following(opened)
-            folder, new = self._run()
+            folder, new = opened_run(self.store, self.request, self.task, self.settings, self.place, self.fresh)
             progress.line(f"run {folder.id}")
             with folder.lock(), _resumable(folder, new):
                 if self.task is None:
@@ -216,15 +214,6 @@ class _Making:
                 for line in task_words(folder.load().task):
                     progress.line(f"task    {line}")
                 return carry(self.store, folder, chosen, self.place, progress)
-
-    def _run(self) -> tuple[RunFolder, bool]:
-        """The run's folder, and whether it is new."""
-        where, settings = environment_at(self.place), settings_at(self.place, self.settings)
-        if self.task is not None:
-            return self.store.create_run(self.task, settings, where, self.request), True
-        if self.fresh:
-            return self.store.create_request(self.request, settings, where), True
-        return run_of_words(self.store, self.request, settings, where)
 
 
 @contextmanager

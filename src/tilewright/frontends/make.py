@@ -29,11 +29,9 @@ from tilewright.frontends.making import (
     announcement,
     carry,
     continued,
-    environment_at,
     finished,
-    run_of_words,
+    opened_run,
     same_request,
-    settings_at,
     specify,
     task_of,
     way_on,
@@ -109,13 +107,7 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
         return
     with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
         announce(talk, chosen, settings.budget, place)
-        where, settings, new = environment_at(place), settings_at(place, settings), True
-        if task is not None:
-            folder = store.create_run(task, settings, where, request)
-        elif fresh:
-            folder = store.create_request(request, settings, where)
-        else:
-            folder, new = run_of_words(store, request, settings, where)
+        folder, new = opened_run(store, request, task, settings, place, fresh)
         with folder.lock(), _resumable(folder, new=new):
             _conduct(Making(store, folder, chosen, place, manner, talk), fresh)
 

@@ -149,6 +149,18 @@ def accept(folder: RunFolder, request: Request, specification: Specification) ->
     return task
 
 
+def opened_run(
+    store: Store, request: Request, task: Task | None, settings: Settings, place: Place, fresh: bool
+) -> tuple[RunFolder, bool]:
+    """The folder of the run for a request, and whether it is new; `task` is None where the request is words."""
+    where, settings = environment_at(place), settings_at(place, settings)
+    if task is not None:
+        return store.create_run(task, settings, where, request), True
+    if fresh:
+        return store.create_request(request, settings, where), True
+    return run_of_words(store, request, settings, where)
+
+
 def run_of_words(store: Store, request: Request, settings: Settings, where: Environment) -> tuple[RunFolder, bool]:
     """A run that waits with the very same words, so that their specification is not paid for twice; else a new one.
 
