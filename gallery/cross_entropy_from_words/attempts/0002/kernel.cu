@@ -1,126 +1,184 @@
-//! op      cross_entropy(logits, labels, smoothing: float = 0.1) -> losses
+//! op      cross_entropy_smoothed(logits, labels, label_smoothing: float = 0.1) -> losses
 //! out     losses: f32[labels.shape]
+//! need    logits.dtype == bf16 and labels.dtype == i64 and logits.ndim == 2 and labels.ndim == 1
+//! need    labels.shape[0] == logits.shape[0]
 //! let     rows = logits.shape[0], classes = logits.shape[1]
-//! need    logits.ndim == 2 and logits.dtype == bf16 and labels.dtype == i64 and labels.shape == [rows] and classes > 0
-//! tune    WARPS = 16 | 8 | 32                                          # of a row
-//! tune    RESIDENT = 2 | 3 | 1 | 4                                     # blocks per SM the registers must allow
-//! need    WARPS * RESIDENT <= 64
-//! const   WIDTH = 8 if classes % 8 == 0 else 1                         # odd rows are not 16-byte aligned
-//! const   VECTORS = classes / WIDTH
-//! const   HELD = min(ceil_div(VECTORS, WARPS * 32), 16)                # vectors of the row in a thread's registers
-//! launch  cross_entropy<<<rows, WARPS * 32>>>(logits, labels, losses, 1.0 / classes, smoothing)
+//! tune    THREADS = 512 | 448 | 256
+//! tune    UNROLL = 8 | 9 | 4                # vectors of a thread in flight
+//! tune    RESIDENT = 1536 | 2048 | 1024     # threads per SM that the registers must allow
+//! need    (THREADS == 448 and UNROLL == 9) or (THREADS != 448 and UNROLL != 9)
+//! const   CLASSES = classes
+//! const   WIDTH = (8 if classes % 8 == 0 else (4 if classes % 4 == 0 else (2 if classes % 2 == 0 else 1)))
+//! launch  row_loss<<<rows, THREADS>>>(logits, labels, losses, label_smoothing)
+
 #include <cuda_bf16.h>
 
-constexpr int THREADS = WARPS * 32, WORDS = WIDTH == 8 ? 4 : 1;
-struct Vector { unsigned at[WORDS]; };   // pairs of logits; with WIDTH 1 one logit twice
+constexpr int WARPS = THREADS / 32;
+constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;
+constexpr int COUNT = CLASSES / WIDTH;          // vectors of a row
+constexpr int CHUNK = THREADS * UNROLL;         // vectors the block holds at a time
+constexpr int FULL = COUNT / CHUNK;
+constexpr int REST = COUNT % CHUNK;
+constexpr unsigned LOWEST = 0xff80ff80u;        // two bf16 of -infinity
+constexpr unsigned ONES = 0x3f803f80u;          // two bf16 of 1
+constexpr float LOG2E = 1.4426950408889634f;
 
-__device__ __forceinline__ Vector load(const __nv_bfloat16* row, long long place) {
-  Vector v;
-  if constexpr (WIDTH == 8) {
-    const uint4 u = reinterpret_cast<const uint4*>(row)[place];
-    v.at[0] = u.x;
-    v.at[1] = u.y;
-    v.at[2] = u.z;
-    v.at[3] = u.w;
-  } else {
-    v.at[0] = reinterpret_cast<const unsigned short*>(row)[place] * 0x10001u;
-  }
-  return v;
-}
+__device__ __forceinline__ float low_of(unsigned w) { return __uint_as_float(w << 16); }
+__device__ __forceinline__ float high_of(unsigned w) { return __uint_as_float(w & 0xffff0000u); }
 
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+__device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
   unsigned r;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 
-__device__ __forceinline__ float power(float e) {
+__device__ __forceinline__ float exp_of(float d) {
   float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(e));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d * LOG2E));
   return r;
 }
 
-__global__ void __launch_bounds__(THREADS, RESIDENT) cross_entropy(const __nv_bfloat16* __restrict__ logits,
-    const long long* __restrict__ labels, float* __restrict__ losses, float inverse_classes, float smoothing) {
-  __shared__ __align__(16) float maxima[WARPS];
-  __shared__ float powers[WARPS], below[WARPS];   // sums of exp(x - maximum) and of x - maximum
-  constexpr float LOG2E = 1.4426950408889634f;
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const __nv_bfloat16* row = logits + blockIdx.x * ((long long)VECTORS * WIDTH);
-  long long label = 0;
-  if (thread == 0) label = labels[blockIdx.x];
+// What a sum relative to `from` is multiplied by to be relative to `to`; nothing was summed yet at -infinity.
+__device__ __forceinline__ float rescale(float from, float to) { return from == -INFINITY ? 0.f : exp_of(from - to); }
 
-  Vector held[HELD];
-#pragma unroll
-  for (int k = 0; k < HELD; ++k)   // all loads first
-    if ((k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS) held[k] = load(row, k * THREADS + thread);
-  float target = 0.0f;
-  if (thread == 0) target = __bfloat162float(row[label]);
+template <int N>
+__device__ __forceinline__ void load(const __nv_bfloat16* __restrict__ p, unsigned* w) {
+  if constexpr (N == 8) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+  } else if constexpr (N == 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(p);
+    w[0] = v.x, w[1] = v.y;
+  } else if constexpr (N == 2) {
+    w[0] = *reinterpret_cast<const unsigned*>(p);
+  } else {
+    w[0] = (unsigned)*reinterpret_cast<const unsigned short*>(p) << 16;   // the low half counts as 0 in sums
+  }
+}
 
-  unsigned most = 0xff80ff80u;   // -inf twice
+// Times a matrix of ones: acc[0] and acc[2] gain the sums of two rows of the warp's 16 x 16 values,
+// the same in the four lanes of a quad.
+template <int N>
+__device__ __forceinline__ void add_rows(float (&acc)[4], const unsigned* w) {
+  unsigned a1 = 0, a2 = 0, a3 = 0;
+  if constexpr (N >= 2) a1 = w[1];
+  if constexpr (N >= 4) a2 = w[2], a3 = w[3];
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(w[0]), "r"(a1), "r"(a2), "r"(a3), "r"(ONES), "r"(ONES));
+}
+
+struct State {
+  float top = -INFINITY;
+  float exps[2] = {0.f, 0.f};
+  float acc[4] = {0.f, 0.f, 0.f, 0.f};
+};
+
+// `wanted` is the label's place counted from p; the thread that holds it leaves its logit in *target.
+template <int LIMIT>
+__device__ __forceinline__ void take(const __nv_bfloat16* __restrict__ p, int wanted, float* target, State& state) {
+  const int me = threadIdx.x;
+  unsigned w[UNROLL][WORDS];
 #pragma unroll
-  for (int k = 0; k < HELD; ++k) {
-    if ((k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS) {
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+      load<WIDTH>(p + (me + k * THREADS) * WIDTH, w[k]);
+    } else {
 #pragma unroll
-      for (int w = 0; w < WORDS; ++w) most = larger(most, held[k].at[w]);
+      for (int j = 0; j < WORDS; ++j) w[k][j] = 0;
     }
   }
-  for (long long p = HELD * THREADS + thread; p < VECTORS; p += THREADS) {   // only rows too long for registers
-    const Vector v = load(row, p);
+
+  unsigned pair = LOWEST;
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) most = larger(most, v.at[w]);
-  }
-  float maximum = fmaxf(__uint_as_float(most << 16), __uint_as_float(most & 0xffff0000u));
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
 #pragma unroll
-  for (int offset = 16; offset; offset /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, offset));
-  if (lane == 0) maxima[warp] = maximum;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < WARPS; w += 4) {
-    const float4 m = *reinterpret_cast<const float4*>(maxima + w);
-    maximum = fmaxf(fmaxf(fmaxf(maximum, m.x), m.y), fmaxf(m.z, m.w));
+      for (int j = 0; j < WORDS; ++j) pair = max_pair(pair, w[k][j]);
+    }
   }
 
-  float power_low = 0.0f, power_high = 0.0f, below_low = 0.0f, below_high = 0.0f;
-  auto add = [&](const Vector& v) {
+  if (wanted >= 0 && wanted < LIMIT * WIDTH) {
+    const int vector = wanted / WIDTH, part = wanted % WIDTH;
+    if (vector % THREADS == me) {
+      const int turn = vector / THREADS;
+      unsigned word = 0;
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      const float high = __uint_as_float(v.at[w] & 0xffff0000u) - maximum;
-      below_high += high;
-      power_high += power(high * LOG2E);
-      if constexpr (WIDTH > 1) {
-        const float low = __uint_as_float(v.at[w] << 16) - maximum;
-        below_low += low;
-        power_low += power(low * LOG2E);
+      for (int k = 0; k < UNROLL; ++k) {
+        if (k * THREADS >= LIMIT) continue;
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j)
+          if (turn == k && part / 2 == j) word = w[k][j];
+      }
+      *target = WIDTH == 1 || part % 2 ? high_of(word) : low_of(word);
+    }
+  }
+
+  float top = fmaxf(state.top, high_of(pair));
+  if constexpr (WIDTH > 1) top = fmaxf(top, low_of(pair));
+  const float scale = rescale(state.top, top);
+  state.exps[0] *= scale, state.exps[1] *= scale;
+  state.top = top;
+  const float base = top == -INFINITY ? 0.f : top;
+#pragma unroll
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    add_rows<WORDS>(state.acc, w[k]);
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+#pragma unroll
+      for (int j = 0; j < WORDS; ++j) {
+        state.exps[1] += exp_of(high_of(w[k][j]) - base);
+        if constexpr (WIDTH > 1) state.exps[0] += exp_of(low_of(w[k][j]) - base);
       }
     }
-  };
-#pragma unroll
-  for (int k = 0; k < HELD; ++k)
-    if ((k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS) add(held[k]);
-  for (long long p = HELD * THREADS + thread; p < VECTORS; p += THREADS) add(load(row, p));
+  }
+}
 
-  float sum = power_low + power_high, total = below_low + below_high;
+// SUM_FROM: the smallest distance of lanes whose sums differ.
+template <int SUM_FROM>
+__device__ __forceinline__ void merge_warp(float& top, float& exps, float& sum) {
+  const float mine = top;
 #pragma unroll
-  for (int offset = 16; offset; offset /= 2) {
-    sum += __shfl_xor_sync(~0u, sum, offset);
-    total += __shfl_xor_sync(~0u, total, offset);
-  }
-  if (lane == 0) {
-    powers[warp] = sum;
-    below[warp] = total;
-  }
+  for (int offset = 16; offset; offset /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
+  exps *= rescale(mine, top);
+#pragma unroll
+  for (int offset = 16; offset; offset /= 2) exps += __shfl_xor_sync(~0u, exps, offset);
+#pragma unroll
+  for (int offset = 16; offset >= SUM_FROM; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+}
+
+__global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) row_loss(const __nv_bfloat16* __restrict__ logits,
+    const long long* __restrict__ labels, float* __restrict__ losses, float smoothing) {
+  __shared__ float tops[WARPS], exps_of[WARPS], sums[WARPS], target;
+  const long long row = blockIdx.x;
+  const __nv_bfloat16* p = logits + row * (long long)CLASSES;
+  const int label = (int)labels[row];
+
+  State state;
+#pragma unroll 1
+  for (int c = 0; c < FULL; ++c)
+    take<CHUNK>(p + (long long)c * CHUNK * WIDTH, label - c * CHUNK * WIDTH, &target, state);
+  if constexpr (REST > 0)
+    take<REST>(p + (long long)FULL * CHUNK * WIDTH, label - FULL * CHUNK * WIDTH, &target, state);
+
+  float top = state.top, exps = state.exps[0] + state.exps[1], sum = state.acc[0] + state.acc[2];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  merge_warp<4>(top, exps, sum);
+  if (lane == 0) tops[warp] = top, exps_of[warp] = exps, sums[warp] = sum;
   __syncthreads();
-  if (warp == 0) {
-    sum = lane < WARPS ? powers[lane] : 0.0f;
-    total = lane < WARPS ? below[lane] : 0.0f;
-#pragma unroll
-    for (int offset = 16; offset; offset /= 2) {
-      sum += __shfl_xor_sync(~0u, sum, offset);
-      total += __shfl_xor_sync(~0u, total, offset);
+  if (warp != 0) return;
+  top = -INFINITY, exps = 0.f, sum = 0.f;
+  if (lane < WARPS) top = tops[lane], exps = exps_of[lane], sum = sums[lane];
+  merge_warp<1>(top, exps, sum);
+  if (lane == 0) {
+    float loss = 0.f;                           // of an ignored label
+    if (label >= 0 && label < CLASSES) {
+      loss = logf(exps) - (1.f - smoothing) * (target - top);
+      if (smoothing != 0.f) loss -= smoothing * (sum / (float)CLASSES - top);
     }
-    if (lane == 0) {
-      losses[blockIdx.x] = logf(sum) - smoothing * (total * inverse_classes) - (1.0f - smoothing) * (target - maximum);
-    }
+    losses[row] = loss;
   }
 }

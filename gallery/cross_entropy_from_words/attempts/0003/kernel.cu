@@ -1,147 +1,192 @@
-//! op      cross_entropy(logits, labels, smoothing: float = 0.1) -> losses
+//! op      cross_entropy_smoothed(logits, labels, label_smoothing: float = 0.1) -> losses
 //! out     losses: f32[labels.shape]
+//! need    logits.dtype == bf16 and labels.dtype == i64 and logits.ndim == 2 and labels.ndim == 1
+//! need    labels.shape[0] == logits.shape[0]
 //! let     rows = logits.shape[0], classes = logits.shape[1]
-//! need    logits.ndim == 2 and logits.dtype == bf16 and labels.dtype == i64 and labels.shape == [rows] and classes > 0
-//! tune    WARPS = 8 | 16 | 12                                          # of a row
-//! tune    RESIDENT = 3 | 2 | 4                                         # blocks per SM the registers must allow
-//! need    WARPS * RESIDENT <= 64
-//! const   WIDTH = 8 if classes % 8 == 0 else 1                         # odd rows are not 16-byte aligned
-//! const   VECTORS = classes / WIDTH
-//! const   HELD = min(ceil_div(VECTORS, WARPS * 32), 16)                # vectors of the row in a thread's registers
-//! launch  cross_entropy<<<rows, WARPS * 32>>>(logits, labels, losses, 1.0 / classes, smoothing)
+//! let     width = (8 if classes % 8 == 0 else (4 if classes % 4 == 0 else (2 if classes % 2 == 0 else 1)))
+//! let     count = classes / width
+//! tune    THREADS = 512 | 672 | 640 | 448
+//! tune    SUB = 4 | 3 | 8 | 2               # vectors of a thread in registers
+//! const   CLASSES = classes, WIDTH = width
+//! const   PER = max(1, min(ceil_div(count, THREADS), 4608 / THREADS))   # of a thread in shared memory: 72 KB per block
+//! launch  row_loss<<<rows, THREADS, min(count, THREADS * PER) * width * 2>>>(logits, labels, losses, label_smoothing)
+
 #include <cuda_bf16.h>
 
-constexpr int THREADS = WARPS * 32, WORDS = WIDTH == 8 ? 4 : 1;
-struct Vector { unsigned at[WORDS]; };   // pairs of logits; with WIDTH 1 one logit twice
+constexpr int WARPS = THREADS / 32;
+constexpr int BLOCKS = THREADS * 3 <= 2048 ? 3 : 2;   // per SM
+constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;
+constexpr int COUNT = CLASSES / WIDTH;                // vectors of a row
+constexpr int CHUNK = THREADS * PER;                  // vectors the block holds at a time
+constexpr int FULL = COUNT / CHUNK;
+constexpr int REST = COUNT % CHUNK;
+constexpr unsigned LOWEST = 0xff7fff7fu;              // two bf16, the lowest finite one
+constexpr float BOTTOM = -3.3895313892515355e38f;     // the same: finite, so that no difference is NaN where nothing was summed
+constexpr unsigned ONES = 0x3f803f80u;                // two bf16 of 1
+constexpr float LOG2E = 1.4426950408889634f;
 
-__device__ __forceinline__ Vector load(const __nv_bfloat16* row, long long place) {
-  Vector v;
-  if constexpr (WIDTH == 8) {
-    const uint4 u = reinterpret_cast<const uint4*>(row)[place];
-    v.at[0] = u.x;
-    v.at[1] = u.y;
-    v.at[2] = u.z;
-    v.at[3] = u.w;
-  } else {
-    v.at[0] = reinterpret_cast<const unsigned short*>(row)[place] * 0x10001u;
-  }
-  return v;
+constexpr int half_of_power(int n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p / 2;
 }
 
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+__device__ __forceinline__ float low_of(unsigned w) { return __uint_as_float(w << 16); }
+__device__ __forceinline__ float high_of(unsigned w) { return __uint_as_float(w & 0xffff0000u); }
+
+__device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
   unsigned r;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 
-__device__ __forceinline__ float power(float e) {
+__device__ __forceinline__ float exp_of(float d) {
   float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(e));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d * LOG2E));
   return r;
 }
 
-// Adds the eight logits of every lane: lanes are rows of a, b is ones, so each sum of a row stands in all columns.
-__device__ __forceinline__ void add_logits(float (&rows)[4], const Vector& v) {
-  if constexpr (WIDTH == 8)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, {%0, %1, %2, %3};"
-        : "+f"(rows[0]), "+f"(rows[1]), "+f"(rows[2]), "+f"(rows[3])
-        : "r"(v.at[0]), "r"(v.at[1 % WORDS]), "r"(v.at[2 % WORDS]), "r"(v.at[3 % WORDS]), "r"(0x3f803f80u));
+template <int N>
+__device__ __forceinline__ void fetch(__nv_bfloat16* to, const __nv_bfloat16* __restrict__ from) {
+  if constexpr (N == 1) {
+    *to = *from;
+  } else {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (N == 8) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    if constexpr (N == 4) asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at), "l"(from) : "memory");
+    if constexpr (N == 2) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+  }
 }
 
-__global__ void __launch_bounds__(THREADS, RESIDENT) cross_entropy(const __nv_bfloat16* __restrict__ logits,
-    const long long* __restrict__ labels, float* __restrict__ losses, float inverse_classes, float smoothing) {
-  __shared__ __align__(16) float maxima[WARPS];
-  __shared__ float powers[WARPS], totals[WARPS];   // sums of exp(x - maximum) and of x
-  constexpr float LOG2E = 1.4426950408889634f;
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const __nv_bfloat16* row = logits + blockIdx.x * ((long long)VECTORS * WIDTH);
-  long long label = 0;
-  if (thread == 0) label = labels[blockIdx.x];
+template <int N>
+__device__ __forceinline__ void load(const __nv_bfloat16* p, unsigned* w) {
+  if constexpr (N == 8) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+  } else if constexpr (N == 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(p);
+    w[0] = v.x, w[1] = v.y;
+  } else if constexpr (N == 2) {
+    w[0] = *reinterpret_cast<const unsigned*>(p);
+  } else {
+    w[0] = (unsigned)*reinterpret_cast<const unsigned short*>(p) << 16;   // the low half counts as 0 in sums
+  }
+}
 
-  Vector held[HELD];
-#pragma unroll
-  for (int k = 0; k < HELD; ++k)   // all loads first
-    held[k] = (k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS ? load(row, k * THREADS + thread) : Vector{};
-  float target = 0.0f;
-  if (thread == 0) target = __bfloat162float(row[label]);
+// Times a matrix of ones: acc[0] and acc[2] gain the sums of two rows of the warp's 16 x 16 values,
+// the same in the four lanes of a quad.
+template <int N>
+__device__ __forceinline__ void add_rows(float (&acc)[4], const unsigned* w) {
+  unsigned a1 = 0, a2 = 0, a3 = 0;
+  if constexpr (N >= 2) a1 = w[1];
+  if constexpr (N >= 4) a2 = w[2], a3 = w[3];
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(w[0]), "r"(a1), "r"(a2), "r"(a3), "r"(ONES), "r"(ONES));
+}
 
-  unsigned most = 0xff80ff80u;   // -inf twice
+struct State {
+  float top = BOTTOM;
+  float exps[2] = {0.f, 0.f};
+  float acc[4] = {0.f, 0.f, 0.f, 0.f};
+};
+
+// A thread reads back only what it fetched itself, so no barrier is needed here.
+template <int LIMIT>
+__device__ __forceinline__ void take(const __nv_bfloat16* __restrict__ p, __nv_bfloat16* held, State& state) {
+  const int me = threadIdx.x;
 #pragma unroll
-  for (int k = 0; k < HELD; ++k) {
-    if ((k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS) {
+  for (int k = 0; k < PER; ++k) {
+    const int i = (me + k * THREADS) * WIDTH;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) fetch<WIDTH>(held + i, p + i);
+  }
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+
 #pragma unroll
-      for (int w = 0; w < WORDS; ++w) most = larger(most, held[k].at[w]);
+  for (int first = 0; first < PER; first += SUB) {
+    if (first * THREADS >= LIMIT) continue;
+    unsigned w[SUB][WORDS];
+    unsigned pair = LOWEST;
+#pragma unroll
+    for (int s = 0; s < SUB; ++s) {
+      const int k = first + s;
+      if (k * THREADS >= LIMIT) continue;
+      if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+        load<WIDTH>(held + (me + k * THREADS) * WIDTH, w[s]);
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) pair = max_pair(pair, w[s][j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) w[s][j] = 0;
+      }
+    }
+    float top = fmaxf(state.top, high_of(pair));
+    if constexpr (WIDTH > 1) top = fmaxf(top, low_of(pair));
+    const float scale = exp_of(state.top - top);
+    state.exps[0] *= scale, state.exps[1] *= scale;
+    state.top = top;
+#pragma unroll
+    for (int s = 0; s < SUB; ++s) {
+      const int k = first + s;
+      if (k * THREADS >= LIMIT) continue;
+      add_rows<WORDS>(state.acc, w[s]);
+      if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) {
+          state.exps[1] += exp_of(high_of(w[s][j]) - top);
+          if constexpr (WIDTH > 1) state.exps[0] += exp_of(low_of(w[s][j]) - top);
+        }
+      }
     }
   }
-  for (long long p = HELD * THREADS + thread; p < VECTORS; p += THREADS) {   // only rows too long for registers
-    const Vector v = load(row, p);
+}
+
+// Over lanes at most 2 * FROM - 1 apart; sums differ only between lanes SUM_TO or more apart.
+template <int FROM, int SUM_TO>
+__device__ __forceinline__ void merge_warp(float& top, float& exps, float& sum) {
+  const float mine = top;
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) most = larger(most, v.at[w]);
-  }
-  float maximum = fmaxf(__uint_as_float(most << 16), __uint_as_float(most & 0xffff0000u));
+  for (int offset = FROM; offset; offset /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
+  exps *= exp_of(mine - top);
 #pragma unroll
-  for (int offset = 16; offset; offset /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, offset));
-  if (lane == 0) maxima[warp] = maximum;
+  for (int offset = FROM; offset; offset /= 2) exps += __shfl_xor_sync(~0u, exps, offset);
+#pragma unroll
+  for (int offset = FROM; offset >= SUM_TO; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS) row_loss(const __nv_bfloat16* __restrict__ logits,
+    const long long* __restrict__ labels, float* __restrict__ losses, float smoothing) {
+  extern __shared__ uint4 space[];
+  __shared__ float tops[WARPS], exps_of[WARPS], sums[WARPS];
+  __nv_bfloat16* held = reinterpret_cast<__nv_bfloat16*>(space);
+  const long long row = blockIdx.x;
+  const __nv_bfloat16* p = logits + row * (long long)CLASSES;
+  long long label = -1;
+  if (threadIdx.x == 0) label = labels[row];
+
+  State state;
+#pragma unroll 1
+  for (int c = 0; c < FULL; ++c) take<CHUNK>(p + (long long)c * CHUNK * WIDTH, held, state);
+  if constexpr (REST > 0) take<REST>(p + (long long)FULL * CHUNK * WIDTH, held, state);
+
+  float top = state.top, exps = state.exps[0] + state.exps[1], sum = state.acc[0] + state.acc[2];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  merge_warp<16, 4>(top, exps, sum);
+  if (lane == 0) tops[warp] = top, exps_of[warp] = exps, sums[warp] = sum;
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < WARPS; w += 4) {
-    const float4 m = *reinterpret_cast<const float4*>(maxima + w);
-    maximum = fmaxf(fmaxf(fmaxf(maximum, m.x), m.y), fmaxf(m.z, m.w));
-  }
-
-  const float shift = maximum * LOG2E;
-  float power_low = 0.0f, power_high = 0.0f, total = 0.0f;
-  auto add = [&](const Vector& v) {
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      power_high += power(fmaf(__uint_as_float(v.at[w] & 0xffff0000u), LOG2E, -shift));
-      if constexpr (WIDTH > 1) power_low += power(fmaf(__uint_as_float(v.at[w] << 16), LOG2E, -shift));
-    }
-  };
-  auto add_total = [&](const Vector& v) {   // where not all lanes of a warp have a vector, or it is one logit
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      total += __uint_as_float(v.at[w] & 0xffff0000u);
-      if constexpr (WIDTH > 1) total += __uint_as_float(v.at[w] << 16);
-    }
-  };
-  float matrix_rows[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-  for (int k = 0; k < HELD; ++k) {
-    if ((k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS) add(held[k]);
-    if constexpr (WIDTH == 8) add_logits(matrix_rows, held[k]);   // zeros beyond the row
-    else add_total(held[k]);
-  }
-  for (long long p = HELD * THREADS + thread; p < VECTORS; p += THREADS) {
-    const Vector v = load(row, p);
-    add(v);
-    add_total(v);
-  }
-  if (lane % 4 == 0) total += matrix_rows[0] + matrix_rows[2];   // four lanes share a row
-
-  float sum = power_low + power_high;
-#pragma unroll
-  for (int offset = 16; offset; offset /= 2) {
-    sum += __shfl_xor_sync(~0u, sum, offset);
-    total += __shfl_xor_sync(~0u, total, offset);
-  }
+  if (warp != 0) return;
+  top = BOTTOM, exps = 0.f, sum = 0.f;
+  if (lane < WARPS) top = tops[lane], exps = exps_of[lane], sum = sums[lane];
+  merge_warp<half_of_power(WARPS), 1>(top, exps, sum);
   if (lane == 0) {
-    powers[warp] = sum;
-    totals[warp] = total;
-  }
-  __syncthreads();
-  if (warp == 0) {
-    sum = lane < WARPS ? powers[lane] : 0.0f;
-    total = lane < WARPS ? totals[lane] : 0.0f;
-#pragma unroll
-    for (int offset = 16; offset; offset /= 2) {
-      sum += __shfl_xor_sync(~0u, sum, offset);
-      total += __shfl_xor_sync(~0u, total, offset);
+    float loss = 0.f;                                 // of an ignored label
+    if (label >= 0 && label < CLASSES) {
+      const float target = __bfloat162float(COUNT <= CHUNK ? held[label] : p[label]);
+      loss = logf(exps) - (1.f - smoothing) * (target - top);
+      if (smoothing != 0.f) loss -= smoothing * (sum / (float)CLASSES - top);
     }
-    if (lane == 0) {
-      // The maximum's own term is not quite 1, since shift was rounded; all terms have that factor.
-      const float log_sum = logf(sum / power(fmaf(maximum, LOG2E, -shift)));
-      losses[blockIdx.x] = log_sum + smoothing * (maximum - total * inverse_classes) + (1.0f - smoothing) * (maximum - target);
-    }
+    losses[row] = loss;
   }
 }

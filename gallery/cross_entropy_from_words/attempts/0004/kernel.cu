@@ -1,180 +1,185 @@
-//! op      cross_entropy(logits, labels, smoothing: float = 0.1) -> losses
+//! op      cross_entropy_smoothed(logits, labels, label_smoothing: float = 0.1) -> losses
 //! out     losses: f32[labels.shape]
+//! need    logits.dtype == bf16 and labels.dtype == i64 and logits.ndim == 2 and labels.ndim == 1
+//! need    labels.shape[0] == logits.shape[0]
 //! let     rows = logits.shape[0], classes = logits.shape[1]
-//! need    logits.ndim == 2 and logits.dtype == bf16 and labels.dtype == i64 and labels.shape == [rows] and classes > 0
-//! tune    WARPS = 16 | 8 | 12                                          # of a row
-//! tune    RESIDENT = 3 | 4                                             # blocks per SM the registers must allow
-//! tune    KEEP = 5 | 8 | 10                                            # vectors per thread in registers, the others in shared memory
-//! const   WIDTH = 8 if classes % 8 == 0 else 1                         # odd rows are not 16-byte aligned
-//! const   VECTORS = classes / WIDTH
-//! let     total = min(ceil_div(VECTORS, WARPS * 32), 16)               # vectors of the row that a thread holds
-//! const   KEPT = min(total, KEEP), STAGED = total - min(total, KEEP) if WIDTH == 8 else 0
-//! launch  cross_entropy<<<rows, WARPS * 32, STAGED * WARPS * 512>>>(logits, labels, losses, 1.0 / classes, smoothing)
+//! tune    THREADS = 448 | 512 | 256
+//! tune    UNROLL = 9 | 8 | 4                # vectors of a thread in flight
+//! tune    RESIDENT = 1536 | 1024 | 2048     # threads per SM that the registers must allow
+//! need    (THREADS == 448 and UNROLL == 9) or (THREADS != 448 and UNROLL != 9)
+//! const   CLASSES = classes
+//! const   WIDTH = (8 if classes % 8 == 0 else (4 if classes % 4 == 0 else (2 if classes % 2 == 0 else 1)))
+//! launch  row_loss<<<rows, THREADS>>>(logits, labels, losses, label_smoothing)
+
 #include <cuda_bf16.h>
 
-constexpr int THREADS = WARPS * 32, WORDS = WIDTH == 8 ? 4 : 1;
-struct Vector { unsigned at[WORDS]; };   // pairs of logits; with WIDTH 1 one logit twice
+constexpr int WARPS = THREADS / 32;
+constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;
+constexpr int COUNT = CLASSES / WIDTH;          // vectors of a row
+constexpr int CHUNK = THREADS * UNROLL;         // vectors the block holds at a time
+constexpr int FULL = COUNT / CHUNK;
+constexpr int REST = COUNT % CHUNK;
+constexpr unsigned LOWEST = 0xfe96fe96u;        // two bf16 of about -1e38: finite also times LOG2E
+constexpr float BOTTOM = -1.4e38f;              // about LOWEST times LOG2E: where nothing was summed
+constexpr unsigned ONES = 0x3f803f80u;          // two bf16 of 1
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
 
-__device__ __forceinline__ Vector load(const __nv_bfloat16* row, long long place) {
-  Vector v;
-  if constexpr (WIDTH == 8) {
-    const uint4 u = reinterpret_cast<const uint4*>(row)[place];
-    v.at[0] = u.x;
-    v.at[1] = u.y;
-    v.at[2] = u.z;
-    v.at[3] = u.w;
-  } else {
-    v.at[0] = reinterpret_cast<const unsigned short*>(row)[place] * 0x10001u;
-  }
-  return v;
-}
+__device__ __forceinline__ float low_of(unsigned w) { return __uint_as_float(w << 16); }
+__device__ __forceinline__ float high_of(unsigned w) { return __uint_as_float(w & 0xffff0000u); }
 
-__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+__device__ __forceinline__ unsigned max_pair(unsigned a, unsigned b) {
   unsigned r;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 
-__device__ __forceinline__ float power(float e) {
+__device__ __forceinline__ float power_of_2(float t) {
   float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(e));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(t));
   return r;
 }
 
-// Adds the eight logits of every lane: lanes are rows of a, b is ones, so each sum of a row stands in all columns.
-__device__ __forceinline__ void add_logits(float (&rows)[4], const Vector& v) {
-  if constexpr (WIDTH == 8)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, {%0, %1, %2, %3};"
-        : "+f"(rows[0]), "+f"(rows[1]), "+f"(rows[2]), "+f"(rows[3])
-        : "r"(v.at[0]), "r"(v.at[1 % WORDS]), "r"(v.at[2 % WORDS]), "r"(v.at[3 % WORDS]), "r"(0x3f803f80u));
+template <int N>
+__device__ __forceinline__ void load(const __nv_bfloat16* __restrict__ p, unsigned* w) {
+  if constexpr (N == 8) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+  } else if constexpr (N == 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(p);
+    w[0] = v.x, w[1] = v.y;
+  } else if constexpr (N == 2) {
+    w[0] = *reinterpret_cast<const unsigned*>(p);
+  } else {
+    w[0] = (unsigned)*reinterpret_cast<const unsigned short*>(p) << 16;   // the low half counts as 0 in sums
+  }
 }
 
-__global__ void __launch_bounds__(THREADS, RESIDENT) cross_entropy(const __nv_bfloat16* __restrict__ logits,
-    const long long* __restrict__ labels, float* __restrict__ losses, float inverse_classes, float smoothing) {
-  extern __shared__ __align__(16) uint4 staged[];
-  __shared__ __align__(16) float maxima[WARPS];
-  __shared__ float powers[WARPS], totals[WARPS];   // sums of exp(x - maximum) and of x
-  constexpr float LOG2E = 1.4426950408889634f;
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const __nv_bfloat16* row = logits + blockIdx.x * ((long long)VECTORS * WIDTH);
-  auto inside = [&](int k) { return (k + 1) * THREADS <= VECTORS || k * THREADS + thread < VECTORS; };
-  auto from_stage = [&](int k) {   // written and read by the same thread: no barrier
-    Vector v{};
-    if constexpr (WIDTH == 8) {
-      const uint4 u = staged[k * THREADS + thread];
-      v.at[0] = u.x;
-      v.at[1 % WORDS] = u.y;
-      v.at[2 % WORDS] = u.z;
-      v.at[3 % WORDS] = u.w;
+// Times a matrix of ones: acc[0] and acc[2] gain the sums of two rows of the warp's 16 x 16 values,
+// the same in the four lanes of a quad.
+template <int N>
+__device__ __forceinline__ void add_rows(float (&acc)[4], const unsigned* w) {
+  unsigned a1 = 0, a2 = 0, a3 = 0;
+  if constexpr (N >= 2) a1 = w[1];
+  if constexpr (N >= 4) a2 = w[2], a3 = w[3];
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(w[0]), "r"(a1), "r"(a2), "r"(a3), "r"(ONES), "r"(ONES));
+}
+
+// exps is the sum of 2^(x * LOG2E - top), where top is the greatest x * LOG2E, rounded once: that each
+// term is off by the same factor is put right at the end.
+struct State {
+  float top = BOTTOM;
+  float exps[2] = {0.f, 0.f};
+  float sum = 0.f;
+};
+
+template <int LIMIT, bool ONLY>
+__device__ __forceinline__ void take(const __nv_bfloat16* __restrict__ p, State& state) {
+  const int me = threadIdx.x;
+  unsigned w[UNROLL][WORDS];
+#pragma unroll
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+      load<WIDTH>(p + (me + k * THREADS) * WIDTH, w[k]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < WORDS; ++j) w[k][j] = 0;
     }
-    return v;
-  };
-  long long label = 0;
-  if (thread == 0) label = labels[blockIdx.x];
-
-  if constexpr (STAGED > 0) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(staged + thread));
-#pragma unroll
-    for (int k = 0; k < STAGED; ++k)
-      if (inside(KEPT + k))
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                     :: "r"(to + k * THREADS * 16), "l"(row + ((KEPT + k) * THREADS + thread) * WIDTH) : "memory");
   }
-  Vector held[KEPT];
-#pragma unroll
-  for (int k = 0; k < KEPT; ++k)   // all loads first; zeros beyond the row
-    held[k] = inside(k) ? load(row, k * THREADS + thread) : Vector{};
-  float target = 0.0f;
-  if (thread == 0) target = __bfloat162float(row[label]);
 
-  unsigned most = 0xff80ff80u;   // -inf twice
-  auto compare = [&](const Vector& v) {
+  float acc[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) most = larger(most, v.at[w]);
-  };
-#pragma unroll
-  for (int k = 0; k < KEPT; ++k)
-    if (inside(k)) compare(held[k]);
-  if constexpr (STAGED > 0) {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-    for (int k = 0; k < STAGED; ++k)
-      if (inside(KEPT + k)) compare(from_stage(k));
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    add_rows<WORDS>(acc, w[k]);
   }
-  for (long long p = (KEPT + STAGED) * THREADS + thread; p < VECTORS; p += THREADS) compare(load(row, p));   // longer rows
-  float maximum = fmaxf(__uint_as_float(most << 16), __uint_as_float(most & 0xffff0000u));
+  state.sum += acc[0] + acc[2];
+
+  unsigned pair = LOWEST;
 #pragma unroll
-  for (int offset = 16; offset; offset /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, offset));
-  if (lane == 0) maxima[warp] = maximum;
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+#pragma unroll
+      for (int j = 0; j < WORDS; ++j) pair = max_pair(pair, w[k][j]);
+    }
+  }
+  float top = high_of(pair);
+  if constexpr (WIDTH > 1) top = fmaxf(top, low_of(pair));
+  top = __fmul_rn(top, LOG2E);
+  if constexpr (!ONLY) {
+    top = fmaxf(top, state.top);
+    const float scale = power_of_2(state.top - top);
+    state.exps[0] *= scale, state.exps[1] *= scale;
+  }
+  state.top = top;
+
+#pragma unroll
+  for (int k = 0; k < UNROLL; ++k) {
+    if (k * THREADS >= LIMIT) continue;
+    if ((k + 1) * THREADS <= LIMIT || me + k * THREADS < LIMIT) {
+#pragma unroll
+      for (int j = 0; j < WORDS; ++j) {
+        state.exps[1] += power_of_2(__fmaf_rn(high_of(w[k][j]), LOG2E, -top));
+        if constexpr (WIDTH > 1) state.exps[0] += power_of_2(__fmaf_rn(low_of(w[k][j]), LOG2E, -top));
+      }
+    }
+  }
+}
+
+// Sums differ only between lanes SUM_TO or more apart.
+template <int SUM_TO>
+__device__ __forceinline__ void merge_warp(float& top, float& exps, float& sum) {
+  const float mine = top;
+#pragma unroll
+  for (int offset = 16; offset; offset /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
+  exps *= power_of_2(mine - top);
+#pragma unroll
+  for (int offset = 16; offset; offset /= 2) exps += __shfl_xor_sync(~0u, exps, offset);
+#pragma unroll
+  for (int offset = 16; offset >= SUM_TO; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+}
+
+__global__ void __launch_bounds__(THREADS, RESIDENT / THREADS) row_loss(const __nv_bfloat16* __restrict__ logits,
+    const long long* __restrict__ labels, float* __restrict__ losses, float smoothing) {
+  __shared__ float4 parts[WARPS];
+  const long long row = blockIdx.x;
+  const __nv_bfloat16* p = logits + row * (long long)CLASSES;
+  int label = -1;
+  if (threadIdx.x == 0) label = (int)labels[row];
+
+  State state;
+#pragma unroll 1
+  for (int c = 0; c < FULL; ++c) take<CHUNK, false>(p + (long long)c * CHUNK * WIDTH, state);
+  if constexpr (REST > 0) take<REST, FULL == 0>(p + (long long)FULL * CHUNK * WIDTH, state);
+
+  const bool valid = label >= 0 && label < CLASSES;   // in thread 0; others, and an ignored label, have none
+  float target = 0.f;
+  if (valid) target = __bfloat162float(p[label]);
+
+  float top = state.top, exps = state.exps[0] + state.exps[1], sum = state.sum;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  merge_warp<4>(top, exps, sum);
+  if (lane == 0) parts[warp] = make_float4(top, exps, sum, 0.f);
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < WARPS; w += 4) {
-    const float4 m = *reinterpret_cast<const float4*>(maxima + w);
-    maximum = fmaxf(fmaxf(fmaxf(maximum, m.x), m.y), fmaxf(m.z, m.w));
+  if (warp != 0) return;
+  top = BOTTOM, exps = 0.f, sum = 0.f;
+  if (lane < WARPS) {
+    const float4 part = parts[lane];
+    top = part.x, exps = part.y, sum = part.z;
   }
-
-  const float shift = maximum * LOG2E;
-  float power_low = 0.0f, power_high = 0.0f, total = 0.0f;
-  auto add = [&](const Vector& v) {
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      power_high += power(fmaf(__uint_as_float(v.at[w] & 0xffff0000u), LOG2E, -shift));
-      if constexpr (WIDTH > 1) power_low += power(fmaf(__uint_as_float(v.at[w] << 16), LOG2E, -shift));
-    }
-  };
-  auto add_total = [&](const Vector& v) {   // where not all lanes of a warp have a vector, or it is one logit
-#pragma unroll
-    for (int w = 0; w < WORDS; ++w) {
-      total += __uint_as_float(v.at[w] & 0xffff0000u);
-      if constexpr (WIDTH > 1) total += __uint_as_float(v.at[w] << 16);
-    }
-  };
-  float matrix_rows[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-  for (int k = 0; k < KEPT; ++k) {
-    if (inside(k)) add(held[k]);
-    if constexpr (WIDTH == 8) add_logits(matrix_rows, held[k]);
-    else add_total(held[k]);
-  }
-#pragma unroll
-  for (int k = 0; k < STAGED; ++k) {
-    Vector v{};
-    if (inside(KEPT + k)) {
-      v = from_stage(k);
-      add(v);
-    }
-    add_logits(matrix_rows, v);
-  }
-  for (long long p = (KEPT + STAGED) * THREADS + thread; p < VECTORS; p += THREADS) {
-    const Vector v = load(row, p);
-    add(v);
-    add_total(v);
-  }
-  if (lane % 4 == 0) total += matrix_rows[0] + matrix_rows[2];   // four lanes share a row
-
-  float sum = power_low + power_high;
-#pragma unroll
-  for (int offset = 16; offset; offset /= 2) {
-    sum += __shfl_xor_sync(~0u, sum, offset);
-    total += __shfl_xor_sync(~0u, total, offset);
-  }
+  merge_warp<1>(top, exps, sum);
   if (lane == 0) {
-    powers[warp] = sum;
-    totals[warp] = total;
-  }
-  __syncthreads();
-  if (warp == 0) {
-    sum = lane < WARPS ? powers[lane] : 0.0f;
-    total = lane < WARPS ? totals[lane] : 0.0f;
-#pragma unroll
-    for (int offset = 16; offset; offset /= 2) {
-      sum += __shfl_xor_sync(~0u, sum, offset);
-      total += __shfl_xor_sync(~0u, total, offset);
-    }
-    if (lane == 0) {
-      // The maximum's own term is not quite 1, since shift was rounded; all terms have that factor.
-      const float log_sum = logf(sum / power(fmaf(maximum, LOG2E, -shift)));
-      losses[blockIdx.x] = log_sum + smoothing * (maximum - total * inverse_classes) + (1.0f - smoothing) * (maximum - target);
-    }
+    // The greatest logit is the only bf16 near top * LN2; `off` is what rounding took from its product, exactly.
+    const float greatest = __bfloat162float(__float2bfloat16_rn(top * LN2));
+    const float off = __fmaf_rn(greatest, LOG2E, -top);
+    const float log_sum = CLASSES == 1 ? 0.f : logf(exps) - off * LN2;
+    float loss = log_sum - (1.f - smoothing) * (target - greatest);
+    if (smoothing != 0.f) loss -= smoothing * (sum * (1.f / CLASSES) - greatest);
+    losses[row] = valid ? loss : 0.f;
   }
 }
