@@ -78,7 +78,7 @@ def test_the_question_has_the_request_and_the_shapes() -> None:
     assert "x = 1024x4096:f16" in user
     assert "H200" in user
     assert len(system) + len(user) < 4 * 2000
-    assert "The person gave no shapes" in specify_texts("softmax", {}, "A100")[1]
+    assert "No shapes were given beside the request" in specify_texts("softmax", {}, "A100")[1]
 
 
 def test_the_example_of_the_description_is_read_as_one() -> None:

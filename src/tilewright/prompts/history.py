@@ -39,7 +39,7 @@ def kept_numbers(attempts: tuple[Attempt, ...], noise: float) -> tuple[int, ...]
 def standing_text(attempt: Attempt, noise: float, *, bound: bool = False) -> str:
     """How the best file stands: where it is right, its time beside the floor, what the tuner tried, what beats it.
 
-    `bound`: with the one resource that bounds it; the others are for the profile.
+    `bound`: with what each resource alone would take; what each line takes is for the profile.
     """
     parts = [verdict_text(attempt.verdict)]
     parts.append(measurement_text(attempt.measurement) if attempt.measurement else "No time is known for it.")
@@ -186,7 +186,9 @@ def _bound_text(measurement: Modelled) -> str:
     least_us = measurement.reachable_us - MODELLED_LAUNCH_US
     if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
         said += ", which is its least: every byte moves once"
-    return said + "."
+    others = sorted((term for term in resources if term is not longest), key=lambda term: -term.time_us)
+    told = ", ".join(f"{term.name} {term.time_us:.3g}" for term in others)
+    return f"{said}. The others alone: {told} us." if told else f"{said}."
 
 
 def _floor(measurement: Measurement) -> str:
