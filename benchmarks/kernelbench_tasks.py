@@ -1,6 +1,7 @@
 """A task of every KernelBench problem in a folder: what was found out of it, and whether it can be judged.
 
-    python benchmarks/kernelbench_tasks.py FOLDER [-o FILE] [--only NAME ...] [--processes 2] [--seconds 600]
+    python benchmarks/kernelbench_tasks.py FOLDER [-o FILE] [--brief FILE] [--only NAME ...] [--processes 2]
+        [--seconds 600]
 
 FOLDER is a checkout of KernelBench, or any folder of files with `Model`, `get_inputs` and `get_init_inputs`. Each file
 is made a task of in a process of its own. Then the reference is given to the referee as if it were a kernel, at the
@@ -267,6 +268,22 @@ def judged_text(row: Row) -> str:
     return f"{right}/{found['done']}" + "".join(f" {name[:5]} {count}" for name, count in bad.items())
 
 
+def brief(row: Row) -> Row:
+    """What a row comes to."""
+    dimensions = [one for one in row.get("dimensions", []) if one["size"] > 1 and "formula" not in one]
+    return {
+        "problem": row["problem"],
+        "outcome": row["outcome"],
+        "sentence": row["sentence"].partition(" (line")[0],
+        "kind": row.get("kind", ""),
+        "varying": sum(one["varies"] for one in dimensions),
+        "fixed": sum(not one["varies"] for one in dimensions),
+        "judged": judged_text(row),
+        "playbook": row.get("playbook") == "",
+        "task_s": row.get("task_s"),
+    }
+
+
 def summarise(rows: list[Row]) -> None:
     print()
     for level in sorted({row["problem"].rpartition("/")[0] for row in rows}):
@@ -291,6 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="a checkout of KernelBench, or a folder of problems")
     parser.add_argument("-o", "--output", type=Path, help="the JSON file of results; what it holds is not done again")
+    parser.add_argument("--brief", type=Path, help="a JSON file with a short row for every problem that is done")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="problems whose name contains one of these, anew")
     parser.add_argument("--processes", type=int, default=2, help="how many problems at once; each takes up to 8 GiB")
     parser.add_argument("--seconds", type=float, default=600.0, help="for one problem, all in all")
@@ -309,6 +327,8 @@ def main() -> None:
         rows = {row["problem"]: row for row in json.loads(options.output.read_text())["rows"]}
     run(options.folder.resolve(), rows, options)
     summarise(list(rows.values()))
+    if options.brief:
+        write_result(options.brief, {"rows": [brief(row) for row in rows.values()]})
 
 
 if __name__ == "__main__":

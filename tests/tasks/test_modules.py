@@ -89,14 +89,14 @@ def test_a_mean_of_noise_is_zero() -> None:
 @pytest.mark.parametrize(
     ("made", "note"),
     [
-        ("torch.tril(torch.rand(40, 40))", "x is drawn dense; get_inputs leaves 49% of it zero"),
-        ("(lambda a: a + a.T)(torch.rand(40, 40))", "x is drawn dense; get_inputs makes it symmetric"),
+        ("torch.tril(torch.rand(40, 40))", "x is drawn element by element; get_inputs leaves 49% of it zero"),
+        ("(lambda a: a + a.T)(torch.rand(40, 40))", "x is drawn element by element; get_inputs makes it symmetric"),
         ("torch.rand(40, 40) * 2", ""),
     ],
 )
 def test_structure_that_is_lost_is_said(tmp_path: Path, made: str, note: str) -> None:
     task = problem(tmp_path, "x * 3", made)
-    assert [one for one in task.assumptions if "dense" in one] == ([note] if note else [])
+    assert [one for one in task.assumptions if "element by element" in one] == ([note] if note else [])
     drawn = task.tensors[0].values
     assert isinstance(drawn, UniformValues) or "symmetric" in note
     assert not note.endswith("zero") or drawn == UniformValues(

@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "broken.py").write_text("def f(x:\n")
     (made / "binary.py").write_bytes(b"\xff\xfe\x00")
     (made / "star.py").write_text("def f(*xs): return xs\n")
-    (made / "relative.py").write_text("from . import other\ndef f(x): return x\n")
+    (made / "relative.py").write_text("from . import other\ndef f(x): return other.g(x)\n")
     (made / "module.py").write_text("import torch\nclass M(torch.nn.Module):\n    pass\n")
     (made / "empty").mkdir()
     return made

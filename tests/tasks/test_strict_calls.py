@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tilewright.tasks.strict_calls import StrictCalls
+from tilewright.tasks.strict_calls import StrictCalls, StrictFunctions
 
 CHANNELS = (4, 6)
 SIZES = (7, 1)
@@ -61,7 +61,7 @@ def test_an_image_smaller_than_its_filter_is_refused(padding: Any) -> None:
 def test_an_lstm_refuses_weights_that_do_not_fit(name: str, axis: int) -> None:
     layer = torch.nn.LSTM(6, 8, 2)
     state = dict(layer.named_parameters())
-    with StrictCalls(), torch.no_grad():
+    with StrictFunctions(), torch.no_grad():
         torch.func.functional_call(layer, state, (torch.rand(5, 3, 6),))
         shape = list(state[name].shape)
         shape[axis] += 4

@@ -50,3 +50,13 @@ def test_after_a_slow_call_smaller_ones_still_have_content(monkeypatch: pytest.M
     for rows in (4096, 4095, 512):
         tried.run({"x": (rows, 1024)})
     assert devices == ["cpu", "meta", "cpu"]
+
+
+def test_trials_that_are_used_up_can_be_prolonged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_TRIALS", 2)
+    tried = Trials(torch.neg, (ProbeTensor("input", DType.F32, ("rows",), None),), (), 60.0)
+    found = [tried.attempt({"input": (rows,)}) is not None for rows in range(2, 6)]
+    assert found == [True, True, True, False]
+    tried.prolong(1.0)
+    assert tried.spent < 1
+    assert tried.attempt({"input": (5,)}) is not None

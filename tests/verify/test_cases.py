@@ -164,7 +164,7 @@ def layers(count: int, width: int = 64) -> Task:
     names = [f"w{number}" for number in range(count)]
     widths = [f"d{number}" for number in range(count + 1)]
     inputs = [TensorInput("x", DType.F32, ("rows", "d0"))]
-    inputs += [TensorInput(name, DType.F32, widths[number : number + 2]) for number, name in enumerate(names)]
+    inputs += [TensorInput(name, DType.F32, tuple(widths[number : number + 2])) for number, name in enumerate(names)]
     dimensions = (Dimension("rows", 512), *(Dimension(name, width) for name in widths))
     source = f"def f(x, {', '.join(names)}): return x @ {' @ '.join(names)}"
     out = TaskOutput("y", DType.F32, ("rows", widths[-1]))
@@ -181,6 +181,13 @@ def test_the_work_of_a_chain_of_layers_is_that_of_its_layers() -> None:
     assert work_of(one, one.sizes) == 512 * 64 * 64
 
 
+def test_sizes_are_found_for_a_file_that_takes_few_of_many_dimensions() -> None:
+    task = layers(30)
+    found = accepted_sizes(task, lambda sizes: sizes["rows"] % 4 == 0)
+    assert len(found) == 3
+    assert all(is_small(task, sizes, MOST_WORK) for sizes in found)
+
+
 def test_the_work_of_a_convolution_is_that_of_its_loops() -> None:
     sizes = {"batch": 2, "channels": 3, "width": 12, "out": 5, "kernel": 3}
     dimensions = (
@@ -195,6 +202,8 @@ def test_the_work_of_a_convolution_is_that_of_its_loops() -> None:
     task = Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("batch", "out", "places")),), dimensions)
     exact = 2 * 3 * 5 * 3 * 10
     assert exact <= work_of(task, task.sizes) <= 2 * exact
+    pooled = replace(task, outputs=(TaskOutput("y", DType.F32, ("batch", "out")),), dimensions=dimensions[:-1])
+    assert exact <= work_of(pooled, pooled.sizes) <= 2 * exact
 
 
 def test_no_case_is_below_a_least_size() -> None:
@@ -215,3 +224,14 @@ def test_what_can_shrink_shrinks_though_the_largest_cannot() -> None:
     assert cases
     assert all(one.sizes["k"] >= 3000 for one in cases)
     assert all(is_small(task, one.sizes) for one in cases)
+
+
+def test_windows_that_do_not_overlap_have_room() -> None:
+    sizes = {"rows": Dimension("rows", 64), "cols": Dimension("cols", 512)}
+    windows = Dimension("windows", 5, formula=SizeFormula.parse("rows / 11"))
+    x = TensorInput("x", DType.F32, ("rows", "cols"))
+    out = TaskOutput("y", DType.F32, ("windows", "cols"))
+    task = Task("f", "def f(x): ...", "f", (x,), (out,), (*sizes.values(), windows))
+    cases = plan_cases(task)
+    assert len(cases) > 10
+    assert {one.sizes["windows"] for one in cases} >= {1, 3}

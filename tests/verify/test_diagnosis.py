@@ -118,6 +118,32 @@ def test_precision(truth: torch.Tensor) -> None:
     assert "keep sums and intermediate results in f32" in found.description
 
 
+def test_rows_with_a_factor_of_their_own_are_no_matter_of_precision(truth: torch.Tensor) -> None:
+    """What a sum over the row that leaves its last element out does to a norm, and to a softmax in logarithms."""
+
+    def norm(x: torch.Tensor, cols: int) -> torch.Tensor:
+        return x / x[:, :cols].square().mean(-1, keepdim=True).sqrt()
+
+    x = truth + 2.0
+    right, wrong = norm(x, 50), norm(x, 49)
+    found = spoilt(right, wrong, x)
+    factor = float(wrong[0, 0] / right[0, 0])
+    assert 0.9 < factor < 1.1
+    assert (found.pattern, found.description) == (
+        Pattern.SCALED,
+        f"each row is scaled by a factor of its own (row 0: {factor:.5g}): "
+        "look for a sum or a norm over the row that misses or adds elements",
+    )
+    assert "each row is scaled by" in spoilt(right.bfloat16(), norm(x, 45).bfloat16(), x).description
+    assert "each column is scaled by" in spoilt(right.T.contiguous(), wrong.T.contiguous(), x).description
+    found = spoilt(right[:1], wrong[:1], x)
+    assert f"the result is {factor:.5g} times what it should be, in its only row: look for" in found.description
+    assert "the result is 1.02 times what it should be, everywhere" in spoilt(right, right * 1.02, x).description
+    logs = torch.log_softmax(x, -1)
+    missing = x - torch.logsumexp(x[:, :48], -1, keepdim=True)
+    assert "each row has a number of its own added (row 0: " in spoilt(logs, missing, x).description
+
+
 def test_poison_and_not_finite(truth: torch.Tensor) -> None:
     found = truth.clone()
     found[:, 48:] = POISON

@@ -241,6 +241,23 @@ def test_a_file_with_needs_is_judged_where_it_applies(referee: Make) -> None:
     assert isinstance(wrong, Rejected)
 
 
+def test_sizes_beyond_the_cases_that_a_file_declines_are_told(referee: Make) -> None:
+    """The cases end at the own size; that longer rows are declined shows in the plan alone."""
+    task = replace(tasks.MEAN, dimensions=(Dimension("rows", 512), Dimension("cols", 1024)))
+    for need, note in {
+        "cols <= 1024": "the file declines, among others, cols=1025, 1536, 2049, 3072, 4096",
+        "cols <= 1024 and rows >= 3": "the file declines, among others, rows=1, 2; cols=1025, 1536, 2049, 3072, 4096",
+        "cols < 600 or cols % 4 == 0": "the file declines, among others, cols=1023, 1025, 2049, 4095",
+        "rows == 512": "the file declines, among others, every rows tried but 512",
+    }.items():
+        verdict = referee(task).judge(kernels.MEAN.replace("//! out", f"//! need    {need}\n//! out", 1))
+        assert isinstance(verdict, Passed), verdict
+        assert [one for one in verdict.notes if "declines" in one] == [note]
+    free = referee(task).judge(kernels.MEAN)
+    assert isinstance(free, Passed)
+    assert not any("declines" in one for one in free.notes)
+
+
 def test_a_file_for_large_shapes_only_is_neither_right_nor_wrong(referee: Make) -> None:
     text = kernels.MEAN.replace("//! out", "//! need    rows * cols >= 1048576 * 2\n//! out", 1)
     task = replace(tasks.MEAN, dimensions=(Dimension("rows", 1 << 14), Dimension("cols", 1 << 14)))

@@ -9,6 +9,7 @@ from tilewright.records import Origin, Task
 from tilewright.tasks.arguments import match_arguments
 from tilewright.tasks.making import Draft, make_task
 from tilewright.tasks.options import TaskError, TaskOptions
+from tilewright.tasks.pruning import needed_source
 from tilewright.tasks.source import (
     find_function,
     first_line,
@@ -30,7 +31,7 @@ def task_from_function(
     options: TaskOptions,
     values: Mapping[str, str] | None = None,
 ) -> Task:
-    """A task from a function of a Python file; the whole file's text is the reference."""
+    """A task from a function of a Python file; the reference is the part of the file that it needs."""
     source = read_source(path)
     return task_from_source(source, function, shapes, numbers, options, values, where=str(path), folder=path.parent)
 
@@ -47,8 +48,8 @@ def task_from_source(
     folder: Path | None = None,
 ) -> Task:
     """A task from a function of a text. `shapes` are such as `4096x1024:bf16`, `numbers` such as `1e-5`."""
-    source, notes = with_neighbours(source, where, folder)
     node = find_function(parse_source(source, where), function, where)
+    source, notes = with_neighbours(needed_source(source, {function}), where, folder)
     arguments = match_arguments(source, function, parameters_of(node, where), shapes, numbers, values or {})
     draft = Draft(
         usable_name(function),

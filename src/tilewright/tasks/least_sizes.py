@@ -7,23 +7,28 @@ from collections.abc import Mapping
 from tilewright.tasks.size_search import SizeSearch
 
 _LARGE = 67  # times its multiple: a size that a kernel is tried at beside small ones
+_PROLONGED = 0.4  # of what was allowed before
 _MOST_SPENT = 0.95  # of the trials, after which refusals say nothing
 
 
-def find_least(search: SizeSearch) -> None:
+def find_least(search: SizeSearch) -> bool:
     """Find the least sizes that are taken together, and beside which every other may be large.
 
-    One that may not be large beside them, as a filter beside a small image, is held.
+    One that may not be large beside them, as a filter beside a small image, is held; the answer says whether one was.
     """
+    held = False
+    search.prolong(_PROLONGED)  # without them a kernel would be tried at sizes that the reference refuses
     while search.spent < _MOST_SPENT:
         least = _joint_least(search)
         large = next((label for label in search.varying if not _large_beside(search, least, label)), None)
         if search.spent >= _MOST_SPENT:
-            return
+            break
         if large is None:
             search.at_least |= {label: least[label] for label in search.varying if _says_more(search, least, label)}
-            return
+            break
         search.hold(large, "how large it may be depends on other sizes")
+        held = True
+    return held
 
 
 def _joint_least(search: SizeSearch) -> dict[str, int]:

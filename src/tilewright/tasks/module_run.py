@@ -177,9 +177,10 @@ def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
     if known or not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() < _FEW:
         return _input(one, known or (values_like(one) if isinstance(one, torch.Tensor) else None))
     zeros = float((one == 0).double().mean())
-    found = _input(one, values_like(one[one != 0] if zeros > _MANY_ZEROS else one))
+    sparse = _MANY_ZEROS < zeros < 1.0
+    found = _input(one, values_like(one[one != 0] if sparse else one))
     assert isinstance(found, FoundTensor)
-    if zeros > _MANY_ZEROS:
+    if sparse:
         return replace(found, structure=f"get_inputs leaves {zeros:.0%} of it zero")
     if one.ndim >= 2 and one.shape[-1] == one.shape[-2] and torch.equal(one, one.mT):
         return replace(found, structure="get_inputs makes it symmetric")

@@ -23,6 +23,7 @@ from tilewright.tasks.module_records import (
     some_of,
 )
 from tilewright.tasks.options import TaskError, TaskOptions
+from tilewright.tasks.pruning import names_in, needed_source
 from tilewright.tasks.source import SourceParameter, defined_names, parameters_of, parse_source, usable_name
 
 DESCRIBE_SECONDS = 120.0
@@ -55,7 +56,8 @@ def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str,
         name = usable_name(parameter.name, (other.name for other in given), "x")
         given.append(_number(name, one) if isinstance(one, FoundNumber) else _tensor(name, one))
         if isinstance(one, FoundTensor) and one.structure and name not in (values or {}):
-            answer = replace(answer, assumptions=(*answer.assumptions, f"{name} is drawn dense; {one.structure}"))
+            note = f"{name} is drawn element by element; {one.structure}"
+            answer = replace(answer, assumptions=(*answer.assumptions, note))
     calls = [one.name for one in given]
     return maker.make(_problem_name(path), given, calls, answer, options, values or {})
 
@@ -85,6 +87,7 @@ def task_from_module(
         ast.parse(build, mode="eval")
     except SyntaxError:
         raise TaskError(f"{class_name}({init}) is not Python; write the constructor's arguments as in a call") from None
+    source = needed_source(source, {class_name, *names_in(build)})
     maker = _ModuleMaker(source, path, class_name, build, Origin.MODULE)
     arguments = match_arguments("", f"{class_name}.forward", maker.forward, shapes, numbers or {}, values or {})
     if arguments.source:

@@ -33,6 +33,9 @@ def probe(function: Callable[..., Any], request: ProbeRequest) -> ProbeAnswer:
             outputs = fit_outputs(search, nominal)
             if search.holds():  # else calls without content were believed that fail with content
                 break
+    with single_thread():
+        if find_least(search):
+            outputs = fit_outputs(search, nominal)
     tensors = [replace(one, labels=search.labels_of(position)) for position, one in enumerate(request.tensors)]
     indexed = indexed_labels(function, tensors, request.numbers, search.small_sizes(), search.moving)
     for position, label in indexed.items():
@@ -42,8 +45,6 @@ def probe(function: Callable[..., Any], request: ProbeRequest) -> ProbeAnswer:
             tensors[position] = replace(tensors[position], values=IndexValues(label))
         else:
             search.hold(label, f"{tensors[position].name} holds numbers up to {values.high - 1} that index it")
-    with single_thread():
-        find_least(search)
     held, notes = settle_values(function, tensors, request.numbers, search.small_sizes(), search.moving)
     return ProbeAnswer(
         tuple(

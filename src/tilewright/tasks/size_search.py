@@ -93,6 +93,9 @@ class SizeSearch:
         """The part of the trials that is gone."""
         return self._trials.spent
 
+    def prolong(self, part: float) -> None:
+        self._trials.prolong(part)
+
     def follow(self, size: str | int | SizeFormula) -> str | int:
         """A label for the size of an output; the same formula has the same label."""
         if not isinstance(size, SizeFormula):
@@ -146,7 +149,7 @@ class SizeSearch:
 
     def holds(self) -> bool:
         """Whether all that vary can do so in a call with content too."""
-        return self._trials.holds(self._shapes(self.small_sizes()))
+        return not self.varying or self._trials.holds(self._shapes(self.small_sizes()))
 
     def _works(self, sizes: Mapping[str, int]) -> bool:
         return self.outcome(self.complete(sizes)) is not None

@@ -10,11 +10,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
+class StrictFunctions(TorchFunctionMode):
+    """For calls with content: an LSTM whose sizes do not fit raises `ValueError`. It costs nothing elsewhere."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.lstm:
+            return func(*args, **(kwargs or {}))
+        with StrictCalls():
+            return func(*args, **(kwargs or {}))
+
+
 class StrictCalls(TorchDispatchMode):
-    """While it is entered, a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
+    """For calls without content: a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from tilewright.reference.loading import out_of_memory
 from tilewright.reference.problems import ReferenceProblem
 from tilewright.reference.tensors import TORCH_DTYPE, dtype_of, flat_results
 from tilewright.tasks.probing_records import ProbeTensor
-from tilewright.tasks.strict_calls import StrictCalls
+from tilewright.tasks.strict_calls import StrictCalls, StrictFunctions
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
@@ -66,8 +66,9 @@ class Trials:
         self._function = function
         self._tensors = tensors
         self._numbers = {one.name: one.value for one in numbers}
-        self._started = time.monotonic()
+        self._started: float | None = None  # with the first attempt; the call before it must be made anyway
         self._seconds = seconds
+        self._most = _TRIALS
         self._known: dict[tuple[tuple[int, ...], ...], Outcome | None] = {}
         self._for_real = for_real
         self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
@@ -76,10 +77,17 @@ class Trials:
     @property
     def spent(self) -> float:
         """The part of its time, or of its number of calls, that is gone."""
-        return max(len(self._known) / _TRIALS, (time.monotonic() - self._started) / self._seconds)
+        seconds = time.monotonic() - self._started if self._started is not None else 0.0
+        return max(len(self._known) / self._most, seconds / self._seconds)
+
+    def prolong(self, part: float) -> None:
+        """Allow more time and calls, by this part of what was allowed."""
+        self._seconds *= 1 + part
+        self._most = int(self._most * (1 + part))
 
     def attempt(self, shapes: Shapes) -> Outcome | None:
         """What a call returns; None where it raises."""
+        self._started = time.monotonic() if self._started is None else self._started
         key = tuple(shapes[one.name] for one in self._tensors)
         if key not in self._known:
             if self.spent > 1:
@@ -132,14 +140,14 @@ class Trials:
         return True
 
     def _call_on_meta(self, shapes: Shapes) -> Outcome:
-        with torch.device("meta"):
+        with torch.device("meta"), StrictCalls():
             return self._call(self._empty(shapes))
 
     def _call_faked(self, shapes: Shapes) -> Outcome:
         # It mixes with tensors that the reference holds, as meta tensors do not, and takes seconds to import.
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), StrictCalls():
             return self._call(self._empty(shapes))
 
     def _call_for_real(self, shapes: Shapes) -> Outcome:
@@ -167,7 +175,7 @@ class Trials:
         return made
 
     def _call(self, given: dict[str, torch.Tensor]) -> Outcome:
-        with StrictCalls():
+        with StrictFunctions():
             results, changed = call(self._function, given, self._numbers)
         return Outcome(
             tuple(tuple(map(int, one.shape)) for one in results), tuple(dtype_of(one) for one in results), changed

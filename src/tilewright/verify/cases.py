@@ -25,7 +25,8 @@ _TINY_WORK = 4096
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
-_MOST_TRIED = 4000  # combinations of sizes that a file is asked about
+_MOST_COMBINED = 8000  # combinations of sizes that are looked at
+_MOST_TRIED = 4000  # and that a file is asked about
 
 
 @dataclass(frozen=True)
@@ -77,24 +78,41 @@ def work_of(task: Task, sizes: Mapping[str, int]) -> int:
 
     Of a chain of layers, where the dimensions of one are no business of the other, it is the sum over the inputs.
     """
-    return min(math.prod(max(sizes[one.name], 1) for one in task.free), _layers(task, sizes))
+    return _estimate(task)(sizes)
 
 
-def _layers(task: Task, sizes: Mapping[str, int]) -> int:
-    """Every element of every input, as often as it is used: once for each element of an output along the axes that
-    come from the first input, or from one that shares an axis with it, and that it does not have itself.
+def _estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
+    """`work_of` for many sizes of one task."""
+    free, layers = [one.name for one in task.free], _layers(task)
+
+    def estimate(sizes: Mapping[str, int]) -> int:
+        def product(names: Iterable[str]) -> int:
+            return math.prod(max(sizes[name], 1) for name in names)
+
+        chain = sum(product(elements) * max(map(product, repeats), default=1) for elements, repeats in layers)
+        return min(product(free), chain)
+
+    return estimate
+
+
+def _layers(task: Task) -> list[tuple[list[str], list[list[str]]]]:
+    """The axes of every input's elements, and for each output the axes along which each of them is used again.
+
+    These are the axes that the input does not have itself and that come from the first input, or from one that shares
+    an axis with it. Places of the first input that no other input has and that are summed up, such as the pixels of an
+    image that is convolved and then pooled, count as axes of all others.
     """
     origin = {one.name: _origin(task, one) for one in task.dimensions}
     axes = [frozenset(origin[name] for name in one.dimensions) for one in task.tensors]
-    total = 0
-    for tensor, own in zip(task.tensors, axes, strict=True):
+    shapes = [[axis for axis in one.shape if isinstance(axis, str)] for one in task.outputs]
+    elsewhere = {*itertools.chain(*axes[1:]), *(origin[axis] for shape in shapes for axis in shape)}
+    made = []
+    for position, (tensor, own) in enumerate(zip(task.tensors, axes, strict=True)):
         known = axes[0].union(*(other for other in axes if other & own)) - own
-        repeats = (
-            math.prod(max(sizes[axis], 1) for axis in one.shape if isinstance(axis, str) and origin[axis] in known)
-            for one in task.outputs
-        )
-        total += math.prod(max(sizes[name], 1) for name in tensor.dimensions) * max(repeats, default=1)
-    return max(total, 1)
+        summed = [name for name in task.tensors[0].dimensions if position and origin[name] not in elsewhere]
+        repeats = [[axis for axis in shape if origin[axis] in known] for shape in shapes]
+        made.append(([*tensor.dimensions, *summed], repeats))
+    return made
 
 
 def _origin(task: Task, dimension: Dimension) -> tuple[str, ...]:
@@ -174,7 +192,9 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     """The sizes with images so large that a few places are left beside their filters."""
     varying = {one.name: one.multiple_of for one in task.free if one.varies}
     for one in task.dimensions:
-        if one.formula is None or (one.formula.constant >= 0 and not _taken_off([one.formula])):
+        if one.formula is None or (
+            one.formula.constant >= 0 and one.formula.divisor == 1 and not _taken_off([one.formula])
+        ):
             continue
         images = [term.names[0] for term in one.formula.terms if term.coefficient > 0 and term.names[0] in varying]
         for _ in range(_MOST_WIDENED if images else 0):
@@ -224,12 +244,21 @@ def accepted_sizes(
 
 def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
     names = [one.name for one in task.free]
-    choices = [_choices(one) for one in task.free]
-    chosen = itertools.islice(itertools.product(*choices), 100_000)
-    everything = (dict(zip(names, one, strict=True)) for one in chosen if math.prod(one) <= most_work)
-    completed = (task.complete(sizes) for sizes in everything)
-    small = [sizes for sizes in completed if task.is_sound(sizes) and is_small(task, sizes, most_work)]
-    return iter(sorted(small, key=lambda sizes: work_of(task, sizes)))
+    chosen = itertools.product(*_thinned([_choices(one) for one in task.free]))
+    completed = (task.complete(dict(zip(names, one, strict=True))) for one in chosen)
+    work = _estimate(task)
+    light = (sizes for sizes in completed if work(sizes) <= most_work and task.is_sound(sizes))
+    return iter(sorted((sizes for sizes in light if bytes_of(task, sizes) <= MOST_BYTES), key=work))
+
+
+def _thinned(choices: list[list[int]]) -> list[list[int]]:
+    """The sizes to combine, with the small ones but the least left out of the longest lists until they are few enough.
+
+    Files that do not take every size take multiples of a tile's.
+    """
+    while math.prod(map(len, choices)) > _MOST_COMBINED:
+        max(reversed(choices), key=len).pop(1)
+    return choices
 
 
 def _choices(dimension: Dimension) -> list[int]:
