@@ -120,6 +120,22 @@ def test_layernorm(reference: Callable[..., torch.Tensor], offset: float) -> Non
     assert found.leeway < 0.1
 
 
+def groupnorm(x: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(x, x.shape[1])
+
+
+@pytest.mark.parametrize("reference", [layernorm, groupnorm])
+def test_one_element_alone_is_normalised(reference: Callable[..., torch.Tensor]) -> None:
+    """The answer is 0 whatever the input; scaled first and centred then, it is off by a rounding of the scaled one."""
+    x = torch.randn(64, 1) if reference is layernorm else torch.randn(8, 16)
+    scale = 1e-5**-0.5
+    honest = torch.linspace(-1, 1, x.numel()).view_as(x) * 2.0**-24 * x * scale
+    assert bool((honest != 0).any())
+    assert judged(reference, {"x": x}, honest).right
+    assert judged(reference, {"x": x}, honest + 1e-2).ratio > 5
+    assert not judged(reference, {"x": x}, torch.full_like(x, torch.nan)).right
+
+
 @pytest.mark.parametrize("size", [33, 1000, 32768])
 @pytest.mark.parametrize("reach", [1.0, 80.0])
 def test_softmax(size: int, reach: float) -> None:

@@ -63,9 +63,8 @@ _ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
-_NORMS = frozenset(
-    {"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"}
-)
+_CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"})
+_NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not changes and any(one.alias_info is not None for one in func._schema.returns):
             return results  # a view
         terms = max(terms, _shrunk_by(args, results))
+        if name in _CENTRED and terms == 1:
+            results = (results[0] + self._step_of_centring(given), *results[1:])
         if name in _LOGARITHMS:
             results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
@@ -169,6 +170,15 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         step = largest * (self._factor(largest, self._roundings.work) - 1.0)
         step = torch.where(step.isfinite(), step, 0.0)
         return step + (self._factor(largest, self._sum_size(terms)) - 1.0)
+
+    def _step_of_centring(self, args: Any) -> torch.Tensor:
+        """What is left where one element alone is normalised: scaled first and then centred, it is off by a rounding."""
+        assert self._roundings is not None
+        value: torch.Tensor = args[0]
+        epsilon = [one for one in args if isinstance(one, float)][-1]
+        weights = [one for one in args[1:4] if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        scale = (float(weights[0].abs().max()) if weights else 1.0) / math.sqrt(max(epsilon, 1e-30))
+        return value * scale * (self._factor(value, self._roundings.work) - 1.0)
 
     def _moved_in_place(self, value: Any, size: float) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
