@@ -172,7 +172,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return step + (self._factor(largest, self._sum_size(terms)) - 1.0)
 
     def _step_of_centring(self, args: Any) -> torch.Tensor:
-        """What is left where one element alone is normalised: scaled first and then centred, it is off by a rounding."""
+        """What is left where one element alone is normalised: scaled first and then centred, it is off a little."""
         assert self._roundings is not None
         value: torch.Tensor = args[0]
         epsilon = [one for one in args if isinstance(one, float)][-1]
