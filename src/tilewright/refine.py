@@ -98,6 +98,12 @@ def next_step(run: Run) -> Step | Ending:
         failing = next((one for one in reversed(group) if _repairable(one)), None)
         if failing is not None and _repairs_left(run):
             return Step(_repair_stage(failing), last.step + 1, failing=failing)
+    return _onward(run)
+
+
+def _onward(run: Run) -> Step | Ending:
+    """The step after the last one, whether that can be repaired or not."""
+    last = run.attempts[-1]
     if run.best is None:
         return Step(Stage.DRAFT, last.step + 1)
     since = _last_hint(run)
@@ -197,8 +203,7 @@ def refine(folder: RunFolder, workshop: Workshop) -> Run:
     run = folder.load()
     workshop.watch.started(run)
     while run.ending is None:
-        step = next_step(run)
-        made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+        made = _made(run, folder, workshop)
         if isinstance(made, Ending):
             folder.end(made)
             run = folder.load()
@@ -208,6 +213,16 @@ def refine(folder: RunFolder, workshop: Workshop) -> Run:
         workshop.watch.attempted(run, made)
     workshop.watch.ended(run)
     return run
+
+
+def _made(run: Run, folder: RunFolder, workshop: Workshop) -> Attempt | Ending:
+    """The next attempt. An author that cannot repair a candidate may still have something else to propose."""
+    step = next_step(run)
+    made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+    if made is Ending.AUTHOR_DONE and isinstance(step, Step) and step.failing is not None:
+        step = _onward(run)
+        made = _Attempt(run, step, folder, workshop).make() if isinstance(step, Step) else step
+    return made
 
 
 class _Attempt:

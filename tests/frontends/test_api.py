@@ -29,6 +29,11 @@ def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
     return torch.nn.functional.silu(x) * scale * FACTOR
 
 
+class Halved(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("home")
@@ -144,11 +149,46 @@ def test_a_later_process_finds_it_free(made: Made, home: Path) -> None:
     assert done.stdout.split() == [str(made.kernel)]  # and no terminal package was needed
 
 
-def test_words_are_not_accepted_unseen(tmp_path: Path) -> None:
+def test_words_are_not_accepted_unseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = record(tmp_path / "recording", ("0000-1", SPECIFICATION))
     with pytest.raises(NotAcceptedYet, match="yes=True") as caught:
-        tw.make("scaled SiLU", x="64:f32", model=f"replay:{recording}", quiet=True)
+        tw.make("scaled SiLU", x="64:f32", model=f"replay:{recording}")
     assert "def scaled_silu" in caught.value.specification.reference
+    assert str(caught.value).count("def scaled_silu") == 1
+    assert "def scaled_silu" not in capsys.readouterr().err  # once is enough, and the exception has it
+
+
+def test_an_author_who_was_not_asked_is_named(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    tw.make(scaled_silu, x="2048:f32", gpu="H200", author="playbook", license="MIT")
+    said = capsys.readouterr().err
+    assert f"({made.entry.author}, " in said
+    assert "so playbook was not asked for one; fresh=True has it made anew by playbook" in said
+    assert "license='MIT'" in said
+    tw.make(scaled_silu, x="2048:f32", gpu="H200")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_call_with_strides_is_told_what_helps(made: Made) -> None:
+    x = torch.randn(4096)[::2]
+    with pytest.warns(ReferenceUsed, match=r"pass x\.contiguous\(\)") as caught:
+        torch.testing.assert_close(tw.kernel(scaled_silu)(x), scaled_silu(x))
+    said = str(caught[0].message)
+    assert said.startswith("scaled_silu: no kernel takes this call, so the function itself runs (said once):\n")
+    assert ".make(" not in said  # one made for these sizes would take no strides either
+    assert "load(" not in said
+
+
+def test_a_warning_points_at_the_call(made: Made) -> None:
+    with pytest.warns(ReferenceUsed) as caught:
+        tw.make(scaled_silu, x="2048:f32", gpu="H200")(torch.randn(8).double())
+    assert caught[0].filename == __file__
+
+
+def test_a_module_is_given_as_text() -> None:
+    with pytest.raises(
+        BadArgument, match=r'^Halved: give a module as text.*"tests/frontends/test_api\.py:Halved\(\.\.\.\)"$'
+    ):
+        tw.make(Halved(), x="8:f32")
 
 
 def test_arguments_become_shapes_and_numbers() -> None:
@@ -181,6 +221,8 @@ def test_importing_and_decorating_spend_nothing(home: Path) -> None:
         ("--shape z: f has no such parameter; it has x", "z: f has no such parameter; it has x"),
         ("--set eps=big: f's eps takes a number", "eps=big: f's eps takes a number"),
         ("--fill x=weird: 'weird' says no values", "values={\"x\": \"weird\"}: 'weird' says no values"),
+        ("a model can write this kernel: --model", 'a model can write this kernel: model="PROVIDER:NAME"'),
+        ("--model PROVIDER:NAME asks a model", 'model="PROVIDER:NAME" asks a model'),
         ("--fill q: f has no such parameter; it has x", "values: q: f has no such parameter; it has x"),
     ],
 )  # fmt: skip
@@ -193,3 +235,11 @@ def test_a_mistake_is_said_in_terms_of_the_call(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match='write y="8:f32", or y=VALUE if it is a number'):
         tw.make(f"{tmp_path}/ops.py:add", x="8:f32", attempts=2)
     assert {"make", "kernel", "load"} <= set(dir(tw))
+
+
+def test_a_file_to_improve_is_not_answered_from_the_library(made: Made) -> None:
+    """The last of this file: the library has another kernel after it."""
+    start = made.kernel.read_text().replace("THREADS = 128 | 256", "THREADS = 32")
+    again = tw.make(scaled_silu, x="2048:f32", gpu="H200", start=start, author="playbook", attempts=1, quiet=True)
+    assert again.run is not None
+    assert again.kernel.read_text() == start != made.kernel.read_text()

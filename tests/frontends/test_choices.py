@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tilewright.frontends.place_choice import (
     same_place,
 )
 from tilewright.models import MissingKey
+from tilewright.models.opening import DEFAULTS
 from tilewright.records import PROFILES
 from tilewright.store import NoSuchRun, Store
 
@@ -47,6 +49,12 @@ def test_a_recording_is_named_as_a_run_is(tmp_path: Path, monkeypatch: pytest.Mo
         assert author_name(f"replay:{name}", None, {}) == f"replay:{folder.path.resolve()}"
     with pytest.raises(NoSuchRun, match="no run is called '/nosuch'"):
         author_name("replay:/nosuch", None, {})
+
+
+def test_help_and_docs_name_a_model_that_is_used_unasked() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    for text in ((docs / "commands.md").read_text(), (docs / "models.md").read_text()):
+        assert set(re.findall(r"anthropic:[\w-]+", text)) == {DEFAULTS[0][1]}
 
 
 def test_a_missing_key_is_known_without_opening_the_model() -> None:

@@ -107,6 +107,18 @@ def test_from_words_to_a_kernel_with_an_interruption(home: Path, tmp_path: Path)
     again = tilewright(home, *asked)
     assert again.returncode == 0, again.stderr
     assert f"already made by run {name}" in again.stdout
+    # What was asked for beyond the kernel itself is done or said: another author, another licence, a file to improve.
+    box, copy = tmp_path / "nobody", tmp_path / "copy.cu"
+    other = in_process.tilewright(home, *asked, "--model", f"relay:{box}", "--license", "Apache-2.0", "-o", copy)
+    assert f"so relay:{box} was not asked for one; --fresh has it made anew by relay:{box}" in other.stdout
+    assert from_json(Provenance, json.loads(provenance_path(copy).read_text())).licence == "Apache-2.0"
+    assert copy.read_text() == kernel
+    assert "-o FILE.cu" in in_process.tilewright(home, *asked, "--license", "Apache-2.0").stdout
+    improved = tilewright(home, *asked, "--model", replay, "--start", copy, "--attempts", 1)
+    assert improved.returncode == 2, improved.stderr  # it is a run of its own, whose words wait to be accepted
+    [waits] = [one.id for one in Store(home).runs().waiting]
+    done = tilewright(home, "resume", waits, "--yes", "--json")
+    assert json.loads(done.stdout)["run"]["attempts"][0]["summary"] == "the kernel file to start from"
     assert "seed" in tilewright(home, "show", name, "--attempt", 1).stdout  # the case that failed
     assert WORDS in tilewright(home, "show", name, "--prompt", 0).stdout
     ended = tilewright(home, "resume", name, "--hint", "use vectors")

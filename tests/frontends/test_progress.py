@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,22 @@ from tilewright.authors import ModelAuthor
 from tilewright.frontends.author_choice import ChosenAuthor
 from tilewright.frontends.plain_progress import PlainProgress, spoken
 from tilewright.frontends.progress_view import ProgressView
-from tilewright.records import Message, Question, Reply, Role, Situation, Stage, StopReason
+from tilewright.records import (
+    Attempt,
+    BadPlan,
+    Environment,
+    Message,
+    PlanProblem,
+    Question,
+    Rejected,
+    Reply,
+    Role,
+    Run,
+    Settings,
+    Situation,
+    Stage,
+    StopReason,
+)
 
 
 def question(name: str) -> Question:
@@ -81,3 +97,36 @@ def test_a_terminal_has_its_live_line_instead() -> None:
     author = chosen(at_once)
     with ProgressView(Console(file=io.StringIO(), force_terminal=True, width=80)) as view:
         assert view.following(author) is author
+
+
+def _run(*attempts: Attempt, hints: tuple[tuple[int, str], ...] = ()) -> Run:
+    settings = Settings("playbook", hints=hints)
+    environment = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulated)", "Linux")
+    return Run("r", "2026-01-01T00:00:00Z", TASK, settings, environment, attempts)
+
+
+def test_why_a_plan_is_refused_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = PlanProblem(1, 5, "wrong-op", "the op must be `double(x) -> y`", "write that line")
+    refused = Attempt(1, 1, Stage.DRAFT, None, "the kernel file to start from", "k", Rejected(BadPlan((problem,))))
+    stream = io.StringIO()
+    with ProgressView(Console(file=stream, force_terminal=True, color_system=None, width=80)) as view:
+        view.attempted(_run(refused), refused)
+    assert "plan refused" in stream.getvalue()
+    assert "line 1: the op must be `double(x) -> y`" in stream.getvalue()
+    PlainProgress().attempted(_run(refused), refused)
+    assert capsys.readouterr().err == (
+        "attempt 1, draft, plan refused: line 1: the op must be `double(x) -> y` (the kernel file to start from)\n"
+    )
+
+
+def test_that_the_playbook_reads_no_hints_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "the playbook reads no hints; a model does: tilewright resume r --model PROVIDER:NAME\n"
+    for hints, said in (((), ""), (((0, "one warp per row"),), sentence)):
+        stream = io.StringIO()
+        with ProgressView(Console(file=stream, width=80)) as view:
+            view.started(_run(hints=hints))
+        PlainProgress().started(_run(hints=hints))
+        assert stream.getvalue() == capsys.readouterr().err == said
+    told = _run(hints=((0, "one warp per row"),))
+    PlainProgress().started(replace(told, settings=replace(told.settings, author="relay:box")))
+    assert capsys.readouterr().err == ""

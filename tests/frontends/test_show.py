@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -11,10 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.frontends.in_process import tilewright
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
 
-from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Timing
+from tilewright.frontends.make import show_specification
+from tilewright.frontends.runs_text import show_runs
+from tilewright.frontends.show_text import show_diff
+from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Specification, Timing
 from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
 from tilewright.store import Request, RunFolder, Store
 
@@ -101,6 +107,9 @@ def test_show_one_attempt_its_diff_its_prompt_and_the_kernel(home: Path, folder:
     assert "-// version 1\n+// version 3\n" in diff
     assert "--- attempt 1" in diff
     assert "please write number 3" in tilewright(home, "show", "last", "--prompt", 3).stdout
+    assert tilewright(home, "show", "last", "--reply", 3).stdout == "ok\n"
+    assert "no reply of a model" in tilewright(home, "show", "last", "--reply", 0).stderr
+    assert tilewright(home, "show").stdout == tilewright(home, "show", "last").stdout
 
 
 def test_show_who_wrote_which_line(home: Path, folder: RunFolder) -> None:
@@ -214,6 +223,31 @@ def test_runs_lists_everything(home: Path, folder: RunFolder) -> None:
     listed = json.loads(tilewright(home, "runs", "--json").stdout)
     assert [one["id"] for one in listed["runs"]] == [folder.id]
     assert len(listed["broken"]) == len(listed["waiting"]) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 240])
+def test_names_of_runs_are_whole_at_any_width(home: Path, width: int) -> None:
+    words = replace(TASK, name="layer_normalisation_with_gelu", words="")
+    folder = Store(home).create_run(words, replace(SETTINGS, author="openai:some/rather-long-name"), ENVIRONMENT)
+    folder.end(Ending.AUTHOR_DONE)
+    shown = io.StringIO()
+    show_runs(Console(file=shown, width=width, force_terminal=True, no_color=True), Store(home).runs())
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue())
+    assert folder.path.name in plain
+    assert "…" not in plain
+    assert ("H200" in plain) == (width == 240)
+    if width >= 80:
+        assert " ".join(Ending.AUTHOR_DONE.value.split()[:3]) in plain
+
+
+def test_long_lines_are_not_cut_on_a_terminal() -> None:
+    line = "+" + "x" * 200
+    shown = io.StringIO()
+    console = Console(file=shown, width=80, force_terminal=True)
+    show_diff(console, f"{line}\n")
+    show_specification(console, Specification(f"# {line}", f"note = '{line}'"))
+    assert shown.getvalue().replace("\n", "").count(line) == 3
+    assert "97" not in shown.getvalue()  # bright white cannot be read on a light terminal
 
 
 def test_no_runs_says_how_to_begin(home: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from tests.frontends.in_process import tilewright
 from tests.refine.silent import Silent
 
 from tilewright.authors import ModelAuthor
@@ -33,6 +35,15 @@ def recorded(name: str) -> tuple[RunFolder, Run]:
 def test_the_gallery_is_complete() -> None:
     assert len(ALL) >= 8
     assert any(recorded(name)[1].task.words for name in ALL)
+
+
+def test_what_the_page_shows_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(GALLERY.parent)
+    commands = re.findall(r"^    tilewright (show [^#\n]*)", (GALLERY / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) > 1
+    for command in commands:
+        done = tilewright(tmp_path, *command.split())
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -66,6 +66,15 @@ def test_an_asked_wait_is_kept() -> None:
         ask(Scripted(ConnectionError("500")))
 
 
+def test_nothing_waits_past_the_time_to_give_up() -> None:
+    once = Scripted(ConnectionError("30"))
+    started = time.monotonic()
+    with pytest.raises(ModelUnavailable, match=r"no time left to ask again.*the line is dead"):
+        ask(once, RetryPolicy(give_up_at=started + 20.0))
+    assert once.calls == 1
+    assert time.monotonic() - started < 5.0
+
+
 def test_waits_double_up_to_a_limit_and_differ() -> None:
     policy = RetryPolicy(first_wait_s=1.0, longest_wait_s=8.0)
     for retry, middle in enumerate((1.0, 2.0, 4.0, 8.0, 8.0, 8.0)):

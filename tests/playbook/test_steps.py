@@ -62,6 +62,17 @@ def _check_offered(name: str, cols: int) -> None:
                 assert evaluate(file, task.arguments(), PROFILES["H200"]).steps
 
 
+@pytest.mark.parametrize("name", ["layernorm_gelu", "softmax", "where_greatest", "mean_loss", "bias_gelu"])
+def test_every_structure_takes_every_size(name: str) -> None:
+    """Clusters too, which are never emulated."""
+    program, task = _program(name, rows=512, cols=1024)
+    for step in every_step(program):
+        file = parse(step.write(program, task_op_line(task)), "kernel.cu")
+        for cols in (1, 2, 513, 1001, 1024, 2048, 4095, 4096, 40001, 262144, 2000001):
+            sizes = {one.name: cols if one.name == "cols" else one.size for one in task.dimensions}
+            assert evaluate(file, task.arguments(sizes), PROFILES["H200"]).steps, step.summary
+
+
 def test_summaries_tell_the_steps_apart() -> None:
     for name in ("layernorm_gelu", "mean_loss", "silu"):
         program, _ = _program(name)

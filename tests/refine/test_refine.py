@@ -10,6 +10,8 @@ from tests.refine import candidates
 from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
+from tilewright.authors import Author
+from tilewright.authors.playbook import PlaybookAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import (
@@ -72,7 +74,7 @@ def bench() -> Iterator[tuple[Referee, Stopwatch]]:
 
 
 def carried_out(
-    home: Path, bench: tuple[Referee, Stopwatch], author: Scripted, settings: Settings
+    home: Path, bench: tuple[Referee, Stopwatch], author: Author, settings: Settings
 ) -> tuple[Run, RunFolder]:
     folder = Store(home).create_run(TASK, settings, ENVIRONMENT)
     return refine(folder, Workshop(author, no_model, *bench, Silent())), folder
@@ -169,6 +171,33 @@ def test_a_run_starts_from_a_given_file(tmp_path: Path, bench: tuple[Referee, St
     assert author.told[0].stage is Stage.STRUCTURE
     assert run.best is not None
     assert run.best.number == 2
+
+
+@pytest.mark.parametrize("start", [candidates.WRONG, candidates.NOT_A_PLAN], ids=["wrong values", "no plan"])
+def test_where_a_given_file_fails_the_playbook_goes_on_with_its_own(
+    start: str, tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    settings = Settings("playbook", Budget(attempts=3), good_enough=2.0, start=start)
+    run, _ = carried_out(tmp_path, bench, PlaybookAuthor(), settings)
+    assert [one.stage for one in run.attempts[:3]] == [Stage.DRAFT, Stage.DRAFT, Stage.STRUCTURE]
+    assert [one.passed for one in run.attempts[:3]] == [False, True, True]
+    assert run.attempts[1].summary == (
+        "first version: one thread per element; the playbook repairs no file but its own, so this is one"
+    )
+    assert "the playbook repairs" not in run.attempts[2].summary
+
+
+def test_an_author_without_a_repair_goes_on_with_its_next_structure(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    class NeverRepairs(Scripted):
+        def propose(self, situation: Situation, ask: object) -> Proposal | None:
+            return None if situation.stage.is_repair else super().propose(situation, ask)
+
+    author = NeverRepairs([candidates.SIMPLE, candidates.WRONG, candidates.STRIDED])
+    run, _ = carried_out(tmp_path, bench, author, Settings("scripted", good_enough=2.0, stop_at_bound=False))
+    assert [one.stage for one in run.attempts] == [Stage.DRAFT, Stage.STRUCTURE, Stage.STRUCTURE]
+    assert run.ending is Ending.AUTHOR_DONE
 
 
 def test_profiler_evidence_is_shown_in_the_last_stage_only(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:

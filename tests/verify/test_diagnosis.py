@@ -137,7 +137,13 @@ def test_rows_with_a_factor_of_their_own_are_no_matter_of_precision(truth: torch
     assert "each row is scaled by" in spoilt(right.bfloat16(), norm(x, 45).bfloat16(), x).description
     assert "each column is scaled by" in spoilt(right.T.contiguous(), wrong.T.contiguous(), x).description
     found = spoilt(right[:1], wrong[:1], x)
-    assert f"the result is {factor:.5g} times what it should be, in its only row: look for" in found.description
+    assert (
+        f"the result is {factor:.5g} times what it should be, everywhere in its only row: look for" in found.description
+    )
+    tiny = spoilt(right[:1, :2], right[:1, :2] * 1.7, x)
+    assert tiny.description.startswith(
+        "the result is 1.7 times what it should be, everywhere in its only row: look for"
+    )
     assert "the result is 1.02 times what it should be, everywhere" in spoilt(right, right * 1.02, x).description
     logs = torch.log_softmax(x, -1)
     missing = x - torch.logsumexp(x[:, :48], -1, keepdim=True)

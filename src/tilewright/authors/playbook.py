@@ -8,15 +8,19 @@ from tilewright.authors.protocol import Ask
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.steps import Step, draft, structures
 from tilewright.playbook.words import specification
-from tilewright.records import Proposal, Situation, Specification, Stage
+from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
 from tilewright.tasks.ops import task_op_line
+
+_INSTEAD = "; the playbook repairs no file but its own, so this is one"
 
 
 class PlaybookAuthor:
     """Proposes structure after structure, the most promising first. The same situation always gets the same file.
 
-    What was proposed before is known by the summaries of earlier attempts. Where there is no GPU, structures that the
-    emulator cannot run are left out. `propose` raises `NotSupported`, a `ValueError`, for a task outside the playbook.
+    What was proposed before is known by the summaries of earlier attempts. A file that somebody else gave is never
+    repaired: where it fails, the playbook's own draft takes its place, and its summary says so. Where there is no GPU,
+    structures that the emulator cannot run are left out. `propose` raises `NotSupported`, a `ValueError`, for a task
+    outside the playbook.
     """
 
     name = "playbook"
@@ -35,17 +39,24 @@ class PlaybookAuthor:
         elif situation.stage is Stage.STRUCTURE:
             offered = later
         elif situation.stage is Stage.PROFILED:
-            parent = everything.get(situation.parent.summary) if situation.parent else None
+            parent = everything.get(_known(situation.parent)) if situation.parent else None
             offered = (parent.polished,) if parent and parent.polished else ()
         else:
-            failing = everything.get(situation.failing.summary) if situation.failing else None
+            failing = everything.get(_known(situation.failing)) if situation.failing else None
             offered = (failing.safer,) if failing and failing.safer else ()
-        before = {one.summary for one in situation.history if one.number < situation.number - situation.candidate}
+        before = {_known(one) for one in situation.history if one.number < situation.number - situation.candidate}
         fresh = [step for step in offered if step.summary not in before]
         if situation.candidate >= len(fresh):
             return None
         step = fresh[situation.candidate]
-        return Proposal(step.write(program, task_op_line(situation.task)), step.summary)
+        instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
+        summary = step.summary + (_INSTEAD if instead else "")
+        return Proposal(step.write(program, task_op_line(situation.task)), summary)
+
+
+def _known(attempt: Attempt) -> str:
+    """The summary of the step that an attempt was."""
+    return attempt.summary.removesuffix(_INSTEAD)
 
 
 def _with_variants(step: Step) -> tuple[Step, ...]:

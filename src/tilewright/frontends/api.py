@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tilewright.frontends.arguments import BadArgument, checked_licence
 from tilewright.frontends.author_choice import author_name, checked_url, open_author
+from tilewright.frontends.found_words import found_words
 from tilewright.frontends.function_source import function_source
 from tilewright.frontends.making import (
     Finished,
@@ -33,6 +36,7 @@ from tilewright.frontends.making import (
 from tilewright.frontends.place_choice import Place, choose_place
 from tilewright.frontends.plain_progress import PlainProgress, say
 from tilewright.frontends.task_words import task_words
+from tilewright.playbook.problems import PlaybookProblem
 from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
 from tilewright.runtime import Operation, load
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store
@@ -48,7 +52,7 @@ class NoKernelMade(RuntimeError):
     def __init__(self, run: Run) -> None:
         self.run = run
         super().__init__(
-            f"no attempt of run {run.id} passed ({run.ending.value if run.ending else 'it may go on'}); "
+            f"no attempt of run {run.id} passed ({run.ending.words if run.ending else 'it may go on'}); "
             f"see `tilewright show {run.id}`, and go on with `tilewright resume {run.id} --hint ...`"
         )
 
@@ -56,13 +60,14 @@ class NoKernelMade(RuntimeError):
 class NotAcceptedYet(RuntimeError):
     """A request in words was specified, and nobody has accepted the specification; it is here to be read."""
 
-    def __init__(self, run: str, specification: Specification) -> None:
+    def __init__(self, run: str, specification: Specification, shown: bool = False) -> None:
+        """`shown`: whether it was printed before, so that the message need not hold it."""
         self.run = run
         self.specification = specification
+        text = "" if shown else f"\n\n{specification_text(specification)}"
         super().__init__(
             f"the specification of run {run} waits to be accepted: read it, then call make again with yes=True "
-            f"(it is not paid for again), or `tilewright resume {run} --yes`\n\n"
-            f"{specification.reference}\n{specification.description}"
+            f"(it is not paid for again), or `tilewright resume {run} --yes`{text}"
         )
 
 
@@ -136,9 +141,12 @@ def make(
     author writes one, with at most so many `attempts`, `tokens`, `dollars` and `seconds`: the model named, else one
     whose key is set, else the built-in playbook; `candidates` are those of each step, and a kernel at the fraction
     `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
-    `yes` accepts a specification of words unseen, and `start` is the text of a kernel file to begin with. `license`
-    is an SPDX expression that is kept in the record of the kernel's provenance.
+    `yes` accepts a specification of words unseen; a script needs it, since nobody is there to be asked. `start` is
+    the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
+    that is kept in the record of the kernel's provenance.
     """
+    if isinstance(request, torch.nn.Module):
+        raise BadArgument(_module_words(request))
     tensors, numbers = read_arguments({**(shapes or {}), **arguments})
     place = choose_place(gpu, spool)
     asked = Request(
@@ -166,17 +174,37 @@ def make(
         spool=str(Path(spool).resolve()) if spool else "",
         licence=checked_licence(license),
     )
-    store = Store()
-    if asked.function and not fresh and (same := same_request(store, asked)) is not None:
-        return Made(same, None, own_reference=True)
-    task = _task_of(asked)
-    found = None if fresh else same_request(store, asked) if task is None else store.library_find(task.hash)
+    store, progress = Store(), PlainProgress(quiet)
+    anew = fresh or bool(start)
+    found = same_request(store, asked) if asked.function and not anew else None
+    task = _task_of(asked) if found is None else found.task()
+    if found is None and not anew:
+        found = same_request(store, asked) if task is None else store.library_find(task.hash)
     if found is not None:
+        _say_found(found.entry, writer if model or author else "", settings.licence, progress)
         return Made(found, None, own_reference=task is not None)
-    done = _Making(store, asked, task, settings, place, fresh, yes, PlainProgress(quiet)).carried()
+    done = _Making(store, asked, task, settings, place, fresh, yes, progress).carried()
     if done.kernel is None:
         raise NoKernelMade(done.run)
     return Made(done.kernel, done.run, own_reference=task is not None)
+
+
+def _module_words(module: torch.nn.Module) -> str:
+    """What to write where a module was given: it is made anew from its class, so the text must name that."""
+    kind = type(module)
+    try:
+        path = os.path.relpath(inspect.getfile(kind))
+    except (TypeError, OSError):
+        path = "FILE.py"
+    return f'{kind.__name__}: give a module as text, with the arguments that make it: "{path}:{kind.__name__}(...)"'
+
+
+def _say_found(entry: LibraryEntry, wanted: str, licence: str, progress: PlainProgress) -> None:
+    """Say which options a kernel of the library leaves without effect; without such, nothing."""
+    if wanted and wanted != entry.author:
+        progress.line(found_words(entry, wanted, "fresh=True"))
+    if licence:
+        progress.line(f"license={licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
 
 
 def _task_of(request: Request) -> Task | None:
@@ -202,7 +230,7 @@ class _Making:
     def carried(self) -> Finished:
         """The run from its first word to its end: who writes for how much is said first."""
         progress = self.progress
-        with open_author(self.settings.author, self.settings.base_url, say) as opened:
+        with open_author(self.settings.author, self.settings.base_url, say, self.settings.budget.seconds) as opened:
             for title, text in announcement(opened, self.settings.budget, self.place):
                 progress.line(f"{title}  {text}")
             chosen = progress.following(opened)
@@ -224,18 +252,27 @@ def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
     except NotAcceptedYet:
         raise
     except BaseException as error:
+        if isinstance(error, PlaybookProblem):
+            error.args = (as_keywords(str(error)),)
         error.add_note(way_on(folder, error, new=new))
         raise
 
 
 def _agree(folder: RunFolder, request: Request, specification: Specification, yes: bool) -> None:
+    if not yes and not sys.stdin.isatty():
+        raise NotAcceptedYet(folder.id, specification)
     if not yes:
-        say(f"{specification.reference}\n{specification.description}")
-        for assumption in specification.assumptions:
-            say(f"assumed: {assumption}")
-        if not sys.stdin.isatty() or input("Is this what is meant? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise NotAcceptedYet(folder.id, specification)
+        say(specification_text(specification))
+        if input("Is this what is meant? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise NotAcceptedYet(folder.id, specification, shown=True)
     accept(folder, request, specification)
+
+
+def specification_text(specification: Specification) -> str:
+    """The reference, its inputs, and what was assumed beyond what they say."""
+    unsaid = [one for one in specification.assumptions if one not in specification.description]
+    parts = [specification.reference.strip(), "", specification.description.strip()]
+    return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
 
 
 def as_keywords(text: str) -> str:
@@ -245,6 +282,7 @@ def as_keywords(text: str) -> str:
     text = re.sub(r"--fill (\w+)=([\w:.-]*\w)", r'values={"\1": "\2"}', text)
     text = re.sub(r"--fill (\w+)", r"values: \1", text)
     text = text.replace("give its --shape too", "give its shape too").replace("with --shape and --set", "as keywords")
+    text = re.sub(r"--model(?: PROVIDER:NAME)?(?![-\w])", 'model="PROVIDER:NAME"', text)
     return text.replace("--allow-degenerate makes", "allow_degenerate=True makes")
 
 

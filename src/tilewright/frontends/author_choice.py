@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tilewright.authors import Author, ModelAuthor
 from tilewright.frontends.arguments import BadArgument
-from tilewright.models import PROVIDERS, MissingKey, Price, default_model_name, open_model
+from tilewright.models import PROVIDERS, MissingKey, Price, RetryPolicy, default_model_name, open_model
 from tilewright.records import Question, Reply
 from tilewright.refine import Complete
 from tilewright.store import Store
@@ -74,8 +76,13 @@ def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def open_author(name: str, base_url: str, say: Callable[[str], None]) -> Iterator[ChosenAuthor]:
-    """The author of that name. Raises `ModelError` where its model cannot be opened; nothing is asked of it."""
+def open_author(
+    name: str, base_url: str, say: Callable[[str], None], seconds: float = math.inf
+) -> Iterator[ChosenAuthor]:
+    """The author of that name. Raises `ModelError` where its model cannot be opened; nothing is asked of it.
+
+    `seconds`: how long from now a service that fails may be asked again.
+    """
     if name == PLAYBOOK:
         if base_url:
             raise BadArgument("--base-url is for a model's server; name the model with --model")
@@ -83,7 +90,8 @@ def open_author(name: str, base_url: str, say: Callable[[str], None]) -> Iterato
 
         yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
         return
-    model = open_model(name, base_url=base_url or None, say=say)
+    retries = RetryPolicy(give_up_at=time.monotonic() + seconds)
+    model = open_model(name, base_url=base_url or None, say=say, retries=retries)
     try:
         yield ChosenAuthor(name, ModelAuthor(name), model.complete, model.price)
     finally:

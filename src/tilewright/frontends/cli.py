@@ -46,7 +46,7 @@ from tilewright.records import (
     Precision,
     Settings,
 )
-from tilewright.store import Request
+from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
 
 app = typer.Typer(
@@ -178,7 +178,7 @@ def make(
     model: options.ModelOption = None,
     author: options.AuthorOption = None,
     base_url: options.BaseUrlOption = None,
-    start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to begin with.")] = None,
+    start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")] = None,
     against: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
     ] = "",
@@ -229,7 +229,9 @@ def make(
         spool=str(spool.resolve()) if spool else "",
         licence=checked_licence(licence),
     )
-    make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, Manner(yes, as_json, output))
+    named = chosen if model or author else ""
+    manner = Manner(yes, as_json, output, author=named, licence=settings.licence)
+    make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, manner)
 
 
 @app.command()
@@ -276,11 +278,12 @@ def runs(as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    run: options.RunArgument,
+    run: options.RunArgument = NEWEST,
     kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full.")] = None,
     diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
     prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
+    reply: Annotated[int | None, typer.Option(metavar="N", help="What was answered in attempt N; 0: to words.")] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
     as_json: JsonOption = False,
@@ -288,7 +291,7 @@ def show(
     """Show a run: its task, a table of attempts and its progress; or a part of it."""
     from tilewright.frontends.show import Wanted, show_one
 
-    show_one(run, Wanted(kernel, attempt, diff, prompt, provenance, plot), as_json)
+    show_one(run, Wanted(kernel, attempt, diff, prompt, reply, provenance, plot), as_json)
 
 
 @app.command()

@@ -47,7 +47,8 @@ class DecoratedKernel:
 
     def __init__(self, function: Callable[..., Any], strict: bool = False) -> None:
         if not isinstance(inspect.unwrap(function), types.FunctionType):
-            raise BadArgument(f"{function!r} is no plain Python function; write one with `def`")
+            name = getattr(function, "__name__", type(function).__name__)
+            raise BadArgument(f"{name} is no plain Python function; write one with `def`")
         self.function = function
         self.strict = strict
         self._signature = inspect.signature(function)
@@ -61,12 +62,20 @@ class DecoratedKernel:
         bound = self._bound(args, kwargs)
         operation = self._operation(bound)
         if operation is None:
-            return self._reference("absent", f"the library has no kernel for {_call_text(bound)}", args, kwargs)
+            absent = f"the library has no kernel for {_call_text(bound)}"
+            return self._reference("absent", absent, f"; {self._remedy(bound)}", args, kwargs)
         names = [parameter.name for parameter in operation.op.parameters]
         try:
             return operation(**{name: bound[name] for name in names})
+        except NoKernelApplies as refusal:
+            reasons = [str(reason) for reason in refusal.reasons]
+            strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
+            ways = reasons if strided else [*reasons, self._remedy(bound)]  # a kernel made anew wants no strides either
+            kind = "strided" if strided else "refused"
+            return self._reference(kind, "no kernel takes this call", "\n  ".join([":", *ways]), args, kwargs)
         except CallRefused as refusal:
-            return self._reference(type(refusal).__name__, str(refusal), args, kwargs)
+            why = str(refusal).removeprefix(f"{self._name}: ")
+            return self._reference(type(refusal).__name__, why, "", args, kwargs)
 
     def make(self, **arguments: Any) -> Made:
         """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
@@ -164,15 +173,15 @@ class DecoratedKernel:
             return value is not None and read_arguments({name: value})[1].get(name) == request.numbers[name]
         return bool(value == self._signature.parameters[name].default)
 
-    def _reference(self, kind: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function itself, and say why: once for each kind of reason."""
-        bound = self._bound(args, kwargs)
+    def _reference(self, kind: str, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function itself, and say why, then what would help: once for each kind of reason."""
         if self.strict:
-            raise NoKernelApplies(f"{self._name}: {why}; {self._remedy(bound)}", ())
+            raise NoKernelApplies(f"{self._name}: {why}{remedy}", ())
         if kind not in self._said:
             self._said.add(kind)
-            text = f"{self._name}: {why}, so the function itself runs (said once); {self._remedy(bound)}"
-            warnings.warn(text, ReferenceUsed, stacklevel=3)
+            warnings.warn(
+                f"{self._name}: {why}, so the function itself runs (said once){remedy}", ReferenceUsed, stacklevel=3
+            )
         return self.function(*args, **kwargs)
 
     def _remedy(self, bound: dict[str, Any]) -> str:

@@ -10,13 +10,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.syntax import Syntax
 from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
@@ -55,6 +54,8 @@ class Manner:
     as_json: bool = False
     output: Path | None = None  # where the finished kernel is wanted too
     output_is_new: bool = True  # said now, rather than when the run was begun
+    author: str = ""  # the one named now; "" where nobody was
+    licence: str = ""  # stated now
 
     @property
     def stored_output(self) -> str:
@@ -96,16 +97,17 @@ def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool,
     settings = replace(settings, output=manner.stored_output)
     place = choose_place(gpu, settings.spool)
     request = replace(request, gpu=place.gpu)
-    if fresh or same_request(store, request) is None:
+    anew = fresh or bool(settings.start)  # a file to begin with is there to be improved
+    if anew or same_request(store, request) is None:
         check_key(settings.author, settings.base_url, os.environ)
     with progress() as say:
         say("reading the request")
         task = task_of(request)
-    found = None if fresh else same_request(store, request) if task is None else store.library_find(task.hash)
+    found = None if anew else same_request(store, request) if task is None else store.library_find(task.hash)
     if found is not None:
         _report_found(found, manner)
         return
-    with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
+    with _author(settings, settings.budget.seconds, talk) as chosen:
         announce(talk, chosen, settings.budget, place)
         folder, new = opened_run(store, request, task, settings, place, fresh)
         with folder.lock(), _resumable(folder, new=new):
@@ -127,10 +129,16 @@ def resume_run(name: str, addition: Addition, manner: Manner) -> None:
         run, request = _loaded(folder), folder.request()
     gpu = run.task.gpu if run else request.gpu if request else "H200"
     place = same_place(folder.header().environment.device, gpu, settings.spool)
-    with open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text))) as chosen:
+    left = settings.budget.seconds - (run.seconds if run else 0.0)
+    with _author(settings, left, talk) as chosen:
         announce(talk, chosen, settings.budget, place)
         with folder.lock(), _resumable(folder, new=False):
             _conduct(Making(store, folder, chosen, place, manner, talk), fresh=False)
+
+
+def _author(settings: Settings, seconds: float, talk: Console) -> AbstractContextManager[ChosenAuthor]:
+    """The author, whose service is asked again for as long as the budget has `seconds`."""
+    return open_author(settings.author, settings.base_url, lambda text: talk.print(Text(text)), seconds)
 
 
 def _report_ended(store: Store, folder: RunFolder, manner: Manner, talk: Console) -> None:
@@ -138,7 +146,7 @@ def _report_ended(store: Store, folder: RunFolder, manner: Manner, talk: Console
     it is left alone."""
     ended = folder.load()
     assert ended.ending is not None
-    talk.print(Text(f"run {ended.id} has ended: {ended.ending.value}; {_remedy(ended.ending)}", style="yellow"))
+    talk.print(Text(f"run {ended.id} has ended: {ended.ending.words}; {_remedy(ended.ending)}", style="yellow"))
     done = finished(store, folder, ended)
     if done.kernel and manner.output and not manner.output_is_new and manner.output.exists():
         same = manner.output.read_bytes() == done.kernel.text().encode()
@@ -198,9 +206,10 @@ def _conduct(making: Making, fresh: bool) -> None:
     talk.print(Text.assemble(("run     ", "bold"), folder.id))
     if _loaded(folder) is None:
         task_hash = _agree(making)
-        found = None if fresh else store.library_find(task_hash)
+        settings = folder.header().settings
+        found = None if fresh or settings.start else store.library_find(task_hash)
         if found is not None:
-            _report_found(found, making.manner)
+            _report_found(found, replace(making.manner, licence=settings.licence))
             if folder.untouched:
                 folder.discard()
             return
@@ -258,9 +267,9 @@ def _confirmed() -> bool:
 def show_specification(console: Console, specification: Specification) -> None:
     """What the words are taken to mean: the reference that decides what is right, its inputs, what was assumed."""
     console.print(Text("\nthe reference, which decides what is right:", style="bold"))
-    _show_code(console, specification.reference, "python")
+    _show_code(console, specification.reference)
     console.print(Text("its inputs:", style="bold"))
-    _show_code(console, specification.description, "toml")
+    _show_code(console, specification.description)
     unsaid = [one for one in specification.assumptions if one not in specification.description]
     if unsaid:
         console.print(Text("assumed:", style="bold"))
@@ -269,9 +278,9 @@ def show_specification(console: Console, specification: Specification) -> None:
         console.print()
 
 
-def _show_code(console: Console, code: str, language: str) -> None:
-    shown = Syntax(code.strip(), language, background_color="default") if console.is_terminal else Text(code.strip())
-    console.print(shown)
+def _show_code(console: Console, code: str) -> None:
+    """Plain and whole: it is to be accepted, whatever the terminal's width and colours."""
+    console.print(Text(code.strip()), soft_wrap=True)
     console.print()
 
 
@@ -305,7 +314,10 @@ def _report_found(kernel: LibraryKernel, manner: Manner) -> None:
     if manner.as_json:
         print_json(FoundReport(kernel.entry, str(path)))
     else:
-        show_found(stdout_console(), kernel, path)
+        show_found(stdout_console(), kernel, path, wanted=manner.author)
+        if manner.licence and manner.output is None:
+            said = f"--license {manner.licence} is recorded beside a copy; have one written with -o FILE.cu"
+            stdout_console().print(Text(said, style="yellow"))
 
 
 def _placed(kernel: LibraryKernel | None, manner: Manner) -> Path | None:
@@ -313,7 +325,7 @@ def _placed(kernel: LibraryKernel | None, manner: Manner) -> Path | None:
     if kernel is None or manner.output is None:
         return kernel.path if kernel else None
     try:
-        copy_kernel(kernel, manner.output)
+        copy_kernel(kernel, manner.output, manner.licence)
     except OSError as error:
         raise NotDone(
             f"-o {manner.output} cannot be written ({error.strerror}); the kernel is at {kernel.path}", FAULT

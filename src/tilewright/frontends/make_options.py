@@ -43,7 +43,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="PROVIDER:NAME",
-        help="Model that writes, such as anthropic:claude-sonnet-5, openai:gpt-..., hf:ORG/NAME, relay:DIR.",
+        help="Who writes: anthropic:claude-sonnet-5-5, openai:gpt-..., hf:ORG/NAME, relay:DIR and others.",
     ),
 ]
 AuthorOption = Annotated[

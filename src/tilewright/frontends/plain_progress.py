@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilewright.frontends.author_choice import ChosenAuthor
+from tilewright.frontends.author_choice import PLAYBOOK, ChosenAuthor
 from tilewright.frontends.run_rows import gain_words, rows, seconds_words, spend_words, time_words
 from tilewright.records import Attempt, Question, Reply, Run, Situation
 
@@ -38,7 +38,9 @@ class PlainProgress:
         return spoken(chosen, self.line, lambda: self._stage)
 
     def started(self, run: Run) -> None:
-        pass
+        unread = unread_hint(run)
+        if unread:
+            self.line(unread)
 
     def asking(self, situation: Situation) -> None:
         self._stage = situation.stage.value
@@ -55,10 +57,18 @@ class PlainProgress:
         words += [time_words(attempt.measurement)] if attempt.passed else []
         words += [gain_words(row.gain)] if row.gain is not None else []
         words += ["kept"] if row.kept else []
-        self.line(f"{', '.join(words)}: {' '.join(attempt.summary.split())}")
+        self.line(f"{', '.join(words)}: {row.summary}")
 
     def ended(self, run: Run) -> None:
-        self.line(f"{run.ending.value if run.ending else 'stopped'}; {spend_words(run)}")
+        self.line(f"{run.ending.words if run.ending else 'stopped'}; {spend_words(run)}")
+
+
+def unread_hint(run: Run) -> str:
+    """A sentence where a hint was just given to an author that reads none; else empty."""
+    hints = run.settings.hints
+    if run.settings.author != PLAYBOOK or not hints or hints[-1][0] != len(run.attempts):
+        return ""
+    return f"the playbook reads no hints; a model does: tilewright resume {run.id} --model PROVIDER:NAME"
 
 
 # -- questions, where no live line shows that somebody is at work --

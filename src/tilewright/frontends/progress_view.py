@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tilewright.frontends.author_choice import ChosenAuthor
-from tilewright.frontends.plain_progress import spoken
+from tilewright.frontends.plain_progress import spoken, unread_hint
 from tilewright.frontends.run_rows import (
     Row,
     dollars_words,
@@ -61,6 +61,9 @@ class ProgressView:
         self._run = run
         for row in rows(run):
             self._print(row)
+        unread = unread_hint(run)
+        if unread:
+            self._console.print(Text(unread, style="yellow"), soft_wrap=True)
 
     def asking(self, situation: Situation) -> None:
         self._number, self._stage = situation.number, situation.stage.value
@@ -87,9 +90,10 @@ class ProgressView:
         attempt = row.attempt
         line = Text(f"{attempt.number:>3}  {attempt.stage.value:<12}  ")
         line.append(f"{row.verdict:<17}", style=_STYLES.get(row.verdict, "red"))
-        shown = time_words(attempt.measurement) if attempt.passed else ""
-        line.append(f"{shown:>20}  {gain_words(row.gain):>7}  {'kept' if row.kept else '    '}  ")
-        line.append(" ".join(attempt.summary.split()), style="dim")
+        if attempt.passed:
+            shown = time_words(attempt.measurement)
+            line.append(f"{shown:>20}  {gain_words(row.gain):>7}  {'kept' if row.kept else '    '}")
+        line.append(f"  {row.summary}", style="dim" if attempt.passed else "")
         if self._console.is_terminal:
             self._console.print(line, overflow="ellipsis", no_wrap=True)
         else:

@@ -7,12 +7,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from tilewright.frontends.author_choice import PLAYBOOK
+from tilewright.frontends.found_words import found_words
 from tilewright.frontends.making import Finished
-from tilewright.frontends.run_rows import spend_words, time_words
-from tilewright.frontends.show_text import show_attempts, show_measurement, state_words
+from tilewright.frontends.run_rows import spend_words
+from tilewright.frontends.show_text import show_attempts, show_measurement, show_notes, state_words
 from tilewright.kernel_file import tuned_path
-from tilewright.records import Passed, Task
-from tilewright.store import LibraryKernel, provenance_path, write_text
+from tilewright.records import Run, Task
+from tilewright.store import LibraryKernel, write_text
 
 
 def show_finished(console: Console, done: Finished, path: Path | None) -> None:
@@ -23,25 +25,27 @@ def show_finished(console: Console, done: Finished, path: Path | None) -> None:
     console.print(Text(f"{state_words(run)}; {spend_words(run)}"))
     if run.best is None or done.kernel is None:
         console.print(Text("no attempt passed, so there is no kernel", style="bold red"))
-        console.print(
-            Text(f"see why: tilewright show {run.id} --attempt N; go on: tilewright resume {run.id} --hint ...")
-        )
+        _show_way_on(console, run)
         return
     if run.best.measurement is not None:
         show_measurement(console, run.best.measurement)
-    if isinstance(run.best.verdict, Passed):
-        for note in run.best.verdict.notes:
-            console.print(Text(f"not covered: {note}", style="yellow"))
+    show_notes(console, run.best)
     console.print()
     _show_kernel(console, run.task, path or done.kernel.path)
     console.print(Text(f"more: tilewright show {run.id}", style="dim"))
 
 
-def show_found(console: Console, kernel: LibraryKernel, path: Path | None) -> None:
-    """A kernel that was made before."""
-    entry = kernel.entry
-    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu})"
-    console.print(Text(f"{made}; --fresh makes it anew", style="bold"))
+def _show_way_on(console: Console, run: Run) -> None:
+    """What to look at and what to add where no attempt passed. The playbook reads no hints."""
+    if run.attempts:
+        console.print(Text(f"see why: tilewright show {run.id} --attempt {run.attempts[-1].number}"))
+    addition = "--model PROVIDER:NAME" if run.settings.author == PLAYBOOK else "--hint ..."
+    console.print(Text(f"go on: tilewright resume {run.id} {addition}"))
+
+
+def show_found(console: Console, kernel: LibraryKernel, path: Path | None, wanted: str = "") -> None:
+    """A kernel that was made before. `wanted`: the author named for this request, who was not asked."""
+    console.print(Text(found_words(kernel.entry, wanted, "--fresh"), style="bold"))
     _show_kernel(console, kernel.task(), path or kernel.path)
 
 
@@ -55,9 +59,12 @@ def _show_kernel(console: Console, task: Task, path: Path) -> None:
     console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'))
 
 
-def copy_kernel(kernel: LibraryKernel, target: Path) -> None:
-    """Put the kernel at `target`, and beside it what lies beside it: the tuner's choice, where it comes from."""
+def copy_kernel(kernel: LibraryKernel, target: Path, licence: str = "") -> None:
+    """Put the kernel at `target`, and beside it what lies beside it: the tuner's choice, where it comes from.
+
+    `licence`: the one stated for this copy, in place of the one on record.
+    """
     write_text(target, kernel.text())
-    for beside in (tuned_path, provenance_path):
-        if beside(kernel.path).exists():
-            write_text(beside(target), beside(kernel.path).read_text("utf-8"))
+    if tuned_path(kernel.path).exists():
+        write_text(tuned_path(target), tuned_path(kernel.path).read_text("utf-8"))
+    kernel.copy_provenance(target, licence)

@@ -5,10 +5,28 @@ Tables, plots and live progress are all made of these rows. Nothing here knows a
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tilewright.records import Attempt, Measured, Measurement, Passed, Rejected, Run, Unsupported, Verdict
+from tilewright.records import (
+    Attempt,
+    BadPlan,
+    Crashed,
+    Declined,
+    Measured,
+    Measurement,
+    NotBuilt,
+    Passed,
+    Rejected,
+    Run,
+    Severity,
+    Unsupported,
+    Verdict,
+    WrongValues,
+)
+
+_WHY_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
@@ -21,6 +39,12 @@ class Row:
     gain: float | None
     kept: bool  # it became the best when it was made
     best: bool  # it is the best of the whole run
+
+    @property
+    def summary(self) -> str:
+        """The author's line, after a few words on why it failed where it did."""
+        said, why = " ".join(self.attempt.summary.split()), why_words(self.attempt.verdict)
+        return f"{why} ({said})" if why else said
 
 
 def rows(run: Run) -> tuple[Row, ...]:
@@ -50,6 +74,26 @@ def verdict_words(verdict: Verdict) -> str:
             return verdict.reason
         case Unsupported():
             return "cannot run here"
+
+
+def why_words(verdict: Verdict) -> str:
+    """Why a candidate failed, in a few words; empty where its reason or the author's own line says it."""
+    said = ""
+    evidence = verdict.evidence if isinstance(verdict, Rejected) else None
+    match evidence:
+        case BadPlan(problems=(first, *_)):
+            said = (f"line {first.line}: " if first.line else "") + first.message
+        case NotBuilt(diagnostics=diagnostics, reason=reason):
+            errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+            place = f"line {errors[0].line}: " if errors and errors[0].line else ""
+            said = f"{place}{errors[0].message}" if errors else reason.value
+        case Declined(message=message) | Crashed(message=message):
+            said = message
+        case WrongValues(outputs=(first, *_)):
+            said = f"{first.output}: {first.description}"
+    if isinstance(verdict, Unsupported):
+        said = verdict.message
+    return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")
 
 
 def time_words(measurement: Measurement | None) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.syntax import Syntax
 from rich.text import Text
 
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.progress_plot import svg_plot
 from tilewright.frontends.provenance_text import show_provenance
 from tilewright.frontends.runs_text import show_runs
-from tilewright.frontends.show_text import diff_text, show_attempt, show_run
+from tilewright.frontends.show_text import diff_text, show_attempt, show_diff, show_notes, show_run
 from tilewright.frontends.terminal import print_exactly, print_json, stdout_console
 from tilewright.records import Attempt, Run
 from tilewright.store import RunFolder, Store, line_authors, provenance_of, write_text
@@ -30,7 +29,7 @@ class ShowReport:
 
 @dataclass(frozen=True)
 class AttemptReport:
-    """What `show --attempt N --json` prints, and `--kernel`, `--diff N`, `--prompt N` with it."""
+    """What `show --attempt N --json` prints, and `--kernel`, `--diff N`, `--prompt N`, `--reply N` with it."""
 
     run: str
     attempt: Attempt
@@ -48,17 +47,22 @@ class Wanted:
     attempt: int | None = None
     diff: int | None = None
     prompt: int | None = None
+    reply: int | None = None
     provenance: bool = False
     plot: Path | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The attempts that something of is wanted."""
+        return tuple(one for one in (self.attempt, self.diff, self.prompt, self.reply) if one is not None)
 
 
 def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     """One run, or the part of it that is wanted."""
-    numbers = (wanted.attempt, wanted.diff, wanted.prompt)
-    said = [wanted.kernel, wanted.provenance, *(one is not None for one in numbers)]
-    if sum(said) > 1:
+    parts = wanted.kernel + wanted.provenance + len(wanted.numbers)
+    if parts > 1:
         raise BadArgument(
-            "--kernel, --provenance, --attempt, --diff and --prompt show different things; give one of them"
+            "--kernel, --provenance, --attempt, --diff, --prompt and --reply show different things; give one of them"
         )
     _check_plot(wanted.plot)
     folder = Store().open_run(name)
@@ -67,11 +71,12 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
         write_text(wanted.plot, svg_plot(run))
     if as_json:
         _print_record(folder, run, wanted)
-    elif any(said):
+    elif parts:
         _print_part(folder, run, wanted)
     elif wanted.plot is None:
         show_run(stdout_console(), run, folder.worker)
         if run.best is not None:
+            show_notes(stdout_console(), run.best)
             stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
     else:
         stdout_console().print(Text(f"wrote {wanted.plot}"))
@@ -95,7 +100,7 @@ def show_all(as_json: bool) -> None:
 
 
 def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
-    number = next((one for one in (wanted.attempt, wanted.diff, wanted.prompt) if one is not None), None)
+    number = next(iter(wanted.numbers), None)
     if wanted.kernel or wanted.provenance:
         number = _best(run).number
     if wanted.provenance:
@@ -128,13 +133,17 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
         authors = line_authors(folder, run, best)
         show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
     elif wanted.diff is not None:
-        text = diff_text(folder, _attempt(run, wanted.diff))
-        console.print(Syntax(text, "diff", background_color="default") if console.is_terminal else Text(text), end="")
+        show_diff(console, diff_text(folder, _attempt(run, wanted.diff)))
     elif wanted.prompt is not None:
         prompts = _prompts(folder, wanted.prompt)
         if not prompts:
             raise BadArgument(f"attempt {wanted.prompt} of {run.id} asked no model")
         print_exactly("\n".join(prompts))
+    elif wanted.reply is not None:
+        replies = folder.attempt(wanted.reply).replies()
+        if not replies:
+            raise BadArgument(f"attempt {wanted.reply} of {run.id} has no reply of a model")
+        print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     elif wanted.attempt is not None:
         attempt = _attempt(run, wanted.attempt)
         show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")

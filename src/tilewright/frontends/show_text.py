@@ -22,7 +22,7 @@ from tilewright.frontends.run_rows import (
 from tilewright.frontends.runs_text import when
 from tilewright.frontends.task_words import task_words
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Run, Task, TuneResult
+from tilewright.records import Attempt, Measured, Measurement, Modelled, Passed, Run, Task, TuneResult
 from tilewright.store import RunFolder
 
 _MARKS = {True: "best", False: "kept"}
@@ -68,7 +68,7 @@ def _table(run: Run) -> Table:
             gain_words(row.gain),
             _MARKS[row.best] if row.kept else "",
             dollars_words(row.attempt.dollars) if row.attempt.replies else "",
-            Text(" ".join(row.attempt.summary.split())),
+            Text(row.summary),
             style=style,
         )
     return table
@@ -79,7 +79,7 @@ def state_words(run: Run, worker: str = "") -> str:
         return f"being worked on by {worker}"
     if run.ending is None:
         return f"it may go on: tilewright resume {run.id}"
-    return f"ended: {run.ending.value}"
+    return f"ended: {run.ending.words}"
 
 
 def show_task(console: Console, task: Task) -> None:
@@ -145,6 +145,19 @@ def _show_model(console: Console, measurement: Modelled) -> None:
     sampled = f"{measurement.sampled_blocks} of {measurement.grid_blocks:,} blocks sampled"
     rest = f"occupancy {measurement.occupancy:.0%}, {measurement.spill_bytes} bytes spilled"
     console.print(Text(f"  {rest}, {sampled}; a modelled time ranks candidates and is no measurement", style="dim"))
+
+
+def show_notes(console: Console, best: Attempt) -> None:
+    """What the referee could not cover of a kernel that passed."""
+    for note in best.verdict.notes if isinstance(best.verdict, Passed) else ():
+        console.print(Text(f"not covered: {note}", style="yellow"))
+
+
+def show_diff(console: Console, text: str) -> None:
+    """A difference, no line of it cut, in colours that can be read on light and on dark."""
+    for line in text.splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def diff_text(folder: RunFolder, attempt: Attempt) -> str:

@@ -6,6 +6,7 @@ midway must be asked again as a whole; two layers of retries would multiply.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ class RetryPolicy:
     first_wait_s: float = 1.0
     longest_wait_s: float = 30.0
     longest_asked_s: float = 120.0  # a server that asks for more patience than this is given up
+    give_up_at: float = math.inf  # in `time.monotonic`: nothing is asked again that would have to wait past it
 
     def wait_s(self, retry: int) -> float:
         """The wait before retry number `retry`, from 0."""
@@ -98,6 +100,11 @@ def ask_until_answered(
                 f"{who} did not answer in {policy.attempts} attempts; the last failed because {failure.reason}"
             )
         wait_s = max(policy.wait_s(attempt), failure.asked_s or 0.0)
+        if time.monotonic() + wait_s > policy.give_up_at:
+            raise ModelUnavailable(
+                f"{who} did not answer, and there is no time left to ask again; the last attempt failed because "
+                f"{failure.reason}"
+            )
         say(f"{who}: {failure.reason}; asking again in {wait_s:.1f} s")
         time.sleep(wait_s)
     raise ValueError("a retry policy has at least one attempt")

@@ -135,6 +135,14 @@ class Ending(str, Enum):
     AUTHOR_DONE = "the author has nothing further to propose"
     UNREADABLE = "several replies in a row could not be used"
 
+    @property
+    def words(self) -> str:
+        """What a person is told; the values are what runs have on record."""
+        return _AT_BOUND if self is Ending.AT_BOUND else self.value
+
+
+_AT_BOUND = "at the model's limit, which counts one launch and the bandwidth reached in practice"
+
 
 @dataclass(frozen=True)
 class Run:

@@ -329,9 +329,10 @@ class Operation:
 
 
 def _frames_to_caller() -> int:
-    """How far up a warning must point to reach whoever called the operation: past every frame of this package."""
+    """How far up a warning must point to reach whoever called the operation: past every frame of tilewright."""
+    package = __name__.partition(".")[0]
     frame, frames = sys._getframe(1), 1
-    while frame.f_back is not None and (frame.f_globals.get("__name__") or __package__).startswith(__package__):
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or package).partition(".")[0] == package:
         frame, frames = frame.f_back, frames + 1
     return frames
 

@@ -3,13 +3,14 @@
 from tilewright.store.attempt_folder import AttemptFolder, question_text
 from tilewright.store.durable import write_text
 from tilewright.store.errors import Damaged, NoSuchRun, NotAccepted, RunBusy, StoreError
-from tilewright.store.home import BrokenRun, RunList, Store, WaitingRequest, default_home
+from tilewright.store.home import NEWEST, BrokenRun, RunList, Store, WaitingRequest, default_home
 from tilewright.store.library import Library, LibraryEntry, LibraryKernel, provenance_path
 from tilewright.store.provenance import line_authors, provenance_of
 from tilewright.store.request import Request
 from tilewright.store.run_folder import Header, RunFolder
 
 __all__ = [
+    "NEWEST",
     "AttemptFolder",
     "BrokenRun",
     "Damaged",

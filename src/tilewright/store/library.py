@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,6 +65,14 @@ class LibraryKernel:
         """Who wrote it; None for an entry made before that was kept."""
         path = provenance_path(self.path)
         return read_record(path, Provenance) if path.exists() else None
+
+    def copy_provenance(self, target: Path, licence: str = "") -> None:
+        """Put the record of who wrote it beside a copy of the kernel; `licence` replaces the one on record."""
+        path = provenance_path(self.path)
+        if path.exists() and licence:
+            write_record(provenance_path(target), replace(read_record(path, Provenance), licence=licence))
+        elif path.exists():
+            write_text(provenance_path(target), path.read_text("utf-8"))
 
     def request(self) -> Request | None:
         path = self.folder / REQUEST

@@ -13,6 +13,7 @@ import torch
 
 from tilewright.records import Pattern, WrongElement, WrongOutput
 from tilewright.verify.envelope import Comparison, Expected
+from tilewright.verify.row_factors import LOOK_FOR_A_SUM, factor_of_rows
 from tilewright.verify.wrong_places import place_of
 
 _SHOWN = 5
@@ -84,7 +85,7 @@ class _Diagnosis:
         if by_value is not None:
             return by_value
         if self._found.is_floating_point() and self._error.numel() > 1:
-            by_value = self._precision() or self._rearranged() or self._scaled()
+            by_value = self._rearranged() or self._by_rows() or self._precision() or self._scaled()
             if by_value is not None:
                 return by_value
         pattern, where = place_of(self._wrong)
@@ -191,13 +192,18 @@ class _Diagnosis:
                 return Pattern.ALL, f"the result is the input {name}, unchanged"
         return None
 
+    def _by_rows(self) -> tuple[Pattern, str] | None:
+        return factor_of_rows(self._wide, self._truth, self._wrong, self._allowed)
+
     def _scaled(self) -> tuple[Pattern, str] | None:
         large = self._truth.isfinite() & (self._truth.abs() > 0.1 * self._usual)
         if self._usual == 0 or int(large.sum()) < 2:
             return None
         factor = float((self._wide[large] / self._truth[large]).median())
         if abs(factor) > 1e-6 and self._agrees_within(factor * self._truth, 1e-2):
-            return Pattern.SCALED, f"the result is {_ratio(factor)} times what it should be, everywhere"
+            text = f"the result is {_ratio(factor)} times what it should be, everywhere"
+            one_row = self._truth.ndim > 1 and self._truth.numel() == self._truth.shape[-1]
+            return Pattern.SCALED, text + (f" in its only row: {LOOK_FOR_A_SUM}" if one_row else "")
         added = float((self._wide - self._truth)[self._truth.isfinite()].median())
         if self._agrees_within(self._truth + added, 1e-3) and float(self._truth.std()) > 0.05 * self._usual:
             return Pattern.ALL, f"{added:.4g} is added to every element"

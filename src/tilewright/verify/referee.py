@@ -31,6 +31,7 @@ from tilewright.records import (
 from tilewright.reference import AnyReference
 from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
 from tilewright.verify.distributions import TASK
+from tilewright.verify.further_sizes import declined_note
 from tilewright.verify.reading import read_kernel
 from tilewright.verify.running import Candidate, Judges, Times
 from tilewright.verify.shrinking import smallest_failing
@@ -268,10 +269,7 @@ class Referee:
             if trial.reference_problem is not None:
                 raise trial.reference_problem
             return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
-        declined = [one for one in results if one.status is CaseStatus.DECLINED]
-        if declined:
-            sizes = "; ".join(dict.fromkeys(sizes_text(one.case) for one in declined))
-            trial.note(f"the file declines {sizes}")
+        self._note_declined(trial)
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
@@ -279,6 +277,19 @@ class Referee:
             if not own:
                 results.append(CaseResult(call, CaseStatus.TOO_LARGE, ""))
         return Passed(tuple(results), tuple(trial.notes))
+
+    def _note_declined(self, trial: Trial) -> None:
+        """What the file declines of what the task promises: at further sizes, or else among the cases."""
+        gpu = self._profile_device.profile
+        note = declined_note(
+            self._task, lambda sizes: isinstance(trial.candidate.evaluate(Case(sizes, 1), gpu), Evaluation)
+        )
+        declined = [one for one in trial.results if one.status is CaseStatus.DECLINED]
+        if note:
+            trial.note(note)
+        elif declined:
+            sizes = "; ".join(dict.fromkeys(sizes_text(one.case) for one in declined))
+            trial.note(f"the file declines {sizes}")
 
 
 def _not_emulable(outcome: NotRun) -> bool:

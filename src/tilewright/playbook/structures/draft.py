@@ -1,6 +1,8 @@
-"""The first version: simple, and right at any size."""
+"""The first version: simple, and right at any size. Other structures keep its kernel for rows they cannot hold."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
 from tilewright.playbook.file_text import Plan, Signature, file_text, finds_places, has_parts, includes
@@ -13,8 +15,6 @@ _WIDE_SUMS = 65536  # columns from which sums of a simple loop are kept in f64
 
 def draft_rows(program: RowProgram, op_line: str) -> str:
     """One block per row, which goes along it once for every step that needs the whole row."""
-    kernel = RowKernel(program, quick=False)
-    kernel.wide_sums = program.task_cols >= _WIDE_SUMS
     plan = Plan(program, op_line)
     rows, cols = plan.name("rows"), plan.name("cols")
     plan.add("let", f"{cols} = {program.cols}, {rows} = {program.rows}")
@@ -23,24 +23,49 @@ def draft_rows(program: RowProgram, op_line: str) -> str:
     if finds_places(program):
         plan.add("need", f"{cols} <= 2000000000", "an index fits an int")
     plan.add("const", "THREADS = 256")
-    signature = Signature.of(program, kernel.namer, [("long long cols", cols)])
-    kernel_name = f"{program.name}_rows"
-    plan.launch(kernel_name, rows, "THREADS", signature.given)
+    looped = looped_rows(program, f"{program.name}_rows", cols, False, program.task_cols >= _WIDE_SUMS)
+    plan.launch(looped.name, rows, "THREADS", looped.signature.given)
+    header = (
+        f"{program.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along it, "
+        "element by element, once for each step that needs the whole row before it. Arithmetic is in f32."
+    )
+    constants = ["constexpr int WARPS = THREADS / 32;"]
+    helpers = ([one] for one in looped.helpers)
+    return file_text(header, plan, [includes(program), constants, *helpers, looped.text])
 
+
+@dataclass(frozen=True)
+class LoopedRows:
+    """A kernel in which a block of THREADS threads, WARPS warps, goes along a row of any length."""
+
+    name: str
+    signature: Signature
+    helpers: list[str]
+    text: list[str]
+
+    def launch(self, plan: Plan, rows: str, threads: str, held: str) -> None:
+        """The launch for rows that a file's other kernel cannot hold."""
+        plan.launch(self.name, rows, threads, self.signature.given, f" when not {held}")
+
+
+def longer_rows(program: RowProgram, cols: str, quick: bool) -> LoopedRows:
+    """The kernel for rows too long for a file's own structure. Nobody knows how long, so sums are wide."""
+    return looped_rows(program, f"{program.name}_longer_rows", cols, quick, wide_sums=True)
+
+
+def looped_rows(program: RowProgram, name: str, cols: str, quick: bool, wide_sums: bool) -> LoopedRows:
+    """`cols`: the plan's name for the length of a row; `wide_sums`: in f64."""
+    kernel = RowKernel(program, quick)
+    kernel.wide_sums = wide_sums
+    signature = Signature.of(program, kernel.namer, [("long long cols", cols)])
     body = ["const long long row = blockIdx.x;", *_row_pointers(kernel), *kernel.partials("WARPS")]
     for number in range(program.sweeps):
         body += ["", *_sweep(kernel, number)]
         body += kernel.reduced(number, "block_reduce({v}, {v}_of_warps, {c})")
     if program.outputs_of_row:
         body += ["", "if (threadIdx.x == 0) {", *indented(kernel.row_results(row_load(kernel))), "}"]
-    text = [*signature.text("__launch_bounds__(THREADS)", kernel_name), *indented(body), "}"]
-    header = (
-        f"{program.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along it, "
-        "element by element, once for each step that needs the whole row before it. Arithmetic is in f32."
-    )
-    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
-    constants = ["constexpr int WARPS = THREADS / 32;"]
-    return file_text(header, plan, [includes(program), constants, *([one] for one in helpers), text])
+    text = [*signature.text("__launch_bounds__(THREADS)", name), *indented(body), "}"]
+    return LoopedRows(name, signature, [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE], text)
 
 
 def _sweep(kernel: RowKernel, number: int) -> list[str]:

@@ -9,6 +9,7 @@ from tilewright.playbook.file_text import Plan, Signature, file_text, finds_plac
 from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.statements import indented
+from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 
 _SHARE_BYTES = 64 * 1024  # of a row in one block, so that three blocks fit
 
@@ -21,6 +22,7 @@ class Holding(str, Enum):
     CLUSTER = "cluster"  # in that of the blocks of a cluster, a share in each
 
 
+_LONGER = "\n\nRows that do not fit there are left to the second kernel, which goes along them element by element."
 _HEADERS = {
     Holding.NOWHERE: (
         "{name} for rows of any length: one block goes along a row.\n\nEach thread has BATCH 16-byte loads in "
@@ -48,11 +50,12 @@ _HEADERS = {
 def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
     writer = _Writer(program, holding, quick)
     plan = Plan(program, op_line)
-    signature, kernel_name = writer.plan(plan)
+    signature, kernel_name, longer = writer.plan(plan)
     body = writer.body()
     text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
     kernel = writer.kernel
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
+    helpers += [one for one in (longer.helpers if longer else []) if one not in helpers]
     more: list[str] = []
     lines = ["constexpr int WARPS = THREADS / 32;"]
     if holding is Holding.CLUSTER:
@@ -61,8 +64,9 @@ def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool =
         lines = ["namespace cg = cooperative_groups;", "", *lines]
     if holding is not Holding.NOWHERE:
         more.append("cuda_pipeline.h")
-    header = _HEADERS[holding].format(name=program.name)
-    return file_text(header, plan, [includes(program, *more), lines, [VECTOR], *([one] for one in helpers), text])
+    header = _HEADERS[holding].format(name=program.name) + (_LONGER if longer else "")
+    pieces = [includes(program, *more), lines, [VECTOR], *([one] for one in helpers), text]
+    return file_text(header, plan, [*pieces, longer.text if longer else []])
 
 
 def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
@@ -80,11 +84,13 @@ class _Writer:
     def __init__(self, program: RowProgram, holding: Holding, quick: bool) -> None:
         self.program = program
         self.holding = holding
+        self.quick = quick
         self.kernel = RowKernel(program, quick)
         self.held = held_inputs(program) if holding is not Holding.NOWHERE else ()
 
-    def plan(self, plan: Plan) -> tuple[Signature, str]:
-        names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "share", "row_bytes")}
+    def plan(self, plan: Plan) -> tuple[Signature, str, LoopedRows | None]:
+        """The plan's lines; the main kernel's head, and the kernel for rows that fit no shared memory."""
+        names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "share", "row_bytes", "held")}
         size = 16 // self.program.widest.itemsize
         plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=self.program.cols, r=self.program.rows))
         if has_parts(self.program):
@@ -110,19 +116,24 @@ class _Writer:
         if self.held:
             total = " + ".join(f"round_up({share} * WIDTH * {one.dtype.itemsize}, 16)" for one in self.held)
             plan.add("let", f"{names['row_bytes']} = {total}")
-            plan.add(
-                "need", f"{names['row_bytes']} + 2048 <= device.smem_block", "2 KiB: the static shared memory below"
-            )
+            fits = f"{names['row_bytes']} + 2048 <= device.smem_block"
+            plan.add("let", f"{names['held']} = {fits}", "2 KiB: the static shared memory below")
+            if self.holding is Holding.CLUSTER:
+                plan.add("need", f"{names['held']} or BLOCKS == 8", "a row is held if any cluster can hold it")
             block += f", {names['row_bytes']}"
         whole = "long long" if self.holding is Holding.NOWHERE else "int"
         sizes = [(f"{whole} cols", names["cols"])]
         sizes += [("int share", share)] if self.holding is Holding.CLUSTER else []
         signature = Signature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_long_rows"
-        plan.launch(
-            kernel_name, grid, block, signature.given, " cluster(BLOCKS)" if self.holding is Holding.CLUSTER else ""
-        )
-        return signature, kernel_name
+        attributes = " cluster(BLOCKS)" if self.holding is Holding.CLUSTER else ""
+        attributes += f" when {names['held']}" if self.held else ""
+        plan.launch(kernel_name, grid, block, signature.given, attributes)
+        if not self.held:
+            return signature, kernel_name, None
+        longer = longer_rows(self.program, names["cols"], self.quick)
+        longer.launch(plan, names["rows"], "THREADS", names["held"])
+        return signature, kernel_name, longer
 
     def _cluster_sizes(self) -> str:
         """The smallest cluster first in which a multiprocessor has room for several shares."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
-from tilewright.playbook.file_text import Plan, Signature, file_text, has_parts, includes
+from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
+from tilewright.playbook.file_text import Plan, Signature, file_text, finds_places, has_parts, includes
 from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.statements import indented
+from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 
 
 class Team(str, Enum):
@@ -27,6 +28,7 @@ class Choices:
     teams: tuple[int, ...]  # warps or lanes that share a row
 
 
+_LONGER = "\n\nRows too long for registers are left to the second kernel, which goes along them element by element."
 _HEADERS = {
     Team.BLOCK: (
         "{name}, with the row in registers: one read, one write.\n\nThe warps of a block share a row. It is "
@@ -50,7 +52,7 @@ _HEADERS = {
 
 
 _MOST_THREADS = {Team.BLOCK: 1024, Team.LANES: 32, Team.PERSISTENT: 1024}
-_MOST_VECTORS = 16
+_MOST_VECTORS = 32  # each is unrolled
 _BUDGET_BYTES = {Team.BLOCK: 128, Team.LANES: 128, Team.PERSISTENT: 192}  # of the row, in a thread's registers
 
 
@@ -78,30 +80,36 @@ def register_rows(
     """A file in which `team` shares a row that it holds in registers."""
     writer = _Writer(program, team, quick)
     plan = Plan(program, op_line)
-    signature, kernel_name = writer.plan(plan, choices)
+    signature, kernel_name, longer = writer.plan(plan, choices)
     body = writer.body(hints)
     text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
     kernel = writer.kernel
-    reduce = LANES_REDUCE if team is Team.LANES else BLOCK_REDUCE
-    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), reduce, FOR_EACH_VECTOR]
-    header = _HEADERS[team].format(name=program.name)
-    return file_text(header, plan, [includes(program), writer.constants(), [VECTOR], *([one] for one in helpers), text])
+    reduce = [LANES_REDUCE] if team is Team.LANES else []
+    needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
+    helpers = ([one] for one in dict.fromkeys(needed))
+    header = _HEADERS[team].format(name=program.name) + _LONGER
+    pieces = [includes(program), writer.constants(), [VECTOR], *helpers, text, longer.text]
+    return file_text(header, plan, pieces)
 
 
 class _Writer:
     def __init__(self, program: RowProgram, team: Team, quick: bool) -> None:
         self.program = program
         self.team = team
+        self.quick = quick
         self.kernel = RowKernel(program, quick)
 
     # -- plan --
 
-    def plan(self, plan: Plan, choices: Choices) -> tuple[Signature, str]:
-        rows, cols = plan.name("rows"), plan.name("cols")
+    def plan(self, plan: Plan, choices: Choices) -> tuple[Signature, str, LoopedRows]:
+        rows, cols, loads, held = (plan.name(one) for one in ("rows", "cols", "loads", "held"))
         plan.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
         plan.add("need", f"{cols} > 0" + (f" and {rows} <= 2000000000" if has_parts(self.program) else ""))
+        if finds_places(self.program):
+            plan.add("need", f"{cols} <= 2000000000", "an index fits an int")
         size = 16 // self.program.widest.itemsize
         listed = " | ".join(str(one) for one in choices.teams)
+        team = "LANES" if self.team is Team.LANES else "WARPS"
         if self.team is Team.LANES:
             plan.add("tune", f"LANES = {listed}", "of a warp that share a row")
             plan.add("tune", "BLOCK = 128 | 256", "threads")
@@ -114,20 +122,23 @@ class _Writer:
             plan.add("need", "BLOCKS * WARPS <= 32 and BLOCKS * WARPS >= 8")
             grid = f"min({rows}, device.sms * BLOCKS)"
         plan.add("const", f"WIDTH = {size} if {cols} % {size} == 0 else 1", "elements per load")
-        plan.add("const", f"VECTORS = next_pow2(ceil_div({cols}, {threads} * WIDTH))", "loads per thread")
-        held = held_bytes(self.program, self.team)
+        plan.add("let", f"{loads} = next_pow2(ceil_div({cols}, {threads} * WIDTH))", "of a thread, for a whole row")
+        most = f"{loads} * WIDTH * {held_bytes(self.program, self.team)} <= {_BUDGET_BYTES[self.team]}"
+        plan.add("let", f"{held} = {loads} <= {_MOST_VECTORS} and {most}", "bytes of the row that a thread holds")
+        plan.add("need", f"{held} or {team} == {max(choices.teams)}", "a row is held if any team can hold it")
+        plan.add("const", f"VECTORS = {loads} if {held} else 1", "loads per thread, each unrolled")
         plan.add(
             "const", f"FULL = {cols} == {threads} * WIDTH * VECTORS", "every load of every thread is inside the row"
         )
-        plan.add("need", f"VECTORS * WIDTH * {held} <= {_BUDGET_BYTES[self.team]}", "bytes of the row a thread holds")
-        plan.add("need", f"VECTORS <= {_MOST_VECTORS}", "each is unrolled")
         sizes = [("long long rows", rows), ("int cols", cols)]
         if self.team is Team.BLOCK:
             sizes = sizes[1:]
         signature = Signature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_{'held' if self.team is not Team.LANES else 'short'}_rows"
-        plan.launch(kernel_name, grid, block, signature.given)
-        return signature, kernel_name
+        longer = longer_rows(self.program, cols, self.quick)
+        plan.launch(kernel_name, grid, block, signature.given, f" when {held}")
+        longer.launch(plan, rows, block, held)
+        return signature, kernel_name, longer
 
     def bounds(self) -> str:
         if self.team is Team.LANES:
@@ -137,8 +148,8 @@ class _Writer:
 
     def constants(self) -> list[str]:
         if self.team is Team.LANES:
-            return ["constexpr int THREADS_PER_ROW = LANES;"]
-        return ["constexpr int THREADS_PER_ROW = WARPS * 32;"]
+            return ["constexpr int THREADS_PER_ROW = LANES, THREADS = BLOCK, WARPS = BLOCK / 32;"]
+        return ["constexpr int THREADS_PER_ROW = WARPS * 32, THREADS = WARPS * 32;"]
 
     # -- kernel --
 
