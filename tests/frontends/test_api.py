@@ -201,7 +201,7 @@ def test_arguments_become_shapes_and_numbers() -> None:
         read_arguments({"x": object()})
 
 
-@pytest.mark.parametrize("thing", [torch.nn.ReLU(), 3, torch.relu], ids=str)
+@pytest.mark.parametrize("thing", [torch.nn.ReLU(), 3, torch.relu], ids=["a module", "a number", "a builtin"])
 def test_only_functions_are_decorated(thing: Any) -> None:
     with pytest.raises(BadArgument, match="is no plain Python function"):
         tw.kernel(thing)
