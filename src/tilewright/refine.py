@@ -266,6 +266,7 @@ class _Attempt:
             replies=len(self._replies),
             seconds=time.monotonic() - began,
             cut=sum((reply.cut.usage for reply in self._replies), Usage()),
+            recipe=proposal.recipe,
         )
 
     # -- the candidate --

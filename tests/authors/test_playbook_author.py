@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tilewright.authors.playbook import PlaybookAuthor
+from tilewright.authors.playbook_author import PlaybookAuthor, recipe_of
 from tilewright.authors.protocol import Author
 from tilewright.devices.emulated import EmulatedDevice
+from tilewright.playbook.analysis import row_program
 from tilewright.playbook.problems import NotSupported, NotUnderstood
+from tilewright.playbook.steps import every_step
 from tilewright.records import (
     PROFILES,
     Attempt,
@@ -29,6 +34,7 @@ from tilewright.records import (
 )
 from tilewright.records.verdict import Case
 from tilewright.reference import Reference
+from tilewright.store import RunFolder
 from tilewright.tasks import TaskOptions, task_from_specification
 from tilewright.verify import Referee
 
@@ -54,7 +60,9 @@ def emulator() -> Iterator[EmulatedDevice]:
 
 def _attempt(number: int, stage: Stage, proposal: Proposal, passed: bool = True) -> Attempt:
     wrong = Rejected(WrongValues(Case({"rows": 1, "cols": 8}, 0), ()))
-    return Attempt(number, number, stage, None, proposal.summary, None, Passed(()) if passed else wrong)
+    return Attempt(
+        number, number, stage, None, proposal.summary, None, Passed(()) if passed else wrong, recipe=proposal.recipe
+    )
 
 
 def _proposals(task: Task, emulated_only: bool = True) -> list[Proposal]:
@@ -164,3 +172,48 @@ def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
 def test_words_outside_the_grammar_are_refused() -> None:
     with pytest.raises(NotUnderstood, match=r'"flash".*--model'):
         AUTHOR.specify("flash attention", {}, "H200", no_model)
+
+
+# -- what was proposed before --
+
+
+def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
+    first = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 2), no_model)
+    assert first is not None
+    assert first.recipe
+    history = (replace(_attempt(2, Stage.STRUCTURE, first), summary="said in other words"),)
+    second = AUTHOR.propose(Situation(task, Stage.STRUCTURE, 3, history=history), no_model)
+    assert second is not None
+    assert second.recipe not in ("", first.recipe)
+
+
+def test_every_step_has_a_recipe_of_its_own(task: Task) -> None:
+    names = ("exp of x", "softmax", "rmsnorm", "layernorm then gelu", "sum", "gelu then bias")
+    summaries = set()
+    for words in names:
+        made = AUTHOR.specify(words, {"x": "64x65536:f16"}, "H200", no_model)
+        program = row_program(task_from_specification(made, TaskOptions()))
+        for step in every_step(program):
+            summaries |= {one.summary for one in (step, step.safer, step.polished) if one is not None}
+    recipes = {recipe_of(summary) for summary in summaries}
+    assert "" not in recipes
+    assert len(recipes) == len(summaries) > 20
+    assert recipe_of("a model's own words; exact functions") == ""
+    assert recipe_of("16-byte vectors, one per thread; words of its own") == ""
+
+
+def test_a_run_made_before_recipes_were_kept_goes_on_with_what_is_new() -> None:
+    """Its attempts are known by the summaries of that time."""
+    (path,) = (Path(__file__).parents[1] / "store" / "earlier_home" / "runs").iterdir()
+    run = RunFolder(path).load()
+    assert [one.recipe for one in run.attempts] == ["", "", ""]
+    assert AUTHOR.propose(Situation(run.task, Stage.STRUCTURE, 4, history=run.attempts), no_model) is None
+    best = run.best
+    assert best is not None
+    polished = AUTHOR.propose(Situation(run.task, Stage.PROFILED, 4, parent=best, history=run.attempts), no_model)
+    assert polished is not None
+    assert polished.recipe == f"{recipe_of(best.summary)}-past-cache"
+    without = AUTHOR.propose(Situation(run.task, Stage.STRUCTURE, 3, history=run.attempts[:2]), no_model)
+    assert without is not None
+    assert without.summary == run.attempts[2].summary
+    assert hashlib.sha256((without.text or "").encode()).hexdigest()[:20] == run.attempts[2].kernel

@@ -22,7 +22,7 @@ from tilewright.frontends.place_choice import (
 )
 from tilewright.models import MissingKey
 from tilewright.models.opening import DEFAULTS
-from tilewright.records import PROFILES
+from tilewright.records import PROFILES, Environment
 from tilewright.store import NoSuchRun, Store
 
 
@@ -141,9 +141,11 @@ def test_a_local_gpu_is_used_where_it_is_the_one_wanted(monkeypatch: pytest.Monk
 
 
 def test_a_run_goes_on_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "NVIDIA H200 (cuda:0)", "Linux", emulated=False)
+    emulated = replace(measured, device="H200, by the emulator", emulated=True)
     monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: ())
     with pytest.raises(BadArgument, match="was measured on NVIDIA H200"):
-        same_place("NVIDIA H200 (cuda:0)", "H200", "")
+        same_place(measured, "H200", "")
     monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: (PROFILES["H200"],))
-    assert same_place("H200 (emulated)", "H200", "").is_emulated
-    assert same_place("NVIDIA H200 (cuda:0)", "H200", "").index == 0
+    assert same_place(emulated, "H200", "").is_emulated
+    assert same_place(measured, "H200", "").index == 0

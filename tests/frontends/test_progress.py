@@ -101,7 +101,7 @@ def test_a_terminal_has_its_live_line_instead() -> None:
 
 def _run(*attempts: Attempt, hints: tuple[tuple[int, str], ...] = ()) -> Run:
     settings = Settings("playbook", hints=hints)
-    environment = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulated)", "Linux")
+    environment = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulated)", "Linux", emulated=True)
     return Run("r", "2026-01-01T00:00:00Z", TASK, settings, environment, attempts)
 
 

@@ -235,7 +235,8 @@ def attempt(
 
 PASSED = Passed(
     tuple(
-        CaseResult(Case({"rows": rows, "cols": 1024}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.3) for rows in (1, 3)
+        CaseResult(Case({"rows": rows, "cols": 1024}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.3, emulated=True)
+        for rows in (1, 3)
     )
 )
 
@@ -285,7 +286,7 @@ CRASHED = Rejected(
             )
         ),
     ),
-    (CaseResult(Case({"rows": 1, "cols": 8}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.2),),
+    (CaseResult(Case({"rows": 1, "cols": 8}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.2, emulated=True),),
 )
 
 WRONG = Rejected(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from tilewright.records import (
     TensorArgument,
     TensorMap,
     TensorSpec,
+    formerly,
     from_json,
     to_json,
 )
@@ -107,3 +110,55 @@ def test_what_is_no_record_is_refused(change: Any, message: str) -> None:
     change(data)
     with pytest.raises(RecordError, match=message.replace("(", r"\(")):
         from_json(Job, data)
+
+
+# -- what earlier versions stored --
+
+
+@formerly(names={"blau": "blue"})
+class Colour(str, Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@formerly(called=("Ball", "Sphere"), names={"size_mm": "radius_mm"}, derived={"heavy": lambda data: data["grams"] > 99})
+@dataclass(frozen=True)
+class Marble:
+    radius_mm: int
+    grams: int
+    colour: Colour
+    heavy: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    content: Marble | DType | None
+
+
+MARBLE = Marble(8, 100, Colour.BLUE, True)
+
+
+def test_former_names_and_values_are_read_and_not_written() -> None:
+    former = {"is": "Ball", "size_mm": 8, "grams": 100, "colour": "blau"}
+    assert from_json(Marble, former) == MARBLE
+    assert from_json(Box, {"is": "Box", "content": {**former, "is": "Sphere"}}) == Box(MARBLE)
+    assert through_text(MARBLE) == {"is": "Marble", "radius_mm": 8, "grams": 100, "colour": "blue", "heavy": True}
+    assert from_json(Marble, through_text(MARBLE)) == MARBLE
+
+
+def test_what_is_stored_counts_before_what_could_be_derived() -> None:
+    assert not from_json(Marble, {**through_text(MARBLE), "heavy": False}).heavy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"is": "Cube"}, "expected Marble, found 'Cube'"),
+        ({"width_mm": 8}, "unknown key 'width_mm'"),
+        ({"colour": "grün"}, "'grün' is not one of"),
+        ({"colour": ["blau"]}, "is not one of"),
+    ],
+)
+def test_what_was_never_so_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        from_json(Marble, {**through_text(MARBLE), **change})

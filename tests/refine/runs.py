@@ -34,7 +34,7 @@ TASK = Task(
     outputs=(TaskOutput("y", DType.F32, ("n",)),),
     dimensions=(Dimension("n", 4096),),
 )
-ENVIRONMENT = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulated)", "Linux")
+ENVIRONMENT = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulated)", "Linux", emulated=True)
 
 GOOD = Passed(())
 WRONG = Rejected(WrongValues(Case({"n": 7}, 0), ()))

@@ -127,11 +127,3 @@ def test_three_unreadable_replies_in_a_row_end_the_run() -> None:
     attempts = [attempt(n, Stage.DRAFT, UNREADABLE) for n in (1, 2, 3)]
     assert stage_of(next_step(run_of(*attempts[:2]))) is Stage.DRAFT
     assert next_step(run_of(*attempts)) is Ending.UNREADABLE
-
-
-def test_every_ending_keeps_its_value_on_record_and_has_words_for_a_person() -> None:
-    assert Ending("at what the least traffic takes in the model") is Ending.AT_BOUND  # runs made before have it
-    assert (
-        Ending.AT_BOUND.words == "at the model's limit, which counts one launch and the bandwidth reached in practice"
-    )
-    assert all(one.words == one.value for one in Ending if one is not Ending.AT_BOUND)

@@ -11,7 +11,7 @@ from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
 from tilewright.authors import Author
-from tilewright.authors.playbook import PlaybookAuthor
+from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import (

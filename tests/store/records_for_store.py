@@ -43,8 +43,8 @@ TASK = Task(
     dimensions=(Dimension("n", 1000),),
 )
 SETTINGS = Settings(author="replay:somewhere", budget=Budget(attempts=5))
-ENVIRONMENT = Environment("0.1.0", "3.11", "2.9", "NVRTC 13.0", "H200 (emulated)", "Linux x86_64")
-PASSED = Passed((CaseResult(Case({"n": 7}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.25),))
+ENVIRONMENT = Environment("0.1.0", "3.11", "2.9", "NVRTC 13.0", "H200 (emulated)", "Linux x86_64", emulated=True)
+PASSED = Passed((CaseResult(Case({"n": 7}, 1), CaseStatus.RIGHT, "H200 (emulated)", 0.25, emulated=True),))
 
 
 def question(number: int, k: int = 1, text: str = "write it") -> Question:

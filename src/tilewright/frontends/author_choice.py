@@ -86,7 +86,7 @@ def open_author(
     if name == PLAYBOOK:
         if base_url:
             raise BadArgument("--base-url is for a model's server; name the model with --model")
-        from tilewright.authors.playbook import PlaybookAuthor  # the only author that needs the playbook
+        from tilewright.authors.playbook_author import PlaybookAuthor  # the only author that needs the playbook
 
         yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
         return

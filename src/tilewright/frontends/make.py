@@ -128,7 +128,7 @@ def resume_run(name: str, addition: Addition, manner: Manner) -> None:
             return
         run, request = _loaded(folder), folder.request()
     gpu = run.task.gpu if run else request.gpu if request else "H200"
-    place = same_place(folder.header().environment.device, gpu, settings.spool)
+    place = same_place(folder.header().environment, gpu, settings.spool)
     left = settings.budget.seconds - (run.seconds if run else 0.0)
     with _author(settings, left, talk) as chosen:
         announce(talk, chosen, settings.budget, place)

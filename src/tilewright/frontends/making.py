@@ -106,6 +106,7 @@ def environment_at(place: Place) -> Environment:
         compiler=find_toolkit().compiler,
         device=place.label,
         platform=f"{platform.system()} {platform.machine()}",
+        emulated=place.is_emulated,
     )
 
 

@@ -14,11 +14,10 @@ from tilewright.devices.emulated import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.arguments import BadArgument
-from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, Task
+from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, Environment, GpuProfile, Task
 from tilewright.reference.spooled import SpoolReference
 
 SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
-EMULATED = "(emulated)"
 
 
 @dataclass(frozen=True)
@@ -56,19 +55,20 @@ def choose_place(gpu: str | None, spool: str = "") -> Place:
 
 
 def emulated_place(gpu: str, note: str = "") -> Place:
-    return Place(gpu, f"{gpu} {EMULATED}", note=note)
+    return Place(gpu, f"{gpu} (emulated)", note=note)
 
 
-def same_place(label: str, gpu: str, spool: str) -> Place:
-    """The place to go on with a run that has been at `label`: measured and modelled times are never mixed."""
-    if label.endswith(EMULATED):
+def same_place(began: Environment, gpu: str, spool: str) -> Place:
+    """The place to go on with a run that began there: measured and modelled times are never mixed."""
+    if began.emulated:
         if spool:
             raise BadArgument("this run's times are modelled, and go on so; make it anew with --fresh --spool DIR")
         return emulated_place(gpu, "as this run began")
     place = choose_place(gpu, spool)
     if place.is_emulated:
         raise BadArgument(
-            f"this run was measured on {label}, and no such GPU is here; resume it there, or reach one with --spool DIR"
+            f"this run was measured on {began.device}, and no such GPU is here; resume it there, or reach one with "
+            "--spool DIR"
         )
     return place
 

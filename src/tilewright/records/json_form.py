@@ -2,7 +2,8 @@
 
 Dataclasses become objects; members of a union of dataclasses carry `"is": "<class name>"`; bytes become base64.
 Fields that a class lists in `LEFT_OUT` are not written where they have their default.
-`from_json` refuses unknown and missing keys, so a record read from disk is one that could have been built here.
+`from_json` refuses unknown and missing keys, so a record read from disk is one that could have been built here; what a
+class was stored as before, `formerly` says beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,43 @@ T = TypeVar("T")
 
 class RecordError(ValueError):
     """JSON that is not the record it was said to be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Former:
+    """How records of a class, or values of an enum, were stored by earlier versions."""
+
+    called: tuple[str, ...] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    derived: Mapping[str, Callable[[dict[str, Any]], Any]] = dataclasses.field(default_factory=dict)
+
+    def brought_up(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The data of a record, with the fields it would have now."""
+        now = {self.names.get(name, name): value for name, value in data.items()}
+        return {name: rule(now) for name, rule in self.derived.items()} | now
+
+
+_FORMER: dict[type, _Former] = {}
+_NEVER_OTHERWISE = _Former()
+
+
+def formerly(
+    *,
+    called: tuple[str, ...] = (),
+    names: Mapping[str, str] | None = None,
+    derived: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
+) -> Callable[[type[T]], type[T]]:
+    """Have what earlier versions stored read as a record, or as an enum, of today. It is never written so again.
+
+    `called`: names the class had; `names`: those a field had, or values an enum had, and the present ones; `derived`:
+    fields that were not stored, each with the function that tells it from the others, as plain JSON.
+    """
+
+    def remember(kind: type[T]) -> type[T]:
+        _FORMER[kind] = _Former(called, names or {}, derived or {})
+        return kind
+
+    return remember
 
 
 _PLAIN = frozenset((bool, int, float, str, type(None)))
@@ -147,9 +185,11 @@ def _unexpected(kind: Any, data: Any) -> _Mismatch:
 
 
 def _enum_decoder(kind: type[Enum]) -> _Decoder:
+    former = _FORMER.get(kind, _NEVER_OTHERWISE).names
+
     def decode(data: Any) -> Any:
         try:
-            return kind(data)
+            return kind(former.get(data, data) if isinstance(data, str) else data)
         except ValueError:
             raise _Mismatch(f"{data!r} is not one of {[m.value for m in kind]}") from None
 
@@ -198,7 +238,8 @@ def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
     records: dict[str, Any] = {}
     for kind in kinds:
         if dataclasses.is_dataclass(kind):
-            records.setdefault(getattr(kind, "__name__", ""), kind)
+            for name in _stored_names(typing.cast(type, kind)):
+                records.setdefault(name, kind)
 
     def decode(data: Any) -> Any:
         if isinstance(data, dict) and "is" in data:
@@ -218,12 +259,20 @@ def _union_decoder(kinds: tuple[Any, ...]) -> _Decoder:
     return decode
 
 
+def _stored_names(kind: type) -> tuple[str, ...]:
+    return (kind.__name__, *_FORMER.get(kind, _NEVER_OTHERWISE).called)
+
+
 def _record_decoder(kind: type) -> _Decoder:
+    names, former = _stored_names(kind), _FORMER.get(kind)
+
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _Mismatch(f"expected an object, found {type(data).__name__}")
-        if data.get("is", kind.__name__) != kind.__name__:
+        if data.get("is", kind.__name__) not in names:
             raise _Mismatch(f"expected {kind.__name__}, found {data['is']!r}")
+        if former is not None:
+            data = former.brought_up(data)
         fields = _fields(kind)
         if not data.keys() <= fields.keys():
             unknown = data.keys() - fields.keys() - {"is"}

@@ -1,17 +1,23 @@
-"""A run: one task, one evolving kernel, every attempt at it. What is best is computed, never stored."""
+"""A run: one task, one evolving kernel, every attempt at it, and where the finished kernel comes from.
+
+What is best is computed, never stored.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
+from tilewright.records.conversation import Reply, Usage
+from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement
-from tilewright.records.model import Reply, Usage
 from tilewright.records.task import Task
-from tilewright.records.verdict import Passed, Verdict
+from tilewright.records.verdict import Passed, Verdict, label_says_emulated
 
 MEASURED_NOISE = 0.01
 MODELLED_NOISE = 0.002  # modelled times do not scatter, and small gains add up
+UNSTATED = "NOASSERTION"  # SPDX's word for a licence that nobody has stated
 
 
 class Stage(str, Enum):
@@ -64,6 +70,7 @@ class Settings:
     hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
 
 
+@formerly(derived={"emulated": label_says_emulated})
 @dataclass(frozen=True)
 class Environment:
     """Where a run took place, for the record."""
@@ -72,12 +79,9 @@ class Environment:
     python: str
     torch: str
     compiler: str
-    device: str  # "H200 (emulated)"
+    device: str  # as people are told: "H200 (emulated)"
     platform: str
-
-    @property
-    def emulated(self) -> bool:
-        return self.device.endswith("(emulated)")
+    emulated: bool  # no GPU took part: times are modelled
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class TuneResult:
 class Attempt:
     """One candidate: who wrote it from what, and what became of it. Its texts lie beside it in the run's directory."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe",)
+
     number: int  # from 1
     step: int  # candidates of the same step share it
     stage: Stage
@@ -108,6 +114,7 @@ class Attempt:
     replies: int = 0
     seconds: float = 0.0
     cut: Usage = field(default_factory=Usage)  # of `usage`, what went into streams that were cut; near, not exact
+    recipe: str = ""  # `Proposal.recipe`
 
     @property
     def passed(self) -> bool:
@@ -124,24 +131,48 @@ class Attempt:
         return other.time_us is None or self.time_us < other.time_us * (1.0 - noise)
 
 
+@formerly(
+    names={
+        "within the wanted fraction of the roofline": "good-enough",
+        "at what the least traffic takes in the model": "at-bound",
+        "no step paid any more": "settled",
+        "the budget of attempts is spent": "attempts",
+        "the budget of tokens is spent": "tokens",
+        "the budget of dollars is spent": "dollars",
+        "the budget of seconds is spent": "seconds",
+        "the author has nothing further to propose": "author-done",
+        "several replies in a row could not be used": "unreadable",
+    }
+)
 class Ending(str, Enum):
-    GOOD_ENOUGH = "within the wanted fraction of the roofline"
-    AT_BOUND = "at what the least traffic takes in the model"
-    SETTLED = "no step paid any more"
-    ATTEMPTS = "the budget of attempts is spent"
-    TOKENS = "the budget of tokens is spent"
-    DOLLARS = "the budget of dollars is spent"
-    SECONDS = "the budget of seconds is spent"
-    AUTHOR_DONE = "the author has nothing further to propose"
-    UNREADABLE = "several replies in a row could not be used"
+    """Why a run ended. The values are on record; `words` may be reworded."""
+
+    GOOD_ENOUGH = "good-enough"
+    AT_BOUND = "at-bound"
+    SETTLED = "settled"
+    ATTEMPTS = "attempts"
+    TOKENS = "tokens"
+    DOLLARS = "dollars"
+    SECONDS = "seconds"
+    AUTHOR_DONE = "author-done"
+    UNREADABLE = "unreadable"
 
     @property
     def words(self) -> str:
-        """What a person is told; the values are what runs have on record."""
-        return _AT_BOUND if self is Ending.AT_BOUND else self.value
-
-
-_AT_BOUND = "at the model's limit, which counts one launch and the bandwidth reached in practice"
+        """What a person is told."""
+        match self:
+            case Ending.GOOD_ENOUGH:
+                return "within the wanted fraction of the roofline"
+            case Ending.AT_BOUND:
+                return "at the performance model's limit, which counts one launch and the bandwidth reached in practice"
+            case Ending.SETTLED:
+                return "no step paid any more"
+            case Ending.AUTHOR_DONE:
+                return "the author has nothing further to propose"
+            case Ending.UNREADABLE:
+                return "several replies in a row could not be used"
+            case _:
+                return f"the budget of {self.value} is spent"
 
 
 @dataclass(frozen=True)
@@ -217,6 +248,7 @@ class Proposal:
     text: str | None
     summary: str
     problem: str = ""  # what was wrong with the reply, where `text` is None
+    recipe: str = ""  # the author's own name for what it did, by which it knows it again; "" where it needs none
 
 
 @dataclass(frozen=True)
@@ -229,3 +261,35 @@ class Specification:
     reference: str
     description: str
     assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One step's share of the file. Number 0 is the file the person gave to start from."""
+
+    attempt: int
+    stage: str
+    author: str  # "playbook", "anthropic:claude-sonnet-5", "given"
+    summary: str
+    prompts: tuple[str, ...]  # SHA-256 of each question, to the letter as it was stored; () where none was asked
+    lines: tuple[tuple[int, int], ...]  # first and last, counted from 1
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The record that lies beside a finished kernel, `softmax.cu.provenance.json`."""
+
+    op: str
+    kernel: str  # the file's identity
+    task_hash: str
+    run: str
+    created: str  # of the run; ISO 8601, UTC
+    tilewright: str
+    licence: str  # an SPDX expression, or `UNSTATED`
+    contributions: tuple[Contribution, ...]  # in the order of the steps; those without a line left are not among them
+    verified_on: tuple[str, ...]  # devices
+    right_cases: int
+    worst_error: float | None  # over what is allowed; None where nothing was compared in numbers
+    measurement: Measurement | None
+    notes: tuple[str, ...] = ()
+    degenerate: str = ""  # of the task: why passing proves nothing

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingRecord
 from tilewright.records.execution import FaultKind
+from tilewright.records.json_form import formerly
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,20 @@ class CaseStatus(str, Enum):
     NOT_EMULABLE = "not emulable here"
 
 
+def label_says_emulated(data: dict[str, Any]) -> bool:
+    """Of a record made when a device's label alone told whether it was emulated."""
+    return str(data.get("device", "")).endswith("(emulated)")
+
+
+@formerly(derived={"emulated": label_says_emulated})
 @dataclass(frozen=True)
 class CaseResult:
     case: Case
     status: CaseStatus
-    device: str  # "H200 (emulated)"; "" where nothing ran
+    device: str  # as people are told: "H200 (emulated)"; "" where nothing ran
     error_ratio: float | None = None  # worst error over what is allowed: below 1; None where nothing was compared
     seconds: float = 0.0
+    emulated: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
+from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task, formerly, label_says_emulated
 from tilewright.store.durable import is_unfinished, new_folder, read_record, write_record, write_text
 from tilewright.store.errors import Damaged, StoreError
 from tilewright.store.request import REQUEST, Request
@@ -27,6 +27,7 @@ def provenance_path(kernel_file: Path) -> Path:
     return kernel_file.with_name(kernel_file.name + ".provenance.json")
 
 
+@formerly(derived={"emulated": label_says_emulated})
 @dataclass(frozen=True)
 class LibraryEntry:
     """A finished kernel and where it comes from."""
@@ -37,7 +38,8 @@ class LibraryEntry:
     attempt: int
     author: str
     gpu: str
-    device: str  # that it was verified and timed on: "H200 (emulated)"
+    device: str  # that it was verified and timed on, as people are told: "H200 (emulated)"
+    emulated: bool
     measurement: Measurement | None
     kernel: str  # the file's identity
     created: str  # ISO 8601, UTC
@@ -141,6 +143,7 @@ def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:
         author=run.settings.author,
         gpu=run.task.gpu,
         device=run.environment.device,
+        emulated=run.environment.emulated,
         measurement=best.measurement,
         kernel=kernel,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -192,7 +192,8 @@ class Referee:
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
-                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, f"{self._emulator.profile.name} (emulated)"))
+                label = f"{self._emulator.profile.name} (emulated)"
+                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, label, emulated=True))
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 if self._gpu is not None:
                     trial.note(f"not emulated: {outcome.message}")

@@ -134,7 +134,7 @@ class Trial:
         if unstable is not None:
             return unstable
         seconds = time.monotonic() - start
-        return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds))
+        return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds, emulated))
 
     def watch(self, case: Case, device: Device) -> Outcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
@@ -159,7 +159,9 @@ class Trial:
         """What an execution says before anything is compared."""
         if isinstance(execution, Faulted):
             if execution.kind is FaultKind.UNSUITABLE:
-                return NotRun(CaseResult(case, CaseStatus.NOT_EMULABLE, execution.device), execution.message)
+                return NotRun(
+                    CaseResult(case, CaseStatus.NOT_EMULABLE, execution.device, emulated=True), execution.message
+                )
             return Wrong(self._crash(case, execution))
         if execution.findings:
             first = execution.findings[0]
