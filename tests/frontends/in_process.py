@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.frontends.cli import main
-from tilewright.models.keys import KEY_VARIABLES
+from tilewright.models import key_variables
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def tilewright(home: Path, *arguments: object) -> Done:
         contextlib.redirect_stderr(stderr),
     ):
         patch.setenv("TILEWRIGHT_HOME", str(home))
-        for key in KEY_VARIABLES:
+        for key in key_variables():
             patch.delenv(key, raising=False)
         patch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
         patch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command replaces

@@ -20,8 +20,7 @@ from tilewright.frontends.place_choice import (
     open_devices,
     same_place,
 )
-from tilewright.models import MissingKey
-from tilewright.models.opening import DEFAULTS
+from tilewright.models import MissingKey, providers
 from tilewright.records import PROFILES, Environment
 from tilewright.store import NoSuchRun, Store
 
@@ -54,7 +53,7 @@ def test_a_recording_is_named_as_a_run_is(tmp_path: Path, monkeypatch: pytest.Mo
 def test_help_and_docs_name_a_model_that_is_used_unasked() -> None:
     docs = Path(__file__).parents[2] / "docs"
     for text in ((docs / "commands.md").read_text(), (docs / "models.md").read_text()):
-        assert set(re.findall(r"anthropic:[\w-]+", text)) == {DEFAULTS[0][1]}
+        assert set(re.findall(r"anthropic:[\w-]+", text)) == {f"anthropic:{providers()['anthropic'].default_model}"}
 
 
 def test_a_missing_key_is_known_without_opening_the_model() -> None:

@@ -237,7 +237,7 @@ def test_names_of_runs_are_whole_at_any_width(home: Path, width: int) -> None:
     assert "…" not in plain
     assert ("H200" in plain) == (width == 240)
     if width >= 80:
-        assert " ".join(Ending.AUTHOR_DONE.value.split()[:3]) in plain
+        assert " ".join(Ending.AUTHOR_DONE.words.split()[:3]) in plain
 
 
 def test_long_lines_are_not_cut_on_a_terminal() -> None:

@@ -12,19 +12,12 @@ from urllib.parse import urlsplit
 
 from tilewright.authors import Author, ModelAuthor
 from tilewright.frontends.arguments import BadArgument
-from tilewright.models import PROVIDERS, MissingKey, Price, RetryPolicy, default_model_name, open_model
+from tilewright.models import MissingKey, Price, RetryPolicy, default_model_name, open_model, providers
 from tilewright.records import Question, Reply
 from tilewright.refine import Complete
 from tilewright.store import Store
 
 PLAYBOOK = "playbook"
-_WITH_A_PATH = ("relay", "replay")
-# Provider -> the variable with its key, and one with the address of a server that may want none.
-_KEYS = {
-    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
-    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
-    "hf": ("HF_TOKEN", ""),
-}
 
 
 @dataclass(frozen=True)
@@ -60,19 +53,19 @@ def author_name(model: str | None, author: str | None, environ: Mapping[str, str
     if model is None:
         return PLAYBOOK
     provider, _, rest = model.partition(":")
-    if provider not in PROVIDERS or not rest:
-        raise BadArgument(f"--model {model}: write PROVIDER:NAME with one of {', '.join(PROVIDERS)}")
+    if provider not in providers() or not rest:
+        raise BadArgument(f"--model {model}: write PROVIDER:NAME with one of {', '.join(providers())}")
     # A run may be resumed from another folder.
     if provider == "replay" and not Path(rest).expanduser().is_dir():
         return f"{provider}:{Store().open_run(rest).path.resolve()}"
-    return f"{provider}:{Path(rest).expanduser().resolve()}" if provider in _WITH_A_PATH else model
+    return f"{provider}:{Path(rest).expanduser().resolve()}" if providers()[provider].takes_path else model
 
 
 def check_key(name: str, base_url: str, environ: Mapping[str, str]) -> None:
     """Raises `MissingKey` for a model that needs a key which is not set; opening it later would say the same."""
-    key, address = _KEYS.get(name.partition(":")[0], ("", ""))
-    if key and not base_url and not environ.get(key, "").strip() and not environ.get(address):
-        raise MissingKey(f"{name} needs a key; set {key} in the environment, or choose --author {PLAYBOOK}")
+    provider = providers().get(name.partition(":")[0])
+    if provider is not None and provider.lacks_key(base_url, environ):
+        raise MissingKey(f"{name} needs a key; set {provider.key} in the environment, or choose --author {PLAYBOOK}")
 
 
 @contextmanager

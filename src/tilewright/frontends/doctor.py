@@ -22,17 +22,10 @@ from tilewright.devices.cuda import DriverError, driver_version, launcher_availa
 from tilewright.devices.emulation.programs import core_problem, core_width
 from tilewright.devices.profiler import find_ncu
 from tilewright.devices.sanitizer import find_sanitizer
-from tilewright.models.opening import DEFAULTS, default_model_name
+from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
 
-KEYS = tuple(variable for variable, _ in DEFAULTS)
-# Packages behind the models: the providers that need each, and how it is had.
-_CLIENTS = (
-    ("anthropic", "anthropic", "anthropic"),
-    ("openai", "openai and hf", "openai"),
-    ("transformers", "transformers", "'tilewright[local]'"),
-)
 LOW_DISK_BYTES = 5 << 30
 
 
@@ -181,37 +174,40 @@ def _emulator() -> Finding:
 
 
 def _keys() -> Finding:
-    present = [name for name in KEYS if os.environ.get(name, "").strip()]
+    keys = key_variables()
+    present = [name for name in keys if os.environ.get(name, "").strip()]
     if present:
         return Finding("keys", State.GOOD, f"{', '.join(present)} set")
-    return Finding("keys", State.ABSENT, f"none of {', '.join(KEYS)} is set; nothing here needs one")
+    return Finding("keys", State.ABSENT, f"none of {', '.join(keys)} is set; nothing here needs one")
 
 
 def _author() -> Finding:
     """Who would write a kernel if `make` were not told."""
-    name = default_model_name(os.environ)
-    if name is None:
+    chosen = default_provider(os.environ)
+    if chosen is None:
         advice = "it knows pointwise operations and those along rows; name another author with --model PROVIDER:NAME"
         return Finding("author", State.GOOD, "the built-in playbook, as no key is set", advice)
-    key = next(variable for variable, model in DEFAULTS if model == name)
-    return Finding("author", State.GOOD, f"{name}, as {key} is set; --author playbook asks nobody")
+    name = f"{chosen.name}:{chosen.default_model}"
+    return Finding("author", State.GOOD, f"{name}, as {chosen.key} is set; --author playbook asks nobody")
 
 
 def _clients() -> Iterator[Finding]:
     """Whether the packages behind the models can be imported; they are, because that is where they fail."""
-    for package, providers, requirement in _CLIENTS:
+    for package in dict.fromkeys(one.package for one in providers().values() if one.package):
+        users = [one for one in providers().values() if one.package == package]
+        served, requirement = " and ".join(one.name for one in users), users[0].install or package
         about = package
         if importlib.util.find_spec(package) is None:
-            advice = f"pip install {requirement}, for {providers} models"
+            advice = f"pip install {requirement}, for {served} models"
             yield Finding(about, State.ABSENT, "not installed", advice)
             continue
         try:
             importlib.import_module(package)
         except Exception as error:  # whatever a package that does not fit its surroundings raises
             reason = f"cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            yield Finding(about, State.PROBLEM, reason, f"reinstall it, for {providers} models")
+            yield Finding(about, State.PROBLEM, reason, f"reinstall it, for {served} models")
             continue
-        yield Finding(about, State.GOOD, f"{_version(package)}, for {providers} models")
+        yield Finding(about, State.GOOD, f"{_version(package)}, for {served} models")
 
 
 def _runs() -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.models.errors import BadPriceTable
+from tilewright.models.protocol import BadPriceTable
 from tilewright.records import Usage
 
 _SHIPPED = Path(__file__).with_name("prices.toml")

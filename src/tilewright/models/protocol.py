@@ -1,19 +1,65 @@
-"""What a model is to the rest of the house, and what an adapter is given to open one."""
+"""What a model is to the rest of the house: whom to ask, how asking can fail, what an adapter declares and is given.
+
+    ModelError               one sentence: what is wrong and what to do
+    ├── BadModelName         not `provider:model`, or a provider that is not known
+    ├── BadPriceTable        a price table that cannot be read
+    ├── MissingKey           the environment variable with the key is not set
+    ├── MissingPackage       the adapter needs a package that is not installed
+    ├── ModelRejected        the service said no and would say so again: wrong key, no such model, bad request
+    ├── ModelUnavailable     still failing after every retry, or nobody answered in time
+    └── NoRecordedReply      a replay has come to the end of its recording
+
+A refusal of the model itself is no error: it is a `Reply` whose `stop` says so. So is a reply cut at its length.
+Keys come from the environment, go to the service they are for, and appear nowhere else.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tilewright.models.keys import Scrubber
-from tilewright.models.prices import Price
-from tilewright.models.retries import RetryPolicy
-from tilewright.records import Question, Reply
+from tilewright.records import NoReply, Question, Reply
+
+if TYPE_CHECKING:
+    from tilewright.models.prices import Price
+    from tilewright.models.retries import RetryPolicy
 
 OnText = Callable[[str], None]
+_SHORTEST_KEY = 8  # a shorter value is no key, and removing it everywhere would garble ordinary text
+
+
+class ModelError(NoReply):
+    """Asking a model failed. The text never holds a key."""
+
+
+class BadModelName(ModelError):
+    pass
+
+
+class BadPriceTable(ModelError):
+    pass
+
+
+class MissingKey(ModelError):
+    pass
+
+
+class MissingPackage(ModelError):
+    pass
+
+
+class ModelRejected(ModelError):
+    pass
+
+
+class ModelUnavailable(ModelError):
+    pass
+
+
+class NoRecordedReply(ModelError):
+    pass
 
 
 class Model(Protocol):
@@ -34,6 +80,58 @@ class Model(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Provider:
+    """Whom a name before the colon stands for. Every adapter module lists its own, as `PROVIDERS`."""
+
+    name: str
+    open: Callable[[Opening], Model]
+    key: str = ""  # the environment variable with its key; "" where none is needed
+    address: str = ""  # the variable with the address of a server of one's own, which may want no key
+    base_url: str | None = None  # of the service, where its client does not know it
+    default_model: str = ""  # asked where the key is set and nobody is named
+    package: str = ""  # that it needs, as it is imported
+    install: str = ""  # what pip is told to have it, where that is not the package's name
+    takes_path: bool = False  # what follows the colon is a path
+
+    def own_server(self, base_url: str | None, environ: Mapping[str, str]) -> str | None:
+        return base_url or (environ.get(self.address) if self.address else None) or None
+
+    def lacks_key(self, base_url: str | None, environ: Mapping[str, str]) -> bool:
+        """Whether it cannot be asked because its key is not set."""
+        return bool(self.key) and not environ.get(self.key, "").strip() and not self.own_server(base_url, environ)
+
+
+@dataclass(frozen=True)
+class Scrubber:
+    """Takes every key of the environment out of a text, also where a server has sent it back."""
+
+    secrets: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], variables: Iterable[str]) -> Scrubber:
+        found = {environ.get(variable, "").strip() for variable in variables}
+        return cls(tuple(sorted((one for one in found if len(one) >= _SHORTEST_KEY), key=len, reverse=True)))
+
+    def __call__(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[key removed]")
+        return text
+
+    def __repr__(self) -> str:
+        return f"Scrubber({len(self.secrets)} keys)"
+
+
+def key_of(environ: Mapping[str, str], variable: str) -> str | None:
+    """The key in `variable`, None where it is unset or blank. Raises `MissingKey` for what cannot be sent as one."""
+    key = environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise MissingKey(
+            f"{variable} holds something that is no key: a blank, a line break or a letter outside ASCII; set it anew"
+        )
+    return key or None
+
+
 def say_on_stderr(text: str) -> None:
     """Where notices go unless told otherwise: that a relay waits, that a question is asked again."""
     print(text, file=sys.stderr, flush=True)
@@ -43,20 +141,15 @@ def say_on_stderr(text: str) -> None:
 class Opening:
     """What an adapter is opened with. The environment holds keys, so it is never shown."""
 
-    provider: str
+    provider: Provider
     model: str  # what follows the provider's colon
+    environ: Mapping[str, str] = field(repr=False)
+    scrub: Scrubber
+    retries: RetryPolicy
+    timeout_s: float  # the longest silence on an open connection; models that think first are silent for minutes
     base_url: str | None = None
     say: Callable[[str], None] = say_on_stderr
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
-    timeout_s: float = (
-        600.0  # the longest silence on an open connection; models that think first are silent for minutes
-    )
 
     @property
     def name(self) -> str:
-        return f"{self.provider}:{self.model}"
-
-    @property
-    def scrub(self) -> Scrubber:
-        return Scrubber.of(self.environ)
+        return f"{self.provider.name}:{self.model}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from tilewright.models.errors import ModelError, ModelUnavailable
+from tilewright.models.protocol import ModelError, ModelUnavailable
 
 T = TypeVar("T")
 PASSING_STATUSES = frozenset({408, 409, 425, 429})  # and every 5xx, Anthropic's 529 among them

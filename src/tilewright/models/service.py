@@ -1,49 +1,186 @@
-"""What the adapters of HTTP services share: reading their failures, and their streams up to the end.
+"""What the adapters of HTTP services share: asking, hearing a stream to its end, counting, reading failures.
 
-Both official SDKs come from one generator, so their exceptions carry the same fields; nothing here imports either.
+Both official SDKs come from one generator: their clients take the same arguments and their exceptions carry the same
+names and fields. So an adapter says how a question is sent and what an event means, and nothing here imports an SDK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tilewright.models.errors import ModelError, ModelRejected
-from tilewright.models.keys import Scrubber
-from tilewright.models.prices import Price
-from tilewright.models.protocol import OnText
-from tilewright.models.retries import Passing, asked_wait_s, is_passing
-from tilewright.records import Cut, Usage
+from tilewright.models.prices import Price, find_price
+from tilewright.models.protocol import MissingKey, ModelError, ModelRejected, OnText, Opening, Scrubber, key_of
+from tilewright.models.retries import Passing, ask_until_answered, asked_wait_s, is_passing
+from tilewright.records import Cut, Question, Reply, StopReason, Usage
 
 T = TypeVar("T")
-CONNECT_S = 10.0
 ASKED_AGAIN = "\n\n[broken off here and asked again]\n\n"
+_CONNECT_S = 10.0
+_NO_KEY = "no-key"  # what is sent to a server of one's own that wants none
+_CHARACTERS_PER_TOKEN = 4
 _LONGEST_QUOTE = 400
+# Errors that arrive as events of a stream, whose HTTP status has been given as 200, and that would come again.
+_FINAL_ERRORS = (
+    "authentication_error",
+    "billing_error",
+    "invalid_request_error",
+    "not_found_error",
+    "permission_error",
+    "request_too_large",
+)
+
+
+# -- a model behind a service --
+
+
+class StreamedAnswer(ABC):
+    """A reply under construction from the events of one stream."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.stop = StopReason.END
+        self.begun = False  # the service has taken the question, so it is billed
+        self.whole = False  # the model has finished
+
+    @abstractmethod
+    def add(self, event: Any) -> str:
+        """Take in an event; returns the text it brought, if any. Thinking and unknown events bring none."""
+
+    @abstractmethod
+    def usage(self, question: Question) -> Usage:
+        """The tokens so far: the service's count, or an estimate of what it has not counted yet."""
+
+    def finished(self) -> tuple[str, StopReason]:
+        return self.text, self.stop
+
+
+class ServiceModel(ABC):
+    """A model behind a service that streams its replies."""
+
+    def __init__(self, opening: Opening, sdk: Any, client: Callable[..., Any]) -> None:
+        provider = opening.provider
+        key = key_of(opening.environ, provider.key)
+        if provider.lacks_key(opening.base_url, opening.environ):
+            raise MissingKey(
+                f"{opening.name} needs a key; set {provider.key} in the environment, or give the base URL of a server "
+                "of your own"
+            )
+        self.name = opening.name
+        self.price: Price | None = find_price(provider.name, opening.model, opening.environ)
+        self.opening = opening
+        self.sdk = sdk
+        self.client: Any = client(
+            api_key=key or _NO_KEY,
+            base_url=provider.own_server(opening.base_url, opening.environ) or provider.base_url,
+            max_retries=0,
+            timeout=sdk.Timeout(opening.timeout_s, connect=_CONNECT_S),
+        )
+        self._service = Service(self.name, provider.key, shown_address(str(self.client.base_url)), opening.scrub)
+
+    @abstractmethod
+    def answer(self) -> StreamedAnswer:
+        """An answer of which nothing has come yet."""
+
+    @abstractmethod
+    def stream(self, question: Question) -> AbstractContextManager[Iterable[Any]]:
+        """Send the question; the events of the reply."""
+
+    def complete(self, question: Question, on_text: OnText) -> Reply:
+        started = time.monotonic()
+        hearing, bill = Hearing(on_text, self._service.scrub), Bill(self.price)
+        with bill.on_failure():
+            answer, retries = ask_until_answered(
+                lambda: self._once(question, hearing, bill),
+                self._failure_of,
+                self.opening.retries,
+                self.name,
+                self.opening.say,
+            )
+        (text, stop), usage = answer.finished(), answer.usage(question)
+        reply = Reply(
+            model=self.name,
+            text=self._service.scrub(text),
+            stop=stop,
+            usage=usage,
+            dollars=self.price.dollars(usage) if self.price else None,
+            seconds=time.monotonic() - started,
+            retries=retries,
+        )
+        return reply.after(bill.cut)
+
+    def _once(self, question: Question, hearing: Hearing, bill: Bill) -> StreamedAnswer:
+        """The answer of one stream, taken in up to its end."""
+        answer = self.answer()
+        hearing.begin()
+        try:
+            with self.stream(question) as stream:
+                for event in self._events(stream, answer):
+                    if text := answer.add(event):
+                        hearing.add(text)
+            if not answer.whole:
+                raise StreamCut("the stream ended before the reply did")
+        except Exception:
+            if answer.begun:
+                bill.add(answer.usage(question))
+            raise
+        hearing.end()
+        return answer
+
+    def _events(self, stream: Iterable[T], answer: StreamedAnswer) -> Iterator[T]:
+        """The events; whatever breaks them off, from a lost connection to malformed JSON, is a `StreamCut`.
+
+        A stream that breaks when the answer is whole has ended.
+        """
+        events = iter(stream)
+        while True:
+            try:
+                event = next(events)
+            except StopIteration:
+                return
+            except Exception as error:
+                lost = isinstance(error, self.sdk.APIConnectionError)
+                if isinstance(error, self.sdk.APIError) and not lost:
+                    raise
+                problem = type(error).__name__
+            else:
+                yield event
+                continue
+            if answer.whole:
+                return
+            raise StreamCut(f"the stream broke ({problem})")
+
+    def _failure_of(self, error: Exception) -> Passing | ModelError | None:
+        sdk, service = self.sdk, self._service
+        if isinstance(error, StreamCut):
+            return Passing(str(error))
+        if isinstance(error, sdk.APIConnectionError):
+            return service.unreachable()
+        if isinstance(error, sdk.APIStatusError) and error.status_code != 200:
+            return service.failure(error.status_code, error.body, error.message, error.response.headers)
+        if isinstance(error, sdk.APIError):
+            # Sent as an event of the stream: it carries no status of its own, so it may pass unless its type says not.
+            if getattr(error, "type", None) in _FINAL_ERRORS:
+                return service.failure(400, error.body, error.message, {})
+            return Passing(f"the service broke off: {service.quote(error.body, error.message)}")
+        if isinstance(error, sdk.APIError.__base__):  # what the SDK says of itself
+            return ModelError(f"{self.name}: {service.quote(None, str(error))}")
+        return None
+
+    def close(self) -> None:
+        self.client.close()
+
+
+# -- streams and failures --
 
 
 class StreamCut(Exception):
     """A stream that broke or ended before the model had finished."""
-
-
-def read_stream(stream: Iterable[T], sdk_error: type[Exception]) -> Iterator[T]:
-    """The items of a stream; whatever breaks it, from a lost connection to malformed JSON, becomes `StreamCut`."""
-    items = iter(stream)
-    while True:
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        except Exception as error:
-            if isinstance(error, sdk_error):
-                raise
-            problem = type(error).__name__
-        else:
-            yield item
-            continue
-        raise StreamCut(f"the stream broke ({problem})")
 
 
 class Hearing:
@@ -169,3 +306,27 @@ def _said(body: object) -> str | None:
     if isinstance(body, dict) and isinstance(body.get("error"), str):
         return str(body["error"])
     return body if isinstance(body, str) and body.strip() else None
+
+
+# -- the text of a reply --
+
+
+def estimated_usage(question: Question, text: str) -> Usage:
+    """Tokens by the rule of thumb of four characters each, for those who do not count: people and some servers."""
+    asked = len(question.system) + sum(len(message.text) for message in question.messages)
+    return Usage(input_tokens=estimated_tokens(asked), output_tokens=estimated_tokens(len(text)))
+
+
+def estimated_tokens(characters: int) -> int:
+    return -(-characters // _CHARACTERS_PER_TOKEN)
+
+
+def without_thinking(text: str) -> str:
+    """The text after a leading `<think>` section, which open models send as text where their server leaves it in.
+
+    Some chat templates put the opening tag into the prompt, so only the closing one is seen.
+    """
+    head, tag, rest = text.partition("</think>")
+    if not tag:
+        return text
+    return rest.lstrip() if head.lstrip().startswith("<think>") or "<think>" not in head else text

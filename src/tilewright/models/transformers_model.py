@@ -11,10 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tilewright.models.errors import MissingPackage, ModelError, ModelRejected
 from tilewright.models.prices import NOTHING, Price
-from tilewright.models.protocol import OnText, Opening
-from tilewright.models.reply_text import without_thinking
+from tilewright.models.protocol import MissingPackage, ModelError, ModelRejected, OnText, Opening, Provider
+from tilewright.models.service import without_thinking
 from tilewright.records import Question, Reply, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ def open_model(opening: Opening) -> TransformersModel:
     if importlib.util.find_spec("transformers") is None:
         raise MissingPackage(f"{opening.name} needs the package transformers; run `pip install 'tilewright[local]'`")
     return TransformersModel(opening)
+
+
+PROVIDERS = (Provider("transformers", open_model, package="transformers", install="'tilewright[local]'"),)
 
 
 class TransformersModel:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.models import BadModelName, ModelError, NoRecordedReply, open_model
-from tilewright.models.replay import ReplayModel
+from tilewright.models.replay_model import ReplayModel
 from tilewright.records import Message, Question, Reply, Role, StopReason, Usage, to_json
 
 QUESTION = Question("0003-2", "system", (Message(Role.USER, "faster"),))

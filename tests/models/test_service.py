@@ -385,7 +385,7 @@ def test_a_key_echoed_in_a_reply_reaches_no_record(provider: str) -> None:
         reply = model.complete(QUESTION, lambda text: None)
     assert reply.text == "your key is [key removed]!"
     assert KEY not in str(to_json(reply))
-    assert KEY not in repr(model) + repr(vars(model)["_opening"]) + repr(vars(model)["_service"])
+    assert KEY not in repr(model) + repr(vars(model)["opening"]) + repr(vars(model)["_service"])
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

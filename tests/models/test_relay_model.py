@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.models import BadModelName, ModelError, ModelUnavailable, open_model
-from tilewright.models.relay import RelayModel
+from tilewright.models.relay_model import RelayModel
 from tilewright.records import Message, Question, Reply, Role, StopReason, Usage
 
 QUESTION = Question(

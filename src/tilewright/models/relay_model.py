@@ -18,10 +18,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tilewright.models.errors import BadModelName, ModelError, ModelUnavailable
 from tilewright.models.prices import NOTHING, Price
-from tilewright.models.protocol import OnText, Opening, say_on_stderr
-from tilewright.models.reply_text import estimated_usage
+from tilewright.models.protocol import (
+    BadModelName,
+    ModelError,
+    ModelUnavailable,
+    OnText,
+    Opening,
+    Provider,
+    say_on_stderr,
+)
+from tilewright.models.service import estimated_usage
 from tilewright.records import Question, Reply, StopReason, to_json
 
 POLL_S = 0.2
@@ -32,6 +39,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def open_model(opening: Opening) -> RelayModel:
     return RelayModel(Path(opening.model), say=opening.say)
+
+
+PROVIDERS = (Provider("relay", open_model, takes_path=True),)
 
 
 class RelayModel:

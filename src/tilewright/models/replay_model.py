@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-from tilewright.models.errors import BadModelName, ModelError, NoRecordedReply
 from tilewright.models.prices import Price
-from tilewright.models.protocol import OnText, Opening
+from tilewright.models.protocol import BadModelName, ModelError, NoRecordedReply, OnText, Opening, Provider
 from tilewright.records import Question, RecordError, Reply, from_json
 
 T = TypeVar("T")
@@ -23,6 +22,9 @@ _ID = re.compile(r"(\d{4,})-([1-9]\d*)")
 
 def open_model(opening: Opening) -> ReplayModel:
     return ReplayModel(Path(opening.model))
+
+
+PROVIDERS = (Provider("replay", open_model, takes_path=True),)
 
 
 class ReplayModel:
