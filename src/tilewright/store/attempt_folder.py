@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.records import Attempt, Cut, NoReply, Question, Reply
-from tilewright.store.durable import make_folder, move, read_record, read_text, record_text, remove, write_text
-from tilewright.store.errors import Damaged
+from tilewright.store import durable
+from tilewright.store.durable import Damaged, read_text
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class AttemptFolder:
         only if the question is the same to the letter; otherwise both are set aside, and taken up again should that
         question come back.
         """
-        text = record_text(question)
+        text = durable.record_text(question)
         if read_text(self._question(k)) != text:
             self._set_aside(k)
             self._save(f"question-{k}.md", question_text(question))
@@ -58,18 +58,18 @@ class AttemptFolder:
         if not self._reply(k).exists():
             self._streaming.discard(k)
             self._store_reply(k, self._asked(k, question, ask))
-        reply: Reply = read_record(self._reply(k), Reply)
+        reply: Reply = durable.read_record(self._reply(k), Reply)
         return reply
 
     def _asked(self, k: int, question: Question, ask: Callable[[Question], Reply]) -> Reply:
         """The reply that `ask` gets. What is spent without one is kept, and counts with the one that comes at last."""
         path = self.path / f"unanswered-{k}.json"
-        spent: Cut = read_record(path, Cut) if path.exists() else Cut()
+        spent: Cut = durable.find_record(path, Cut) or Cut()
         try:
             return ask(question).after(spent)
         except NoReply as error:
             if error.cut.tokens:
-                self._save(path.name, record_text(spent + error.cut))
+                self._save(path.name, durable.record_text(spent + error.cut))
             raise
 
     def stream(self, k: int, piece: str) -> None:
@@ -77,7 +77,7 @@ class AttemptFolder:
 
         The part that an interrupted process left is kept until the first piece of a new reply takes its place.
         """
-        make_folder(self.path)
+        durable.make_folder(self.path)
         mode = "a" if k in self._streaming else "w"
         self._streaming.add(k)
         with open(self._partial(k), mode, encoding="utf-8", errors="replace", newline="") as stream:
@@ -85,26 +85,26 @@ class AttemptFolder:
 
     def replies(self) -> tuple[Reply, ...]:
         """The replies on record, in the order of their questions; not those set aside."""
-        found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.json", path.name))
-        ordered = sorted(found, key=lambda path: int(path.stem.removeprefix("reply-")))
-        return tuple(read_record(path, Reply) for path in ordered)
+        return tuple(durable.read_record(path, Reply) for path in self._numbered("reply"))
 
     def question_texts(self) -> tuple[str, ...]:
         """The questions on record to the letter, in order; not those set aside."""
-        found = (path for path in _listed(self.path) if re.fullmatch(r"question-\d+\.json", path.name))
-        ordered = sorted(found, key=lambda path: int(path.stem.removeprefix("question-")))
-        return tuple(text for text in map(read_text, ordered) if text is not None)
+        return tuple(text for text in map(read_text, self._numbered("question")) if text is not None)
 
     def set_aside(self) -> tuple[Reply, ...]:
         """Replies that were paid for and answer no question of this attempt any more."""
         found = (path for path in _listed(self.path) if re.fullmatch(r"reply-\d+\.[0-9a-f]{12}\.json", path.name))
-        return tuple(read_record(path, Reply) for path in found)
+        return tuple(durable.read_record(path, Reply) for path in found)
+
+    def _numbered(self, kind: str) -> list[Path]:
+        found = (path for path in _listed(self.path) if re.fullmatch(rf"{kind}-\d+\.json", path.name))
+        return sorted(found, key=lambda path: int(path.stem.removeprefix(f"{kind}-")))
 
     def _store_reply(self, k: int, reply: Reply) -> None:
-        self._save(f"reply-{k}.json", record_text(reply))
-        remove(self.path / f"unanswered-{k}.json")
+        self._save(f"reply-{k}.json", durable.record_text(reply))
+        durable.remove(self.path / f"unanswered-{k}.json")
         self._save(f"reply-{k}.md", reply.text)
-        remove(self._partial(k))
+        durable.remove(self._partial(k))
 
     def _set_aside(self, k: int) -> None:
         """Put the `k`-th question and all that followed from it out of the way, under a name made of the question.
@@ -114,13 +114,13 @@ class AttemptFolder:
         while (old := read_text(self._question(k))) is not None:
             for stem in (f"reply-{k}", f"question-{k}"):
                 for suffix in ("json", "md"):
-                    move(self.path / f"{stem}.{suffix}", self.path / f"{stem}.{_digest(old)}.{suffix}")
-            remove(self._partial(k))
+                    durable.move(self.path / f"{stem}.{suffix}", self.path / f"{stem}.{_digest(old)}.{suffix}")
+            durable.remove(self._partial(k))
             k += 1
 
     def _take_up(self, k: int, digest: str) -> None:
         for suffix in ("md", "json"):
-            move(self.path / f"reply-{k}.{digest}.{suffix}", self.path / f"reply-{k}.{suffix}")
+            durable.move(self.path / f"reply-{k}.{digest}.{suffix}", self.path / f"reply-{k}.{suffix}")
 
     def _question(self, k: int) -> Path:
         return self.path / f"question-{k}.json"
@@ -138,8 +138,8 @@ class AttemptFolder:
         which is stored before it is returned."""
         path = self.path / f"{name}.json"
         if not path.exists():
-            self._save(path.name, record_text(make()))
-        found: T = read_record(path, kind)
+            self._save(path.name, durable.record_text(make()))
+        found: T = durable.read_record(path, kind)
         return found
 
     def save_text(self, name: str, text: str) -> None:
@@ -149,7 +149,7 @@ class AttemptFolder:
             return
         if name == KERNEL:
             for about in _ABOUT_THE_KERNEL:
-                remove(self.path / f"{about}.json")
+                durable.remove(self.path / f"{about}.json")
         self._save(name, text)
 
     def text(self, name: str) -> str:
@@ -168,16 +168,15 @@ class AttemptFolder:
         """Put the attempt on record; from now on it is one of the run's."""
         if attempt.number != self.number:
             raise ValueError(f"attempt {attempt.number} does not belong into the folder of attempt {self.number}")
-        self._save(_ATTEMPT, record_text(attempt))
+        self._save(_ATTEMPT, durable.record_text(attempt))
 
     def load(self) -> Attempt | None:
         """The attempt; None while it is unfinished."""
-        path = self.path / _ATTEMPT
-        return read_record(path, Attempt) if path.exists() else None
+        return durable.find_record(self.path / _ATTEMPT, Attempt)
 
     def _save(self, name: str, text: str) -> None:
-        make_folder(self.path)
-        write_text(self.path / name, text)
+        durable.make_folder(self.path)
+        durable.write_text(self.path / name, text)
 
 
 def question_text(question: Question) -> str:

@@ -1,4 +1,15 @@
-"""Files that are whole or absent, and on disk when the call returns: written aside, synced, renamed, synced again."""
+"""Files that are whole or absent, and on disk when the call returns: written aside, synced, renamed, synced again.
+
+What the store can raise:
+
+    StoreError              every refusal of the store's own; one sentence that says what to do
+    ├── NoSuchRun           nothing here is called that, or several are
+    ├── RunBusy             another process works on the run
+    ├── NotAccepted         a request in words whose specification nobody has accepted yet: there is no task
+    └── Damaged             a file that is not what this version writes
+
+A disk that is full or a folder that cannot be written stays an `OSError`.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +20,37 @@ import json
 import os
 import shutil
 import threading
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.records import RecordError, from_json, to_json
-from tilewright.store.errors import Damaged
 
 T = TypeVar("T")
 
 _TEMPORARY = ".writing-"  # how the names of unfinished files and folders begin
 _serial = itertools.count()
+
+
+class StoreError(RuntimeError):
+    """Something the store refuses."""
+
+
+class NoSuchRun(StoreError):
+    """No run is meant by what was said, or more than one."""
+
+
+class RunBusy(StoreError):
+    """Another process holds the run's lock."""
+
+
+class NotAccepted(StoreError):
+    """There is a request in words, and no task yet."""
+
+
+class Damaged(StoreError):
+    """A file of a run or of the library that cannot be read as what it should be."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -59,16 +90,23 @@ def read_text(path: Path) -> str | None:
         raise Damaged(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def read_record(path: Path, kind: type[T] | Any) -> T:
-    """The record in a file that must be there; raises `Damaged` for one that is missing or is something else."""
+def find_record(path: Path, kind: type[T] | Any) -> T | None:
+    """The record in a file, None where there is no file; raises `Damaged` for one that is something else."""
     text = read_text(path)
     if text is None:
-        raise Damaged(f"{path} is missing")
+        return None
     try:
         found: T = from_json(kind, json.loads(text))
     except (RecordError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} cannot be read ({error}); it is damaged or of another version of tilewright") from None
     return found
+
+
+def read_record(path: Path, kind: type[T] | Any) -> T:
+    """The record in a file that must be there; raises `Damaged` for one that is missing too."""
+    if not path.exists():
+        raise Damaged(f"{path} is missing")
+    return typing.cast(T, find_record(path, kind))
 
 
 def make_folder(path: Path) -> None:

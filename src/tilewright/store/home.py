@@ -12,12 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilewright.records import Environment, Run, Settings, Task
-from tilewright.store.durable import is_unfinished, make_folder, new_folder, write_record
-from tilewright.store.errors import NoSuchRun, NotAccepted, StoreError
+from tilewright.store import durable
+from tilewright.store.durable import NoSuchRun, NotAccepted, StoreError
 from tilewright.store.library import Library, LibraryKernel
-from tilewright.store.provenance import provenance_of
-from tilewright.store.request import REQUEST, Request
-from tilewright.store.run_folder import HEADER, TASK, Header, RunFolder
+from tilewright.store.run_folder import HEADER, REQUEST, TASK, Header, Request, RunFolder
 
 HOME_VARIABLE = "TILEWRIGHT_HOME"
 NEWEST = "last"  # names the newest run
@@ -79,18 +77,18 @@ class Store:
         while True:
             run_id = f"{_slug(name)}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
             path = self._runs / run_id
-            with contextlib.suppress(FileExistsError), new_folder(path) as filling:
+            with contextlib.suppress(FileExistsError), durable.new_folder(path) as filling:
                 if request is not None:
-                    write_record(filling / REQUEST, request)
+                    durable.write_record(filling / REQUEST, request)
                 if task is not None:
-                    write_record(filling / TASK, task)
-                write_record(filling / HEADER, Header(run_id, created, settings, environment))
+                    durable.write_record(filling / TASK, task)
+                durable.write_record(filling / HEADER, Header(run_id, created, settings, environment))
             if path.is_dir():
                 return RunFolder(path)
 
     def _check_home(self) -> None:
         try:
-            make_folder(self._runs)
+            durable.make_folder(self._runs)
             with tempfile.TemporaryFile(dir=self._runs):
                 pass
         except OSError as error:
@@ -147,7 +145,7 @@ class Store:
 
     def _folders(self) -> list[RunFolder]:
         found = sorted(self._runs.iterdir()) if self._runs.is_dir() else []
-        return [RunFolder(path) for path in found if path.is_dir() and not is_unfinished(path)]
+        return [RunFolder(path) for path in found if path.is_dir() and not durable.is_unfinished(path)]
 
     # -- the library --
 
@@ -157,11 +155,7 @@ class Store:
 
     def library_add(self, folder: RunFolder, tuned: str | None = None) -> LibraryKernel:
         """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
-        run = folder.load()
-        if run.best is None:
-            raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
-        kernel = folder.attempt(run.best.number).text("kernel.cu")
-        return self.library.add(run, kernel, tuned, folder.request(), provenance_of(folder))
+        return self.library.add(folder, tuned)
 
 
 def default_home() -> Path:

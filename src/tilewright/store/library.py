@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task, formerly, label_says_emulated
-from tilewright.store.durable import is_unfinished, new_folder, read_record, write_record, write_text
-from tilewright.store.errors import Damaged, StoreError
-from tilewright.store.request import REQUEST, Request
+from tilewright.store import durable
+from tilewright.store.attempt_folder import KERNEL
+from tilewright.store.durable import Damaged
+from tilewright.store.provenance import provenance_of
+from tilewright.store.run_folder import REQUEST, TASK, Request, RunFolder
 
-ENTRY, TASK = "entry.json", "task.json"
+ENTRY = "entry.json"
 
 
 def provenance_path(kernel_file: Path) -> Path:
@@ -60,25 +62,21 @@ class LibraryKernel:
         return self.folder / f"{self.entry.op}.cu"
 
     def task(self) -> Task:
-        task: Task = read_record(self.folder / TASK, Task)
+        task: Task = durable.read_record(self.folder / TASK, Task)
         return task
 
     def provenance(self) -> Provenance | None:
         """Who wrote it; None for an entry made before that was kept."""
-        path = provenance_path(self.path)
-        return read_record(path, Provenance) if path.exists() else None
+        return durable.find_record(provenance_path(self.path), Provenance)
 
     def copy_provenance(self, target: Path, licence: str = "") -> None:
         """Put the record of who wrote it beside a copy of the kernel; `licence` replaces the one on record."""
-        path = provenance_path(self.path)
-        if path.exists() and licence:
-            write_record(provenance_path(target), replace(read_record(path, Provenance), licence=licence))
-        elif path.exists():
-            write_text(provenance_path(target), path.read_text("utf-8"))
+        found = self.provenance()
+        if found is not None:
+            durable.write_record(provenance_path(target), replace(found, licence=licence or found.licence))
 
     def request(self) -> Request | None:
-        path = self.folder / REQUEST
-        return read_record(path, Request) if path.exists() else None
+        return durable.find_record(self.folder / REQUEST, Request)
 
     def text(self) -> str:
         return self.path.read_bytes().decode("utf-8")
@@ -90,30 +88,23 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def add(
-        self,
-        run: Run,
-        kernel: str,
-        tuned: str | None = None,
-        request: Request | None = None,
-        provenance: Provenance | None = None,
-    ) -> LibraryKernel:
-        """Keep the best kernel of a run: its text, and what lies beside it."""
-        best = run.best
-        if best is None or best.kernel is None:
-            raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
+    def add(self, source: RunFolder, tuned: str | None = None) -> LibraryKernel:
+        """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
+        run, provenance = source.load(), provenance_of(source)
+        best, request = run.best, source.request()
+        assert best is not None  # or it would have no provenance
         folder = self.path / run.task.hash / f"{run.id}-{best.number}"
-        with contextlib.suppress(FileExistsError), new_folder(folder) as filling:
-            write_text(filling / f"{run.task.name}.cu", kernel)
+        with contextlib.suppress(FileExistsError), durable.new_folder(folder) as filling:
+            kernel_file = filling / f"{run.task.name}.cu"
+            durable.write_text(kernel_file, source.attempt(best.number).text(KERNEL))
             if tuned is not None:
-                write_text(filling / f"{run.task.name}.cu.tuned.json", tuned)
-            if provenance is not None:
-                write_record(provenance_path(filling / f"{run.task.name}.cu"), provenance)
-            write_record(filling / TASK, run.task)
+                durable.write_text(kernel_file.with_name(f"{kernel_file.name}.tuned.json"), tuned)
+            durable.write_record(provenance_path(kernel_file), provenance)
+            durable.write_record(filling / TASK, run.task)
             if request is not None:
-                write_record(filling / REQUEST, request)
-            write_record(filling / ENTRY, _entry(run, best, best.kernel))
-        return LibraryKernel(read_record(folder / ENTRY, LibraryEntry), folder)
+                durable.write_record(filling / REQUEST, request)
+            durable.write_record(filling / ENTRY, _entry(run, best, provenance.kernel))
+        return LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
 
     def find(self, task_hash: str) -> LibraryKernel | None:
         """The best kernel of a task: a measured one before a modelled one, then the fastest, then the newest."""
@@ -129,9 +120,9 @@ class Library:
     def _entries(self, folder: Path) -> Iterator[LibraryKernel]:
         """Entries that can be read; one that cannot is as good as absent, for it can be made again."""
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if not is_unfinished(path):
+            if not durable.is_unfinished(path):
                 with contextlib.suppress(Damaged):
-                    yield LibraryKernel(read_record(path / ENTRY, LibraryEntry), path)
+                    yield LibraryKernel(durable.read_record(path / ENTRY, LibraryEntry), path)
 
 
 def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:

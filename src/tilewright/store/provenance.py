@@ -7,17 +7,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from tilewright.records import (
-    UNSTATED,
-    Attempt,
-    CaseStatus,
-    Contribution,
-    Passed,
-    Provenance,
-    Run,
-)
+from tilewright.records import UNSTATED, Attempt, CaseStatus, Contribution, Passed, Provenance, Run
 from tilewright.store.attempt_folder import KERNEL
-from tilewright.store.errors import StoreError
+from tilewright.store.durable import StoreError
 from tilewright.store.run_folder import RunFolder
 
 GIVEN = "given"
@@ -29,7 +21,7 @@ def provenance_of(folder: RunFolder) -> Provenance:
     run = folder.load()
     best = run.best
     if best is None or best.kernel is None or not isinstance(best.verdict, Passed):
-        raise StoreError(f"run {run.id} has no kernel that passed")
+        raise StoreError(f"run {run.id} has no kernel that passed, so there is nothing to keep")
     verdict = best.verdict
     right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
     ratios = [one.error_ratio for one in right if one.error_ratio is not None]

@@ -14,18 +14,34 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tilewright.records import Attempt, Ending, Environment, Run, Settings, Task
+from tilewright.records import Attempt, Ending, Environment, Goal, Precision, Run, Settings, Task
+from tilewright.store import durable
 from tilewright.store.attempt_folder import AttemptFolder
-from tilewright.store.durable import read_record, remove_folder, sweep_unfinished, write_record
-from tilewright.store.errors import Damaged, NotAccepted, RunBusy
-from tilewright.store.request import REQUEST, Request
+from tilewright.store.durable import Damaged, NotAccepted, RunBusy
 
-HEADER, TASK, ATTEMPTS, LOCK = "run.json", "task.json", "attempts", "lock"
+HEADER, REQUEST, TASK, ATTEMPTS, LOCK = "run.json", "request.json", "task.json", "attempts", "lock"
 FORMAT = 1
 _LOOKED_AT_SECONDS = 0.1  # far longer than `worker` holds the lock in order to look at it
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for, from which the task is made: enough to go on with words after a crash."""
+
+    text: str  # words, a path, or Python source
+    shapes: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    gpu: str = "H200"
+    precision: Precision = Precision.DTYPE
+    goal: Goal = Goal.THROUGHPUT
+    allow_library: bool = False
+    fixed: tuple[str, ...] = ()
+    allow_degenerate: bool = False
+    function: str = ""  # where the text is Python source: the function meant
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class RunFolder:
         return self.header().id
 
     def header(self) -> Header:
-        header: Header = read_record(self.path / HEADER, Header)
+        header: Header = durable.read_record(self.path / HEADER, Header)
         if header.format != FORMAT:
             raise Damaged(f"{self.path} is of format {header.format}, and this version of tilewright reads {FORMAT}")
         return header
@@ -64,7 +80,7 @@ class RunFolder:
                 f"run {header.id} has no task yet, because its specification was not accepted; "
                 f"go on with: tilewright resume {header.id}"
             )
-        task: Task = read_record(self.path / TASK, Task)
+        task: Task = durable.read_record(self.path / TASK, Task)
         return Run(
             id=header.id,
             created=header.created,
@@ -91,12 +107,11 @@ class RunFolder:
 
     def request(self) -> Request | None:
         """What the person asked for; None where only the task is known."""
-        path = self.path / REQUEST
-        return read_record(path, Request) if path.exists() else None
+        return durable.find_record(self.path / REQUEST, Request)
 
     def accept(self, task: Task) -> None:
         """Give a run that began as words its task."""
-        write_record(self.path / TASK, task)
+        durable.write_record(self.path / TASK, task)
 
     # -- its course --
 
@@ -109,14 +124,14 @@ class RunFolder:
     def discard(self) -> None:
         """Delete a run in which nothing was done; who calls it holds the lock."""
         assert self.untouched
-        remove_folder(self.path)
+        durable.remove_folder(self.path)
 
     def end(self, ending: Ending) -> None:
-        write_record(self.path / HEADER, replace(self.header(), ending=ending))
+        durable.write_record(self.path / HEADER, replace(self.header(), ending=ending))
 
     def reopen(self, settings: Settings) -> None:
         """Let a run go on under other settings: more budget, a hint. Its ending, if it had one, is taken back."""
-        write_record(self.path / HEADER, replace(self.header(), settings=settings, ending=None))
+        durable.write_record(self.path / HEADER, replace(self.header(), settings=settings, ending=None))
 
     @property
     def worker(self) -> str:
@@ -152,7 +167,7 @@ class RunFolder:
             stream.truncate(0)
             stream.write(str(os.getpid()))
             stream.flush()
-            sweep_unfinished(self.path)
+            durable.sweep_unfinished(self.path)
             yield
 
 
