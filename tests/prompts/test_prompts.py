@@ -36,7 +36,7 @@ from tilewright.prompts import (
     task_text,
     tune_text,
 )
-from tilewright.prompts.system import MAP_LINE, NOT_EMULATED
+from tilewright.prompts.question import MAP_LINE, NOT_EMULATED
 from tilewright.records import (
     PROFILES,
     TYPICAL,

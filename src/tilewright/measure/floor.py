@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tilewright.measure.flops import LEAST_FLOPS, FlopAnswer, FlopRequest
-from tilewright.records import DType, GpuProfile, Precision, Task
+from tilewright.records import LAUNCH_US, DType, GpuProfile, Precision, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 
-LAUNCH_US = 2.0  # no launch is shorter, from one event to the next
 SPLIT_PRODUCTS = 3  # 16-bit products that together are as exact as one of f32
 
 

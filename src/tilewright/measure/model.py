@@ -18,6 +18,8 @@ from tilewright.measure.library import library_work
 from tilewright.measure.traffic import LaunchTraffic, least_traffic, plan_traffic
 from tilewright.measure.work import SCHEDULERS, Work, work_of
 from tilewright.records import (
+    FIRST_LAUNCH_US,
+    REACHED_BANDWIDTH,
     Clearing,
     GpuProfile,
     LibraryCall,
@@ -29,7 +31,6 @@ from tilewright.records import (
 )
 
 ORDER = 4.0
-REACHED_BANDWIDTH = 0.89  # of the vendor's figure, by a long copy
 L2_BYTES_PER_CYCLE = 40.0  # for each multiprocessor of the GPU, all together
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
 MEMORY_LATENCY_US = 0.8
@@ -38,7 +39,6 @@ CHAIN_CYCLES = 3.0  # of a warp for each of its instructions, were it alone
 EXCHANGE_CYCLES = 10.0  # more, for a shared load or a shuffle
 BARRIER_CYCLES = 40.0
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
-FIRST_LAUNCH_US = 2.5
 NEXT_LAUNCH_US = 1.0
 COUNTED_WAVES = 8  # up to so many waves of blocks, a last one that is not full counts as full
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.

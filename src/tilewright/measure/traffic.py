@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.measure.preparation import Prepared
 from tilewright.measure.work import Work
-from tilewright.records import Clearing, GpuProfile, LibraryCall, PackedLaunch, Task, TensorArgument
+from tilewright.records import USABLE_L2, Clearing, GpuProfile, LibraryCall, PackedLaunch, Task, TensorArgument
 
-USABLE_L2 = 0.75  # of the cache, for data that is used again
 SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
 HELD_BY_L1 = 64 << 10  # small tensors up to this, all together, stay in the L1 caches
 L1_HITS = 0.8  # of the repeated reads of those

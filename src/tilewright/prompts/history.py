@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tilewright.prompts.bounds import FLOOR_LAUNCH_US, MODELLED_LAUNCH_US
+from tilewright import records
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Rejected, TuneResult, WrongValues
 
 MOST_LINES = 10
 MOST_CHOICES = 24
@@ -15,7 +14,7 @@ _NO_RESOURCE = ("launches", "library steps")  # terms that come on top of the ot
 _AT_LEAST = 1.03  # of the least traffic's time: nothing worth having is left there
 
 
-def history_text(attempts: tuple[Attempt, ...], noise: float, *, terms: bool = False) -> str:
+def history_text(attempts: tuple[records.Attempt, ...], noise: float, *, terms: bool = False) -> str:
     """One line per attempt: what it was, what became of it; older ones in one line together. "" where there is none.
 
     `terms`: with the resources that took longest in the model, which are part of the profile.
@@ -27,23 +26,23 @@ def history_text(attempts: tuple[Attempt, ...], noise: float, *, terms: bool = F
     return "\n".join([*lines, *(_line(one, by_number, kept, noise) + _facts(one, terms) for one in recent)])
 
 
-def kept_numbers(attempts: tuple[Attempt, ...], noise: float) -> tuple[int, ...]:
+def kept_numbers(attempts: tuple[records.Attempt, ...], noise: float) -> tuple[int, ...]:
     """The attempts that became the best when they were made, in order; the last of them is the best now."""
-    kept: list[Attempt] = []
+    kept: list[records.Attempt] = []
     for one in attempts:
         if one.passed and (not kept or one.beats(kept[-1], noise)):
             kept.append(one)
     return tuple(one.number for one in kept)
 
 
-def standing_text(attempt: Attempt, noise: float, *, bound: bool = False) -> str:
+def standing_text(attempt: records.Attempt, noise: float, *, bound: bool = False) -> str:
     """How the best file stands: where it is right, its time beside the floor, what the tuner tried, what beats it.
 
     `bound`: with what each resource alone would take; what each line takes is for the profile.
     """
     parts = [verdict_text(attempt.verdict)]
     parts.append(measurement_text(attempt.measurement) if attempt.measurement else "No time is known for it.")
-    if bound and isinstance(attempt.measurement, Modelled):
+    if bound and isinstance(attempt.measurement, records.Modelled):
         parts.append(_bound_text(attempt.measurement))
     if attempt.tune:
         parts.append(tune_text(attempt.tune))
@@ -55,15 +54,15 @@ def standing_text(attempt: Attempt, noise: float, *, bound: bool = False) -> str
     return "\n".join(part for part in parts if part)
 
 
-def measurement_text(measurement: Measurement) -> str:
+def measurement_text(measurement: records.Measurement) -> str:
     """A measured or a modelled time in full; a modelled one is called so."""
     sizes = ", ".join(f"{name}={size}" for name, size in measurement.sizes.items())
-    if isinstance(measurement, Measured):
+    if isinstance(measurement, records.Measured):
         return _measured(measurement, sizes)
     return _modelled(measurement, sizes)
 
 
-def tune_text(tune: TuneResult) -> str:
+def tune_text(tune: records.TuneResult) -> str:
     """Every choice that the tuner tried, the fastest first. "" where there was nothing to choose."""
     if len(tune.tried) < 2 and not tune.failed:
         return ""
@@ -83,7 +82,7 @@ def tune_text(tune: TuneResult) -> str:
 # -- lines --
 
 
-def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...], noise: float) -> str:
+def _line(one: records.Attempt, by_number: dict[int, records.Attempt], kept: tuple[int, ...], noise: float) -> str:
     origin = f" from #{one.parent}" if one.parent is not None else ""
     said = f"#{one.number} {one.stage.value}{origin}: {_one_line(one.summary) or 'no summary'}"
     if not one.passed:
@@ -101,14 +100,14 @@ def _line(one: Attempt, by_number: dict[int, Attempt], kept: tuple[int, ...], no
     return f"{said}, {compared}{short}: reverted"
 
 
-def _facts(one: Attempt, terms: bool) -> str:
+def _facts(one: records.Attempt, terms: bool) -> str:
     """What may help to see why a file that passed is as fast as it is."""
     facts = []
-    if one.passed and isinstance(one.measurement, Modelled):
+    if one.passed and isinstance(one.measurement, records.Modelled):
         facts.append(_occupancy(one.measurement))
     if one.passed and one.tune and len(one.tune.tried) > 1:
         facts.append(f"best {_choice(one.tune.choice)}")
-    if terms and one.passed and isinstance(one.measurement, Modelled):
+    if terms and one.passed and isinstance(one.measurement, records.Modelled):
         ranked = sorted(one.measurement.terms, key=lambda term: -term.time_us)[:_TERMS]
         facts.append(", ".join(f"{term.name} {term.time_us:.3g}" for term in ranked) + " us")
     return f" [{'; '.join(facts)}]" if facts else ""
@@ -122,7 +121,7 @@ def _compared(time_us: float, against_us: float) -> str:
     return f"{_percent(time_us / against_us - 1.0)} slower than"
 
 
-def _condensed(older: tuple[Attempt, ...], kept: tuple[int, ...]) -> str:
+def _condensed(older: tuple[records.Attempt, ...], kept: tuple[int, ...]) -> str:
     counts = Counter("right" if one.passed else verdict_words(one.verdict).partition(":")[0] for one in older)
     best = [one for one in older if one.number in kept]
     outcome = ", ".join(f"{count} {what}" for what, count in counts.items())
@@ -133,20 +132,20 @@ def _condensed(older: tuple[Attempt, ...], kept: tuple[int, ...]) -> str:
     return line
 
 
-def _last_before(number: int, kept: tuple[int, ...], by_number: dict[int, Attempt]) -> Attempt | None:
+def _last_before(number: int, kept: tuple[int, ...], by_number: dict[int, records.Attempt]) -> records.Attempt | None:
     """The best when attempt `number` was made."""
     earlier = [one for one in kept if one < number]
     return by_number.get(earlier[-1]) if earlier else None
 
 
-def _where(one: Attempt) -> str:
+def _where(one: records.Attempt) -> str:
     verdict = one.verdict
-    if isinstance(verdict, Rejected) and isinstance(verdict.evidence, WrongValues):
+    if isinstance(verdict, records.Rejected) and isinstance(verdict.evidence, records.WrongValues):
         return f" at {', '.join(f'{name}={size}' for name, size in verdict.evidence.case.sizes.items())}"
     return ""
 
 
-def _measured(measurement: Measured, sizes: str) -> str:
+def _measured(measurement: records.Measured, sizes: str) -> str:
     said = (
         f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; {_floor(measurement)}, "
         f"so {measurement.fraction:.0%} of it is reached."
@@ -156,7 +155,7 @@ def _measured(measurement: Measured, sizes: str) -> str:
     return " ".join([said, *measurement.notes])
 
 
-def _modelled(measurement: Modelled, sizes: str) -> str:
+def _modelled(measurement: records.Modelled, sizes: str) -> str:
     """The time beside the floor. What makes it up is the profile, which is for the last stage."""
     count = measurement.launches
     return (
@@ -167,7 +166,7 @@ def _modelled(measurement: Modelled, sizes: str) -> str:
     )
 
 
-def _reachable(measurement: Modelled) -> str:
+def _reachable(measurement: records.Modelled) -> str:
     if not measurement.reachable_us:
         return ""
     return (
@@ -176,14 +175,14 @@ def _reachable(measurement: Modelled) -> str:
     )
 
 
-def _bound_text(measurement: Modelled) -> str:
+def _bound_text(measurement: records.Modelled) -> str:
     resources = [term for term in measurement.terms if term.name not in _NO_RESOURCE]
     if not resources:
         return ""
     longest = max(resources, key=lambda term: term.time_us)
     share = longest.time_us / measurement.time_us if measurement.time_us else 0.0
     said = f"Bound by {longest.name}: {_time(longest.time_us)} if it were alone, {share:.0%} of the time"
-    least_us = measurement.reachable_us - MODELLED_LAUNCH_US
+    least_us = measurement.reachable_us - records.FIRST_LAUNCH_US
     if longest.name == "device memory" and longest.time_us <= _AT_LEAST * least_us:
         said += ", which is its least: every byte moves once"
     others = sorted((term for term in resources if term is not longest), key=lambda term: -term.time_us)
@@ -191,21 +190,21 @@ def _bound_text(measurement: Modelled) -> str:
     return f"{said}. The others alone: {told} us." if told else f"{said}."
 
 
-def _floor(measurement: Measurement) -> str:
-    work_us = measurement.floor_us - FLOOR_LAUNCH_US
+def _floor(measurement: records.Measurement) -> str:
+    launch_us = records.LAUNCH_US
     return (
-        f"the floor is {_time(measurement.floor_us)} ({FLOOR_LAUNCH_US:g} us for a launch, {_time(work_us)} for bytes "
-        "or products at the vendor's figures)"
+        f"the floor is {_time(measurement.floor_us)} ({launch_us:g} us for a launch, "
+        f"{_time(measurement.floor_us - launch_us)} for bytes or products at the vendor's figures)"
     )
 
 
-def _occupancy(measurement: Modelled) -> str:
+def _occupancy(measurement: records.Modelled) -> str:
     spills = f"{measurement.spill_bytes} bytes spilled" if measurement.spill_bytes else "no spills"
     return f"occupancy {measurement.occupancy:.0%}, {spills}"
 
 
-def _label(measurement: Measurement | None) -> str:
-    return " (modelled)" if isinstance(measurement, Modelled) else ""
+def _label(measurement: records.Measurement | None) -> str:
+    return " (modelled)" if isinstance(measurement, records.Modelled) else ""
 
 
 def _choice(choice: tuple[tuple[str, int | bool], ...]) -> str:

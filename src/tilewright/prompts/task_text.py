@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tilewright import records
 from tilewright.kernel_file import print_op
 from tilewright.kernel_file.task_op import op_of_task, size_expression
-from tilewright.prompts.bounds import memory_bounds
 from tilewright.prompts.rendering import render
-from tilewright.records import (
-    Dimension,
-    Goal,
-    GpuProfile,
-    IndexValues,
-    IntegerValues,
-    Kind,
-    NormalValues,
-    NumberInput,
-    Precision,
-    Task,
-    TaskOutput,
-    TensorInput,
-    UniformValues,
-    Values,
-)
-
-KIB, MIB = 1024, 1024 * 1024
+from tilewright.records import Goal, Task
 
 _PRECISION = {
-    Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
-    Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
-    Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
+    records.Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
+    records.Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
+    records.Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
 }
-_PRODUCTS = (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION)
+PRODUCT_KINDS = (records.Kind.MATMUL, records.Kind.CONVOLUTION, records.Kind.ATTENTION)
 _GOAL = {
     Goal.THROUGHPUT: "the least time per call at these sizes.",
     Goal.LATENCY: "the least latency of a single call: few launches, no second pass, short chains of dependent steps.",
@@ -55,7 +40,7 @@ def task_text(task: Task) -> str:
         precision=_PRECISION[task.precision],
         library=task.allow_library,
         bounds=memory_bounds(task),
-        products=task.kind in _PRODUCTS,
+        products=task.kind in PRODUCT_KINDS,
         us=_time,
         amount=_amount,
         goal=_GOAL[task.goal],
@@ -72,23 +57,56 @@ def out_lines(task: Task) -> tuple[str, ...]:
     return tuple(f"//! out     {one.name}: {_out_dtype(one, task)}[{_out_shape(one, task)}]" for one in task.outputs)
 
 
-def gpu_text(profile: GpuProfile) -> str:
+def gpu_text(profile: records.GpuProfile) -> str:
     """What is worth knowing of the GPU, in one line."""
     clock = f" at {profile.clock_ghz:g} GHz" if profile.clock_ghz else ""
     bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
     tensor = f", {profile.half_tflops:,.0f} TFLOP/s of 16-bit tensor-core work" if profile.half_tflops else ""
     return (
-        f"{profile.name} ({profile.arch}): {profile.sms} SMs{clock}, {profile.smem_block // KIB} KiB of shared memory "
-        f"per block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
-        f"L2 {profile.l2 // MIB} MiB{bandwidth}{tensor}."
+        f"{profile.name} ({profile.arch}): {profile.sms} SMs{clock}, {profile.smem_block // records.KIB} KiB of shared memory "
+        f"per block ({profile.smem_sm // records.KIB} per SM), {profile.threads_sm} threads per SM, "
+        f"L2 {profile.l2 // records.MIB} MiB{bandwidth}{tensor}."
+    )
+
+
+# -- what bounds its time before anything is measured --
+
+
+@dataclass(frozen=True)
+class MemoryBounds:
+    """Of a kernel that moves every input and output once and does nothing else that takes time."""
+
+    moved_bytes: int
+    memory_us: float  # at the vendor's bandwidth
+    written_back_bytes: int  # by a cold L2
+    reached_us: float  # about the best that is reached, launch and write-back included
+
+    @property
+    def floor_us(self) -> float:
+        return self.memory_us + records.LAUNCH_US
+
+
+def memory_bounds(task: Task) -> MemoryBounds | None:
+    """None where the GPU's bandwidth is not known or nothing is moved."""
+    gpu, moved = task.profile, task.moved_bytes
+    if not gpu.bandwidth_gbs or not moved:
+        return None
+    usable = int(records.USABLE_L2 * gpu.l2)
+    specs = task.specs()
+    written = sum(spec.storage_bytes for spec in task.output_specs().values())
+    written += sum(specs[one.name].storage_bytes for one in task.tensors if one.in_place)
+    back = max(0, min(usable, moved) - min(usable, written))
+    rate = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
+    return MemoryBounds(
+        moved, moved / rate, back, records.FIRST_LAUNCH_US + (moved + back) / (rate * records.REACHED_BANDWIDTH)
     )
 
 
 # -- inputs and outputs --
 
 
-def _input(one: TensorInput | NumberInput, task: Task) -> str:
-    if isinstance(one, NumberInput):
+def _input(one: records.TensorInput | records.NumberInput, task: Task) -> str:
+    if isinstance(one, records.NumberInput):
         return f"`{one.name}`: {one.type.value}, {one.value!r} here; other values must work too"
     notes = [f"values: {_values(one.values)}"]
     if one.memory_order:
@@ -105,7 +123,7 @@ def _input(one: TensorInput | NumberInput, task: Task) -> str:
     return f"`{one.name}`: {_typed(one.dtype.value, one.dimensions, task)}; {'; '.join(notes)}"
 
 
-def _output(one: TaskOutput, task: Task) -> str:
+def _output(one: records.TaskOutput, task: Task) -> str:
     return f"`{one.name}` (result): {_typed(one.dtype.value, one.shape, task)}, contiguous"
 
 
@@ -115,19 +133,19 @@ def _typed(dtype: str, shape: tuple[str | int, ...], task: Task) -> str:
     return f"{dtype}[{sizes}]" + (f" = {numbers}" if any(isinstance(size, str) for size in shape) else "")
 
 
-def _values(values: Values) -> str:
+def _values(values: records.Values) -> str:
     match values:
-        case NormalValues(mean=mean, deviation=deviation):
+        case records.NormalValues(mean=mean, deviation=deviation):
             return f"normal({mean:g}, {deviation:g})"
-        case UniformValues(low=low, high=high):
+        case records.UniformValues(low=low, high=high):
             return f"uniform({low:g}, {high:g})"
-        case IntegerValues(low=low, high=high):
+        case records.IntegerValues(low=low, high=high):
             return f"integers {low} to {high - 1}"
-        case IndexValues(dimension=dimension):
+        case records.IndexValues(dimension=dimension):
             return f"indices 0 to {dimension} - 1"
 
 
-def _limits(one: Dimension) -> str:
+def _limits(one: records.Dimension) -> str:
     limits = [f"multiples of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
     return f" ({', '.join(limits)})" if limits else ""
@@ -136,7 +154,7 @@ def _limits(one: Dimension) -> str:
 # -- out lines --
 
 
-def _like(one: TaskOutput, task: Task) -> TensorInput | None:
+def _like(one: records.TaskOutput, task: Task) -> records.TensorInput | None:
     """The first input that has the output's very shape."""
     whole = [
         other for other in task.tensors if not other.optional and other.dimensions and other.dimensions == one.shape
@@ -144,12 +162,12 @@ def _like(one: TaskOutput, task: Task) -> TensorInput | None:
     return next((other for other in whole if other.dtype is one.dtype), whole[0] if whole else None)
 
 
-def _out_dtype(one: TaskOutput, task: Task) -> str:
+def _out_dtype(one: records.TaskOutput, task: Task) -> str:
     like = _like(one, task)
     return f"{like.name}.dtype" if like is not None and like.dtype is one.dtype else one.dtype.value
 
 
-def _out_shape(one: TaskOutput, task: Task) -> str:
+def _out_shape(one: records.TaskOutput, task: Task) -> str:
     like = _like(one, task)
     if like is not None:
         return f"{like.name}.shape"

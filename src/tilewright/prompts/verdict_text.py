@@ -9,27 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tilewright.records import (
-    BadPlan,
-    BadReply,
-    Case,
-    CaseResult,
-    CaseStatus,
-    Crashed,
-    Declined,
-    Diagnostic,
-    Duplicate,
-    FindingKind,
-    FindingRecord,
-    NotBuilt,
-    Passed,
-    Severity,
-    Unstable,
-    Unsupported,
-    Verdict,
-    WrongOutput,
-    WrongValues,
-)
+from tilewright import records
+from tilewright.records import FindingKind
 
 MOST_ERRORS = 6
 MOST_FINDINGS = 6
@@ -56,65 +37,65 @@ _REMEDY = {
 }
 
 
-def verdict_words(verdict: Verdict) -> str:
+def verdict_words(verdict: records.Verdict) -> str:
     """A few words for one line of a table: `right`, `wrong values: the last elements`."""
-    if isinstance(verdict, Passed):
+    if isinstance(verdict, records.Passed):
         return "right"
-    if isinstance(verdict, Unsupported):
+    if isinstance(verdict, records.Unsupported):
         return "not runnable here"
     evidence = verdict.evidence
     detail = ""
     match evidence:
-        case WrongValues(outputs=outputs) if outputs:
+        case records.WrongValues(outputs=outputs) if outputs:
             detail = outputs[0].pattern.value
-        case Crashed(findings=findings) if findings:
+        case records.Crashed(findings=findings) if findings:
             detail = findings[0].kind.value
-        case Crashed(fault=fault) if fault is not None:
+        case records.Crashed(fault=fault) if fault is not None:
             detail = fault.value
-        case NotBuilt(diagnostics=diagnostics):
-            errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+        case records.NotBuilt(diagnostics=diagnostics):
+            errors = [one for one in diagnostics if one.severity is records.Severity.ERROR]
             detail = _shortened(errors[0].message, 70) if errors else evidence.reason.value
-        case BadPlan(problems=problems) if problems:
+        case records.BadPlan(problems=problems) if problems:
             detail = problems[0].code
-        case Duplicate(attempt=attempt):
+        case records.Duplicate(attempt=attempt):
             detail = f"#{attempt}"
         case _:
             pass
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
 
 
-def verdict_text(verdict: Verdict, source: str = "") -> str:
+def verdict_text(verdict: records.Verdict, source: str = "") -> str:
     """All that an author needs to know, with the lines of `source`, the kernel file, that it names."""
-    if isinstance(verdict, Passed):
+    if isinstance(verdict, records.Passed):
         return _passed(verdict)
-    if isinstance(verdict, Unsupported):
+    if isinstance(verdict, records.Unsupported):
         return f"It could not be run here, so it is neither right nor wrong: {verdict.message}"
     lines = source.split("\n") if source else []
     evidence = verdict.evidence
     match evidence:
-        case BadReply(message=message):
+        case records.BadReply(message=message):
             text = f"There is no usable reply: {message}"
-        case BadPlan():
+        case records.BadPlan():
             text = _bad_plan(evidence)
-        case NotBuilt():
+        case records.NotBuilt():
             text = _not_built(evidence, lines)
-        case Declined(case=case, message=message):
+        case records.Declined(case=case, message=message):
             text = f"The file declines a call that it must take, {case}: {message}"
-        case Crashed():
+        case records.Crashed():
             text = _crashed(evidence, lines)
-        case WrongValues():
+        case records.WrongValues():
             text = _wrong_values(evidence)
-        case Unstable(case=case, outputs=outputs):
+        case records.Unstable(case=case, outputs=outputs):
             text = (
                 f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
                 "(a race, or floating-point atomics). Combine partial results in a fixed order."
             )
-        case Duplicate(attempt=attempt):
+        case records.Duplicate(attempt=attempt):
             text = f"This is the file of attempt #{attempt}, byte for byte; it was not run again."
     before = (
         ()
-        if isinstance(evidence, WrongValues)
-        else [one.case for one in verdict.cases if one.status is CaseStatus.RIGHT]
+        if isinstance(evidence, records.WrongValues)
+        else [one.case for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
     )
     return text + (f"\nRight before that: {_cases(before)}." if before else "")
 
@@ -122,19 +103,19 @@ def verdict_text(verdict: Verdict, source: str = "") -> str:
 # -- the kinds of evidence --
 
 
-def _passed(verdict: Passed) -> str:
-    right = [one for one in verdict.cases if one.status is CaseStatus.RIGHT]
+def _passed(verdict: records.Passed) -> str:
+    right = [one for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
     text = f"Right in {len(right)} cases, worst error {verdict.error_ratio:.2g} of what is allowed."
-    others = Counter(one.status for one in verdict.cases if one.status is not CaseStatus.RIGHT)
+    others = Counter(one.status for one in verdict.cases if one.status is not records.CaseStatus.RIGHT)
     if any("too large" in note for note in verdict.notes):
-        del others[CaseStatus.TOO_LARGE]  # the note says it
+        del others[records.CaseStatus.TOO_LARGE]  # the note says it
     for status, count in others.items():
         example = next(one for one in verdict.cases if one.status is status)
         text += f" {count} {'case' if count == 1 else 'cases'} {status.value}, such as {example.case}."
     return " ".join([text, *(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in verdict.notes)])
 
 
-def _bad_plan(evidence: BadPlan) -> str:
+def _bad_plan(evidence: records.BadPlan) -> str:
     said = ["The launch plan is refused:"]
     for problem in evidence.problems[:MOST_ERRORS]:
         place = f"line {problem.line}, column {problem.column}: " if problem.line else ""
@@ -145,17 +126,17 @@ def _bad_plan(evidence: BadPlan) -> str:
     return "\n".join(said)
 
 
-def _not_built(evidence: NotBuilt, lines: list[str]) -> str:
+def _not_built(evidence: records.NotBuilt, lines: list[str]) -> str:
     constants = ", ".join(f"{name} = {value}" for name, value in evidence.constants)
     said = [f"It does not build{f' with {constants}' if constants else ''}: {evidence.reason.value}."]
-    errors = [one for one in evidence.diagnostics if one.severity is Severity.ERROR]
+    errors = [one for one in evidence.diagnostics if one.severity is records.Severity.ERROR]
     for error in errors[:MOST_ERRORS]:
         said += _diagnostic(error, lines)
     said += _more(len(errors), MOST_ERRORS, "error")
     return "\n".join(said)
 
 
-def _diagnostic(error: Diagnostic, lines: list[str]) -> list[str]:
+def _diagnostic(error: records.Diagnostic, lines: list[str]) -> list[str]:
     message = _shortened(error.message, _MESSAGE_CHARACTERS)
     in_file = (
         bool(lines) and 1 <= error.line <= len(lines) and lines[error.line - 1].strip() == error.source_line.strip()
@@ -171,7 +152,7 @@ def _diagnostic(error: Diagnostic, lines: list[str]) -> list[str]:
     return said
 
 
-def _crashed(evidence: Crashed, lines: list[str]) -> str:
+def _crashed(evidence: records.Crashed, lines: list[str]) -> str:
     said = [f"At {evidence.case}:"]
     if evidence.fault is not None:
         place = f" in {evidence.kernel}" if evidence.kernel else ""
@@ -186,7 +167,7 @@ def _crashed(evidence: Crashed, lines: list[str]) -> str:
     return "\n".join(said)
 
 
-def _finding(finding: FindingRecord, lines: list[str], quoted: dict[int, str]) -> list[str]:
+def _finding(finding: records.FindingRecord, lines: list[str], quoted: dict[int, str]) -> list[str]:
     said = [f"- {_shortened(str(finding), _MESSAGE_CHARACTERS)}"]
     if finding.other_thread is not None:
         at = f" at line {finding.other_line}" if finding.other_line is not None else ""
@@ -201,7 +182,7 @@ def _finding(finding: FindingRecord, lines: list[str], quoted: dict[int, str]) -
     return said
 
 
-def _wrong_values(evidence: WrongValues) -> str:
+def _wrong_values(evidence: records.WrongValues) -> str:
     said = [f"The smallest case found to fail: {evidence.case}."]
     for output in evidence.outputs:
         said += _wrong_output(output)
@@ -210,7 +191,7 @@ def _wrong_values(evidence: WrongValues) -> str:
     return "\n".join(said)
 
 
-def _wrong_output(output: WrongOutput) -> list[str]:
+def _wrong_output(output: records.WrongOutput) -> list[str]:
     said = [
         f"- {output.output}: {output.wrong:,} of {output.elements:,} elements wrong ({output.pattern.value}). "
         f"{output.description}"
@@ -245,8 +226,8 @@ def _excerpt(named: list[int], lines: list[str], around: int = AROUND) -> list[s
     return said
 
 
-def _cases(cases: Iterable[Case | CaseResult]) -> str:
-    all_cases = [one.case if isinstance(one, CaseResult) else one for one in cases]
+def _cases(cases: Iterable[records.Case | records.CaseResult]) -> str:
+    all_cases = [one.case if isinstance(one, records.CaseResult) else one for one in cases]
     shown = [str(one) for one in all_cases[:MOST_CASES]]
     rest = len(all_cases) - len(shown)
     return "; ".join(shown) + (f"; and {rest} more" if rest else "")
