@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.prompts.samples import KERNEL, LAYERNORM, situation
 
-from tilewright.authors import Author, ModelAuthor
-from tilewright.prompts import ReplyProblem, question_text, system_text
+from tilewright.authors import Author
+from tilewright.authors.model_author import ModelAuthor
+from tilewright.prompts.question import question_text, system_text
+from tilewright.prompts.replies import ReplyProblem
 from tilewright.records import Question, Reply, Role, Situation, Stage, StopReason
 
 GOOD = f"Summary: a warp per row\n\n```cuda\n{KERNEL}```\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor, recipe_of
-from tilewright.authors.protocol import Author
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.problems import NotSupported, NotUnderstood

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from tests.refine.scripted_replies import TASK
 
-from tilewright.authors import ModelAuthor
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.frontends.author_choice import ChosenAuthor
 from tilewright.frontends.plain_progress import PlainProgress, spoken
 from tilewright.frontends.progress_view import ProgressView

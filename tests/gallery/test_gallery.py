@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.in_process import tilewright
 from tests.refine.silent import Silent
 
-from tilewright.authors import ModelAuthor
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch

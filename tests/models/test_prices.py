@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import tilewright.models.prices as prices_module
-from tilewright.models import BadPriceTable, Price, find_price
-from tilewright.models.prices import NOTHING
+from tilewright.models import BadPriceTable, Price
+from tilewright.models.prices import NOTHING, find_price
 from tilewright.records import Usage
 
 

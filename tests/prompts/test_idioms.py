@@ -13,7 +13,7 @@ from tests.prompts.samples import LAYERNORM
 
 import tilewright.prompts
 from tilewright.kernel_file import evaluate, parse
-from tilewright.prompts import system_text
+from tilewright.prompts.question import system_text
 from tilewright.records import PROFILES, Build, TensorSpec
 from tilewright.runtime import load
 from tilewright.toolchain import build

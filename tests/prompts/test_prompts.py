@@ -23,20 +23,9 @@ from tests.prompts.samples import (
 
 import tilewright.prompts
 from tilewright.kernel_file import contract, parse
-from tilewright.prompts import (
-    base_of,
-    correction_text,
-    history_text,
-    measurement_text,
-    op_line,
-    out_lines,
-    question_text,
-    standing_text,
-    system_text,
-    task_text,
-    tune_text,
-)
-from tilewright.prompts.question import MAP_LINE, NOT_EMULATED
+from tilewright.prompts.history import history_text, measurement_text, standing_text, tune_text
+from tilewright.prompts.question import MAP_LINE, NOT_EMULATED, base_of, correction_text, question_text, system_text
+from tilewright.prompts.task_text import op_line, out_lines, task_text
 from tilewright.records import (
     PROFILES,
     TYPICAL,

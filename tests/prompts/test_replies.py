@@ -8,8 +8,7 @@ import random
 import pytest
 from tests.prompts.samples import KERNEL
 
-from tilewright.prompts import ReplyProblem, read_reply
-from tilewright.prompts.replies import MIDDLE_MARK, REPLACE_MARK, SEARCH_MARK
+from tilewright.prompts.replies import MIDDLE_MARK, REPLACE_MARK, SEARCH_MARK, ReplyProblem, read_reply
 
 BASE = "//! op f(x) -> y\n\nint a;\nint b;  \nint a;\nlast();\n"
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tilewright.prompts import ReplyProblem, read_specification, specify_texts
+from tilewright.prompts.replies import ReplyProblem
+from tilewright.prompts.specify import read_specification, specify_texts
 
 REFERENCE = """import torch
 import torch.nn.functional as F

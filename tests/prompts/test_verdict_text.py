@@ -8,7 +8,7 @@ import pytest
 from tests.prompts.samples import CASE, CRASHED, KERNEL, NOT_BUILT, PASSED, WRONG
 
 from tilewright.kernel_file import KernelFileError, parse
-from tilewright.prompts import verdict_text, verdict_words
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import (
     BadPlan,
     BadReply,

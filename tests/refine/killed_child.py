@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
-from tilewright.authors import ModelAuthor
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import open_model

@@ -16,7 +16,7 @@ from tests.refine.killed_child import SETTINGS
 from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
-from tilewright.authors import ModelAuthor
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Question, Reply, Run, StopReason, Usage

@@ -33,7 +33,7 @@ from tests.refine.scripted_replies import (
 )
 from tests.refine.silent import Silent
 
-from tilewright.authors import ModelAuthor
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model

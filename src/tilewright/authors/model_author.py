@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from tilewright.authors.protocol import Ask
-from tilewright.prompts import (
-    ReplyProblem,
-    base_of,
-    correction_text,
-    question_text,
-    read_reply,
-    read_specification,
-    specify_correction_text,
-    specify_texts,
-    system_text,
-    table_line,
-)
+from tilewright.authors import Ask
+from tilewright.prompts.question import base_of, correction_text, question_text, system_text
+from tilewright.prompts.replies import ReplyProblem, read_reply, table_line
+from tilewright.prompts.specify import read_specification, specify_correction_text, specify_texts
 from tilewright.records import Message, Proposal, Question, Reply, Role, Situation, Specification, StopReason
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.authors.protocol import Ask
+from tilewright.authors import Ask
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.steps import Step, draft, structures
 from tilewright.playbook.words import specification

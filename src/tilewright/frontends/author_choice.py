@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tilewright.authors import Author, ModelAuthor
+from tilewright.authors import Author
+from tilewright.authors.model_author import ModelAuthor
 from tilewright.frontends.arguments import BadArgument
 from tilewright.models import MissingKey, Price, RetryPolicy, default_model_name, open_model, providers
 from tilewright.records import Question, Reply

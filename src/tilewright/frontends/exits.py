@@ -40,7 +40,7 @@ def _code_of_making(error: BaseException) -> int | None:
     # Looked up late: building and checking a file need none of these.
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
     from tilewright.playbook.problems import PlaybookProblem
-    from tilewright.prompts import ReplyProblem
+    from tilewright.prompts.replies import ReplyProblem
     from tilewright.reference import ReferenceProblem
     from tilewright.tasks import TaskError
 

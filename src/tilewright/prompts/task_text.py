@@ -8,7 +8,7 @@ from tilewright import records
 from tilewright.kernel_file import print_op
 from tilewright.kernel_file.task_op import op_of_task, size_expression
 from tilewright.prompts.rendering import render
-from tilewright.records import Goal, Task
+from tilewright.records import KIB, MIB, Goal, Task
 
 _PRECISION = {
     records.Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
@@ -63,9 +63,9 @@ def gpu_text(profile: records.GpuProfile) -> str:
     bandwidth = f", {profile.bandwidth_gbs:,.0f} GB/s of device memory" if profile.bandwidth_gbs else ""
     tensor = f", {profile.half_tflops:,.0f} TFLOP/s of 16-bit tensor-core work" if profile.half_tflops else ""
     return (
-        f"{profile.name} ({profile.arch}): {profile.sms} SMs{clock}, {profile.smem_block // records.KIB} KiB of shared memory "
-        f"per block ({profile.smem_sm // records.KIB} per SM), {profile.threads_sm} threads per SM, "
-        f"L2 {profile.l2 // records.MIB} MiB{bandwidth}{tensor}."
+        f"{profile.name} ({profile.arch}): {profile.sms} SMs{clock}, {profile.smem_block // KIB} KiB of shared memory "
+        f"per block ({profile.smem_sm // KIB} per SM), {profile.threads_sm} threads per SM, "
+        f"L2 {profile.l2 // MIB} MiB{bandwidth}{tensor}."
     )
 
 
