@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, Symbol
+from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, SymbolOperand
 
 _LEAVES = ("ret", "exit")
 _BRANCHES = ("bra", "brx")
@@ -74,7 +74,7 @@ def branch_targets(function: Function, instruction: Instruction) -> tuple[int, .
         return (_position(function, label.name, instruction),)
     if instruction.opcode == "brx":
         table = instruction.operands[-1] if instruction.operands else None
-        names = function.branch_targets.get(table.name) if isinstance(table, Symbol) else None
+        names = function.branch_targets.get(table.name) if isinstance(table, SymbolOperand) else None
         if names is None:
             raise PtxError("an indexed branch needs a .branchtargets table", instruction.ptx_line, instruction.text)
         return tuple(dict.fromkeys(_position(function, name, instruction) for name in names))
