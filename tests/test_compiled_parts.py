@@ -1,4 +1,4 @@
-"""A developer's build stops at an error in C; a user's, who may have no compiler, goes on without the compiled parts."""
+"""A developer's build stops at an error in C; that of a user, who may have no compiler, goes on without."""
 
 from __future__ import annotations
 

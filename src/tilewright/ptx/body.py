@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tilewright.ptx.declarations import (
@@ -136,41 +136,35 @@ class _Table(NamedTuple):
     ptx_line: int
 
 
+@dataclass
 class BodyReader:
     """Reads one function's body, then makes its `Function`."""
 
-    def __init__(
-        self,
-        name: str,
-        is_entry: bool,
-        parameters: tuple[ParameterDeclaration, ...],
-        results: tuple[ParameterDeclaration, ...],
-        tuning: Tuning,
-    ) -> None:
-        self.name = name
-        self._is_entry = is_entry
-        self._parameters = parameters
-        self._results = results
-        self._tuning = tuning
-        self._names = FunctionNames(set())
-        self._outermost = NameScope(self._names, None)
-        self._scope = self._outermost
-        self._depth = 0
-        self._location: Location | None = None
-        self._statements: list[_Statement] = []
-        self._labels: dict[str, int] = {}
-        self._variables: list[Variable] = []
-        self._branch_tables: list[_Table] = []
-        self._call_tables: list[_Table] = []
-        self._prototypes: dict[str, tuple[int, ...]] = {}
-        self._opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+    name: str
+    is_entry: bool
+    parameters: tuple[ParameterDeclaration, ...]
+    results: tuple[ParameterDeclaration, ...]
+    tuning: Tuning
+    _names: FunctionNames = field(default_factory=FunctionNames)
+    _depth: int = 0
+    _location: Location | None = None
+    _statements: list[_Statement] = field(default_factory=list)
+    _labels: dict[str, int] = field(default_factory=dict)
+    _variables: list[Variable] = field(default_factory=list)
+    _branch_tables: list[_Table] = field(default_factory=list)
+    _call_tables: list[_Table] = field(default_factory=list)
+    _prototypes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _opcodes: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._scope = NameScope(self._names, None)
 
     # -- the first step --
 
     def read(self, cursor: Cursor, places: PlaceTable) -> None:
         """Walks the body, the cursor at its opening brace; leaves it behind the closing one."""
-        for parameter in (*self._parameters, *self._results):
-            if self._outermost.declare_symbol(parameter.name) is None:
+        for parameter in (*self.parameters, *self.results):
+            if self._scope.declare_symbol(parameter.name) is None:
                 cursor.fail(f"the parameter `{parameter.name}` is declared twice")
         cursor.expect("{", "to open the body of a function")
         places.start_function()
@@ -293,17 +287,17 @@ class BodyReader:
         body = tuple(self._instruction(statement, places) for statement in self._statements)
         return Function(
             self.name,
-            self._is_entry,
-            self._parameters,
-            self._results,
+            self.is_entry,
+            self.parameters,
+            self.results,
             self._names.registers,
             tuple(self._variables),
             body,
             self._labels,
             {table.name: _targets(table) for table in self._branch_tables},
             self._prototypes,
-            self._tuning.max_threads,
-            self._tuning.cluster,
+            self.tuning.max_threads,
+            self.tuning.cluster,
         )
 
     def _instruction(self, statement: _Statement, places: PlaceTable) -> Instruction:

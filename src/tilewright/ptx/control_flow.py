@@ -36,24 +36,12 @@ class ControlFlow:
     blocks: tuple[Block, ...]
     post_dominators: tuple[int | None, ...]  # of each block: the next one that all its paths to the exit pass through
     reconvergence: dict[int, int | None]  # of each branch that may part threads: the instruction where they meet
-    back_edges: tuple[tuple[int, int], ...]  # block -> block, of a depth-first walk from the entry
-
-    def block_of(self, instruction: int) -> int:
-        """The block an instruction stands in."""
-        low, high = 0, len(self.blocks)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.blocks[middle].start <= instruction:
-                low = middle
-            else:
-                high = middle
-        return low
 
 
 def flow(function: Function) -> ControlFlow:
     """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
     if not function.body:
-        return ControlFlow((), (), {}, ())
+        return ControlFlow((), (), {})
     blocks = _blocks(function)
     successors = [block.successors for block in blocks]
     post_dominators = immediate_post_dominators(successors, _main_way_out(successors, blocks))
@@ -62,7 +50,7 @@ def flow(function: Function) -> ControlFlow:
         last = function.body[block.end - 1]
         if last.opcode == "brx" or (last.opcode == "bra" and last.guard is not None):
             reconvergence[block.end - 1] = None if meeting is None else blocks[meeting].start
-    return ControlFlow(blocks, post_dominators, reconvergence, _back_edges(successors))
+    return ControlFlow(blocks, post_dominators, reconvergence)
 
 
 def branch_targets(function: Function, instruction: Instruction) -> tuple[int, ...]:

@@ -70,9 +70,8 @@ class LoweredKernel:
     kernel: int
     origins: tuple[Instruction | None, ...]  # which each decoded instruction belongs to
     shared: tuple[SharedVariable, ...]
-    static_shared_bytes: int
     reserved_shared_bytes: int  # what the declarations ask for, without guard zones
-    shared_state: bytes
+    shared_state: bytes  # of each byte of static shared memory, guard zones between the variables
     local_bytes: int
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
@@ -142,7 +141,6 @@ class _KernelLowering:
             kernel=numbers[kernel.name],
             origins=tuple(self._code.origins),
             shared=tuple(self._shared.values()),
-            static_shared_bytes=len(self._shared_state),
             reserved_shared_bytes=static,
             shared_state=bytes(self._shared_state),
             local_bytes=self._local_stack(functions),

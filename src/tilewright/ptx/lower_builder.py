@@ -130,6 +130,18 @@ def registers_of(operand: Operand | None) -> Iterator[str]:
         yield from registers_of(operand.second)
 
 
+def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tuple[str, bool]]:
+    """Registers in the order in which they are read and written, and whether one is only written."""
+    if instruction.guard is not None:
+        yield instruction.guard.name, False
+    writes = instruction.guard is None and instruction.opcode not in no_result
+    for position in range(len(instruction.operands) - 1, -1, -1):  # sources first: they are read first
+        operand = instruction.operands[position]
+        written = writes and position == 0 and not isinstance(operand, syntax.Address)
+        for name in registers_of(operand):
+            yield name, written
+
+
 def _block_local(function: Function, flow: ControlFlow, no_result: Collection[str]) -> dict[str, int]:
     """Registers written before they are read, in one block only -> index of the last instruction that uses them."""
     block_of: dict[str, int] = {}
@@ -137,29 +149,11 @@ def _block_local(function: Function, flow: ControlFlow, no_result: Collection[st
     shared: set[str] = set()
     for number, block in enumerate(flow.blocks):
         for index in range(block.start, block.end):
-            instruction = function.body[index]
-            if instruction.guard is not None:
-                _note(instruction.guard.name, number, index, False, block_of, last, shared)
-            writes = instruction.guard is None and instruction.opcode not in no_result
-            for position in range(len(instruction.operands) - 1, -1, -1):  # sources first: they are read first
-                operand = instruction.operands[position]
-                pure = writes and position == 0 and not isinstance(operand, syntax.Address)
-                for name in registers_of(operand):
-                    _note(name, number, index, pure, block_of, last, shared)
+            for name, written in _uses(function.body[index], no_result):
+                if block_of.setdefault(name, number) != number or (name not in last and not written):
+                    shared.add(name)
+                last[name] = index
     return {name: index for name, index in last.items() if name not in shared}
-
-
-def _note(
-    name: str, block: int, index: int, writes: bool, block_of: dict[str, int], last: dict[str, int], shared: set[str]
-) -> None:
-    known = block_of.get(name)
-    if known is None:
-        block_of[name] = block
-        if not writes:
-            shared.add(name)
-    elif known != block:
-        shared.add(name)
-    last[name] = index
 
 
 @dataclass

@@ -8,6 +8,7 @@ keeps it; later ones get `#2`, `#3`..., which no PTX name can contain.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from tilewright.ptx import syntax
 from tilewright.ptx.declarations import RegisterDeclaration
@@ -39,14 +40,14 @@ SPECIALS: dict[str, syntax.Special] = {
 _DIGITS = "0123456789"
 
 
+@dataclass
 class FunctionNames:
     """All names of one function; hands out the unique ones and remembers which registers the body uses."""
 
-    def __init__(self, module_symbols: set[str]) -> None:
-        self.module_symbols = module_symbols
-        self.registers: dict[str, str] = {}
-        self._times: dict[str, int] = {}
-        self._of_register: dict[tuple[int, str], str] = {}
+    module_symbols: set[str] = field(default_factory=set)  # known when all of the module is read
+    registers: dict[str, str] = field(default_factory=dict)
+    _times: dict[str, int] = field(default_factory=dict)
+    _of_register: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def use_register(self, declaration: RegisterDeclaration, name: str) -> str:
         """The unique name of a register the body uses. One declared and never used does not exist."""

@@ -6,7 +6,7 @@ import math
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.plan_memory import PlanMemory, storage_bytes, tensor_copy
@@ -122,8 +122,8 @@ def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[
 def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOptions) -> LaunchRequest:
     """What the emulator is asked for, with the tensors' addresses written in."""
     block = bytearray(launch.block_template)
-    for field in launch.pointers:
-        struct.pack_into("<Q", block, field.offset, memory.address(field.tensor))
+    for pointer in launch.pointers:
+        struct.pack_into("<Q", block, pointer.offset, memory.address(pointer.tensor))
     return LaunchRequest(
         kernel=launch.symbol,
         grid=launch.grid,
@@ -155,32 +155,30 @@ def run_library_step(call: LibraryCall, target: Buffer, memory: PlanMemory) -> N
     memory.write(target.name, storage_bytes(storage, target.spec.storage_bytes))
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self, program: Program | None, plan: BoundPlan, memory: PlanMemory, emulation: Emulation, seed: int | None
-    ) -> None:
-        self._program = program
-        self._plan = plan
-        self._memory = memory
-        self._emulation = emulation
-        self._seed = seed
-        self._left = emulation.instruction_budget
-        self._findings: list[FindingRecord] = []
-        self._counts: list[CountsRecord] = []
-        self._printed: list[str] = []
-        self._incomplete: dict[str, None] = {}
-        self._started = time.perf_counter()
-        self._sampled = False
-        self.stopped_by: FindingRecord | None = None
-        self._stopped_at: PackedLaunch | None = None
+    program: Program | None
+    plan: BoundPlan
+    memory: PlanMemory
+    emulation: Emulation
+    seed: int | None
+    stopped_by: FindingRecord | None = None
+    _stopped_at: PackedLaunch | None = None
+    _used: int = 0  # of the budget of instructions
+    _findings: list[FindingRecord] = field(default_factory=list)
+    _counts: list[CountsRecord] = field(default_factory=list)
+    _printed: list[str] = field(default_factory=list)
+    _incomplete: dict[str, None] = field(default_factory=dict)
+    _started: float = field(default_factory=time.perf_counter)
+    _sampled: bool = False
 
     def step(self, step: PackedLaunch | LibraryCall) -> None:
         if isinstance(step, LibraryCall):
-            target = next(buffer for buffer in self._plan.buffers if buffer.name == step.target)
-            run_library_step(step, target, self._memory)
+            target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
+            run_library_step(step, target, self.memory)
             return
         result = self._launch(step)
-        self._left = max(self._left - result.thread_instructions, 1)
+        self._used += result.thread_instructions
         self._findings += result.findings
         self._printed.append(result.printed)
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
@@ -190,35 +188,36 @@ class _Run:
             self.stopped_by, self._stopped_at = _reason(result.findings), step
 
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
-        if self._program is None:
+        if self.program is None:
             raise ValueError("the plan launches kernels and no program was given")
         refuse_features(launch)
         total = math.prod(launch.grid)
-        blocks = sampled_blocks(total, self._emulation.sampled_blocks, self._emulation.sample_edges)
+        blocks = sampled_blocks(total, self.emulation.sampled_blocks, self.emulation.sample_edges)
         if blocks is not None and launch.cooperative:
             raise LaunchNotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
             )
         self._sampled = self._sampled or blocks is not None
-        options = LaunchOptions(self._emulation.checks, self._seed, self._left, self._emulation.workers, blocks)
+        left = max(self.emulation.instruction_budget - self._used, 1)
+        options = LaunchOptions(self.emulation.checks, self.seed, left, self.emulation.workers, blocks)
         try:
-            return self._program.launch(self._memory.memory, launch_request(launch, self._memory, options))
+            return self.program.launch(self.memory.memory, launch_request(launch, self.memory, options))
         except UnsupportedPtx as error:
-            raise _not_emulable(self._program, error, launch) from error
+            raise _not_emulable(self.program, error, launch) from error
         except PtxError as error:
             raise LaunchRefused(str(error), launch) from error
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
         counter_left = self._counter_left() if complete else None
-        if complete and Check.UNINITIALISED in self._emulation.checks:
+        if complete and Check.UNINITIALISED in self.emulation.checks:
             self._findings += self._unwritten_outputs()
         if counter_left is not None:
             self._findings.append(counter_left)
         return PlanOutcome(
             findings=tuple(self._findings),
             counts=tuple(self._counts),
-            thread_instructions=self._emulation.instruction_budget - self._left,
+            thread_instructions=min(self._used, self.emulation.instruction_budget - 1),
             printed="".join(self._printed),
             stopped_by=self.stopped_by,
             stopped_at=self._stopped_at,
@@ -229,11 +228,11 @@ class _Run:
 
     def _unwritten_outputs(self) -> list[FindingRecord]:
         found = []
-        for buffer in self._plan.buffers:
+        for buffer in self.plan.buffers:
             if buffer.role is BufferRole.SCRATCH or buffer.clearing is not Clearing.UNDEFINED:
                 continue
-            missing = self._memory.unwritten(buffer.name)
-            last = last_user(self._plan, buffer.name)
+            missing = self.memory.unwritten(buffer.name)
+            last = last_user(self.plan, buffer.name)
             if missing is None or last is None:
                 continue
             count, index = missing
@@ -243,12 +242,12 @@ class _Run:
         return found
 
     def _counter_left(self) -> FindingRecord | None:
-        for buffer in self._plan.buffers:
-            last = last_user(self._plan, buffer.name)
+        for buffer in self.plan.buffers:
+            last = last_user(self.plan, buffer.name)
             if buffer.clearing is not Clearing.COUNTER or last is None:
                 continue
             size = buffer.spec.dtype.itemsize
-            content = bytes(self._memory.content(buffer.name))
+            content = bytes(self.memory.content(buffer.name))
             values = [
                 int.from_bytes(content[at : at + size], "little", signed=True) for at in range(0, len(content), size)
             ]
@@ -306,7 +305,7 @@ def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> La
 def last_user(plan: BoundPlan, name: str) -> PackedLaunch | None:
     """The last launch that gets the tensor."""
     launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
-    users = [launch for launch in launches if any(field.tensor == name for field in launch.pointers)]
+    users = [launch for launch in launches if any(pointer.tensor == name for pointer in launch.pointers)]
     return users[-1] if users else None
 
 
