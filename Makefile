@@ -47,6 +47,9 @@ sanitize: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tilewright.frontends.help_pages docs/commands.md
 
+# A developer's build stops at an error in C: setup.py would go on with the objects of an earlier build.
+$(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1
+
 # The constraints keep torch to one known build; CuTe's headers come without the wheel's own Python requirements.
 $(READY): pyproject.toml setup.py constraints.txt src/tilewright/devices/cuda/launcher.c $(wildcard src/tilewright/ptx/core/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -23,11 +23,11 @@ import numpy as np
 from recording import write_result
 from tilewright import __version__
 from tilewright.devices.emulated import EmulatedDevice
-from tilewright.devices.emulation.job_memory import add_buffers
-from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
+from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers
 from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.kernel_file import bind, evaluate, parse, settle
-from tilewright.ptx.launching import Checks, LaunchOptions
+from tilewright.ptx.global_memory import Bytes
+from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import load_program
 from tilewright.records import (
     ALL_CHECKS,
@@ -141,7 +141,7 @@ class Cost:
     instructions: int
 
 
-def cost(call: Call, checks: Checks, repeat: int) -> Cost:
+def cost(call: Call, checks: tuple[Check, ...], repeat: int) -> Cost:
     program = load_program(call.ptx)
     memory = call.memory()
     options = LaunchOptions(checks=checks, workers=1)
@@ -197,14 +197,14 @@ def measure(repeat: int) -> list[Row]:
         call = prepare(name, arguments)
         rows.append(Row(f"ready, {name}", ready_ms(call, repeat), "ms", TARGET_READY_MS if plain else None, True))
     layernorm, tile = prepare(*READY[1][:2]), prepare(*READY[-1][:2])
-    for checks, what, target in ((Checks.BOUNDS, "plain", TARGET_PLAIN), (Checks.ALL, "all checks", TARGET_CHECKED)):
+    for checks, what, target in (((), "plain", TARGET_PLAIN), (ALL_CHECKS, "all checks", TARGET_CHECKED)):
         found = cost(layernorm, checks, repeat)
         rate = found.instructions / found.interpreter_s
         rows.append(Row(f"layernorm 64x1024, {what}", rate / 1e9, "G/s", target / 1e9, False))
         rows.append(Row(f"layernorm 64x1024, {what}, whole launch", found.launch_s * 1e3, "ms", None, True))
-    for checks, what in ((Checks.BOUNDS, "plain"), (Checks.ALL, "all checks")):
+    for checks, what in (((), "plain"), (ALL_CHECKS, "all checks")):
         found = cost(tile, checks, repeat)
-        limit = TARGET_TILE_MS if checks is Checks.ALL else None
+        limit = TARGET_TILE_MS if checks is ALL_CHECKS else None
         rows.append(Row(f"mma.sync 128x128x64, {what}", found.interpreter_s * 1e3, "ms", limit, True))
         rows.append(Row(f"mma.sync 128x128x64, {what}, whole launch", found.launch_s * 1e3, "ms", None, True))
     uncounted = tuple(check for check in ALL_CHECKS if check is not Check.COUNTERS)

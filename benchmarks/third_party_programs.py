@@ -27,11 +27,10 @@ import torch
 
 from cutlass_tutorials import TUTORIALS, Copy, Gemm, device_source, programs_of, tutorial_folder
 from tilewright import __version__
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
-from tilewright.ptx.results import Ending, Finding
-from tilewright.records import Build, BuildRequest, FindingKind
+from tilewright.records import Build, BuildRequest, FindingRecord
 from tilewright.toolchain import build
 
 SEEDS = (None, 1, 2)
@@ -112,7 +111,7 @@ def run(program: Program) -> Row:
                 )
             findings.update(dict.fromkeys(map(_line, launch.findings)))
             row = replace(row, findings=tuple(findings))
-            if launch.ending is not Ending.COMPLETED:
+            if not launch.completed:
                 return replace(row, problem="stopped")
             for name, result in results.items():
                 wrong = _wrong(result, memory.bytes(name))
@@ -123,8 +122,8 @@ def run(program: Program) -> Row:
     return replace(row, right=True)
 
 
-def _memory(program: Program) -> tuple[Memory, bytes, dict[str, Result]]:
-    memory = Memory()
+def _memory(program: Program) -> tuple[GlobalMemory, bytes, dict[str, Result]]:
+    memory = GlobalMemory()
     block = bytearray()
     results: dict[str, Result] = {}
     for position, argument in enumerate(program.task.arguments):
@@ -149,7 +148,7 @@ def _append(block: bytearray, code: str, value: Any) -> None:
     block += struct.pack(code, value)
 
 
-def _add(memory: Memory, name: str, tensor: torch.Tensor, data: np.ndarray | None, writable: bool) -> int:
+def _add(memory: GlobalMemory, name: str, tensor: torch.Tensor, data: np.ndarray | None, writable: bool) -> int:
     return memory.add(
         name,
         tensor.numel() * tensor.element_size(),
@@ -177,10 +176,10 @@ def _wrong(result: Result, data: np.ndarray) -> str | None:
     return None if error <= allowed else f"an error of {error:.3g}, allowed {allowed:.3g}"
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: FindingRecord) -> str:
     """A finding in a line, without what differs from one copy of an unrolled instruction to the next."""
-    place = f"{Path(finding.place.file).name}:{finding.place.line}" if finding.place else f"PTX {finding.ptx_line}"
-    return f"{FindingKind[finding.kind.name].value} at {place} ({finding.ptx_text.split()[0]})"
+    source = next((f"{Path(place.file).name}:{place.line}" for place in finding.places), f"PTX {finding.ptx_line}")
+    return f"{finding.kind.value} at {source} ({finding.ptx_text.split()[0]})"
 
 
 # -- CUTLASS --

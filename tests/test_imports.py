@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tilewright"
 ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "kernel_file": {"records"},
-    "ptx": set(),
+    "ptx": {"records"},
     "store": {"records"},
     "toolchain": {"records", "kernel_file"},
     "devices": {"records", "kernel_file", "ptx"},

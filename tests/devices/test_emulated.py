@@ -14,12 +14,8 @@ from benchmarks.spool_cases import HALF_TOLERANCE, KERNELS, REFERENCES, TOLERANC
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.devices.emulation.plan_run import sampled_blocks
 from tilewright.devices.emulation.schedules import merged
-from tilewright.devices.emulation.translate import counts_record, finding_record, launch_counts, readable
 from tilewright.kernel_file import bind, evaluate, parse, settle
-from tilewright.ptx import results as core
-from tilewright.ptx.syntax import Place
 from tilewright.records import (
-    KERNEL_FILE_NAME,
     PROFILES,
     BoundPlan,
     Build,
@@ -39,8 +35,8 @@ from tilewright.records import (
     Job,
     Limits,
     Normal,
-    PackedLaunch,
     TensorSpec,
+    ThreadRecord,
     from_json,
     to_json,
 )
@@ -326,44 +322,9 @@ def test_sampled_blocks_are_spread_with_both_ends() -> None:
     assert 4 <= sum(block % 8 == 7 for block in fair) <= 12  # one in eight is such a block
 
 
-def test_every_kind_of_finding_has_a_record() -> None:
-    of_the_plan = {FindingKind.OUTPUT_NOT_WRITTEN, FindingKind.COUNTER_LEFT}
-    assert {finding(1, kind=kind).kind for kind in core.FindingKind} == set(FindingKind) - of_the_plan
-    assert all(finding(1, kind=kind).kind.name == kind.name for kind in core.FindingKind)
-
-
-def launch() -> PackedLaunch:
-    return PackedLaunch("symbol", "f<1>", (1, 1, 1), (32, 1, 1), 0, None, False, False, (), b"", (), (), (), 3)
-
-
-def finding(
-    line: int, other: int | None = None, kind: core.FindingKind = core.FindingKind.RACE_SHARED
-) -> FindingRecord:
-    where = core.ThreadPlace((1, 0, 0), (5, 0, 0))
-    header = Place("/include/cute.hpp", 99, Place(KERNEL_FILE_NAME, line))
-    far = None if other is None else Place(KERNEL_FILE_NAME, other)
-    return finding_record(core.Finding(kind, "symbol", header, 70, "st.shared", where, 4, "x[1]", "", far), launch())
-
-
-def test_a_finding_in_a_header_belongs_to_the_line_that_used_it() -> None:
-    record = finding(17)
-    assert (record.line, record.kernel, record.launch_line, record.ptx_line) == (17, "f<1>", 3, 70)
-    assert [place.line for place in record.places] == [99, 17]
-    assert str(record) == "f<1>, line 17, thread 5 of block 1: race in shared memory: x[1] (4 times)"
-    assert from_json(FindingRecord, to_json(record)) == record
-
-
-@pytest.mark.parametrize(
-    ("symbol", "name"),
-    [
-        ("_ZZ14layernorm_geluPKfS0_S0_PfiffE7partial", "partial"),
-        ("_ZZ1fILi3EEvPfE4tile_0", "tile"),
-        ("_ZN2ab4heldE", "held"),
-        ("_ZZ1fvE", "_ZZ1fvE"),
-    ],
-)
-def test_shared_variables_have_the_names_of_the_source(symbol: str, name: str) -> None:
-    assert readable(f"byte 0 of {symbol} in shared memory") == f"byte 0 of {name} in shared memory"
+def finding(line: int, other: int) -> FindingRecord:
+    where = ThreadRecord((1, 0, 0), (5, 0, 0))
+    return FindingRecord(FindingKind.RACE_SHARED, "f<1>", 3, line, 0, where, "x[1]", "", 4, other, where, 70)
 
 
 def test_the_same_race_seen_from_either_side_is_one() -> None:
@@ -371,15 +332,3 @@ def test_the_same_race_seen_from_either_side_is_one() -> None:
     first, second = merged(runs)
     assert (first.line, first.other_line, first.schedules) == (17, 20, 2)
     assert (second.other_line, second.schedules) == (21, 1)
-
-
-def test_counts_survive_the_way_there_and_back() -> None:
-    place = Place("h.hpp", 3, Place(KERNEL_FILE_NAME, 9))
-    count = core.InstructionCount(5, "ld.global.f32", place, 1, 32, 1, 4, 4, 0, 0, 128)
-    counts = core.LaunchCounts("symbol", 1, 2, 1, 32, (count,))
-    back = launch_counts(
-        from_json(type(counts_record(counts, launch())), to_json(counts_record(counts, launch()))), "k.cu"
-    )
-    assert back.kernel == "f<1>"
-    assert back.instructions[0].place == Place("h.hpp", 3, Place("k.cu", 9))
-    assert back.instructions[0].bytes == 128

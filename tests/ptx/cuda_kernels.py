@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from cuda.bindings import nvrtc
 
-from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
+from tilewright.ptx.global_memory import GlobalMemory
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.program import Program, load_program
-from tilewright.ptx.results import Finding, FindingKind, LaunchResult
+from tilewright.records import KERNEL_FILE_NAME, Check, FindingKind, FindingRecord
 from tilewright.toolchain import find_toolkit
 
 QUICK = LaunchOptions(workers=1, instruction_budget=200_000_000)
@@ -25,7 +25,7 @@ def ptx_of(source: str, arch: str = "sm_80") -> str:
     """The PTX NVRTC makes of a source, with line numbers; nothing is judged or cached on disk."""
     options = [f"-arch=compute_{arch[3:]}", "-lineinfo", "-std=c++17", "-default-device", "--device-int128"]
     options += [f"-I{folder}" for folder in find_toolkit().include_dirs]
-    error, handle = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    error, handle = nvrtc.nvrtcCreateProgram(source.encode(), KERNEL_FILE_NAME.encode(), 0, [], [])
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
     (failed,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
     if failed != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -46,7 +46,7 @@ def program_of(source: str, arch: str = "sm_80") -> Program:
 @dataclass(frozen=True)
 class Ran:
     result: LaunchResult
-    memory: Memory
+    memory: GlobalMemory
     dtypes: Mapping[str, np.dtype[Any]]
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
@@ -56,7 +56,7 @@ class Ran:
     def kinds(self) -> set[FindingKind]:
         return {finding.kind for finding in self.result.findings}
 
-    def only(self, kind: FindingKind) -> Finding:
+    def only(self, kind: FindingKind) -> FindingRecord:
         assert self.kinds == {kind}, self.result.findings
         return next(finding for finding in self.result.findings if finding.kind is kind)
 
@@ -78,7 +78,7 @@ class Fresh:
 Argument = np.ndarray[Any, Any] | In | Fresh | int | float | np.generic | bytes
 
 
-def _pack(arguments: Mapping[str, Argument], memory: Memory) -> tuple[bytes, dict[str, np.dtype[Any]]]:
+def _pack(arguments: Mapping[str, Argument], memory: GlobalMemory) -> tuple[bytes, dict[str, np.dtype[Any]]]:
     packed, dtypes = bytearray(), {}
     for name, argument in arguments.items():
         if isinstance(argument, (In, Fresh, np.ndarray)):
@@ -115,11 +115,11 @@ def run(
     smem: int = 0,
     cooperative: bool = False,
     options: LaunchOptions = QUICK,
-    checks: Checks | None = None,
+    checks: tuple[Check, ...] | None = None,
 ) -> Ran:
     """One launch. Arrays are addresses, numbers are passed by value: int as 32 bits, float as f32, numpy as is."""
     program = program_of(source) if isinstance(source, str) else source
-    memory = Memory()
+    memory = GlobalMemory()
     parameters, dtypes = _pack(arguments, memory)
     request = LaunchRequest(
         kernel=kernel,

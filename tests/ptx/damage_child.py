@@ -8,8 +8,8 @@ import struct
 import sys
 from pathlib import Path
 
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
 from tilewright.ptx.syntax import PtxError
 
@@ -48,7 +48,7 @@ def attempt(text: str, seed: int) -> str:
         program.prepare("k")
     except PtxError:
         return "refused"
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", 256, element_bytes=4, writable=False)
     y = memory.add("y", 256, element_bytes=4)
     z = memory.add("z", 256, element_bytes=4)

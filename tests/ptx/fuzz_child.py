@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.program import load_program
 from tilewright.ptx.syntax import Function, PtxError
@@ -149,7 +149,7 @@ def attempt(text: str, rng: random.Random) -> str:
         return "refused"
     word = "empty"
     for function in functions[:4]:
-        memory = Memory()
+        memory = GlobalMemory()
         try:
             request = _request(function, _region(memory), rng)
             result = program.launch(memory, request)
@@ -160,7 +160,7 @@ def attempt(text: str, rng: random.Random) -> str:
     return word
 
 
-def _region(memory: Memory) -> list[int]:
+def _region(memory: GlobalMemory) -> list[int]:
     shape = (REGION_BYTES // 4,)
     data = np.arange(REGION_BYTES // 4, dtype=np.int32).view(np.uint8)
     common = {"element_bytes": 4, "shape": shape, "stride": (1,)}

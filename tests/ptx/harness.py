@@ -13,23 +13,19 @@ from typing import Any
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.devices.emulation.job_memory import add_buffers
-from tilewright.devices.emulation.library import run_library_step, storage_bytes, tensor_copy
-from tilewright.devices.emulation.plan_memory import PlanMemory
-from tilewright.devices.emulation.plan_run import launch_request
+from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_run import launch_request, run_library_step
 from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile, bind, evaluate, settle
-from tilewright.ptx.launching import LaunchOptions
+from tilewright.ptx.launching import LaunchOptions, LaunchResult
 from tilewright.ptx.program import Program, load_program
-from tilewright.ptx.results import Ending, Finding, LaunchResult
-from tilewright.ptx.syntax import Place
 from tilewright.records import (
-    KERNEL_FILE_NAME,
     PROFILES,
     BoundPlan,
     BufferRole,
     Build,
     BuildRequest,
     Clearing,
+    FindingRecord,
     GpuProfile,
     LibraryCall,
     TensorSpec,
@@ -49,7 +45,7 @@ class Outcome:
     unwritten: tuple[str, ...]  # outputs with an element that nothing wrote
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[FindingRecord, ...]:
         return tuple(finding for launch in self.launches for finding in launch.findings)
 
     @property
@@ -58,7 +54,7 @@ class Outcome:
 
     @property
     def completed(self) -> bool:
-        return all(launch.ending is Ending.COMPLETED for launch in self.launches)
+        return all(launch.completed for launch in self.launches)
 
 
 @dataclass(frozen=True)
@@ -105,19 +101,10 @@ def run(file: KernelFile, arguments: Sequence[Any], options: LaunchOptions, gpu:
     return prepare(file, arguments, gpu).run(options)
 
 
-def kernel_file_line(place: Place | None) -> int | None:
-    """The innermost line of the kernel file that an instruction comes from."""
-    while place is not None:
-        if place.file == KERNEL_FILE_NAME:
-            return place.line
-        place = place.inlined_at
-    return None
-
-
-def shown(findings: Sequence[Finding]) -> str:
+def shown(findings: Sequence[FindingRecord]) -> str:
     """Findings as lines of text, for messages."""
     return "\n".join(
-        f"line {kernel_file_line(f.place)} (other {kernel_file_line(f.other_place)}): {f.kind.name}: {f.where}; "
+        f"line {f.line} (other {f.other_line}): {f.kind.name}: {f.where}; "
         f"{f.detail} x{f.count} [{f.ptx_line}: {f.ptx_text}]"
         for f in findings
     )
@@ -152,7 +139,7 @@ def _run(call: Prepared, options: LaunchOptions) -> Outcome:
             continue
         assert call.program is not None
         launches.append(call.program.launch(memory.memory, launch_request(step, memory, options)))
-        if launches[-1].ending is not Ending.COMPLETED:
+        if not launches[-1].completed:
             break
     buffers = call.plan.buffers
     outs = [buffer.name for buffer in buffers if buffer.role is BufferRole.OUT]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tests.ptx.cuda_kernels import In, Ran, clean
 
-from tilewright.ptx.results import InstructionCount
+from tilewright.records import InstructionRecord
 
 
-def counted(ran: Ran, opcode: str) -> InstructionCount:
+def counted(ran: Ran, opcode: str) -> InstructionRecord:
     assert ran.result.counts is not None
     (found,) = (
         count for count in ran.result.counts.instructions if count.ptx_text.startswith(opcode) and count.requests
@@ -16,7 +16,7 @@ def counted(ran: Ran, opcode: str) -> InstructionCount:
     return found
 
 
-def load(index: str, kind: str = "float", elements: int = 4096) -> InstructionCount:
+def load(index: str, kind: str = "float", elements: int = 4096) -> InstructionRecord:
     source = (
         f"""extern "C" __global__ void k(const {kind}* x, {kind}* y) {{ int t = threadIdx.x; y[t] = x[{index}]; }}"""
     )
@@ -45,7 +45,7 @@ def test_sectors_of_global_loads() -> None:
     assert (narrow.sectors, narrow.ideal_sectors) == (4, 4)
 
 
-def shared(index: str, kind: str = "float") -> InstructionCount:
+def shared(index: str, kind: str = "float") -> InstructionRecord:
     source = f"""extern "C" __global__ void k({kind}* y) {{
       __shared__ {kind} s[2048]; int t = threadIdx.x;
       for (int i = t; i < 2048; i += 32) s[i] = y[t];

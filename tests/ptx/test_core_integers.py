@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from tests.ptx.cuda_kernels import QUICK
 
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
 
 Semantics = Callable[[int, int, int], int]
@@ -155,7 +155,7 @@ mul.wide.u32 t0, T, 8; add.s64 x, x, t0; add.s64 y, y, t0;\n"""
         )
         body = what.replace("X", f"{held}0").replace("Y", f"{held}1").replace("D", f"{out}2")
         text += f"{body} {store} [y+{number * LANES * 8}], {out}2;\n"
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", len(inputs) * LANES * 8, element_bytes=8, data=np.concatenate(inputs).tobytes())
     y = memory.add("y", len(listed) * LANES * 8, element_bytes=8)
     request = LaunchRequest("k", (1, 1, 1), (LANES, 1, 1), 0, struct.pack("<QQ", x, y), options=QUICK)

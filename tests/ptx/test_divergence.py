@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import pytest
 
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
 
 HEAD = """.version 8.7
@@ -36,7 +36,7 @@ BLOCKS = {
 
 def result(order: tuple[str, ...], seed: int | None) -> list[int]:
     text = HEAD + "\n".join(f"{name}: {BLOCKS[name]}" for name in order) + "\n}"
-    memory = Memory()
+    memory = GlobalMemory()
     address = memory.add("y", 128, element_bytes=4)
     options = LaunchOptions(workers=1, seed=seed, instruction_budget=1_000_000)
     request = LaunchRequest("k", (1, 1, 1), (32, 1, 1), 0, struct.pack("<Q", address), options=options)
@@ -64,7 +64,7 @@ M: setp.ne.u32 %p3, %r1, 31; @%p3 bra E; mov.u32 %r7, 1; st.volatile.global.u32 
 E: st.global.u32 [%rd3], %r1; ret;
 }"""
     )
-    memory = Memory()
+    memory = GlobalMemory()
     address = memory.add("y", 132, element_bytes=4)
     options = LaunchOptions(workers=1, instruction_budget=5_000_000)
     request = LaunchRequest("k", (1, 1, 1), (32, 1, 1), 0, struct.pack("<Q", address), options=options)

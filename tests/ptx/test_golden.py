@@ -14,10 +14,9 @@ import pytest
 from benchmarks.golden_probe import EXACT, Family, Kind, Probe, Tolerance, Words, mismatches
 from benchmarks.golden_vectors import build_family, cases, rows_of, unpacked
 
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
-from tilewright.ptx.results import Ending
 
 GOLDEN = Path(__file__).parent / "golden" / "h200.npz"
 FAMILIES = {family.name: family for family in cases()}
@@ -33,7 +32,7 @@ def emulate(family: Family) -> Words:
     """[results, threads] of the family's kernel in the emulator; it must run without a finding."""
     built = build_family(family)
     rows, threads = family.rows, family.threads
-    memory = Memory()
+    memory = GlobalMemory()
     inputs = np.ascontiguousarray(family.inputs).view(np.uint8).ravel()
     x = memory.add(
         "x", inputs.size, element_bytes=8, shape=family.inputs.shape, stride=(threads, 1), writable=False,
@@ -51,7 +50,7 @@ def emulate(family: Family) -> Words:
         parameters=struct.pack("<QQi", x, y, threads),
     )
     result = load_program(built.ptx).launch(memory, request)
-    assert result.ending is Ending.COMPLETED
+    assert result.completed
     assert result.findings == ()
     return memory.bytes("y").copy().view(np.uint64).reshape(rows, threads)
 

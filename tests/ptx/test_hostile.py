@@ -15,8 +15,8 @@ from tests.ptx.cuda_kernels import In, ptx_of, run
 
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import load_program
-from tilewright.ptx.results import Ending, FindingKind
 from tilewright.ptx.syntax import PtxError
+from tilewright.records import FindingKind
 
 ROOT = Path(__file__).parents[2]
 SMALL = LaunchOptions(workers=1, instruction_budget=2_000_000)
@@ -47,7 +47,7 @@ def test_the_varied_kernel_runs() -> None:
     arguments = {"x": In(rng.standard_normal(64).astype(np.float32)), "y": np.zeros(64, np.float32)}
     arguments |= {"z": np.ones(64, np.int32), "n": 3}
     ran = run(VARIED, arguments, block=(64,), smem=256, options=SMALL)
-    assert ran.result.ending is Ending.COMPLETED
+    assert ran.result.completed
     assert ran.kinds <= {FindingKind.RACE_GLOBAL}  # z is read by neighbours while it is written
 
 
@@ -90,7 +90,7 @@ def test_very_many_registers_are_refused() -> None:
 def test_a_grid_of_two_billion_blocks_ends_by_its_budget() -> None:
     source = """extern "C" __global__ void k(int* y) { atomicAdd(y, 1); }"""
     ran = run(source, {"y": np.zeros(1, np.int32)}, grid=(2**31 - 1,), block=(32,), options=SMALL)
-    assert ran.result.ending is Ending.STOPPED
+    assert not ran.result.completed
     assert ran.only(FindingKind.BUDGET)
 
 
@@ -102,7 +102,7 @@ def test_deep_divergent_recursion_is_stopped() -> None:
     }
     extern "C" __global__ void k(int* y) { y[threadIdx.x] = f(y + 32, 0); }"""
     ran = run(source, {"y": np.zeros(64, np.int32)}, options=LaunchOptions(workers=1, instruction_budget=50_000_000))
-    assert ran.result.ending is Ending.STOPPED
+    assert not ran.result.completed
     assert FindingKind.STACK in ran.kinds
 
 

@@ -9,7 +9,7 @@ from tests.ptx.cuda_kernels import clean, program_of
 from tilewright.ptx.lower import lower_kernel, module_layout
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.program import load_program
-from tilewright.ptx.syntax import PtxError, Unsupported
+from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 
 
 def module(body: str, before: str = "") -> str:
@@ -46,7 +46,7 @@ ret;
 )
 def test_what_is_not_known_is_named(text: str, named: str) -> None:
     program = load_program(module("mov.u32 %r1, 0;\n" + text))
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedPtx) as caught:
         program.prepare("k")
     assert named in str(caught.value)
     assert caught.value.ptx_line == 8
@@ -55,7 +55,7 @@ def test_what_is_not_known_is_named(text: str, named: str) -> None:
 
 def test_the_source_line_is_named_too() -> None:
     text = module('.file 1 "kernel.cu"\n.loc 1 42 3\nwgmma.fence.sync.aligned;')
-    with pytest.raises(Unsupported, match=r"PTX line 9: .*kernel\.cu:42"):
+    with pytest.raises(UnsupportedPtx, match=r"PTX line 9: .*kernel\.cu:42"):
         load_program(text).prepare("k")
 
 
@@ -86,7 +86,7 @@ def test_only_the_kernel_that_uses_it_is_refused() -> None:
     program = load_program(text)
     assert program.kernels == ("k", "bad")
     program.prepare("k")
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedPtx):
         program.prepare("bad")
     with pytest.raises(PtxError, match=r"no kernel `missing`.*k, bad"):
         program.prepare("missing")

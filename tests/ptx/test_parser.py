@@ -22,19 +22,19 @@ from tilewright.ptx.syntax import (
     Operand,
     Pair,
     ParameterDeclaration,
-    Place,
     PtxError,
     Register,
     Relocation,
     Sink,
     Space,
     Special,
-    Symbol,
+    SymbolOperand,
     Tuple_,
-    Unsupported,
+    UnsupportedPtx,
     Variable,
     Vector,
 )
+from tilewright.records import SourcePlace
 
 SAMPLES = Path(__file__).parent / "samples"
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n"
@@ -134,15 +134,15 @@ def test_function_head(forms: Function) -> None:
 
 # -- operands --
 
-R = Register
+R, S = Register, SymbolOperand
 OPERANDS: list[tuple[str, tuple[Operand, ...]]] = [
-    ("ld.param.u64", (R("%rd1"), Address(Symbol("forms_param_0")))),
+    ("ld.param.u64", (R("%rd1"), Address(S("forms_param_0")))),
     ("mov.u32 %r1, %tid", (R("%r1"), Special("%tid.x"))),
     ("mov.u32 %r2", (R("%r2"), Special("%envreg3"))),
     ("mov.u32 %r3, WARP", (R("%r3"), Immediate(32))),
     ("mov.b32 %r4", (R("%r4"), Immediate(0xFFFFFFFF))),
     ("ld.global.nc", (Vector((R("%f1"), None, R("%f3"), R("%f4"))), Address(R("%rd1"), -16))),
-    ("ld.shared::cta", (R("%r5"), Address(Symbol("tile"), 4))),
+    ("ld.shared::cta", (R("%r5"), Address(S("tile"), 4))),
     ("st.shared.b32 [64]", (Address(Immediate(64)), Immediate(-5))),
     ("add.f32", (R("%f5"), R("%f1"), Immediate(0x3F800000, 32))),
     ("mul.f32", (R("%f6"), R("quad.y"), Immediate(0x3FF8000000000000, 64))),
@@ -150,17 +150,20 @@ OPERANDS: list[tuple[str, tuple[Operand, ...]]] = [
     ("shfl", (Pair(R("%r6"), R("%p1")), R("%r5"), Immediate(1), Immediate(31), Immediate(-1))),
     ("setp", (Pair(R("%p1"), R("%p2")), R("%r1"), R("%r2"), Negated(R("%p3")))),
     ("vote", (Sink(), R("%p1"), Immediate(0xFFFFFFFF))),
-    ("mov.u64", (R("%rd2"), Symbol("plain", 4))),
+    ("mov.u64", (R("%rd2"), S("plain", 4))),
     ("mov.b64", (Vector((R("%r7"), R("%r8"))), R("%rd2"))),
     ("@%p1 bra $done", (Label("$done"),)),
     ("@!%p2 add", (R("%r1"), R("%r1"), Immediate(8))),
-    ("call.uni (result)", (Tuple_((Symbol("result"),)), Symbol("helper"), Tuple_((Symbol("argument"),)))),
+    (
+        "call.uni (result)",
+        (Tuple_((S("result"),)), S("helper"), Tuple_((S("argument"),))),
+    ),
     (
         "call (argument), %rd3",
-        (Tuple_((Symbol("argument#2"),)), R("%rd3"), Tuple_((R("%rd1"), R("%r1"))), Symbol("kind")),
+        (Tuple_((S("argument#2"),)), R("%rd3"), Tuple_((R("%rd1"), R("%r1"))), S("kind")),
     ),
-    ("call helper2, ()", (Symbol("helper2"), Tuple_(()))),
-    ("brx.idx", (R("%r1"), Symbol("targets"))),
+    ("call helper2, ()", (S("helper2"), Tuple_(()))),
+    ("brx.idx", (R("%r1"), S("targets"))),
     (
         "cp.async.bulk",
         (Address(R("%r1")), Address(R("%rd1"), 0, (Vector((R("%r2"), Immediate(0))),)), Address(R("%r3"))),
@@ -177,7 +180,7 @@ def test_operands_of_every_form(forms: Function, text: str, operands: tuple[Oper
 def test_opcodes_guards_and_text(forms: Function) -> None:
     load = starting(forms, "ld.global.nc")
     assert (load.opcode, load.modifiers) == ("ld", ("global", "nc", "L1::no_allocate", "L2::128B", "v4", "f32"))
-    assert load.full_opcode == "ld.global.nc.L1::no_allocate.L2::128B.v4.f32"
+    assert ".".join(load.modifiers) == "global.nc.L1::no_allocate.L2::128B.v4.f32"
     assert load.text == "ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%f1, _, %f3, %f4}, [%rd1+-16]"
     assert (load.guard, load.guard_negated) == (None, False)
     branch = starting(forms, "@%p1 bra $done")
@@ -224,21 +227,21 @@ def test_tables_prototypes_and_labels(forms: Function) -> None:
 
 
 def test_places_and_inlining(forms: Function) -> None:
-    outer = Place("/src/kernel.cu", 10)
-    inner = Place("/src/kernel.cu", 11, outer)
-    assert starting(forms, "mov.u32 %r1").place == outer
-    assert starting(forms, "ld.global.nc").place == inner
-    assert starting(forms, "ld.shared::cta").place == Place("/include/header.cuh", 7, inner)
-    assert starting(forms, "ret").place == Place("/src/kernel.cu", 12)
-    assert sample("forms.ptx").functions["helper"].body[0].place is None
+    outer = (SourcePlace("/src/kernel.cu", 10),)
+    inner = (SourcePlace("/src/kernel.cu", 11), *outer)
+    assert starting(forms, "mov.u32 %r1").places == outer
+    assert starting(forms, "ld.global.nc").places == inner
+    assert starting(forms, "ld.shared::cta").places == (SourcePlace("/include/header.cuh", 7), *inner)
+    assert starting(forms, "ret").places == (SourcePlace("/src/kernel.cu", 12),)
+    assert sample("forms.ptx").functions["helper"].body[0].places == ()
 
 
 def test_line_zero_is_where_it_was_inlined() -> None:
     text = kernel(
         ".loc 1 4 1\nbar.sync 0;\n.loc 1 0 0, function_name f, inlined_at 1 4 1\nbar.sync 1;\n.loc 1 0 0\nret;"
     )
-    places = [i.place for i in parse_ptx(text + '.file 1 "a.cu"').functions["k"].body]
-    assert places == [Place("a.cu", 4), Place("a.cu", 4), None]
+    places = [i.places for i in parse_ptx(text + '.file 1 "a.cu"').functions["k"].body]
+    assert places == [(SourcePlace("a.cu", 4),), (SourcePlace("a.cu", 4),), ()]
 
 
 def test_a_register_of_a_block_hides_one_of_a_range() -> None:
@@ -377,9 +380,9 @@ def test_errors_name_the_line_and_what_stands_there(text: str, line: int, messag
 
 
 def test_what_is_valid_and_not_known_says_so() -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedPtx):
         parse_ptx(HEAD + ".func (.reg .u32 r) f (.reg .u32 n) { ret; }")
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedPtx):
         parse_ptx(kernel("vadd.s32.u32 %r1, %r2.b0, %r3.h1, %r4;"))
 
 

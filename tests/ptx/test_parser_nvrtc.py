@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.ptx.parser import parse_ptx
-from tilewright.ptx.syntax import Place, Register, Relocation, Space, Symbol, Tuple_
+from tilewright.ptx.syntax import Register, Relocation, Space, SymbolOperand, Tuple_
 from tilewright.toolchain import find_toolkit
 from tilewright.toolchain.nvrtc import load_nvrtc
 from tilewright.toolchain.source import include_options
@@ -101,15 +101,9 @@ def test_what_nvrtc_writes(name: str, arch: str) -> None:
     assert module.target == f"sm_{arch}"
     assert [instruction.text for instruction in function.body] == instructions_in(text)
     assert function.body[-1].opcode in ("ret", "bra", "trap")
-    placed = [instruction.place for instruction in function.body if instruction.place is not None]
+    placed = [instruction.places for instruction in function.body if instruction.places]
     assert len(placed) > len(function.body) // 2
-    assert {outermost(place).file for place in placed} == {"/kernel.cu"}
-
-
-def outermost(place: Place) -> Place:
-    while place.inlined_at is not None:
-        place = place.inlined_at
-    return place
+    assert {places[-1].file for places in placed} == {"/kernel.cu"}
 
 
 def test_a_place_inlined_twice_has_the_whole_chain() -> None:
@@ -121,7 +115,7 @@ def test_a_place_inlined_twice_has_the_whole_chain() -> None:
     body = parse_ptx(compiled(source, "80")).functions["k"].body
     fma = next(instruction for instruction in body if instruction.opcode == "fma")
     file = "/kernel.cu"
-    assert fma.place == Place(file, 1, Place(file, 3, Place(file, 5)))
+    assert [(place.file, place.line) for place in fma.places] == [(file, 1), (file, 3), (file, 5)]
 
 
 def test_a_kernel_with_calls_of_every_sort() -> None:
@@ -136,14 +130,14 @@ def test_a_kernel_with_calls_of_every_sort() -> None:
         body = module.functions["calls"].body
         called = [i.operands for i in body if i.opcode == "call"]
         assert any(isinstance(operands[1], Register) for operands in called)
-        assert Symbol("vprintf") in {operands[1] for operands in called}
+        assert SymbolOperand("vprintf") in {operands[1] for operands in called}
         labels = module.functions["calls"].labels
         assert {"L", "L#2"} <= set(labels)
         parameters = {v.name for v in module.functions["calls"].variables if v.space is Space.PARAM}
         for operands in called:
             for item in operands:
                 if isinstance(item, Tuple_):
-                    assert {each.name for each in item.items if isinstance(each, Symbol)} <= parameters
+                    assert {each.name for each in item.items if isinstance(each, SymbolOperand)} <= parameters
 
 
 def test_plain_kernels_are_read_quickly() -> None:

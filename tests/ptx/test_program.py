@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import pytest
 from tests.ptx.cuda_kernels import QUICK, In, clean, program_of, ptx_of, run
 
 from tilewright.ptx import native
+from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchRequest
-from tilewright.ptx.memory import Memory
 from tilewright.ptx.program import load_program
-from tilewright.ptx.results import FindingKind
-from tilewright.ptx.syntax import PtxError, Unsupported
+from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 
 SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) { __shared__ int s[100];
   s[threadIdx.x % 100] = n; y[threadIdx.x] = s[0]; }"""
@@ -40,13 +38,13 @@ def test_a_launch_no_gpu_would_take_is_refused(
 ) -> None:
     request = LaunchRequest("k", grid, block, smem, bytes(parameters), options=QUICK)
     with pytest.raises(PtxError, match=why):
-        program_of(SOURCE).launch(Memory(), request)
+        program_of(SOURCE).launch(GlobalMemory(), request)
 
 
 def test_clusters_are_named_as_unsupported() -> None:
     request = LaunchRequest("k", (2, 1, 1), (32, 1, 1), 0, bytes(12), cluster=(2, 1, 1), options=QUICK)
-    with pytest.raises(Unsupported, match="clusters"):
-        program_of(SOURCE).launch(Memory(), request)
+    with pytest.raises(UnsupportedPtx, match="clusters"):
+        program_of(SOURCE).launch(GlobalMemory(), request)
 
 
 def test_empty_parameters_and_memory() -> None:
@@ -56,7 +54,7 @@ def test_empty_parameters_and_memory() -> None:
 def test_many_programs_and_launches_share_a_memory() -> None:
     first = program_of("""__device__ int held = 3; extern "C" __global__ void k(int* y) { y[0] += held++; }""")
     second = program_of("""__device__ int held = 30; extern "C" __global__ void k(int* y) { y[0] += held++; }""")
-    memory = Memory()
+    memory = GlobalMemory()
     y = memory.add("y", 4, element_bytes=4)
     request = LaunchRequest("k", (1, 1, 1), (1, 1, 1), 0, struct.pack("<Q", y), options=QUICK)
     for _ in range(3):
@@ -90,12 +88,3 @@ def test_a_missing_core_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     with pytest.raises(native.CoreMissing, match="C compiler"):
         native.core.__wrapped__()
-
-
-def test_findings_have_the_numbers_of_the_core() -> None:
-    declared = (Path(native.__file__).parent / "core" / "api.h").read_text()
-    names = re.findall(r"^  TW_FIND_(\w+?)(?: = 0)?,?$", declared, re.MULTILINE)
-    assert names.pop() == "KINDS"
-    assert [kind.value for kind in FindingKind] == list(range(len(names)))
-    by_name = {"DEADLOCK", "INPUT_WRITTEN", "MISALIGNED", "RACE_GLOBAL", "STACK", "TRAP", "UNINITIALISED_LOCAL"}
-    assert {name for name in by_name if names[FindingKind[name]] == name} == by_name

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.ptx.launching import LaunchOptions, LaunchRequest
-from tilewright.ptx.memory import Memory
+from tilewright.ptx.global_memory import GlobalMemory
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.program import Program, load_program
-from tilewright.ptx.results import Ending, Finding, FindingKind, LaunchResult
-from tilewright.ptx.syntax import Place
-from tilewright.records import Build, BuildRequest
+from tilewright.records import Build, BuildRequest, FindingKind, FindingRecord
 from tilewright.toolchain import build
 
 SOURCE = (Path(__file__).parent / "race_kernels.cu").read_text()
@@ -59,7 +57,7 @@ def groups_program() -> Program:
 
 
 def run(kernel: str, broken: bool, seed: int | None, workers: int = 1) -> tuple[LaunchResult, np.ndarray]:
-    memory = Memory()
+    memory = GlobalMemory()
     source = np.arange(COUNT, dtype=np.float32)
     sizes = {"in": COUNT, "out": 4 * COUNT, "state": 1024}
     data = {"in": source.view(np.uint8), "out": np.zeros(16 * COUNT, np.uint8), "state": np.zeros(4096, np.uint8)}
@@ -88,21 +86,15 @@ def marked_lines(kernel: str) -> set[int]:
     return {i for i, line in enumerate(SOURCE.splitlines(), 1) if line.rstrip().endswith(f"race: {kernel}")}
 
 
-def line_of(place: Place | None) -> int | None:
-    return place.line if place is not None else None
-
-
-def told(findings: tuple[Finding, ...]) -> str:
-    return "\n".join(
-        f"{f.kind.name} {line_of(f.place)}/{line_of(f.other_place)} {f.where} {f.detail}" for f in findings
-    )
+def told(findings: tuple[FindingRecord, ...]) -> str:
+    return "\n".join(f"{f.kind.name} {f.line}/{f.other_line} {f.where} {f.detail}" for f in findings)
 
 
 @pytest.mark.parametrize("kernel", [*SHARED, *GLOBAL, "groups"])
 def test_the_right_kernel_is_silent_on_every_schedule(kernel: str) -> None:
     for seed in (None, *range(SEEDS)):
         result, _ = run(kernel, broken=False, seed=seed)
-        assert result.ending is Ending.COMPLETED, f"seed {seed}: {told(result.findings)}"
+        assert result.completed, f"seed {seed}: {told(result.findings)}"
         assert result.findings == (), f"seed {seed}: {told(result.findings)}"
 
 
@@ -118,7 +110,7 @@ def test_the_broken_kernel_is_found_at_its_lines(kernel: str) -> None:
         assert result.findings, f"seed {seed}: nothing found"
         for finding in result.findings:
             assert finding.kind in expected, f"seed {seed}: {told(result.findings)}"
-            assert {line_of(finding.place), line_of(finding.other_place)} <= lines, f"{seed}: {told(result.findings)}"
+            assert {finding.line, finding.other_line} <= lines, f"{seed}: {told(result.findings)}"
             assert finding.count >= 1
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tests.ptx.cuda_kernels import Fresh, run
 
-from tilewright.ptx.launching import Checks, LaunchOptions
-from tilewright.ptx.results import FindingKind
+from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import ALL_CHECKS, Check, FindingKind
 
 GLOBAL = """extern "C" __global__ void k(unsigned char* y) {
   y[(blockIdx.x * 32 + threadIdx.x) * 1024ull] = threadIdx.x;
@@ -59,7 +59,7 @@ def test_what_orders() -> None:
 
 
 def test_nothing_is_said_where_races_are_not_looked_for() -> None:
-    options = LaunchOptions(workers=1, race_bytes=1 << 16, checks=Checks.ALL & ~Checks.RACES)
+    options = LaunchOptions(workers=1, race_bytes=1 << 16, checks=tuple(set(ALL_CHECKS) - {Check.RACES}))
     ran = run(SHARED, {"y": np.zeros(32, np.int32)}, options=options)
     assert (ran.result.incomplete, ran.kinds) == ((), set())
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.ptx.cuda_kernels import Fresh, In, clean, run
 
-from tilewright.ptx.launching import Checks, LaunchOptions
-from tilewright.ptx.results import Ending, FindingKind
+from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import FindingKind
 
 GRID_SYNC = """#include <cooperative_groups.h>
 extern "C" __global__ void k(const int* x, int* part, int* y, int n) {
@@ -130,7 +130,7 @@ def test_a_block_that_waits_for_ever_is_stopped_with_who_waits() -> None:
       __syncthreads();
       y[threadIdx.x] = 1;
     }"""
-    options = LaunchOptions(workers=1, instruction_budget=2_000_000, checks=Checks.NONE)
+    options = LaunchOptions(workers=1, instruction_budget=2_000_000, checks=())
     ran = run(source, {"flag": np.zeros(1, np.int32), "y": np.zeros(64, np.int32)}, block=(64,), options=options)
-    assert ran.result.ending is Ending.STOPPED
+    assert not ran.result.completed
     assert "waits at a barrier 0 at line 3" in ran.only(FindingKind.BUDGET).detail

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ptx.harness import Outcome, kernel_file_line, prepare, shown
+from tests.ptx.harness import Outcome, prepare, shown
 
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.ptx.launching import LaunchOptions
-from tilewright.ptx.results import FindingKind as Kind
+from tilewright.records import FindingKind as Kind
+from tilewright.records.emulation import kernel_line
 
 SEEDED = Path(__file__).parent / "seeded"
 MEND = re.compile(r"^.*\bmend: ?")
@@ -236,9 +237,9 @@ def test_it_is_found_at_the_right_line(bug: Bug) -> None:
         found = [finding for finding in outcome.findings if finding.kind in bug.kinds]
         assert found, f"seed {seed}: not found; instead:\n{shown(outcome.findings)}"
         for finding in found:
-            assert kernel_file_line(finding.place) in marked, f"seed {seed}:\n{shown([finding])}"
-            if finding.other_place is not None:
-                assert kernel_file_line(finding.other_place) in others, f"seed {seed}:\n{shown([finding])}"
+            assert finding.line in marked, f"seed {seed}:\n{shown([finding])}"
+            if finding.other_thread is not None:
+                assert finding.other_line in others, f"seed {seed}:\n{shown([finding])}"
             assert finding.count >= 1
         more = [finding for finding in outcome.findings if finding.kind not in bug.kinds | bug.also]
         assert not more, f"seed {seed}:\n{shown(more)}"
@@ -288,7 +289,7 @@ def _counts_at_marks(name: str, mended: bool) -> dict[str, int]:
     fields = ("executions", "active_lanes", "requests", "sectors", "ideal_sectors", "passes", "ideal_passes")
     sums = dict.fromkeys(fields, 0)
     for instruction in launch.counts.instructions:
-        if kernel_file_line(instruction.place) in _marked(file.text):
+        if kernel_line(instruction.places) in _marked(file.text):
             for field in fields:
                 sums[field] += getattr(instruction, field)
     return sums

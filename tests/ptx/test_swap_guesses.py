@@ -11,8 +11,8 @@ from tests.ptx.cuda_kernels import Argument, In, clean, ptx_of, run
 from tilewright.ptx.control_flow import flow
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.parser import parse_ptx
-from tilewright.ptx.results import FindingKind
 from tilewright.ptx.swap_guesses import swap_guesses
+from tilewright.records import FindingKind
 
 HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 PAIR = "__nv_bfloat162"

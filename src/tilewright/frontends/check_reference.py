@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilewright.devices.emulation.job_memory import input_bytes
+from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.frontends.check_records import ReferenceRequest, ReferenceVerdict, ResultVerdict
 from tilewright.records import Precision
 from tilewright.reference.tensors import call_by_name, to_torch

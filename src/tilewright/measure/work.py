@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.counting import CountedLaunch
 from tilewright.records import GpuProfile, InstructionRecord
+from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
 
-SECTOR_BYTES = 32
-WARP_LANES = 32
 SCHEDULERS = 4
 SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
 

@@ -1,12 +1,14 @@
 """The body of one function: first its statements and names are gathered, then the operands are read.
 
-Two steps, because a label may be used before it stands, and files are named after the code.
+Two steps, because a label may be used before it stands, and files are named after the code. `.file` and `.loc` give
+each instruction its source line, with the chain of calls it was inlined through.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tilewright.ptx.declarations import (
@@ -18,9 +20,14 @@ from tilewright.ptx.declarations import (
     read_variables,
 )
 from tilewright.ptx.lexer import IDENTIFIER, Cursor, one_line
-from tilewright.ptx.operand_text import OperandError, UnknownOperand, read_operand, split_operands
-from tilewright.ptx.places import Location, PlaceTable
-from tilewright.ptx.scopes import FunctionNames, Scope
+from tilewright.ptx.operand_text import (
+    FunctionNames,
+    NameScope,
+    OperandError,
+    UnknownOperand,
+    read_operand,
+    split_operands,
+)
 from tilewright.ptx.syntax import (
     Function,
     Instruction,
@@ -29,9 +36,10 @@ from tilewright.ptx.syntax import (
     ParameterDeclaration,
     PtxError,
     Register,
-    Unsupported,
+    UnsupportedPtx,
     Variable,
 )
+from tilewright.records import SourcePlace
 
 # One pattern for both, white space and all: it is tried at every statement.
 _LABEL_OR_INSTRUCTION = re.compile(rf"(?:({IDENTIFIER})\s*:(?!:)|([^;]*);)\s*", re.ASCII)
@@ -39,13 +47,84 @@ _INSTRUCTION = re.compile(
     rf"(?:@\s*(!?)\s*({IDENTIFIER})\s+)?([a-z][a-z0-9_]*)((?:\.[\w:]+)*)(?![\w.$])\s*(.*)", re.ASCII | re.DOTALL
 )
 _DEEPEST_NESTING = 256
+_LOC = re.compile(
+    r"(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
+    rf"(?:\s*,\s*function_name\s+{IDENTIFIER}(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+(\d{{1,9}})\s+(\d{{1,9}})\s+(\d{{1,9}}))?",
+    re.ASCII,
+)
+_DEEPEST_CHAIN = 64
+
+Position = tuple[int, int, int]  # file index, line, column
+
+
+class Location:
+    """One `.loc`, before file names are known."""
+
+    __slots__ = ("depth", "inlined_at", "position", "ptx_line", "resolved")
+
+    def __init__(self, position: Position, inlined_at: Location | None, ptx_line: int) -> None:
+        self.position = position
+        self.inlined_at = inlined_at
+        self.ptx_line = ptx_line
+        self.depth: int = 0 if inlined_at is None else inlined_at.depth + 1
+        self.resolved: tuple[SourcePlace, ...] | None = None
+
+
+class PlaceTable:
+    """The files and locations of a module. File names come after the code that uses them."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, str] = {}
+        self._latest: dict[Position, Location] = {}
+
+    def read_file(self, cursor: Cursor) -> None:
+        """What follows `.file`: `1 "kernel.cu"`, perhaps with a time stamp and a size."""
+        index = cursor.integer("the index of a file")
+        self._files[index] = cursor.string("the name of a file")
+        while cursor.accept(","):
+            cursor.integer("the time or size of a file")
+
+    def start_function(self) -> None:
+        """Inlining chains do not cross functions."""
+        self._latest = {}
+
+    def read_loc(self, cursor: Cursor, start: int) -> Location:
+        """What follows `.loc`: `1 24 5, function_name $L__info_string0, inlined_at 1 30 3`."""
+        found = cursor.match(_LOC)
+        if found is None:
+            cursor.fail("expected a file, a line and a column", start)
+        file, line, column, outer_file, outer_line, outer_column = found.groups()
+        ptx_line = cursor.line_at(start)
+        outer: Location | None = None
+        if outer_file is not None:
+            # A place that was itself inlined has a `.loc` of its own before this one: the rest of the chain.
+            position = (int(outer_file), int(outer_line), int(outer_column))
+            outer = self._latest.get(position)
+            if outer is None or outer.depth >= _DEEPEST_CHAIN:
+                outer = Location(position, None, ptx_line)
+        location = Location((int(file), int(line), int(column or 0)), outer, ptx_line)
+        self._latest[location.position] = location
+        return location
+
+    def places(self, location: Location) -> tuple[SourcePlace, ...]:
+        """The place and those it was inlined at, innermost first, once all files are known.
+
+        Line 0 is the compiler's own code: it belongs where it was inlined, if anywhere.
+        """
+        if location.resolved is None:
+            outer = () if location.inlined_at is None else self.places(location.inlined_at)
+            file, line, _ = location.position
+            if line and file not in self._files:
+                raise PtxError(f"a .loc names file {file}, and no .file does", location.ptx_line)
+            location.resolved = (SourcePlace(self._files[file], line), *outer) if line else outer
+        return location.resolved
 
 
 class _Statement(NamedTuple):
     text: str
     ptx_line: int
     location: Location | None
-    scope: Scope
+    scope: NameScope
 
 
 class _Table(NamedTuple):
@@ -53,45 +132,39 @@ class _Table(NamedTuple):
 
     name: str
     items: tuple[str, ...]
-    scope: Scope
+    scope: NameScope
     ptx_line: int
 
 
+@dataclass
 class BodyReader:
     """Reads one function's body, then makes its `Function`."""
 
-    def __init__(
-        self,
-        name: str,
-        is_entry: bool,
-        parameters: tuple[ParameterDeclaration, ...],
-        results: tuple[ParameterDeclaration, ...],
-        tuning: Tuning,
-    ) -> None:
-        self.name = name
-        self._is_entry = is_entry
-        self._parameters = parameters
-        self._results = results
-        self._tuning = tuning
-        self._names = FunctionNames(set())
-        self._outermost = Scope(self._names, None)
-        self._scope = self._outermost
-        self._depth = 0
-        self._location: Location | None = None
-        self._statements: list[_Statement] = []
-        self._labels: dict[str, int] = {}
-        self._variables: list[Variable] = []
-        self._branch_tables: list[_Table] = []
-        self._call_tables: list[_Table] = []
-        self._prototypes: dict[str, tuple[int, ...]] = {}
-        self._opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
+    name: str
+    is_entry: bool
+    parameters: tuple[ParameterDeclaration, ...]
+    results: tuple[ParameterDeclaration, ...]
+    tuning: Tuning
+    _names: FunctionNames = field(default_factory=FunctionNames)
+    _depth: int = 0
+    _location: Location | None = None
+    _statements: list[_Statement] = field(default_factory=list)
+    _labels: dict[str, int] = field(default_factory=dict)
+    _variables: list[Variable] = field(default_factory=list)
+    _branch_tables: list[_Table] = field(default_factory=list)
+    _call_tables: list[_Table] = field(default_factory=list)
+    _prototypes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _opcodes: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._scope = NameScope(self._names, None)
 
     # -- the first step --
 
     def read(self, cursor: Cursor, places: PlaceTable) -> None:
         """Walks the body, the cursor at its opening brace; leaves it behind the closing one."""
-        for parameter in (*self._parameters, *self._results):
-            if self._outermost.declare_symbol(parameter.name) is None:
+        for parameter in (*self.parameters, *self.results):
+            if self._scope.declare_symbol(parameter.name) is None:
                 cursor.fail(f"the parameter `{parameter.name}` is declared twice")
         cursor.expect("{", "to open the body of a function")
         places.start_function()
@@ -116,7 +189,7 @@ class BodyReader:
         self._depth += 1
         if self._depth > _DEEPEST_NESTING:
             cursor.fail(f"blocks nested deeper than {_DEEPEST_NESTING}")
-        self._scope = Scope(self._names, self._scope)
+        self._scope = NameScope(self._names, self._scope)
 
     def _close(self) -> None:
         self._depth -= 1
@@ -193,18 +266,7 @@ class BodyReader:
             unique = self._scope.declare_symbol(variable.name)
             if unique is None:
                 cursor.fail(f"`{variable.name}` is declared twice in one block", start)
-            self._variables.append(
-                Variable(
-                    variable.space,
-                    unique,
-                    variable.type,
-                    variable.size_bytes,
-                    variable.align,
-                    variable.initial,
-                    variable.relocations,
-                    variable.external,
-                )
-            )
+            self._variables.append(replace(variable, name=unique))
 
     # -- the second step --
 
@@ -225,17 +287,17 @@ class BodyReader:
         body = tuple(self._instruction(statement, places) for statement in self._statements)
         return Function(
             self.name,
-            self._is_entry,
-            self._parameters,
-            self._results,
+            self.is_entry,
+            self.parameters,
+            self.results,
             self._names.registers,
             tuple(self._variables),
             body,
             self._labels,
             {table.name: _targets(table) for table in self._branch_tables},
             self._prototypes,
-            self._tuning.max_threads,
-            self._tuning.cluster,
+            self.tuning.max_threads,
+            self.tuning.cluster,
         )
 
     def _instruction(self, statement: _Statement, places: PlaceTable) -> Instruction:
@@ -253,20 +315,20 @@ class BodyReader:
             guard = None if guard_name is None else _guard(guard_name, scope)
             operands = _operands(rest, scope) if rest else ()
         except OperandError as error:
-            kind = Unsupported if isinstance(error, UnknownOperand) else PtxError
+            kind = UnsupportedPtx if isinstance(error, UnknownOperand) else PtxError
             raise kind(str(error), ptx_line, one_line(text)[:160]) from None
-        place = None if location is None else places.place(location)
-        return Instruction(split[0], split[1], operands, guard, bool(negated), place, ptx_line, one_line(text))
+        source = () if location is None else places.places(location)
+        return Instruction(split[0], split[1], operands, guard, bool(negated), source, ptx_line, one_line(text))
 
 
-def _guard(name: str, scope: Scope) -> Register:
+def _guard(name: str, scope: NameScope) -> Register:
     guard = scope.lookup(name)
     if not isinstance(guard, Register):
         raise OperandError(f"the guard `{name}` is no declared register")
     return guard
 
 
-def _operands(text: str, scope: Scope) -> tuple[Operand, ...]:
+def _operands(text: str, scope: NameScope) -> tuple[Operand, ...]:
     while scope.declares_nothing and scope.parent is not None:
         scope = scope.parent
     known = scope.operands

@@ -1,4 +1,7 @@
-"""What kind of work a PTX instruction is, and how many floating-point operations it does. By its opcode alone."""
+"""What kind of work a PTX instruction is, and how many floating-point operations it does. By its text alone.
+
+Which opcode is of which class stands with its lowering; here is what depends on types and spaces.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class FlopKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Work:
+class OpcodeWork:
     """What one execution does. `per_lane` counts for each active lane, `per_warp` once for the whole warp."""
 
     kind: FlopKind
@@ -94,31 +97,6 @@ _TENSOR_TYPES = {
 }
 _ONE_OPERATION = frozenset(("add", "sub", "mul"))
 _TWO_OPERATIONS = frozenset(("fma", "mad"))
-_NO_OPERATION = frozenset(("min", "max", "abs", "neg", "set", "setp", "testp", "copysign"))
-_ARITHMETIC = _ONE_OPERATION | _TWO_OPERATIONS | _NO_OPERATION
-_SPECIAL_FUNCTIONS = frozenset(("sin", "cos", "tanh", "ex2", "lg2", "rcp", "sqrt", "rsqrt"))
-_INTEGER = frozenset(
-    (
-        *("and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "bmsk"),
-        *("szext", "popc", "clz", "fns", "prmt", "sad", "dp4a", "dp2a", "addc", "subc", "madc", "mul24", "mad24"),
-        *("rem", "slct", "selp", "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset"),
-    )
-)
-_OPCODE_CLASSES = {
-    **dict.fromkeys(_INTEGER, InstructionClass.INTEGER),
-    **dict.fromkeys(_SPECIAL_FUNCTIONS, InstructionClass.SPECIAL_FUNCTION),
-    **dict.fromkeys(("mov", "cvta", "isspacep", "mapa", "getctarank"), InstructionClass.MOVE),
-    "cvt": InstructionClass.CONVERSION,
-    **dict.fromkeys(("shfl", "vote", "match", "redux", "activemask", "elect", "movmatrix"), InstructionClass.WARP),
-    **dict.fromkeys(("bar", "barrier", "fence", "membar", "mbarrier"), InstructionClass.SYNC),
-    **dict.fromkeys(
-        ("bra", "brx", "call", "ret", "exit", "trap", "brkpt", "nanosleep", "pmevent", "setmaxnreg", "griddepcontrol"),
-        InstructionClass.CONTROL,
-    ),
-    "ldmatrix": InstructionClass.SHARED_LOAD,
-    "stmatrix": InstructionClass.SHARED_STORE,
-    "mma": InstructionClass.TENSOR,
-}
 _LOADS = {
     "global": InstructionClass.GLOBAL_LOAD,
     "shared": InstructionClass.SHARED_LOAD,
@@ -139,9 +117,7 @@ _ATOMICS = {
     "shared": InstructionClass.SHARED_ATOMIC,
     "": InstructionClass.GENERIC_ATOMIC,
 }
-_BY_SPACE = {"ld": _LOADS, "ldu": _LOADS, "st": _STORES, "atom": _ATOMICS, "red": _ATOMICS}
 _PACKED_INTEGERS = frozenset(("s16x2", "u16x2", "pred"))
-_GROUP_WARPS = 4  # a wgmma is executed by four warps, each of which counts once
 
 
 def opcode_of(ptx_text: str) -> tuple[str, ...]:
@@ -151,44 +127,45 @@ def opcode_of(ptx_text: str) -> tuple[str, ...]:
     return tuple(words[0].rstrip(";").split(".")) if words else ("",)
 
 
-def classify(parts: tuple[str, ...]) -> InstructionClass:
-    """The class of an instruction, from what `opcode_of` gives."""
-    opcode, modifiers = parts[0], parts[1:]
-    if opcode in _BY_SPACE:
-        return _BY_SPACE[opcode].get(_space(modifiers), InstructionClass.OTHER)
-    if opcode in _ARITHMETIC or opcode == "div":
-        kind = _FLOAT_TYPES.get(_type(parts))
-        if kind is None:
-            return InstructionClass.INTEGER
-        return InstructionClass.SPECIAL_FUNCTION if opcode == "div" else kind[0]
-    if opcode == "cp":
-        waits = any("wait" in modifier or "commit" in modifier or modifier == "mbarrier" for modifier in modifiers)
-        return InstructionClass.SYNC if waits else InstructionClass.ASYNC_COPY
-    if opcode == "wmma" and modifiers[:1] in (("load",), ("store",)):
-        return (_LOADS if modifiers[0] == "load" else _STORES).get(_space(modifiers), InstructionClass.OTHER)
-    if opcode in ("wmma", "wgmma", "tcgen05"):
-        return InstructionClass.TENSOR if modifiers[:1] in (("mma",), ("mma_async",)) else InstructionClass.SYNC
-    return _OPCODE_CLASSES.get(opcode, InstructionClass.OTHER)
+def class_of_type(parts: tuple[str, ...]) -> InstructionClass:
+    """Of arithmetic that integers and floats share."""
+    kind = _FLOAT_TYPES.get(_type(parts))
+    return InstructionClass.INTEGER if kind is None else kind[0]
 
 
-def work_of(parts: tuple[str, ...]) -> Work | None:
+def class_of_division(parts: tuple[str, ...]) -> InstructionClass:
+    return InstructionClass.SPECIAL_FUNCTION if _type(parts) in _FLOAT_TYPES else InstructionClass.INTEGER
+
+
+def class_of_load(parts: tuple[str, ...]) -> InstructionClass:
+    return _LOADS[_space(parts)]
+
+
+def class_of_store(parts: tuple[str, ...]) -> InstructionClass:
+    return _STORES.get(_space(parts), InstructionClass.OTHER)
+
+
+def class_of_atomic(parts: tuple[str, ...]) -> InstructionClass:
+    return _ATOMICS.get(_space(parts), InstructionClass.OTHER)
+
+
+def work_of(parts: tuple[str, ...], kind: InstructionClass) -> OpcodeWork | None:
     """Floating-point (or tensor-core) operations of one execution; None for an instruction that does none."""
     opcode = parts[0]
-    kind = classify(parts)
     if kind is InstructionClass.TENSOR:
         return _tensor_work(parts)
     if kind is InstructionClass.SPECIAL_FUNCTION:
         lanes = _FLOAT_TYPES.get(_type(parts), (kind, FlopKind.SPECIAL_FUNCTION, 1))[2]
-        return Work(FlopKind.SPECIAL_FUNCTION, lanes, 0)
+        return OpcodeWork(FlopKind.SPECIAL_FUNCTION, lanes, 0)
     if opcode not in _ONE_OPERATION and opcode not in _TWO_OPERATIONS:
         return None
     float_type = _FLOAT_TYPES.get(_type(parts))
     if float_type is None:
         return None
-    return Work(float_type[1], float_type[2] * (2 if opcode in _TWO_OPERATIONS else 1), 0)
+    return OpcodeWork(float_type[1], float_type[2] * (2 if opcode in _TWO_OPERATIONS else 1), 0)
 
 
-def _tensor_work(parts: tuple[str, ...]) -> Work | None:
+def _tensor_work(parts: tuple[str, ...]) -> OpcodeWork | None:
     shape = next((found for part in parts if (found := _SHAPE.match(part)) is not None), None)
     if shape is None:
         return None
@@ -199,13 +176,12 @@ def _tensor_work(parts: tuple[str, ...]) -> Work | None:
     kind = _TENSOR_TYPES.get(multiplied)
     if kind is None:
         return None
-    operations = 2 * rows * columns * depth
-    return Work(kind, 0, operations // _GROUP_WARPS if parts[0] == "wgmma" else operations)
+    return OpcodeWork(kind, 0, 2 * rows * columns * depth)
 
 
-def _space(modifiers: tuple[str, ...]) -> str:
-    for modifier in modifiers:
-        space = modifier.split("::")[0]
+def _space(parts: tuple[str, ...]) -> str:
+    for part in parts:
+        space = part.split("::")[0]
         if space in ("global", "shared", "local", "const", "param"):
             return space
     return ""

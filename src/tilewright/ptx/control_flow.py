@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, Symbol
+from tilewright.ptx.syntax import Function, Instruction, Label, PtxError, SymbolOperand
 
 _LEAVES = ("ret", "exit")
 _BRANCHES = ("bra", "brx")
@@ -36,24 +36,12 @@ class ControlFlow:
     blocks: tuple[Block, ...]
     post_dominators: tuple[int | None, ...]  # of each block: the next one that all its paths to the exit pass through
     reconvergence: dict[int, int | None]  # of each branch that may part threads: the instruction where they meet
-    back_edges: tuple[tuple[int, int], ...]  # block -> block, of a depth-first walk from the entry
-
-    def block_of(self, instruction: int) -> int:
-        """The block an instruction stands in."""
-        low, high = 0, len(self.blocks)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.blocks[middle].start <= instruction:
-                low = middle
-            else:
-                high = middle
-        return low
 
 
 def flow(function: Function) -> ControlFlow:
     """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
     if not function.body:
-        return ControlFlow((), (), {}, ())
+        return ControlFlow((), (), {})
     blocks = _blocks(function)
     successors = [block.successors for block in blocks]
     post_dominators = immediate_post_dominators(successors, _main_way_out(successors, blocks))
@@ -62,7 +50,7 @@ def flow(function: Function) -> ControlFlow:
         last = function.body[block.end - 1]
         if last.opcode == "brx" or (last.opcode == "bra" and last.guard is not None):
             reconvergence[block.end - 1] = None if meeting is None else blocks[meeting].start
-    return ControlFlow(blocks, post_dominators, reconvergence, _back_edges(successors))
+    return ControlFlow(blocks, post_dominators, reconvergence)
 
 
 def branch_targets(function: Function, instruction: Instruction) -> tuple[int, ...]:
@@ -74,7 +62,7 @@ def branch_targets(function: Function, instruction: Instruction) -> tuple[int, .
         return (_position(function, label.name, instruction),)
     if instruction.opcode == "brx":
         table = instruction.operands[-1] if instruction.operands else None
-        names = function.branch_targets.get(table.name) if isinstance(table, Symbol) else None
+        names = function.branch_targets.get(table.name) if isinstance(table, SymbolOperand) else None
         if names is None:
             raise PtxError("an indexed branch needs a .branchtargets table", instruction.ptx_line, instruction.text)
         return tuple(dict.fromkeys(_position(function, name, instruction) for name in names))

@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from tilewright.ptx.initialisers import Initialiser, read_initialiser
 from tilewright.ptx.lexer import IDENTIFIER, Cursor
 from tilewright.ptx.literals import expression_value
+from tilewright.ptx.operands import TYPE_BYTES
 from tilewright.ptx.syntax import ParameterDeclaration, Relocation, Space, Variable
 
-TYPE_BYTES = {
-    **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64)},
-    "b128": 16,
-    "f16": 2,
-    "bf16": 2,
-    "f16x2": 4,
-    "bf16x2": 4,
-    "tf32": 4,
-    "f32": 4,
-    "f64": 8,
-}
 _OPAQUE_TYPES = ("texref", "samplerref", "surfref")
 _SPACES = {space.value: space for space in Space}
 _LARGEST_VARIABLE_BYTES = 1 << 40

@@ -1,28 +1,16 @@
-"""The public face of the interpreter: memory, a program, a launch."""
+"""What the interpreter is asked for and what it tells: one launch and its result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Flag, auto
 
-from tilewright.ptx.results import Dim3
-
-
-class Checks(Flag):
-    """What to look for beside the answer. `BOUNDS` is always on: it keeps the process safe."""
-
-    BOUNDS = auto()
-    UNINITIALISED = auto()
-    RACES = auto()
-    WARP = auto()  # shuffle masks, barrier divergence
-    COUNTERS = auto()
-    NONE = 0
-    ALL = BOUNDS | UNINITIALISED | RACES | WARP | COUNTERS
+from tilewright.records import ALL_CHECKS, Check, CountsRecord, FindingRecord
+from tilewright.records.steps import Dim3
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    checks: Checks = Checks.ALL
+    checks: tuple[Check, ...] = ALL_CHECKS
     seed: int | None = None  # None: warps and blocks in order; else a random schedule
     instruction_budget: int = 4_000_000_000  # thread instructions, then the launch is stopped
     workers: int = 0  # OS threads; 0: one per core
@@ -32,7 +20,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One kernel launch. `parameters` is the argument block, addresses in it from `Memory`."""
+    """One kernel launch. `parameters` is the argument block, addresses in it from `GlobalMemory`."""
 
     kernel: str  # the symbol
     grid: Dim3
@@ -42,3 +30,16 @@ class LaunchRequest:
     cluster: Dim3 | None = None
     cooperative: bool = False
     options: LaunchOptions = field(default_factory=LaunchOptions)
+    shown_as: str = ""  # the kernel's name in findings and counts; the symbol where nothing is given
+    launch_line: int = 0  # in the kernel file
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    completed: bool  # else stopped by a finding that cannot be survived: budget, deadlock, trap
+    findings: tuple[FindingRecord, ...]
+    counts: CountsRecord | None  # None unless counting was asked for
+    printed: str  # what printf wrote
+    thread_instructions: int
+    seconds: float
+    incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each

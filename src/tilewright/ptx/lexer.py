@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from tilewright.ptx.syntax import PtxError, Unsupported
+from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 
 IDENTIFIER = r"(?:[A-Za-z][\w$]*|[_$%][\w$]+)"
 
@@ -81,7 +81,7 @@ class Cursor:
 
     def fail_unsupported(self, message: str, position: int | None = None) -> NoReturn:
         where = self.position if position is None else position
-        raise Unsupported(message, self.line_at(where), self._shown(where))
+        raise UnsupportedPtx(message, self.line_at(where), self._shown(where))
 
     def _shown(self, position: int) -> str:
         """The statement a position stands in, as far as a message needs it."""

@@ -9,8 +9,7 @@ import re
 import struct
 
 from tilewright.ptx.syntax import Immediate
-
-WARP_SIZE = 32
+from tilewright.records.gpu import WARP_LANES
 
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?", re.ASCII)
 _FLOAT_BITS = re.compile(r"([+-]?)0(?:[fF]([0-9a-fA-F]{8})|[dD]([0-9a-fA-F]{16}))")
@@ -76,7 +75,7 @@ def literal(text: str) -> Immediate | None:
     if _DECIMAL_FLOAT.fullmatch(text) is not None:
         return Immediate(int.from_bytes(struct.pack("<d", float(text)), "little"), 64)
     if text == "WARP_SZ":
-        return Immediate(WARP_SIZE)
+        return Immediate(WARP_LANES)
     value = expression_value(text)
     return None if value is None else Immediate(value)
 
@@ -161,7 +160,7 @@ class _Expression:
             value = self._unary()
             return {"-": _signed(-value), "+": value, "~": ~value, "!": int(value == 0)}[token]
         if token == "WARP_SZ":
-            return WARP_SIZE
+            return WARP_LANES
         if token.startswith("(."):  # a cast to .s64 or .u64: the same 64 bits
             return self._unary()
         value_or_none = integer_value(token)

@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ptx import lower_bits, lower_compare, lower_float, lower_integer, lower_memory, lower_warp
+from tilewright.ptx import (
+    lower_bits,
+    lower_compare,
+    lower_control,
+    lower_float,
+    lower_integer,
+    lower_memory,
+    lower_warp,
+    syntax,
+)
+from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.control_flow import flow
-from tilewright.ptx.lower_builder import CONTROL, Code, FrameVariable, FunctionBuilder, Origin, Placed
-from tilewright.ptx.lower_control import ControlLowering, Fixups, Parameters
+from tilewright.ptx.lower_builder import CONTROL, Fixups, FrameVariable, FunctionBuilder, Opcode, Placed, ProgramCode
+from tilewright.ptx.lower_control import Parameters
+from tilewright.ptx.native import FUNCTION_WINDOW, PARAMETER_WINDOW, FunctionInfo
 from tilewright.ptx.operands import unsupported
 from tilewright.ptx.swap_guesses import swap_guesses
-from tilewright.ptx.syntax import (
-    Address,
-    Function,
-    Instruction,
-    Module,
-    Operand,
-    PtxError,
-    Space,
-    Symbol,
-    Tuple_,
-    Unsupported,
-    Variable,
-    Vector,
-)
+from tilewright.ptx.syntax import Function, Instruction, Module, Operand, PtxError, Space, SymbolOperand, Variable
+from tilewright.records.gpu import WARP_LANES
 
-FUNCTION_WINDOW = 0x7B0000000000
-PARAMETER_WINDOW = lower_memory.PARAMETER_WINDOW
 MOST_SHARED_BYTES = 227 * 1024
 MOST_LOCAL_BYTES = 512 * 1024
 _GUARD_BYTES = 128  # between variables in shared memory
 _RECURSIVE_STACK_BYTES = 16 * 1024
 _WRITTEN, _OUTSIDE = 0, 3
 
-_LOWERINGS: dict[str, Callable[[FunctionBuilder, Instruction], None]] = {
-    **lower_integer.LOWERINGS,
-    **lower_bits.LOWERINGS,
-    **lower_float.LOWERINGS,
-    **lower_compare.LOWERINGS,
-    **lower_memory.LOWERINGS,
-    **lower_warp.LOWERINGS,
+OPCODES: dict[str, Opcode] = {
+    **lower_integer.OPCODES,
+    **lower_bits.OPCODES,
+    **lower_float.OPCODES,
+    **lower_compare.OPCODES,
+    **lower_memory.OPCODES,
+    **lower_warp.OPCODES,
+    **lower_control.OPCODES,
 }
+_NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
+
+
+def classify(parts: tuple[str, ...]) -> InstructionClass:
+    """The class of an instruction, from what `classes.opcode_of` gives."""
+    opcode = OPCODES.get(parts[0])
+    if opcode is None:
+        return InstructionClass.OTHER
+    return opcode.kind if isinstance(opcode.kind, InstructionClass) else opcode.kind(parts)
 
 
 @dataclass(frozen=True)
@@ -52,18 +59,6 @@ class SharedVariable:
 
 
 @dataclass(frozen=True)
-class LoweredFunction:
-    entry: int
-    frame_bytes: int
-    local_bytes: int
-    parameter_at: int
-    parameter_stride: int
-    result_at: int
-    result_stride: int
-    parameter_bytes: int
-
-
-@dataclass(frozen=True)
 class LoweredKernel:
     """What `native` hands to the core, and what reports need."""
 
@@ -71,13 +66,12 @@ class LoweredKernel:
     encoded: bytes
     extra: tuple[int, ...]
     constants: bytes
-    functions: tuple[LoweredFunction | None, ...]  # by number in the module; None: not part of this kernel
+    functions: tuple[FunctionInfo | None, ...]  # by number in the module; None: not part of this kernel
     kernel: int
-    origins: tuple[Origin | None, ...]
+    origins: tuple[Instruction | None, ...]  # which each decoded instruction belongs to
     shared: tuple[SharedVariable, ...]
-    static_shared_bytes: int
     reserved_shared_bytes: int  # what the declarations ask for, without guard zones
-    shared_state: bytes
+    shared_state: bytes  # of each byte of static shared memory, guard zones between the variables
     local_bytes: int
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
@@ -95,7 +89,7 @@ class ModuleLayout:
 
 
 def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
-    """Raises `Unsupported` for what the interpreter does not know, `PtxError` for what makes no sense."""
+    """Raises `UnsupportedPtx` for what the interpreter does not know, `PtxError` for what makes no sense."""
     kernel = module.functions.get(name)
     if kernel is None or not kernel.is_entry:
         known = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
@@ -104,12 +98,12 @@ def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKern
 
 
 def symbols_of(operand: Operand | None) -> Iterator[str]:
-    if isinstance(operand, Symbol):
+    if isinstance(operand, SymbolOperand):
         yield operand.name
-    elif isinstance(operand, Address):
-        if isinstance(operand.base, Symbol):
+    elif isinstance(operand, syntax.Address):
+        if isinstance(operand.base, SymbolOperand):
             yield operand.base.name
-    elif isinstance(operand, (Vector, Tuple_)):
+    elif isinstance(operand, (syntax.Vector, syntax.Tuple_)):
         for item in operand.items:
             yield from symbols_of(item)
 
@@ -120,10 +114,10 @@ class _KernelLowering:
         self._kernel = kernel
         self._layout = layout
         self._variables = {variable.name: variable for variable in module.variables}
-        self._code = Code()
+        self._code = ProgramCode()
         self._shared: dict[str, SharedVariable] = {}
         self._shared_state = bytearray()
-        self._lowered: dict[str, LoweredFunction] = {}
+        self._lowered: dict[str, FunctionInfo] = {}
         self._calls: list[tuple[int, str]] = []
         self._globals: dict[str, None] = {}
 
@@ -147,7 +141,6 @@ class _KernelLowering:
             kernel=numbers[kernel.name],
             origins=tuple(self._code.origins),
             shared=tuple(self._shared.values()),
-            static_shared_bytes=len(self._shared_state),
             reserved_shared_bytes=static,
             shared_state=bytes(self._shared_state),
             local_bytes=self._local_stack(functions),
@@ -213,7 +206,7 @@ class _KernelLowering:
         self._shared_state.extend([_OUTSIDE] * (-len(self._shared_state) % align))
 
     def _local_stack(self, functions: list[Function]) -> int:
-        own = self._lowered[self._kernel.name].local_bytes
+        own: int = self._lowered[self._kernel.name].local_bytes
         if len(functions) > 1:
             own += sum(self._lowered[f.name].local_bytes for f in functions[1:]) + _RECURSIVE_STACK_BYTES
         if own > MOST_LOCAL_BYTES:
@@ -224,23 +217,20 @@ class _KernelLowering:
 
     # -- one function --
 
-    def _function(self, function: Function) -> LoweredFunction:
+    def _function(self, function: Function) -> FunctionInfo:
         graph = flow(function)
         places: dict[str, Placed] = {}
         builder = FunctionBuilder(
             self._code,
+            self._module,
             function,
             graph,
             lambda name: places.get(name) or self._global(name),
             swap_guesses(function, graph),
+            _NO_RESULT,
         )
         layout = self._place_parameters(builder, function, places)
         local = _place_locals(function, places)
-        fixups = Fixups()
-        lowerings = {
-            **_LOWERINGS,
-            **ControlLowering(self._module.functions, self._module.externals, fixups).lowerings(),
-        }
         meetings = {meeting for meeting in graph.reconvergence.values() if meeting is not None}
         entry = self._code.position
         positions: list[int] = []
@@ -249,26 +239,16 @@ class _KernelLowering:
             if index in meetings:
                 builder.begin_nothing()
                 builder.emit("join", flags=CONTROL, guarded=False)
-            lowering = lowerings.get(instruction.opcode)
-            if lowering is None:
-                raise unsupported(instruction, f"the instruction {instruction.opcode}")
-            builder.begin(index, instruction)
-            try:
-                lowering(builder, instruction)
-            except (IndexError, ValueError) as error:
-                if isinstance(error, PtxError):
-                    raise
-                raise unsupported(instruction, "its operands") from error
-            builder.end()
+            _lower_instruction(builder, index, instruction)
         positions.append(self._code.position)
         builder.begin_nothing()
         if len(function.body) in meetings:
             builder.emit("join", flags=CONTROL, guarded=False)
         builder.emit("exit" if function.is_entry else "ret", flags=CONTROL, guarded=False)
-        self._patch(fixups, positions)
-        self._calls += fixups.calls
+        self._patch(builder.fixups, positions)
+        self._calls += builder.fixups.calls
         parameters, results = layout
-        return LoweredFunction(
+        return FunctionInfo(
             entry=entry,
             frame_bytes=max(builder.frame_bytes, 64),
             local_bytes=local,
@@ -292,7 +272,7 @@ class _KernelLowering:
         for variable in function.variables:
             if variable.space is Space.PARAM:
                 stride = -(-max(variable.size_bytes, 1) // 16) * 16
-                frame = FrameVariable(builder.allocate(stride * 32), stride, 0, variable.size_bytes)
+                frame = FrameVariable(builder.allocate(stride * WARP_LANES), stride, 0, variable.size_bytes)
                 places[variable.name] = Placed("frame", frame=frame)
         if function.is_entry:
             layout = Parameters.of_kernel(function.parameters)
@@ -301,12 +281,12 @@ class _KernelLowering:
                 places[parameter.name] = Placed("parameter", value, size_bytes=parameter.size_bytes)
             return (0, 0, layout.total_bytes), (0, 0)
         layout = Parameters.of_function(tuple(p.size_bytes for p in function.parameters))
-        at = builder.allocate(layout.stride * 32) if layout.stride else 0
+        at = builder.allocate(layout.stride * WARP_LANES) if layout.stride else 0
         for parameter, offset in zip(function.parameters, layout.offsets, strict=True):
             frame = FrameVariable(at, layout.stride, offset, parameter.size_bytes)
             places[parameter.name] = Placed("frame", frame=frame)
         results = Parameters.of_function(tuple(p.size_bytes for p in function.results))
-        result_at = builder.allocate(results.stride * 32) if results.stride else 0
+        result_at = builder.allocate(results.stride * WARP_LANES) if results.stride else 0
         for result, offset in zip(function.results, results.offsets, strict=True):
             frame = FrameVariable(result_at, results.stride, offset, result.size_bytes)
             places[result.name] = Placed("frame", frame=frame)
@@ -324,10 +304,24 @@ class _KernelLowering:
             return Placed("function", FUNCTION_WINDOW + 16 * number)
         variable = self._variables.get(name)
         if variable is not None and variable.external:
-            raise Unsupported(
+            raise syntax.UnsupportedPtx(
                 f"not supported by the emulator: the external variable `{name}`, defined in another module"
             )
         return None
+
+
+def _lower_instruction(builder: FunctionBuilder, index: int, instruction: Instruction) -> None:
+    opcode = OPCODES.get(instruction.opcode)
+    if opcode is None:
+        raise unsupported(instruction, f"the instruction {instruction.opcode}")
+    builder.begin(index, instruction)
+    try:
+        opcode.lower(builder, instruction)
+    except (IndexError, ValueError) as error:
+        if isinstance(error, PtxError):
+            raise
+        raise unsupported(instruction, "its operands") from error
+    builder.end()
 
 
 def _place_locals(function: Function, places: dict[str, Placed]) -> int:

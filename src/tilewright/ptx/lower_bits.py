@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.lower_builder import FunctionBuilder
-from tilewright.ptx.lower_integer import Lowering, elementwise, operands_of
-from tilewright.ptx.operands import TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Instruction, Operand, Pair
+from tilewright.ptx.classes import InstructionClass
+from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import elementwise
+from tilewright.ptx.operands import TYPE_BYTES, Modifiers, only_type, operands_of, unsupported
+from tilewright.ptx.syntax import Immediate, Instruction, Operand, Pair
 
 
 def count_bits(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("b32", "b64")
-    modifiers.finish()
+    kind = only_type(i, "b32", "b64")
     d, x = operands_of(i, 2)
     size = TYPE_BYTES[kind]
     b.emit(f"{i.opcode}_{8 * size}", (b.target(d, size if i.opcode == "brev" else 4), b.source(x, size)))
@@ -27,18 +26,14 @@ def bfind(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def bfe(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("u32", "s32", "u64", "s64")
-    modifiers.finish()
+    kind = only_type(i, "u32", "s32", "u64", "s64")
     d, x, at, length = operands_of(i, 4)
     size = TYPE_BYTES[kind]
     b.emit(f"bfe_{kind}", (b.target(d, size), b.source(x, size), b.source(at, 4), b.source(length, 4)))
 
 
 def bfi(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    size = TYPE_BYTES[modifiers.type("b32", "b64")]
-    modifiers.finish()
+    size = TYPE_BYTES[only_type(i, "b32", "b64")]
     d, x, y, at, length = operands_of(i, 5)
     sources = (b.source(x, size), b.source(y, size), b.source(at, 4), b.source(length, 4))
     b.emit(f"bfi_{8 * size}", (b.target(d, size), *sources))
@@ -55,9 +50,7 @@ def bmsk_szext(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def fns(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.type("b32")
-    modifiers.finish()
+    only_type(i, "b32")
     operands_of(i, 4)
     elementwise(b, i, "fns", 4)
 
@@ -92,10 +85,9 @@ def lop3(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def _literal(b: FunctionBuilder, operand: Operand) -> int:
-    bits = getattr(operand, "bits", None)
-    if not isinstance(bits, int):
+    if not isinstance(operand, Immediate):
         raise b.wrong("an integer literal belongs here")
-    return bits & 0xFF
+    return operand.bits & 0xFF
 
 
 def shf(b: FunctionBuilder, i: Instruction) -> None:
@@ -146,20 +138,19 @@ def video(b: FunctionBuilder, i: Instruction) -> None:
     b.emit("video", (b.target(i.operands[0], 4), *sources), flags=flags, count=parts, mod=mod)
 
 
-LOWERINGS: dict[str, Lowering] = {
-    "popc": count_bits,
-    "clz": count_bits,
-    "brev": count_bits,
-    "bfind": bfind,
-    "bfe": bfe,
-    "bfi": bfi,
-    "bmsk": bmsk_szext,
-    "szext": bmsk_szext,
-    "fns": fns,
-    "prmt": prmt,
-    "lop3": lop3,
-    "shf": shf,
-    **{f"{name}{parts}": video for name in (*_VIDEO, "vset") for parts in (2, 4)},
-    "dp4a": dot,
-    "dp2a": dot,
-}
+OPCODES = opcodes(
+    InstructionClass.INTEGER,
+    {
+        **dict.fromkeys(("popc", "clz", "brev"), count_bits),
+        "bfind": bfind,
+        "bfe": bfe,
+        "bfi": bfi,
+        **dict.fromkeys(("bmsk", "szext"), bmsk_szext),
+        "fns": fns,
+        "prmt": prmt,
+        "lop3": lop3,
+        "shf": shf,
+        **{f"{name}{parts}": video for name in (*_VIDEO, "vset") for parts in (2, 4)},
+        **dict.fromkeys(("dp4a", "dp2a"), dot),
+    },
+)

@@ -7,41 +7,41 @@ are shared only among registers of one width, since parted lanes may be in diffe
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tilewright.ptx import syntax
+from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.control_flow import ControlFlow
 from tilewright.ptx.native import opcode_numbers
-from tilewright.ptx.operands import REGISTER_BYTES, unsupported
-from tilewright.ptx.special_registers import special_number
-from tilewright.ptx.syntax import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Negated,
-    Operand,
-    Pair,
-    PtxError,
-    Register,
-    Sink,
-    Special,
-    Symbol,
-    Tuple_,
-    Vector,
-)
+from tilewright.ptx.operands import REGISTER_BYTES, special_number, unsupported
+from tilewright.ptx.syntax import Function, Immediate, Instruction, Module, Operand, PtxError, Register, SymbolOperand
+from tilewright.records.gpu import WARP_LANES
 
-LANES = 32
 CONTROL = 128  # flag: runs even when no lane is active
 _ENCODED = struct.Struct("=HBBi8iqII")
 _LARGEST_FRAME_BYTES = 4 << 20
-_NO_DESTINATION = frozenset(
-    (
-        *("st", "red", "bar", "barrier", "bra", "brx", "call", "ret", "exit", "membar", "fence", "trap", "brkpt"),
-        *("cp", "stmatrix", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol"),
-        *("pmevent", "wmma", "setmaxnreg"),
-    )
-)
+
+Lowering = Callable[["FunctionBuilder", Instruction], None]
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """All that is known of a PTX opcode outside the core."""
+
+    lower: Lowering
+    kind: InstructionClass | Callable[[tuple[str, ...]], InstructionClass]  # or found from opcode and modifiers
+    writes: bool = True  # whether its first operand is where the result goes
+
+
+def opcodes(
+    kind: InstructionClass | Callable[[tuple[str, ...]], InstructionClass],
+    lowerings: Mapping[str, Lowering],
+    *,
+    writes: bool = True,
+) -> dict[str, Opcode]:
+    """Opcodes that have all but their lowering in common."""
+    return {name: Opcode(lower, kind, writes) for name, lower in lowerings.items()}
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,20 @@ class Constants:
             self.data.extend(bytes(-len(self.data) % 64))
             place = len(self.data) | 1
             self.places[key] = place
-            self.data.extend(bits.to_bytes(size_bytes, "little") * LANES)
+            self.data.extend(bits.to_bytes(size_bytes, "little") * WARP_LANES)
         return place
 
     def predicate(self, value: bool) -> int:
         return self.operand(4, 0xFFFFFFFF if value else 0)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Which instruction of the source program a decoded one belongs to."""
-
-    function: str
-    instruction: Instruction
-
-
 @dataclass
-class Code:
+class ProgramCode:
     """The whole program in the making; functions are appended one after the other."""
 
     constants: Constants = field(default_factory=Constants)
     encoded: bytearray = field(default_factory=bytearray)
-    origins: list[Origin | None] = field(default_factory=list)
+    origins: list[Instruction | None] = field(default_factory=list)  # which each decoded one belongs to
     extra: list[int] = field(default_factory=list)
 
     @property
@@ -113,63 +105,69 @@ class Code:
         self.encoded[at : at + size] = target.to_bytes(size, "little", signed=True)
 
 
+@dataclass
+class Fixups:
+    """Places that name an instruction of the body before its position is known."""
+
+    targets: list[tuple[int, int, int]] = field(default_factory=list)  # position, field offset, body index
+    tables: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # start in extra, body indices
+    calls: list[tuple[int, str]] = field(default_factory=list)  # position, function
+
+
 def registers_of(operand: Operand | None) -> Iterator[str]:
     """Names of the registers in an operand."""
     if isinstance(operand, Register):
         yield operand.name
-    elif isinstance(operand, Negated):
+    elif isinstance(operand, syntax.Negated):
         yield operand.register.name
-    elif isinstance(operand, Address):
+    elif isinstance(operand, syntax.Address):
         yield from registers_of(operand.base)
-    elif isinstance(operand, (Vector, Tuple_)):
+    elif isinstance(operand, (syntax.Vector, syntax.Tuple_)):
         for item in operand.items:
             yield from registers_of(item)
-    elif isinstance(operand, Pair):
+    elif isinstance(operand, syntax.Pair):
         yield from registers_of(operand.first)
         yield from registers_of(operand.second)
 
 
-def _block_local(function: Function, flow: ControlFlow) -> dict[str, int]:
+def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tuple[str, bool]]:
+    """Registers in the order in which they are read and written, and whether one is only written."""
+    if instruction.guard is not None:
+        yield instruction.guard.name, False
+    writes = instruction.guard is None and instruction.opcode not in no_result
+    for position in range(len(instruction.operands) - 1, -1, -1):  # sources first: they are read first
+        operand = instruction.operands[position]
+        written = writes and position == 0 and not isinstance(operand, syntax.Address)
+        for name in registers_of(operand):
+            yield name, written
+
+
+def _block_local(function: Function, flow: ControlFlow, no_result: Collection[str]) -> dict[str, int]:
     """Registers written before they are read, in one block only -> index of the last instruction that uses them."""
     block_of: dict[str, int] = {}
     last: dict[str, int] = {}
     shared: set[str] = set()
     for number, block in enumerate(flow.blocks):
         for index in range(block.start, block.end):
-            instruction = function.body[index]
-            if instruction.guard is not None:
-                _note(instruction.guard.name, number, index, False, block_of, last, shared)
-            writes = instruction.guard is None and instruction.opcode not in _NO_DESTINATION
-            for position in range(len(instruction.operands) - 1, -1, -1):  # sources first: they are read first
-                operand = instruction.operands[position]
-                pure = writes and position == 0 and not isinstance(operand, Address)
-                for name in registers_of(operand):
-                    _note(name, number, index, pure, block_of, last, shared)
+            for name, written in _uses(function.body[index], no_result):
+                if block_of.setdefault(name, number) != number or (name not in last and not written):
+                    shared.add(name)
+                last[name] = index
     return {name: index for name, index in last.items() if name not in shared}
-
-
-def _note(
-    name: str, block: int, index: int, writes: bool, block_of: dict[str, int], last: dict[str, int], shared: set[str]
-) -> None:
-    known = block_of.get(name)
-    if known is None:
-        block_of[name] = block
-        if not writes:
-            shared.add(name)
-    elif known != block:
-        shared.add(name)
-    last[name] = index
 
 
 @dataclass
 class FunctionBuilder:
     """Slots and emission for one function."""
 
-    code: Code
+    code: ProgramCode
+    module: Module
     function: Function
     flow: ControlFlow
     place_symbol: Callable[[str], Placed | None]
     swap_guesses: Mapping[int, Instruction]  # loads that are the guess of a compare-and-swap loop -> the swap
+    no_result: Collection[str]  # opcodes that write none of their operands
+    fixups: Fixups = field(default_factory=Fixups)
     frame_bytes: int = 0
     index: int = 0
     _slots: dict[str, int] = field(default_factory=dict)
@@ -184,7 +182,7 @@ class FunctionBuilder:
     _guard: int = -1
 
     def __post_init__(self) -> None:
-        self._last_use = _block_local(self.function, self.flow)
+        self._last_use = _block_local(self.function, self.flow, self.no_result)
         for name, index in self._last_use.items():
             self._ends.setdefault(index, []).append(name)
 
@@ -242,7 +240,7 @@ class FunctionBuilder:
             slot = self._predicate_line + 4 * self._predicates_in_line
             self._predicates_in_line += 1
             return slot
-        return self.allocate(size * LANES)
+        return self.allocate(size * WARP_LANES)
 
     def temporary(self, size: int) -> int:
         """A slot until the end of this instruction; size 0 is a predicate."""
@@ -275,7 +273,7 @@ class FunctionBuilder:
 
     def predicate(self, operand: Operand | None) -> int:
         """A predicate that is read."""
-        if isinstance(operand, Negated):
+        if isinstance(operand, syntax.Negated):
             return self.predicate(operand.register) ^ 2
         if isinstance(operand, Register):
             if self.register_bytes(operand) != 0:
@@ -287,7 +285,7 @@ class FunctionBuilder:
 
     def predicate_target(self, operand: Operand | None) -> int:
         """A predicate that is written; -1 for the sink."""
-        if operand is None or isinstance(operand, Sink):
+        if operand is None or isinstance(operand, syntax.Sink):
             return -1
         if not isinstance(operand, Register) or self.register_bytes(operand) != 0:
             raise self.wrong("a predicate register belongs here")
@@ -295,7 +293,7 @@ class FunctionBuilder:
 
     def target(self, operand: Operand | None, size: int) -> int:
         """A register of `size` bytes that is written; -1 for the sink."""
-        if operand is None or isinstance(operand, Sink):
+        if operand is None or isinstance(operand, syntax.Sink):
             return -1
         if not isinstance(operand, Register):
             raise self.wrong("a register belongs here")
@@ -313,11 +311,11 @@ class FunctionBuilder:
             return self.slot(operand)
         if isinstance(operand, Immediate):
             return self.code.constants.operand(size, self.immediate_bits(operand, size, is_float))
-        if isinstance(operand, Special):
+        if isinstance(operand, syntax.Special):
             slot = self.temporary(size)
             self.special(slot, operand.name, size)
             return slot
-        if isinstance(operand, Symbol):
+        if isinstance(operand, SymbolOperand):
             return self.symbol_value(operand, size)
         raise self.wrong("an operand is missing or of a kind that does not belong here")
 
@@ -332,7 +330,7 @@ class FunctionBuilder:
             return _float_bits(struct.unpack("<f", immediate.bits.to_bytes(4, "little"))[0], 8)
         raise unsupported(self.instruction, f"a {immediate.width}-bit float immediate for a {8 * size}-bit operand")
 
-    def symbol_value(self, symbol: Symbol, size: int) -> int:
+    def symbol_value(self, symbol: SymbolOperand, size: int) -> int:
         placed = self.place_symbol(symbol.name)
         if placed is None:
             raise self.wrong(f"`{symbol.name}` is not declared")
@@ -379,8 +377,7 @@ class FunctionBuilder:
         self.code.encoded += _ENCODED.pack(
             self._numbers[name], flags, count, guard, *padded, _signed(imm), start, mod & 0xFFFFFFFF
         )
-        origin = Origin(self.function.name, self._instruction) if self._instruction is not None else None
-        self.code.origins.append(origin)
+        self.code.origins.append(self._instruction)
         return position
 
 

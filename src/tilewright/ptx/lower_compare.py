@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.lower_builder import FunctionBuilder
-from tilewright.ptx.lower_integer import BITS, INTEGERS, Lowering
+from tilewright.ptx.classes import InstructionClass, class_of_type
+from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import BITS, FTZ, INTEGERS
 from tilewright.ptx.native import core
-from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Immediate, Instruction, Operand, Pair, Register, Special, Vector
+from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, operands_of, pair_of, unsupported
+from tilewright.ptx.syntax import Immediate, Instruction, Operand, Register, Special, Vector
 
 _ORDERED = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _FLOATING = (*_ORDERED, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 _COMBINE = {"and": 1, "or": 2, "xor": 3}
 _FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
-FTZ = 8
 
 
 def _comparison(modifiers: Modifiers, kind: str) -> str:
@@ -37,31 +37,34 @@ def _halves(b: FunctionBuilder, operand: Operand) -> tuple[int, int]:
     return low, high
 
 
-def setp(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type(*BITS, *INTEGERS, *_FLOATS)
+def _compare(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, kind: str, targets: tuple[int, int]) -> None:
+    """Compares, combines with a predicate if there is one, and writes two predicates.
+
+    The second is the contrary of the first; of packed types it is of the high halves, and the first of the low ones.
+    """
     name = _comparison(modifiers, kind)
     combine = modifiers.one_of(*_COMBINE)
     mod = FTZ if modifiers.flag("ftz") else 0
     modifiers.finish()
-    expected = 4 if combine else 3
-    if len(i.operands) != expected:
-        raise unsupported(i, f"{len(i.operands)} operands where {expected} are expected")
-    destination, x, y = i.operands[:3]
+    x, y = operands_of(i, 4 if combine else 3)[1:3]
     c = b.predicate(i.operands[3]) if combine else -1
-    p, q = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, None)
-    targets = (b.predicate_target(p), b.predicate_target(q))
     flags = _COMBINE[combine] if combine else 0
-    if kind.endswith("x2"):  # p is of the low halves, q of the high ones
+    if kind.endswith("x2"):
         first, second = _halves(b, x), _halves(b, y)
         for part in (0, 1):
-            sources = (first[part], second[part])
-            b.emit(f"setp_{name.removesuffix('x2')}", (targets[part], -1, *sources, c), flags=flags, mod=mod)
+            operands = (targets[part], -1, first[part], second[part], c)
+            b.emit(f"setp_{name.removesuffix('x2')}", operands, flags=flags, mod=mod)
         return
-    size = TYPE_BYTES[kind]
-    is_float = kind in _FLOATS
+    size, is_float = TYPE_BYTES[kind], kind in _FLOATS
     sources = (b.source(x, size, is_float=is_float), b.source(y, size, is_float=is_float))
     b.emit(f"setp_{name}", (*targets, *sources, c), flags=flags, mod=mod)
+
+
+def setp(b: FunctionBuilder, i: Instruction) -> None:
+    modifiers = Modifiers.of(i)
+    kind = modifiers.type(*BITS, *INTEGERS, *_FLOATS)
+    p, q = pair_of(i.operands[0])
+    _compare(b, i, modifiers, kind, (b.predicate_target(p), b.predicate_target(q)))
 
 
 _TRUE = {
@@ -81,67 +84,39 @@ def set_(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     kind = modifiers.type(*BITS, *INTEGERS, *_FLOATS)
     result = modifiers.type(*_TRUE)
-    name = _comparison(modifiers, kind)
-    combine = modifiers.one_of(*_COMBINE)
-    mod = FTZ if modifiers.flag("ftz") else 0
-    modifiers.finish()
-    if len(i.operands) != (4 if combine else 3):
-        raise unsupported(i, "this number of operands")
-    d, x, y = i.operands[:3]
-    c = b.predicate(i.operands[3]) if combine else -1
-    flags = _COMBINE[combine] if combine else 0
-    if kind.endswith("x2"):
-        first, second, predicates = _halves(b, x), _halves(b, y), (b.temporary(0), b.temporary(0))
-        for part in (0, 1):
-            sources = (first[part], second[part])
-            b.emit(f"setp_{name.removesuffix('x2')}", (predicates[part], -1, *sources, c), flags=flags, mod=mod)
+    packed = kind.endswith("x2")
+    predicates = (b.temporary(0), b.temporary(0) if packed else -1)
+    _compare(b, i, modifiers, kind, predicates)
+    if packed:
         whole = _TRUE["u16"] if result in ("u32", "s32") else _TRUE[result]
-        b.emit("set_value_2x16", (b.target(d, 4), *predicates), imm=whole)
-        return
-    size, is_float = TYPE_BYTES[kind], kind in _FLOATS
-    sources = (b.source(x, size, is_float=is_float), b.source(y, size, is_float=is_float))
-    predicate = b.temporary(0)
-    b.emit(f"setp_{name}", (predicate, -1, *sources, c), flags=flags, mod=mod)
-    to = TYPE_BYTES[result]
-    b.emit("set_value_16" if to == 2 else "set_value_32", (b.target(d, to), predicate), imm=_TRUE[result])
+        b.emit("set_value_2x16", (b.target(i.operands[0], 4), *predicates), imm=whole)
+    else:
+        size = TYPE_BYTES[result]
+        b.emit(f"set_value_{8 * size}", (b.target(i.operands[0], size), predicates[0]), imm=_TRUE[result])
 
 
 # -- cvt --
 
 _LOG2 = {2: 1, 4: 2, 8: 3}
-# Plain conversions that are one vector loop, by modifiers.
-_FAST: dict[tuple[str, ...], str] = {
-    ("f32", "f16"): "cvt_f32_f16",
-    ("rn", "f16", "f32"): "cvt_f16_f32",
-    ("f32", "bf16"): "cvt_f32_bf16",
-    ("rn", "bf16", "f32"): "cvt_bf16_f32",
-    ("rn", "f32", "s32"): "cvt_f32_s32",
-    ("rn", "f32", "u32"): "cvt_f32_u32",
-    ("rzi", "s32", "f32"): "cvt_s32_f32",
-    ("f64", "f32"): "cvt_f64_f32",
-    ("rn", "f32", "f64"): "cvt_f32_f64",
-    ("rn", "bf16x2", "f32"): "cvt_pack_bf16x2",
-    ("rn", "f16x2", "f32"): "cvt_pack_f16x2",
-    **{(to, "s32"): "cvt_64_s32" for to in ("s64", "u64")},
-    **{(to, "u32"): "cvt_64_u32" for to in ("s64", "u64")},
-    **{(to, origin): "cvt_32_64" for to in ("s32", "u32") for origin in ("s64", "u64")},
-    **{(to, "u16"): "cvt_32_16" for to in ("s32", "u32")},
-    **{(to, "s16"): "cvt_s32_s16" for to in ("s32", "u32")},
-    **{(to, origin): "cvt_16_32" for to in ("s16", "u16") for origin in ("s32", "u32")},
-}
-_FAST_BYTES = {
-    "cvt_f32_f16": (4, 2),
-    "cvt_f16_f32": (2, 4),
-    "cvt_f32_bf16": (4, 2),
-    "cvt_bf16_f32": (2, 4),
-    "cvt_f64_f32": (8, 4),
-    "cvt_f32_f64": (4, 8),
-    "cvt_64_s32": (8, 4),
-    "cvt_64_u32": (8, 4),
-    "cvt_32_64": (4, 8),
-    "cvt_32_16": (4, 2),
-    "cvt_s32_s16": (4, 2),
-    "cvt_16_32": (2, 4),
+# Plain conversions that are one vector loop, by modifiers: the operation, and the bytes of destination and source.
+_FAST: dict[tuple[str, ...], tuple[str, int, int]] = {
+    ("f32", "f16"): ("cvt_f32_f16", 4, 2),
+    ("rn", "f16", "f32"): ("cvt_f16_f32", 2, 4),
+    ("f32", "bf16"): ("cvt_f32_bf16", 4, 2),
+    ("rn", "bf16", "f32"): ("cvt_bf16_f32", 2, 4),
+    ("rn", "f32", "s32"): ("cvt_f32_s32", 4, 4),
+    ("rn", "f32", "u32"): ("cvt_f32_u32", 4, 4),
+    ("rzi", "s32", "f32"): ("cvt_s32_f32", 4, 4),
+    ("f64", "f32"): ("cvt_f64_f32", 8, 4),
+    ("rn", "f32", "f64"): ("cvt_f32_f64", 4, 8),
+    ("rn", "bf16x2", "f32"): ("cvt_pack_bf16x2", 4, 4),
+    ("rn", "f16x2", "f32"): ("cvt_pack_f16x2", 4, 4),
+    **{(to, "s32"): ("cvt_64_s32", 8, 4) for to in ("s64", "u64")},
+    **{(to, "u32"): ("cvt_64_u32", 8, 4) for to in ("s64", "u64")},
+    **{(to, origin): ("cvt_32_64", 4, 8) for to in ("s32", "u32") for origin in ("s64", "u64")},
+    **{(to, "u16"): ("cvt_32_16", 4, 2) for to in ("s32", "u32")},
+    **{(to, "s16"): ("cvt_s32_s16", 4, 2) for to in ("s32", "u32")},
+    **{(to, origin): ("cvt_16_32", 2, 4) for to in ("s16", "u16") for origin in ("s32", "u32")},
 }
 
 
@@ -156,8 +131,8 @@ def cvt(b: FunctionBuilder, i: Instruction) -> None:
     origin = _source_bytes(b, i, sources[0]) if sources else 4
     if not to or not origin:
         raise unsupported(i, "a conversion into or out of a predicate")
-    fast = _FAST.get(i.modifiers)
-    if fast is not None and (to, origin) == _FAST_BYTES.get(fast, (4, 4)):
+    fast, *fast_bytes = _FAST.get(i.modifiers, ("",))
+    if fast_bytes == [to, origin]:
         is_float = i.modifiers[-1] in ("f32", "f64")
         if len(sources) != (2 if fast.startswith("cvt_pack") else 1):
             raise unsupported(i, f"{len(sources)} source operands of this conversion")
@@ -206,4 +181,7 @@ def _pack_integers(b: FunctionBuilder, i: Instruction) -> None:
     b.emit("cvt_pack_int", (b.target(i.operands[0], 4), *sources, *(-1,) * (3 - len(sources))), flags=part)
 
 
-LOWERINGS: dict[str, Lowering] = {"setp": setp, "set": set_, "cvt": cvt}
+OPCODES = {
+    **opcodes(class_of_type, {"setp": setp, "set": set_}),
+    **opcodes(InstructionClass.CONVERSION, {"cvt": cvt}),
+}

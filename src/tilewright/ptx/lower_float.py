@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.lower_builder import FunctionBuilder
-from tilewright.ptx.lower_integer import INTEGERS, Lowering, add_sub, elementwise, mul_mad
-from tilewright.ptx.operands import TYPE_BYTES, Modifiers, unsupported
+from tilewright.ptx.classes import InstructionClass, class_of_division, class_of_type
+from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import INTEGERS, add_sub, elementwise, mul_mad
+from tilewright.ptx.operands import TYPE_BYTES, Modifiers, only_type, operands_of, unsupported
 from tilewright.ptx.syntax import Instruction
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
@@ -14,15 +15,6 @@ HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 
 def _is_float(i: Instruction) -> bool:
     return bool(i.modifiers) and i.modifiers[-1] in ("f32", "f64", *HALVES)
-
-
-def _float_sources(b: FunctionBuilder, i: Instruction, size: int) -> tuple[int, ...]:
-    return tuple(b.source(operand, size, is_float=True) for operand in i.operands[1:])
-
-
-def _count(i: Instruction, count: int) -> None:
-    if len(i.operands) != count:
-        raise unsupported(i, f"{len(i.operands)} operands where {count} are expected")
 
 
 def arithmetic(b: FunctionBuilder, i: Instruction) -> None:
@@ -36,7 +28,7 @@ def arithmetic(b: FunctionBuilder, i: Instruction) -> None:
     rounding = ROUNDINGS.index(modifiers.one_of(*ROUNDINGS) or "rn")
     ftz, sat, relu = modifiers.flag("ftz"), modifiers.flag("sat"), modifiers.flag("relu")
     modifiers.finish()
-    _count(i, 4 if name == "fma" else 3)
+    operands_of(i, 4 if name == "fma" else 3)
     mod = rounding | (FTZ if ftz else 0) | (SAT if sat else 0) | (RELU if relu else 0)
     if kind in HALVES:
         _half(b, i, name, kind, mod)
@@ -50,8 +42,7 @@ def arithmetic(b: FunctionBuilder, i: Instruction) -> None:
         handler = f"{name}_f32_any"
     else:
         handler = f"{name}_ftz_f32" if ftz else f"{name}_f32"
-    sources = _float_sources(b, i, size)
-    b.emit(handler, (b.target(i.operands[0], size), *sources), mod=mod)
+    elementwise(b, i, handler, size, mod=mod, is_float=True)
 
 
 def _half(b: FunctionBuilder, i: Instruction, name: str, kind: str, mod: int) -> None:
@@ -60,8 +51,8 @@ def _half(b: FunctionBuilder, i: Instruction, name: str, kind: str, mod: int) ->
     if kind.startswith("bf16") and mod & (FTZ | SAT):
         raise unsupported(i, f".ftz or .sat of .{kind}")
     size = 4 if kind.endswith("x2") else 2
-    sources = _float_sources(b, i, size)
-    padded = (*sources, *(sources[0],) * (3 - len(sources)))
+    sources = [b.source(operand, size, is_float=True) for operand in i.operands[1:]]
+    padded = (*sources, *sources[:1] * (3 - len(sources)))
     b.emit(f"{name}_{kind}", (b.target(i.operands[0], size), *padded), mod=mod)
 
 
@@ -70,13 +61,13 @@ def div(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("f32", "f64", *INTEGERS)
     if kind in INTEGERS:
         modifiers.finish()
-        _count(i, 3)
+        operands_of(i, 3)
         elementwise(b, i, f"div_{kind}", TYPE_BYTES[kind])
         return
     how = modifiers.need("approx", "full", *ROUNDINGS)
     mod = FTZ if modifiers.flag("ftz") else 0
     modifiers.finish()
-    _count(i, 3)
+    operands_of(i, 3)
     size = TYPE_BYTES[kind]
     if how in ("approx", "full"):
         if kind == "f64":
@@ -85,8 +76,7 @@ def div(b: FunctionBuilder, i: Instruction) -> None:
     else:
         mod |= ROUNDINGS.index(how)
         name = f"div_{kind}_any" if mod else f"div_{kind}"
-    sources = _float_sources(b, i, size)
-    b.emit(name, (b.target(i.operands[0], size), *sources), mod=mod)
+    elementwise(b, i, name, size, mod=mod, is_float=True)
 
 
 def root_reciprocal(b: FunctionBuilder, i: Instruction) -> None:
@@ -96,7 +86,7 @@ def root_reciprocal(b: FunctionBuilder, i: Instruction) -> None:
     how = modifiers.need("approx", *ROUNDINGS)
     ftz = modifiers.flag("ftz")
     modifiers.finish()
-    _count(i, 2)
+    operands_of(i, 2)
     if how == "approx":
         if kind == "f64" and (i.opcode != "rcp" or not ftz):
             raise unsupported(i, f"{i.opcode}.approx.f64 in this form")
@@ -106,8 +96,7 @@ def root_reciprocal(b: FunctionBuilder, i: Instruction) -> None:
             raise unsupported(i, ".ftz of .f64")
         mod = ROUNDINGS.index(how) | (FTZ if ftz else 0)
         name = f"sqrt_{kind}" if i.opcode == "sqrt" and not mod else f"{i.opcode}_{kind}_any"
-    size = TYPE_BYTES[kind]
-    b.emit(name, (b.target(i.operands[0], size), *_float_sources(b, i, size)), mod=mod)
+    elementwise(b, i, name, TYPE_BYTES[kind], mod=mod, is_float=True)
 
 
 def approximate(b: FunctionBuilder, i: Instruction) -> None:
@@ -117,7 +106,7 @@ def approximate(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.need("approx")
     ftz = modifiers.flag("ftz")
     modifiers.finish()
-    _count(i, 2)
+    operands_of(i, 2)
     if kind in HALVES:
         if i.opcode not in ("ex2", "tanh") or (i.opcode == "ex2" and kind.startswith("bf16") and not ftz):
             raise unsupported(i, f"{i.opcode} of .{kind} in this form")
@@ -127,8 +116,7 @@ def approximate(b: FunctionBuilder, i: Instruction) -> None:
         raise unsupported(i, f"{i.opcode}.f64")
     if i.opcode == "tanh" and ftz:
         raise unsupported(i, "tanh.ftz")
-    size = TYPE_BYTES[kind]
-    b.emit(f"{i.opcode}_{kind}", (b.target(i.operands[0], size), *_float_sources(b, i, size)), mod=FTZ if ftz else 0)
+    elementwise(b, i, f"{i.opcode}_{kind}", TYPE_BYTES[kind], mod=FTZ if ftz else 0, is_float=True)
 
 
 def min_max(b: FunctionBuilder, i: Instruction) -> None:
@@ -143,28 +131,25 @@ def min_max(b: FunctionBuilder, i: Instruction) -> None:
     mod |= ABS if modifiers.flag("abs") else 0
     modifiers.finish()
     if kind in HALVES:
-        _count(i, 3)
+        operands_of(i, 3)
         _half(b, i, i.opcode, kind, mod)
         return
     if kind == "f64":
-        _count(i, 3)
+        operands_of(i, 3)
         if mod:
             raise unsupported(i, "modifiers of .f64")
         name = f"{i.opcode}_f64"
     elif len(i.operands) == 4:
         name = f"{i.opcode}3_f32"
     else:
-        _count(i, 3)
+        operands_of(i, 3)
         name = f"{i.opcode}_f32_any" if mod else f"{i.opcode}_f32"
-    size = TYPE_BYTES[kind]
-    b.emit(name, (b.target(i.operands[0], size), *_float_sources(b, i, size)), mod=mod)
+    elementwise(b, i, name, TYPE_BYTES[kind], mod=mod, is_float=True)
 
 
 def _integer_min_max(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type(*INTEGERS, "u16x2", "s16x2")
-    modifiers.finish()
-    _count(i, 3)
+    kind = only_type(i, *INTEGERS, "u16x2", "s16x2")
+    operands_of(i, 3)
     elementwise(b, i, f"{i.opcode}_{kind}", 4 if kind.endswith("x2") else TYPE_BYTES[kind])
 
 
@@ -173,7 +158,7 @@ def neg_abs(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("s16", "s32", "s64", "f32", "f64", *HALVES)
     ftz = modifiers.flag("ftz")
     modifiers.finish()
-    _count(i, 2)
+    operands_of(i, 2)
     if kind in HALVES:
         _half(b, i, i.opcode, kind, FTZ if ftz else 0)
     elif kind == "f32":
@@ -188,12 +173,9 @@ def neg_abs(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def copysign(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type("f32", "f64")
-    modifiers.finish()
-    _count(i, 3)
-    size = TYPE_BYTES[kind]
-    b.emit(f"copysign_{kind}", (b.target(i.operands[0], size), *_float_sources(b, i, size)))
+    kind = only_type(i, "f32", "f64")
+    operands_of(i, 3)
+    elementwise(b, i, f"copysign_{kind}", TYPE_BYTES[kind], is_float=True)
 
 
 _TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
@@ -204,18 +186,28 @@ def testp(b: FunctionBuilder, i: Instruction) -> None:
     kind = modifiers.type("f32", "f64")
     test = _TESTS.index(modifiers.need(*_TESTS))
     modifiers.finish()
-    _count(i, 2)
+    operands_of(i, 2)
     source = b.source(i.operands[1], TYPE_BYTES[kind], is_float=True)
     b.emit(f"testp_{kind}", (b.predicate_target(i.operands[0]), source), flags=test)
 
 
-LOWERINGS: dict[str, Lowering] = {
-    **dict.fromkeys(("add", "sub", "mul", "mad", "fma"), arithmetic),
-    **dict.fromkeys(("sqrt", "rcp"), root_reciprocal),
-    **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rsqrt"), approximate),
-    **dict.fromkeys(("min", "max"), min_max),
-    **dict.fromkeys(("neg", "abs"), neg_abs),
-    "div": div,
-    "copysign": copysign,
-    "testp": testp,
+OPCODES = {
+    **opcodes(
+        class_of_type,
+        {
+            **dict.fromkeys(("add", "sub", "mul", "mad", "fma"), arithmetic),
+            **dict.fromkeys(("min", "max"), min_max),
+            **dict.fromkeys(("neg", "abs"), neg_abs),
+            "copysign": copysign,
+            "testp": testp,
+        },
+    ),
+    **opcodes(
+        InstructionClass.SPECIAL_FUNCTION,
+        {
+            **dict.fromkeys(("sqrt", "rcp"), root_reciprocal),
+            **dict.fromkeys(("ex2", "lg2", "sin", "cos", "tanh", "rsqrt"), approximate),
+        },
+    ),
+    **opcodes(class_of_division, {"div": div}),
 }

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tilewright.ptx.lower_builder import FunctionBuilder
-from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Instruction, Operand, Register, Sink, Symbol, Vector
-
-Lowering = Callable[[FunctionBuilder, Instruction], None]
+from tilewright.ptx.classes import InstructionClass
+from tilewright.ptx.lower_builder import FunctionBuilder, Lowering, opcodes
+from tilewright.ptx.operands import REGISTER_BYTES, TYPE_BYTES, Modifiers, only_type, operands_of, unsupported
+from tilewright.ptx.syntax import Instruction, Operand, SymbolOperand, Vector
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 BITS = ("b16", "b32", "b64")
 FTZ, SAT, CARRY_IN, CARRY_OUT = 8, 16, 512, 1024
 
 
-def operands_of(instruction: Instruction, count: int) -> tuple[Operand, ...]:
-    if len(instruction.operands) != count:
-        raise unsupported(instruction, f"{len(instruction.operands)} operands where {count} are expected")
-    return instruction.operands
-
-
-def elementwise(b: FunctionBuilder, i: Instruction, name: str, size: int, *, mod: int = 0, flags: int = 0) -> None:
+def elementwise(
+    b: FunctionBuilder, i: Instruction, name: str, size: int, *, mod: int = 0, flags: int = 0, is_float: bool = False
+) -> None:
     """d = op(a, b, c), all of one width."""
-    sources = [b.source(operand, size) for operand in i.operands[1:]]
+    sources = [b.source(operand, size, is_float=is_float) for operand in i.operands[1:]]
     b.emit(name, (b.target(i.operands[0], size), *sources), mod=mod, flags=flags)
 
 
@@ -86,9 +79,7 @@ def _unpack(b: FunctionBuilder, i: Instruction, destination: Vector, source: Ope
 
 
 def selp(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type(*BITS, *INTEGERS, "f32", "f64", "f16", "bf16", "pred")
-    modifiers.finish()
+    kind = only_type(i, *BITS, *INTEGERS, "f32", "f64", "f16", "bf16", "pred")
     d, x, y, p = operands_of(i, 4)
     if kind == "pred":
         b.emit("selp_pred", (b.predicate_target(d), b.predicate(x), b.predicate(y), b.predicate(p)))
@@ -182,34 +173,17 @@ def typed(*types: str, operands: int = 3) -> Lowering:
     """An operation whose name in the interpreter is the opcode and the type."""
 
     def lower(b: FunctionBuilder, i: Instruction) -> None:
-        modifiers = Modifiers.of(i)
-        kind = modifiers.type(*types)
-        modifiers.finish()
+        kind = only_type(i, *types)
         operands_of(i, operands)
-        elementwise(b, i, f"{i.opcode}_{kind}", 4 if kind.endswith("x2") else TYPE_BYTES[kind])
-
-    return lower
-
-
-def widths(*types: str, operands: int = 3) -> Lowering:
-    """An operation that does not care about sign: its name is the opcode and the bits."""
-
-    def lower(b: FunctionBuilder, i: Instruction) -> None:
-        modifiers = Modifiers.of(i)
-        kind = modifiers.type(*types)
-        modifiers.finish()
-        operands_of(i, operands)
-        elementwise(b, i, f"{i.opcode}_{8 * TYPE_BYTES[kind]}", TYPE_BYTES[kind])
+        elementwise(b, i, f"{i.opcode}_{kind}", TYPE_BYTES[kind])
 
     return lower
 
 
 def logic(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type(*BITS, "pred")
-    modifiers.finish()
-    count = 2 if i.opcode == "not" else 3
-    operands_of(i, count)
+    """Bits of any width, whose sign does not matter, or predicates."""
+    kind = only_type(i, *BITS, *(("pred",) if i.opcode != "cnot" else ()))
+    operands_of(i, 2 if i.opcode in ("not", "cnot") else 3)
     if kind == "pred":
         sources = [b.predicate(operand) for operand in i.operands[1:]]
         b.emit(f"{i.opcode}_pred", (b.predicate_target(i.operands[0]), *sources))
@@ -218,9 +192,7 @@ def logic(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def shift(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    kind = modifiers.type(*BITS, *INTEGERS)
-    modifiers.finish()
+    kind = only_type(i, *BITS, *INTEGERS)
     d, x, by = operands_of(i, 3)
     size = TYPE_BYTES[kind]
     sign = "s" if kind[0] == "s" else "u"
@@ -243,7 +215,7 @@ def cvta(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.finish()
     d, a = operands_of(i, 2)
     space = space.split("::")[0]
-    if isinstance(a, Symbol):
+    if isinstance(a, SymbolOperand):
         placed = b.place_symbol(a.name)
         if placed is not None and placed.kind == "frame":
             raise unsupported(i, "the address of a function's parameter")
@@ -260,32 +232,20 @@ def isspacep(b: FunctionBuilder, i: Instruction) -> None:
     b.emit("isspacep", (b.predicate_target(p), b.source(a, 8)), mod=SPACES[space.split("::")[0]] << 10)
 
 
-def is_sink(operand: Operand | None) -> bool:
-    return operand is None or isinstance(operand, Sink)
-
-
-def is_register(operand: Operand | None) -> bool:
-    return isinstance(operand, Register)
-
-
-LOWERINGS: dict[str, Lowering] = {
-    "mov": mov,
-    "selp": selp,
-    "slct": slct,
-    "addc": add_sub,
-    "subc": add_sub,
-    "madc": mul_mad,
-    "mul24": mul24_mad24,
-    "mad24": mul24_mad24,
-    "rem": typed(*INTEGERS),
-    "sad": typed(*INTEGERS, operands=4),
-    "and": logic,
-    "or": logic,
-    "xor": logic,
-    "not": logic,
-    "cnot": widths(*BITS, operands=2),
-    "shl": shift,
-    "shr": shift,
-    "cvta": cvta,
-    "isspacep": isspacep,
+OPCODES = {
+    **opcodes(
+        InstructionClass.INTEGER,
+        {
+            "selp": selp,
+            "slct": slct,
+            **dict.fromkeys(("addc", "subc"), add_sub),
+            "madc": mul_mad,
+            **dict.fromkeys(("mul24", "mad24"), mul24_mad24),
+            "rem": typed(*INTEGERS),
+            "sad": typed(*INTEGERS, operands=4),
+            **dict.fromkeys(("and", "or", "xor", "not", "cnot"), logic),
+            **dict.fromkeys(("shl", "shr"), shift),
+        },
+    ),
+    **opcodes(InstructionClass.MOVE, {"mov": mov, "cvta": cvta, "isspacep": isspacep}),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder
-from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES, Lowering
-from tilewright.ptx.operands import TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Sink, Special, Symbol, Vector
+from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load, class_of_store
+from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES
+from tilewright.ptx.native import PARAMETER_WINDOW
+from tilewright.ptx.operands import TYPE_BYTES, Modifiers, items_of, operands_of, unsupported
+from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Register, Sink, Special, SymbolOperand
 
 _TYPES = ("b8", "u8", "s8", *BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
 _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
@@ -36,7 +38,7 @@ def _space(modifiers: Modifiers) -> str:
     return "generic" if name is None else name.split("::")[0]
 
 
-def _address(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, int, int]:
+def address_of(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, int, int]:
     """Operand, offset and the flag for a 64-bit address register."""
     if not isinstance(operand, Address):
         raise b.wrong("an address in brackets belongs here")
@@ -58,13 +60,6 @@ def _address(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, int
     return b.symbol_value(base, 8), operand.offset, WIDE
 
 
-def _vector_items(operand: Operand, count: int, b: FunctionBuilder) -> tuple[Operand | None, ...]:
-    items = operand.items if isinstance(operand, Vector) else (operand,)
-    if len(items) != count:
-        raise b.wrong(f"{len(items)} elements where {count} belong")
-    return items
-
-
 class _Access:
     """What ld and st have in common: space, order, type, elements."""
 
@@ -84,7 +79,9 @@ class _Access:
 
     def registers(self, b: FunctionBuilder, operand: Operand, *, written: bool) -> tuple[tuple[int, ...], int]:
         """Slots of the elements and log2 of the bytes of their lanes."""
-        items = _vector_items(operand, self.count, b)
+        items = items_of(operand)
+        if len(items) != self.count:
+            raise b.wrong(f"{len(items)} elements where {self.count} belong")
         if self.element == 16:
             slot = b.target(items[0], 16) if written else b.source(items[0], 16)
             self.element, self.count = 8, 2
@@ -106,7 +103,7 @@ class _Access:
 
 def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable | None, int]:
     """The function parameter an address names, if it does, and the offset into it."""
-    if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+    if isinstance(operand, Address) and isinstance(operand.base, SymbolOperand):
         placed = b.place_symbol(operand.base.name)
         if placed is not None and placed.frame is not None:
             return placed.frame, operand.offset + operand.base.offset
@@ -129,8 +126,7 @@ def _in_frame(
 
 def ld(b: FunctionBuilder, i: Instruction) -> None:
     access = _Access(b, i, Modifiers.of(i))
-    if len(i.operands) != (3 if access.policy else 2):
-        raise unsupported(i, "this number of operands")
+    operands_of(i, 3 if access.policy else 2)
     swap = b.swap_guesses.get(b.index)
     if swap is not None:
         access.order = _GUESS | (_SCOPE_CTA if "cta" in swap.modifiers else 0)
@@ -139,32 +135,25 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
     if access.space == "param" and _in_frame(b, "ld_frame", access, slots, register, source):
         return
     padded = (*slots, *(-1,) * (4 - len(slots)))
-    if access.space == "param" and isinstance(source, Address) and isinstance(source.base, Symbol):
+    if access.space == "param" and isinstance(source, Address) and isinstance(source.base, SymbolOperand):
         placed = b.place_symbol(source.base.name)
         offset = source.offset + source.base.offset
         if placed is None or placed.kind != "parameter":
             raise b.wrong(f"`{source.base.name}` is not a parameter")
         if offset < 0 or offset + access.element * access.count > placed.size_bytes:
             raise b.wrong("the access lies outside the parameter")
-        b.emit(
-            "ld_param",
-            padded,
-            count=access.count,
-            imm=placed.value - PARAMETER_WINDOW + offset,
-            mod=access.mod(register, 0),
-        )
+        at = placed.value - PARAMETER_WINDOW + offset
+        b.emit("ld_param", padded, count=access.count, imm=at, mod=access.mod(register, 0))
         return
-    address, offset, wide = _address(b, source, access.space)
-    name = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}.get(
-        access.space, "ld"
-    )
+    address, offset, wide = address_of(b, source, access.space)
+    names = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}
+    name = names.get(access.space, "ld")
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
 
 def st(b: FunctionBuilder, i: Instruction) -> None:
     access = _Access(b, i, Modifiers.of(i))
-    if len(i.operands) != (3 if access.policy else 2):
-        raise unsupported(i, "this number of operands")
+    operands_of(i, 3 if access.policy else 2)
     slots, register = access.registers(b, i.operands[1], written=False)
     if access.space == "param":
         if not _in_frame(b, "st_frame", access, slots, register, i.operands[0]):
@@ -172,13 +161,11 @@ def st(b: FunctionBuilder, i: Instruction) -> None:
         return
     if access.space == "const":
         raise b.wrong("constant memory cannot be written")
-    address, offset, wide = _address(b, i.operands[0], access.space)
+    address, offset, wide = address_of(b, i.operands[0], access.space)
     name = {"global": "st_global", "shared": "st_shared", "local": "st_local"}.get(access.space, "st")
     padded = (*slots, *(-1,) * (4 - len(slots)))
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
-
-PARAMETER_WINDOW = 0x7C0000000000
 
 # -- atomics --
 
@@ -220,7 +207,7 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     if len(operands) not in (expected, expected + 1):
         raise unsupported(i, "this number of operands")
     size = TYPE_BYTES[kind]
-    address, offset, wide = _address(b, operands[0], space)
+    address, offset, wide = address_of(b, operands[0], space)
     is_float = kind in ("f32", "f64")
     first = b.source(operands[1], size, is_float=is_float)
     second = b.source(operands[2], size, is_float=is_float) if operation == "cas" else first
@@ -250,6 +237,11 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
 
 
 # -- cp.async --
+
+
+def class_of_copy(parts: tuple[str, ...]) -> InstructionClass:
+    waits = any("wait" in part or "commit" in part or part == "mbarrier" for part in parts)
+    return InstructionClass.SYNC if waits else InstructionClass.ASYNC_COPY
 
 
 def cp(b: FunctionBuilder, i: Instruction) -> None:
@@ -286,8 +278,8 @@ def _copy(b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
     size = operands[2].bits
     if size not in ((4, 8, 16) if cached == "ca" else (16,)):
         raise b.wrong(f"cp.async.{cached} cannot copy {size} bytes")
-    to, to_offset, to_wide = _address(b, operands[0], "shared")
-    origin, offset, wide = _address(b, operands[1], "global")
+    to, to_offset, to_wide = address_of(b, operands[0], "shared")
+    origin, offset, wide = address_of(b, operands[1], "global")
     bytes_read, ignore = -1, -1
     if len(operands) == 4:
         if isinstance(operands[3], Register) and b.register_bytes(operands[3]) == 0:
@@ -319,19 +311,18 @@ def createpolicy(b: FunctionBuilder, i: Instruction) -> None:
     b.emit("mov_64", (b.target(i.operands[0], 8), b.code.constants.operand(8, 0)))
 
 
-LOWERINGS: dict[str, Lowering] = {
-    "ld": ld,
-    "ldu": ld,
-    "st": st,
-    "atom": atom,
-    "red": atom,
-    "membar": fence,
-    "fence": fence,
-    "cp": cp,
-    "prefetch": nothing,
-    "prefetchu": nothing,
-    "discard": nothing,
-    "applypriority": nothing,
-    "pmevent": nothing,
-    "createpolicy": createpolicy,
+OPCODES = {
+    **opcodes(class_of_load, {"ld": ld, "ldu": ld}),
+    **opcodes(class_of_store, {"st": st}, writes=False),
+    **opcodes(class_of_atomic, {"atom": atom}),
+    **opcodes(class_of_atomic, {"red": atom}, writes=False),
+    **opcodes(InstructionClass.SYNC, {"membar": fence, "fence": fence}, writes=False),
+    **opcodes(class_of_copy, {"cp": cp}, writes=False),
+    **opcodes(
+        InstructionClass.OTHER,
+        dict.fromkeys(("prefetch", "prefetchu", "discard", "applypriority"), nothing),
+        writes=False,
+    ),
+    **opcodes(InstructionClass.CONTROL, {"pmevent": nothing}, writes=False),
+    **opcodes(InstructionClass.OTHER, {"createpolicy": createpolicy}),
 }

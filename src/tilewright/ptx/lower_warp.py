@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
-from tilewright.ptx.lower_builder import CONTROL, FunctionBuilder
-from tilewright.ptx.lower_integer import SPACES, Lowering
-from tilewright.ptx.lower_memory import _address as address_of
+from tilewright.ptx.classes import InstructionClass, class_of_load, class_of_store
+from tilewright.ptx.lower_builder import CONTROL, FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import SPACES
+from tilewright.ptx.lower_memory import address_of
 from tilewright.ptx.native import core
-from tilewright.ptx.operands import TYPE_BYTES, Modifiers, unsupported
-from tilewright.ptx.syntax import Instruction, Operand, Pair, Vector
+from tilewright.ptx.operands import TYPE_BYTES, Modifiers, items_of, only_type, operands_of, pair_of, unsupported
+from tilewright.ptx.syntax import Instruction, Pair
 
 _WARP_BARRIER = 64  # flag: meets another of its kind at any place
 _SYNC, _ARRIVE, _RED = 0, 1, 2
@@ -70,11 +71,9 @@ def shfl(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.type("b32")
     mode = _SHUFFLES.index(modifiers.need(*_SHUFFLES))
     modifiers.finish()
-    if len(i.operands) != 5:
-        raise unsupported(i, "this number of operands")
-    destination = i.operands[0]
-    d, p = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, None)
-    sources = tuple(b.source(operand, 4) for operand in i.operands[1:])
+    destination, *values = operands_of(i, 5)
+    d, p = pair_of(destination)
+    sources = [b.source(operand, 4) for operand in values]
     b.emit("shfl", (b.target(d, 4), b.predicate_target(p), *sources), flags=mode)
 
 
@@ -99,7 +98,7 @@ def match(b: FunctionBuilder, i: Instruction) -> None:
     mode = modifiers.need("any", "all")
     modifiers.finish()
     destination, a, members = i.operands
-    d, p = (destination.first, destination.second) if isinstance(destination, Pair) else (destination, None)
+    d, p = pair_of(destination)
     if d is None:
         raise unsupported(i, "a match without its mask")
     flags = (1 if mode == "all" else 0) | (2 if kind == "b64" else 0)
@@ -122,9 +121,7 @@ def redux(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def activemask(b: FunctionBuilder, i: Instruction) -> None:
-    modifiers = Modifiers.of(i)
-    modifiers.type("b32")
-    modifiers.finish()
+    only_type(i, "b32")
     b.emit("activemask", (b.target(i.operands[0], 4),))
 
 
@@ -140,10 +137,6 @@ def elect(b: FunctionBuilder, i: Instruction) -> None:
 # -- matrices --
 
 
-def _items(operand: Operand) -> tuple[Operand | None, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
-
-
 def ldmatrix_stmatrix(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
     modifiers.need("sync")
@@ -157,7 +150,7 @@ def ldmatrix_stmatrix(b: FunctionBuilder, i: Instruction) -> None:
     modifiers.finish()
     is_load = i.opcode == "ldmatrix"
     registers, place = i.operands if is_load else reversed(i.operands)
-    items = _items(registers)
+    items = items_of(registers)
     if len(items) != count:
         raise b.wrong(f"{len(items)} registers where {count} belong")
     slots = tuple(b.target(item, 4) if is_load else b.source(item, 4) for item in items)
@@ -183,11 +176,9 @@ def mma(b: FunctionBuilder, i: Instruction) -> None:
 def _multiply(b: FunctionBuilder, i: Instruction, number: int) -> None:
     counts, bits = (ctypes.c_int32 * 4)(), (ctypes.c_int32 * 4)()
     core().tw_mma_registers(number, counts, bits)
-    if len(i.operands) != 4:
-        raise unsupported(i, "this number of operands")
     registers: list[int] = []
-    for position, operand in enumerate(i.operands):
-        items, size = _items(operand), bits[position] // 8
+    for position, operand in enumerate(operands_of(i, 4)):
+        items, size = items_of(operand), bits[position] // 8
         if len(items) != counts[position] or len(items) > 32:
             raise b.wrong(f"{len(items)} registers where {counts[position]} belong")
         if position == 0:
@@ -210,12 +201,11 @@ def wmma(b: FunctionBuilder, i: Instruction) -> None:
     if number < 0:
         raise unsupported(i, f"wmma.{'.'.join(i.modifiers)}")
     is_load = i.modifiers[0] == "load"
-    if len(i.operands) not in (2, 3):
-        raise unsupported(i, "this number of operands")
-    registers, place = i.operands[:2] if is_load else (i.operands[1], i.operands[0])
+    first, second = operands_of(i, 2, 3)[:2]
+    registers, place = (first, second) if is_load else (second, first)
     stride = b.source(i.operands[2], 4) if len(i.operands) == 3 else -1
     size = core().tw_fragment_register_bits(number) // 8
-    items = _items(registers)
+    items = items_of(registers)
     if len(items) != core().tw_fragment_registers(number):
         raise b.wrong(f"{len(items)} registers where {core().tw_fragment_registers(number)} belong")
     slots = tuple(b.target(item, size) if is_load else b.source(item, size) for item in items)
@@ -231,18 +221,26 @@ def wmma(b: FunctionBuilder, i: Instruction) -> None:
     b.emit(name, operands, imm=offset, mod=wide | SPACES[space] << 10, extra=slots)
 
 
-LOWERINGS: dict[str, Lowering] = {
-    "bar": bar,
-    "barrier": bar,
-    "shfl": shfl,
-    "vote": vote,
-    "match": match,
-    "redux": redux,
-    "activemask": activemask,
-    "elect": elect,
-    "ldmatrix": ldmatrix_stmatrix,
-    "stmatrix": ldmatrix_stmatrix,
-    "movmatrix": movmatrix,
-    "mma": mma,
-    "wmma": wmma,
+def class_of_wmma(parts: tuple[str, ...]) -> InstructionClass:
+    return {"load": class_of_load, "store": class_of_store}.get(parts[1], lambda _: InstructionClass.TENSOR)(parts)
+
+
+OPCODES = {
+    **opcodes(InstructionClass.SYNC, {"bar": bar, "barrier": bar}, writes=False),
+    **opcodes(
+        InstructionClass.WARP,
+        {
+            "shfl": shfl,
+            "vote": vote,
+            "match": match,
+            "redux": redux,
+            "activemask": activemask,
+            "elect": elect,
+            "movmatrix": movmatrix,
+        },
+    ),
+    **opcodes(InstructionClass.SHARED_LOAD, {"ldmatrix": ldmatrix_stmatrix}),
+    **opcodes(InstructionClass.SHARED_STORE, {"stmatrix": ldmatrix_stmatrix}, writes=False),
+    **opcodes(InstructionClass.TENSOR, {"mma": mma}),
+    **opcodes(class_of_wmma, {"wmma": wmma}, writes=False),
 }

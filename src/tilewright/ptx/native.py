@@ -6,6 +6,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 class CoreMissing(RuntimeError):
@@ -40,7 +41,7 @@ class FunctionInfo(Structure):
     )
 
 
-class Region(Structure):
+class RawRegion(Structure):
     _fields_ = (
         ("address", c_uint64),
         ("bytes", c_uint64),
@@ -68,14 +69,14 @@ class RawFinding(Structure):
     )
 
 
-class Count(Structure):
+class RawCount(Structure):
     _fields_ = tuple(
         (name, c_uint64)
         for name in ("executions", "lanes", "requests", "sectors", "ideal_sectors", "passes", "ideal_passes", "bytes")
     )
 
 
-class Launch(Structure):
+class RawLaunch(Structure):
     _fields_ = (
         ("program", c_void_p),
         ("regions", c_void_p),
@@ -130,7 +131,29 @@ class ProgramSource(Structure):
     )
 
 
-_MIRRORED = (Encoded, FunctionInfo, Region, RawFinding, Count, Launch, ProgramSource)
+_MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource)
+
+# Name of a function of the library -> what it takes, what it gives.
+_FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "tw_opcode_count": ((), c_int64),
+    "tw_opcode_name": ((c_int64,), c_char_p),
+    "tw_width": ((), c_char_p),
+    "tw_choose_width": ((c_int32,), None),
+    "tw_program_new": ((POINTER(ProgramSource),), c_void_p),
+    "tw_program_free": ((c_void_p,), None),
+    "tw_run": ((POINTER(RawLaunch),), c_int32),
+    "tw_mma_registers": ((c_int32, c_int32 * 4, c_int32 * 4), None),
+    **dict.fromkeys(
+        ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find"), ((c_char_p,), c_int32)
+    ),
+    **dict.fromkeys(
+        ("tw_conversion_operands", "tw_fragment_registers", "tw_fragment_register_bits"), ((c_int32,), c_int32)
+    ),
+}
+
+# Generic addresses from here on are not of global memory; machine.h has the same.
+SHARED_WINDOW, LOCAL_WINDOW = 0x7E0000000000, 0x7D0000000000
+PARAMETER_WINDOW, FUNCTION_WINDOW = 0x7C0000000000, 0x7B0000000000
 
 
 @cache
@@ -144,34 +167,16 @@ def core() -> ctypes.CDLL:
             "or `pip install -e .` in a checkout"
         )
     library = ctypes.CDLL(str(found[0]))
-    library.tw_layout.argtypes = (c_int64,)
-    library.tw_layout.restype = c_int64
+    library.tw_layout.argtypes, library.tw_layout.restype = (c_int64,), c_int64
     for index, structure in enumerate(_MIRRORED):
         if library.tw_layout(index) != ctypes.sizeof(structure):
             raise CoreMissing(
                 f"{found[0]} was built from other sources than this package ({structure.__name__} differs in size): "
                 "install the package again"
             )
-    library.tw_opcode_count.restype = c_int64
-    library.tw_opcode_name.argtypes = (c_int64,)
-    library.tw_opcode_name.restype = c_char_p
-    library.tw_width.restype = c_char_p
-    library.tw_choose_width.argtypes = (c_int32,)
-    library.tw_choose_width.restype = None
-    library.tw_program_new.argtypes = (POINTER(ProgramSource),)
-    library.tw_program_new.restype = c_void_p
-    library.tw_program_free.argtypes = (c_void_p,)
-    library.tw_program_free.restype = None
-    library.tw_run.argtypes = (POINTER(Launch),)
-    library.tw_run.restype = c_int32
-    for name in ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find"):
-        getattr(library, name).argtypes = (c_char_p,)
-        getattr(library, name).restype = c_int32
-    for name in ("tw_conversion_operands", "tw_fragment_registers", "tw_fragment_register_bits"):
-        getattr(library, name).argtypes = (c_int32,)
-        getattr(library, name).restype = c_int32
-    library.tw_mma_registers.argtypes = (c_int32, c_int32 * 4, c_int32 * 4)
-    library.tw_mma_registers.restype = None
+    for name, (arguments, result) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
     return library
 
 

@@ -1,4 +1,4 @@
-"""Types of PTX and the registers that hold them: widths, kinds, and reading an instruction's modifiers.
+"""Types of PTX and the registers that hold them: widths, special registers, and reading an instruction's modifiers.
 
 Knows nothing of frames or opcodes of the interpreter.
 """
@@ -7,25 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ptx.syntax import Instruction, Unsupported
-
-# Bytes of one lane of a register, by the type it was declared with; 0 is a predicate.
-REGISTER_BYTES = {
-    "pred": 0,
-    **dict.fromkeys(("b8", "u8", "s8", "b16", "u16", "s16", "f16", "bf16"), 2),
-    **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2", "tf32"), 4),
-    **dict.fromkeys(("b64", "u64", "s64", "f64"), 8),
-    "b128": 16,
-}
+from tilewright.ptx.syntax import Instruction, Operand, Pair, UnsupportedPtx, Vector
 
 # Bytes of a value of a type in memory.
 TYPE_BYTES = {
-    **dict.fromkeys(("b8", "u8", "s8"), 1),
-    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16"), 2),
-    **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2", "tf32"), 4),
-    **dict.fromkeys(("b64", "u64", "s64", "f64"), 8),
+    **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64)},
+    **dict.fromkeys(("f16", "bf16"), 2),
+    **dict.fromkeys(("f32", "f16x2", "bf16x2", "tf32"), 4),
+    "f64": 8,
     "b128": 16,
 }
+
+# Bytes of one lane of a register, by the type it was declared with; 0 is a predicate.
+REGISTER_BYTES = {"pred": 0, **{name: max(size, 2) for name, size in TYPE_BYTES.items()}}
 
 _CACHE_HINTS = frozenset(
     (
@@ -35,12 +29,40 @@ _CACHE_HINTS = frozenset(
 )
 _CACHE_OPERATORS = frozenset(("ca", "cg", "cs", "lu", "cv", "wb", "wt"))
 
+# Special registers, each at its number in the core: the order of interpreter.h.
+_SPECIALS = (
+    *("%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y", "%ntid.z"),
+    *("%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z"),
+    *("%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"),
+    *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
+    *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
+)
+_SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
+_SAME_AS = {
+    "%clock64": "%clock",
+    "%globaltimer": "%clock",
+    "%globaltimer_lo": "%clock",
+    "%globaltimer_hi": "%clock_hi",
+    "%aggr_smem_size": "%total_smem_size",
+    "%is_explicit_cluster": "%zero",
+    **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
+    **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
+    **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
+    **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
+    "%cluster_ctarank": "%zero",
+    "%cluster_nctarank": "%one",
+}
 
-def unsupported(instruction: Instruction, why: str) -> Unsupported:
+
+def special_number(name: str) -> int | None:
+    """The interpreter's number of a special register; None: not known."""
+    return _SPECIAL_NUMBERS.get(_SAME_AS.get(name, name))
+
+
+def unsupported(instruction: Instruction, why: str) -> UnsupportedPtx:
     """`why` says what is not known; the line of PTX and of the source are added."""
-    place = instruction.place
-    source = f" ({place.file}:{place.line})" if place is not None else ""
-    return Unsupported(f"not supported by the emulator{source}: {why}", instruction.ptx_line, instruction.text)
+    source = "".join(f" ({place.file}:{place.line})" for place in instruction.places[:1])
+    return UnsupportedPtx(f"not supported by the emulator{source}: {why}", instruction.ptx_line, instruction.text)
 
 
 @dataclass
@@ -92,3 +114,37 @@ class Modifiers:
     def finish(self) -> None:
         if self.left:
             raise unsupported(self.instruction, f"the modifier .{self.left[0]}")
+
+
+def only_type(instruction: Instruction, *allowed: str) -> str:
+    """The type of an instruction that has no other modifier."""
+    modifiers = Modifiers.of(instruction)
+    name = modifiers.type(*allowed)
+    modifiers.finish()
+    return name
+
+
+def only_flags(instruction: Instruction, *allowed: str) -> None:
+    """Refuses all modifiers but these, which change nothing here."""
+    modifiers = Modifiers.of(instruction)
+    for name in allowed:
+        modifiers.flag(name)
+    modifiers.finish()
+
+
+def operands_of(instruction: Instruction, *counts: int) -> tuple[Operand, ...]:
+    """All operands, of which there are as many as one of the counts."""
+    if len(instruction.operands) not in counts:
+        expected = " or ".join(map(str, counts))
+        raise unsupported(instruction, f"{len(instruction.operands)} operands where {expected} are expected")
+    return instruction.operands
+
+
+def pair_of(operand: Operand | None) -> tuple[Operand | None, Operand | None]:
+    """The two destinations of `d|p`; a lone one is the first."""
+    return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+
+def items_of(operand: Operand) -> tuple[Operand | None, ...]:
+    """The registers of a vector; anything else stands alone."""
+    return operand.items if isinstance(operand, Vector) else (operand,)

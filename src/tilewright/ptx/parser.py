@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.ptx.body import BodyReader
+from tilewright.ptx.body import BodyReader, PlaceTable
 from tilewright.ptx.declarations import (
     Tuning,
     read_directive,
@@ -18,7 +18,6 @@ from tilewright.ptx.declarations import (
     read_variables,
 )
 from tilewright.ptx.lexer import Cursor
-from tilewright.ptx.places import PlaceTable
 from tilewright.ptx.syntax import Function, Module, ParameterDeclaration, PtxError, Variable
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?![\w.])", re.ASCII)

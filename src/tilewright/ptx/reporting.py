@@ -1,17 +1,34 @@
-"""What the core found, in the words of `results`: places, threads, tensors and indices."""
+"""What the core found and counted, as records: source lines, threads, tensors and indices in place of numbers."""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
 
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
-from tilewright.ptx.native import RawFinding
-from tilewright.ptx.results import Dim3, Finding, FindingKind, ThreadPlace
-from tilewright.ptx.syntax import Place
+from tilewright.ptx.native import LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, RawCount, RawFinding, RawLaunch
+from tilewright.ptx.syntax import Instruction
+from tilewright.records import (
+    CountsRecord,
+    FindingKind,
+    FindingRecord,
+    InstructionRecord,
+    SourcePlace,
+    ThreadRecord,
+)
+from tilewright.records.emulation import kernel_line
+from tilewright.records.steps import Dim3
 
-_SHARED_WINDOW, _LOCAL_WINDOW, _PARAMETER_WINDOW = 0x7E0000000000, 0x7D0000000000, 0x7C0000000000
 _WINDOW_BYTES = 1 << 32
+_KINDS = tuple(FindingKind)  # by the core's number
+_RACE_KINDS = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 _ADDRESSED = frozenset(
     (
         FindingKind.OUT_OF_BOUNDS_GLOBAL,
@@ -58,46 +75,51 @@ class Reporter:
         self._request = request
         self._describe = describe
 
-    def findings(self, raw: Iterable[RawFinding], messages: str) -> tuple[Finding, ...]:
-        found = [self._finding(item, messages) for item in raw]
-        return tuple(sorted(found, key=lambda finding: (finding.ptx_line, finding.kind)))
+    def findings(self, raw: Iterable[RawFinding], messages: str) -> tuple[FindingRecord, ...]:
+        ordered = sorted(raw, key=lambda item: (self._origin(item.instruction)[0], item.kind))
+        return tuple(self._finding(item, messages) for item in ordered)
 
-    def _finding(self, raw: RawFinding, messages: str) -> Finding:
-        kind = FindingKind(raw.kind)
-        line, text, place = self._origin(raw.instruction)
+    def _finding(self, raw: RawFinding, messages: str) -> FindingRecord:
+        kind = _KINDS[raw.kind]
+        line, text, places = self._origin(raw.instruction)
         other = raw.other_instruction >= 0
-        return Finding(
+        return FindingRecord(
             kind=kind,
-            kernel=self._kernel.name,
-            place=place,
-            ptx_line=line,
-            ptx_text=text,
+            kernel=self._request.shown_as or self._kernel.name,
+            launch_line=self._request.launch_line,
+            line=kernel_line(places),
+            column=0,
             thread=self._thread(raw.block, raw.thread),
-            count=raw.count,
             where=self._where(kind, raw),
             detail=self._detail(kind, raw, messages),
-            other_place=self._origin(raw.other_instruction)[2] if other else None,
+            count=raw.count,
+            other_line=kernel_line(self._origin(raw.other_instruction)[2]) if other else None,
             other_thread=self._thread(raw.other_block, raw.other_thread) if other else None,
+            ptx_line=line,
+            ptx_text=text,
+            places=places,
         )
 
-    def _origin(self, instruction: int) -> tuple[int, str, Place | None]:
+    def _origin(self, instruction: int) -> tuple[int, str, tuple[SourcePlace, ...]]:
         origins = self._kernel.origins
         if 0 <= instruction < len(origins):
-            for index in range(instruction, len(origins)):  # a meeting point belongs to what follows it
-                origin = origins[index]
+            for origin in origins[instruction:]:  # a meeting point belongs to what follows it
                 if origin is not None:
-                    i = origin.instruction
-                    return i.ptx_line, i.text, i.place
-        return 0, "", None
+                    return origin.ptx_line, origin.text, origin.places
+        return 0, "", ()
 
-    def _thread(self, block: int, thread: int) -> ThreadPlace:
-        return ThreadPlace(_unravel(block, self._request.grid), _unravel(thread, self._request.block))
+    def _at_line(self, instruction: int, otherwise: str = "") -> str:
+        places = self._origin(instruction)[2]
+        return f" at line {places[0].line}" if places else otherwise
+
+    def _thread(self, block: int, thread: int) -> ThreadRecord:
+        return ThreadRecord(_unravel(block, self._request.grid), _unravel(thread, self._request.block))
 
     # -- where --
 
     def _where(self, kind: FindingKind, raw: RawFinding) -> str:
         if kind in _ADDRESSED:
-            return self.place_of(raw.address)
+            return readable(self._address(raw.address))
         if kind in (FindingKind.DEADLOCK, FindingKind.BARRIER_DIVERGENCE):
             return "barrier" if kind is FindingKind.BARRIER_DIVERGENCE else f"barrier {raw.address}"
         if kind is FindingKind.BAD_CALL:
@@ -106,17 +128,17 @@ class Reporter:
             return f"call depth {raw.address}"
         return ""
 
-    def place_of(self, address: int) -> str:
-        if 0 <= address - _SHARED_WINDOW < _WINDOW_BYTES:
-            return self._shared_place(address - _SHARED_WINDOW)
-        if 0 <= address - _LOCAL_WINDOW < _WINDOW_BYTES:
-            return f"local byte {address - _LOCAL_WINDOW}"
-        if 0 <= address - _PARAMETER_WINDOW < _WINDOW_BYTES:
-            return f"parameter byte {address - _PARAMETER_WINDOW}"
+    def _address(self, address: int) -> str:
+        if 0 <= address - SHARED_WINDOW < _WINDOW_BYTES:
+            return self._shared_place(address - SHARED_WINDOW)
+        if 0 <= address - LOCAL_WINDOW < _WINDOW_BYTES:
+            return f"local byte {address - LOCAL_WINDOW}"
+        if 0 <= address - PARAMETER_WINDOW < _WINDOW_BYTES:
+            return f"parameter byte {address - PARAMETER_WINDOW}"
         return self._describe(address)
 
     def _shared_place(self, offset: int) -> str:
-        end = self._kernel.static_shared_bytes + self._request.dynamic_smem_bytes
+        end = len(self._kernel.shared_state) + self._request.dynamic_smem_bytes
         for variable in self._kernel.shared:
             size = variable.size_bytes or max(end - variable.offset, 0)
             if variable.offset <= offset < variable.offset + size:
@@ -131,9 +153,7 @@ class Reporter:
     # -- detail --
 
     def _detail(self, kind: FindingKind, raw: RawFinding, messages: str) -> str:
-        if kind in (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL) or (
-            kind is FindingKind.ASYNC_NOT_WAITED and raw.other_instruction >= 0
-        ):
+        if kind in _RACE_KINDS or (kind is FindingKind.ASYNC_NOT_WAITED and raw.other_instruction >= 0):
             return self._race(raw)
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
             return self._waits(messages)
@@ -149,11 +169,9 @@ class Reporter:
 
     def _race(self, raw: RawFinding) -> str:
         other = self._thread(raw.other_block, raw.other_thread)
-        line = self._origin(raw.other_instruction)[2]
-        at = f" at line {line.line}" if line is not None else ""
         what = _RACES.get(raw.detail, "meets the other")
         where = f"thread {other.thread}" + (f" of block {other.block}" if raw.other_block != raw.block else "")
-        return f"{what}: {where}{at}, and nothing orders the two"
+        return f"{what}: {where}{self._at_line(raw.other_instruction)}, and nothing orders the two"
 
     def _barrier_detail(self, raw: RawFinding) -> str:
         if raw.detail == 4:
@@ -163,17 +181,14 @@ class Reporter:
         other = _unravel(raw.other_thread, self._request.block)
         if raw.detail == 3:
             return f"thread {other} ended without reaching it"
-        line = self._origin(raw.other_instruction)[2]
-        at = f" at line {line.line}" if line is not None else ""
         whose = "of the same warp" if raw.detail == 1 else "of the block"
-        return f"thread {other} {whose} waits at another barrier{at}"
+        return f"thread {other} {whose} waits at another barrier{self._at_line(raw.other_instruction)}"
 
     def _waits(self, messages: str) -> str:
         lines = []
         for text in messages.splitlines()[:64]:
             block, warp, mask, pc, state, barrier = (int(number) for number in text.split())
-            place = self._origin(pc)[2]
-            at = f" at line {place.line}" if place is not None else f" at PTX line {self._origin(pc)[0]}"
+            at = self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
             doing = _STATES[state] + (f" {barrier}" if state == 1 else "")
             lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
             lines.append(f"block {_unravel(block, self._request.grid)} warp {warp} ({lanes}) {doing}{at}")
@@ -195,3 +210,86 @@ def _unravel(index: int, extents: Dim3) -> Dim3:
 
 def _short(name: str) -> str:
     return name.split("#")[0]
+
+
+_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_]+")
+_NUMBER = re.compile(r"\d+")
+
+
+def readable(text: str) -> str:
+    """The text with variables under the names their author gave them, not the linker's."""
+    return _MANGLED.sub(lambda found: _last_name(found.group()), text)
+
+
+def _last_name(symbol: str) -> str:
+    """`partial` of `_ZZ1fPfE7partial`: a name stands behind its length, and nothing but an ending behind it."""
+    for found in reversed(list(_NUMBER.finditer(symbol))):
+        size, rest = int(found.group()), symbol[found.end() :]
+        if 0 < size <= len(rest) and rest[size : size + 1] in ("", "_", "E"):
+            return rest[:size]
+    return symbol
+
+
+# -- counts --
+
+_OF_THE_FIRST = 2  # columns: executions and lanes of an instruction are those of its first row, the others are sums
+
+
+@dataclass(frozen=True)
+class CountedInstructions:
+    """Which rows of the core's table belong to which instruction; one that was lowered to several has them in a row.
+
+    The same for every launch of a kernel, so it is made once.
+    """
+
+    instructions: tuple[Instruction, ...]
+    rows: npt.NDArray[np.int64]  # all that belong to an instruction
+    starts: npt.NDArray[np.int64]  # of each instruction, among these
+
+    @staticmethod
+    def of(kernel: LoweredKernel) -> CountedInstructions:
+        instructions: list[Instruction] = []
+        rows: list[int] = []
+        starts: list[int] = []
+        for row, origin in enumerate(kernel.origins):
+            if origin is None:
+                continue
+            if not instructions or origin is not instructions[-1]:
+                instructions.append(origin)
+                starts.append(len(rows))
+            rows.append(row)
+        return CountedInstructions(tuple(instructions), np.array(rows, np.int64), np.array(starts, np.int64))
+
+    def counts(self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch) -> CountsRecord:
+        grid_blocks = math.prod(request.grid)
+        blocks = request.options.blocks
+        return CountsRecord(
+            kernel=request.shown_as or request.kernel,
+            launch_line=request.launch_line,
+            blocks=grid_blocks if blocks is None else len(blocks),
+            grid_blocks=grid_blocks,
+            warp_instructions=launch.warp_instructions,
+            thread_instructions=launch.thread_instructions,
+            instructions=tuple(
+                _instruction_record(one, row) for one, row in zip(self.instructions, self._sums(raw), strict=True)
+            ),
+        )
+
+    def _sums(self, raw: ctypes.Array[RawCount]) -> list[list[int]]:
+        if not self.instructions:
+            return []
+        table = np.frombuffer(memoryview(raw).cast("B"), dtype=np.uint64).reshape(len(raw), -1)[self.rows]
+        sums = np.add.reduceat(table, self.starts, axis=0)
+        sums[:, :_OF_THE_FIRST] = table[self.starts, :_OF_THE_FIRST]
+        listed: list[list[int]] = sums.tolist()
+        return listed
+
+
+_FIELDS = tuple(field.name for field in fields(InstructionRecord))
+
+
+def _instruction_record(one: Instruction, row: list[int]) -> InstructionRecord:
+    """Twice as quick as the constructor, which sets a frozen record field by field: a launch makes thousands."""
+    made = object.__new__(InstructionRecord)
+    vars(made).update(zip(_FIELDS, (one.ptx_line, one.text, one.places, *row), strict=True))
+    return made

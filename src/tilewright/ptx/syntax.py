@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.records import SourcePlace
+
 
 class Space(str, Enum):
     PARAM = "param"
@@ -12,15 +14,6 @@ class Space(str, Enum):
     GLOBAL = "global"
     SHARED = "shared"
     LOCAL = "local"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an instruction comes from: a line of a source file, and, if inlined, the line it was inlined at."""
-
-    file: str  # as the `.file` directive names it
-    line: int
-    inlined_at: Place | None = None
 
 
 # -- operands --
@@ -45,7 +38,7 @@ class Immediate:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class SymbolOperand:
     """The address of a variable or function, or a parameter."""
 
     name: str
@@ -56,7 +49,7 @@ class Symbol:
 class Address:
     """`[base + offset]`; of a tensor or texture `[base, {c0, c1}]`, with what follows the base in `coordinates`."""
 
-    base: Register | Special | Symbol | Immediate
+    base: Register | Special | SymbolOperand | Immediate
     offset: int = 0
     coordinates: tuple[Operand, ...] = ()
 
@@ -100,7 +93,7 @@ class Sink:
     """A lone `_`."""
 
 
-Operand = Register | Special | Immediate | Symbol | Address | Vector | Label | Pair | Negated | Tuple_ | Sink
+Operand = Register | Special | Immediate | SymbolOperand | Address | Vector | Label | Pair | Negated | Tuple_ | Sink
 
 
 @dataclass(frozen=True)
@@ -110,13 +103,9 @@ class Instruction:
     operands: tuple[Operand, ...]
     guard: Register | None  # @%p1
     guard_negated: bool  # @!%p1
-    place: Place | None
+    places: tuple[SourcePlace, ...]  # innermost first, then where it was inlined
     ptx_line: int  # 1-based
     text: str  # as written, without the label
-
-    @property
-    def full_opcode(self) -> str:
-        return ".".join((self.opcode, *self.modifiers))
 
 
 @dataclass(frozen=True)
@@ -187,5 +176,5 @@ class PtxError(ValueError):
         super().__init__(f"{place}{message}" + (f": {text.strip()}" if text else ""))
 
 
-class Unsupported(PtxError):
+class UnsupportedPtx(PtxError):
     """Valid PTX that the interpreter does not know, named; never a wrong answer."""

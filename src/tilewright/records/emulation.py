@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-Dim3 = tuple[int, int, int]
+from tilewright.records.build import KERNEL_FILE_NAME
+from tilewright.records.steps import Dim3
 
 
 class Check(str, Enum):
@@ -46,7 +47,7 @@ class Emulation:
 
 
 class FindingKind(str, Enum):
-    """What can be wrong with a run. The value is the name people see."""
+    """What can be wrong with a run. The value is the name people see; the order is that of the core's TW_FIND_*."""
 
     OUT_OF_BOUNDS_GLOBAL = "global access outside every tensor"
     OUT_OF_BOUNDS_SHARED = "shared access out of bounds"
@@ -68,7 +69,7 @@ class FindingKind(str, Enum):
     BUDGET = "instruction budget spent"
     BAD_CALL = "call to nothing"
     STACK = "call stack used up"
-    # Seen when the whole plan has run, by no single instruction.
+    # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"
 
@@ -79,6 +80,11 @@ class SourcePlace:
 
     file: str
     line: int
+
+
+def kernel_line(places: tuple[SourcePlace, ...]) -> int | None:
+    """The innermost line of the kernel file; a header's instruction belongs to the line that used it."""
+    return next((place.line for place in places if place.file == KERNEL_FILE_NAME), None)
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,9 @@ class InstructionRecord:
     places: tuple[SourcePlace, ...]
     executions: int  # by a warp
     active_lanes: int  # summed over executions
-    requests: int  # memory requests
+    requests: int  # memory requests, one per warp execution with an active lane
     sectors: int  # 32-byte sectors touched by global requests
-    ideal_sectors: int
+    ideal_sectors: int  # the fewest that could carry the bytes asked for
     passes: int  # shared-memory passes
     ideal_passes: int
     bytes: int  # asked for by the lanes

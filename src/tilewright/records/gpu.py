@@ -7,6 +7,11 @@ from dataclasses import dataclass
 KIB = 1024
 MIB = 1024 * KIB
 
+# The same on every GPU.
+WARP_LANES = 32
+SECTOR_BYTES = 32  # what global memory is moved in
+MAX_THREADS_PER_BLOCK = 1024
+
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.records.gpu import GpuProfile
+from tilewright.records.gpu import MAX_THREADS_PER_BLOCK, WARP_LANES, GpuProfile
 
-WARP_THREADS = 32
-MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 256  # what the allocation rule admits; the compiler stops at 255
 REGISTERS_PER_BLOCK = 65536
 REGISTER_GRANULARITY = 256  # per warp
@@ -44,7 +42,7 @@ def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int) ->
             f"occupancy of {threads} threads, {registers} registers, {smem_bytes} shared bytes; "
             "threads must be at least 1, the others at least 0"
         )
-    warps = _ceil_div(threads, WARP_THREADS)
+    warps = _ceil_div(threads, WARP_LANES)
     # Of equal limits the first is named: threads is full occupancy, and blocks the kernel cannot change.
     limits = {
         Limiter.THREADS: _blocks_by_threads(gpu, threads, warps),
@@ -55,13 +53,13 @@ def occupancy(gpu: GpuProfile, registers: int, threads: int, smem_bytes: int) ->
     limiter = min(limits, key=lambda limit: limits[limit])
     blocks = limits[limiter]
     resident_warps = blocks * warps
-    return Occupancy(blocks, resident_warps, resident_warps / (gpu.threads_sm // WARP_THREADS), limiter)
+    return Occupancy(blocks, resident_warps, resident_warps / (gpu.threads_sm // WARP_LANES), limiter)
 
 
 def _blocks_by_registers(gpu: GpuProfile, registers: int, warps: int) -> int:
     if registers > MAX_REGISTERS_PER_THREAD:
         return 0
-    per_warp = _round_up(max(registers, 1) * WARP_THREADS, REGISTER_GRANULARITY)
+    per_warp = _round_up(max(registers, 1) * WARP_LANES, REGISTER_GRANULARITY)
     # The launch check counts a block's warps as if they filled all partitions evenly.
     if per_warp * _round_up(warps, PARTITIONS_PER_SM) > REGISTERS_PER_BLOCK:
         return 0
@@ -80,7 +78,7 @@ def _blocks_by_shared_memory(gpu: GpuProfile, smem_bytes: int) -> int:
 def _blocks_by_threads(gpu: GpuProfile, threads: int, warps: int) -> int:
     if threads > MAX_THREADS_PER_BLOCK:
         return 0
-    return gpu.threads_sm // WARP_THREADS // warps
+    return gpu.threads_sm // WARP_LANES // warps
 
 
 def _ceil_div(value: int, by: int) -> int:

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilewright.devices.emulation.job_memory import add_buffers
-from tilewright.devices.emulation.library import LibraryRefused, storage_bytes, tensor_copy
-from tilewright.devices.emulation.plan_memory import PlanMemory
-from tilewright.devices.emulation.plan_run import LaunchRefused, refuse_unsupported
-from tilewright.devices.emulation.plan_run import NotEmulable as CoreNotEmulable
+from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, refuse_unsupported
 from tilewright.devices.emulation.programs import core_problem, program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.kernel_file import (
@@ -103,7 +100,7 @@ class OnEmulator:
             ready = self._bound(selected)
             if ready.program is not None:
                 refuse_unsupported(ready.program, ready.plan)
-        except CoreNotEmulable as error:
+        except LaunchNotEmulable as error:
             return f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
         except NotEmulable as error:
             return str(error)
@@ -210,13 +207,13 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> Sched
 
     try:
         return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)
-    except CoreNotEmulable as error:
+    except LaunchNotEmulable as error:
         raise _not_emulable(ready, call.op, error) from error
     except (LibraryRefused, LaunchRefused) as error:
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
 
 
-def _not_emulable(ready: EmulatedReady, op: Op, error: CoreNotEmulable) -> NotEmulable:
+def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> NotEmulable:
     remedy = "pass CUDA tensors"
     if ready.selected.evaluation.gpu.cc >= 90:
         remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"

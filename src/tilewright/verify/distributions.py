@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.devices.emulation.drawing import Seeded, drawn, laid_out
+from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import (
     Case,
     Content,

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.devices.emulation.drawing import BadContent
-from tilewright.devices.emulation.job_memory import input_bytes, job_memory
-from tilewright.devices.emulation.library import LibraryRefused
-from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
-from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable
+from tilewright.devices.emulation.input_content import BadContent, input_bytes
+from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
+from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
+from tilewright.ptx.global_memory import Bytes
 from tilewright.ptx.syntax import PtxError
 from tilewright.records import (
     ARCHITECTURES,
@@ -116,13 +115,13 @@ class EmulatorEngine:
 
         try:
             run = run_schedules(program, job.plan, memory, job.emulation, job.returns, announce)
-        except NotEmulable as error:
+        except LaunchNotEmulable as error:
             message = f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
             raise _Fault(FaultKind.UNSUITABLE, message, error.step) from error
         except LaunchRefused as error:
             raise _Fault(FaultKind.LAUNCH_REFUSED, str(error), error.step) from error
         except LibraryRefused as error:
-            raise _Fault(FaultKind.OTHER, str(error), error.call) from error
+            raise _Fault(FaultKind.OTHER, str(error), error.step) from error
         except KeyError as error:
             message = f"the plan uses {error}, which is neither an input nor a buffer of the job"
             raise _Fault(FaultKind.BROKEN_JOB, message) from error

@@ -1,31 +1,29 @@
-"""A plan's tensors in the emulator's memory, by name: laid out as specified, poisoned until something writes them."""
+"""A plan's tensors in the emulator's memory, by name: laid out as specified, poisoned until something writes them.
+
+Nothing here needs torch but the two functions that pass tensors of its own in and out.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tilewright.records import ALLOCATION_ALIGNMENT, Buffer, Clearing, TensorSpec
+from tilewright.ptx.global_memory import Bytes, GlobalMemory
+from tilewright.records import ALLOCATION_ALIGNMENT, Buffer, Clearing, Job, TensorSpec
 
 if TYPE_CHECKING:
-    from tilewright.ptx.memory import Memory
+    import torch
 
 POISON_BYTE = 0xFF  # NaN in every float type
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class PlanMemory:
     """The tensors of one run of a plan."""
 
     def __init__(self) -> None:
-        from tilewright.ptx.memory import Memory
-
-        self.memory: Memory = Memory()
+        self.memory = GlobalMemory()
         self._specs: dict[str, TensorSpec] = {}
-        self._addresses: dict[str, int] = {}
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
         """A tensor the caller brings: `content` is its storage, from its first element to its last."""
@@ -39,7 +37,7 @@ class PlanMemory:
 
     def _add(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool, initialised: bool) -> None:
         self._specs[name] = spec
-        self._addresses[name] = self.memory.add(
+        self.memory.add(
             name,
             spec.storage_bytes,
             element_bytes=spec.dtype.itemsize,
@@ -58,7 +56,7 @@ class PlanMemory:
         return self._specs[name]
 
     def address(self, name: str) -> int:
-        return self._addresses[name]
+        return self.memory.address(name)
 
     def content(self, name: str) -> Bytes:
         """The tensor's storage, not a copy."""
@@ -88,3 +86,41 @@ class PlanMemory:
 def _offset(spec: TensorSpec) -> int:
     """A tensor that is promised less alignment must get less, or a kernel that relies on more passes here alone."""
     return 0 if spec.alignment >= ALLOCATION_ALIGNMENT else max(spec.alignment, spec.dtype.itemsize)
+
+
+def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:
+    """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
+    memory = PlanMemory()
+    for one in job.inputs:
+        memory.add_input(one.name, one.spec, contents[one.name], writable=one.name in job.returns)
+    add_buffers(memory, job.plan.buffers, sampled=job.emulation.sampled_blocks is not None)
+    return memory
+
+
+def add_buffers(memory: PlanMemory, buffers: tuple[Buffer, ...], *, sampled: bool) -> None:
+    """Outputs and scratch. Where only some blocks run, what the others would have written is not missed."""
+    for buffer in buffers:
+        memory.add_buffer(buffer, initialised=sampled)
+
+
+def tensor_copy(memory: PlanMemory, name: str) -> torch.Tensor:
+    """A CPU tensor with the elements and strides of one in the emulator's memory."""
+    import torch
+
+    from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+
+    spec = memory.spec(name)
+    raw = torch.empty(spec.storage_bytes, dtype=torch.uint8)
+    if spec.storage_bytes:
+        raw.copy_(torch.from_numpy(memory.content(name)))
+    return raw.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride)
+
+
+def storage_bytes(tensor: torch.Tensor, size: int) -> Bytes:
+    """The tensor's storage from its first element on, `size` bytes of it, as a copy."""
+    import torch
+
+    elements = size // tensor.element_size()
+    flat = tensor.detach().as_strided((elements,), (1,))
+    copied: Bytes = flat.clone().view(torch.uint8).numpy()
+    return copied

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tilewright.devices.emulation.library import run_library_step
-from tilewright.devices.emulation.plan_memory import PlanMemory
-from tilewright.devices.emulation.translate import counts_record, finding_record, kernel_line, source_places
-from tilewright.ptx.launching import Checks, LaunchOptions, LaunchRequest
-from tilewright.ptx.results import Ending, LaunchResult
-from tilewright.ptx.syntax import PtxError, Unsupported
+from tilewright.devices.emulation.plan_memory import PlanMemory, storage_bytes, tensor_copy
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
+from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 from tilewright.records import (
     BoundPlan,
+    Buffer,
     BufferRole,
     Check,
     Clearing,
@@ -26,17 +24,12 @@ from tilewright.records import (
     FindingRecord,
     LibraryCall,
     PackedLaunch,
+    TensorArgument,
 )
+from tilewright.records.emulation import kernel_line
 
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
-
-_CHECKS = {
-    Check.UNINITIALISED: Checks.UNINITIALISED,
-    Check.RACES: Checks.RACES,
-    Check.WARP: Checks.WARP,
-    Check.COUNTERS: Checks.COUNTERS,
-}
 
 # The kinds that end a launch, in the order in which they explain it best.
 _ENDINGS = (
@@ -50,24 +43,29 @@ _ENDINGS = (
 
 Announce = Callable[[int, PackedLaunch | LibraryCall], None]
 
-
 _GOLDEN = 0.6180339887498949
 
 
-class NotEmulable(Exception):
+class StepRefused(Exception):
+    """A step of a plan that was not run; the message says why."""
+
+    def __init__(self, message: str, step: PackedLaunch | LibraryCall) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class LaunchNotEmulable(StepRefused):
     """A launch the emulator cannot run; the message names the instruction or the feature."""
 
-    def __init__(self, message: str, step: PackedLaunch) -> None:
-        super().__init__(message)
-        self.step = step
+    step: PackedLaunch
 
 
-class LaunchRefused(Exception):
+class LaunchRefused(StepRefused):
     """A launch that no GPU would take either: too many threads, too much shared memory."""
 
-    def __init__(self, message: str, step: PackedLaunch) -> None:
-        super().__init__(message)
-        self.step = step
+
+class LibraryRefused(StepRefused):
+    """A library step that torch refused, or whose result is not what the plan declares."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def run_plan(
     seed: int | None,
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
-    """Run every step; `program` is None only where nothing is launched. Raises `NotEmulable`, `LaunchRefused`,
+    """Run every step; `program` is None only where nothing is launched. Raises `LaunchNotEmulable`, `LaunchRefused`,
     `LibraryRefused`."""
     run = _Run(program, plan, memory, emulation, seed)
     for number, step in enumerate(plan.steps):
@@ -124,8 +122,8 @@ def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[
 def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOptions) -> LaunchRequest:
     """What the emulator is asked for, with the tensors' addresses written in."""
     block = bytearray(launch.block_template)
-    for field in launch.pointers:
-        struct.pack_into("<Q", block, field.offset, memory.address(field.tensor))
+    for pointer in launch.pointers:
+        struct.pack_into("<Q", block, pointer.offset, memory.address(pointer.tensor))
     return LaunchRequest(
         kernel=launch.symbol,
         grid=launch.grid,
@@ -135,77 +133,91 @@ def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOpti
         cluster=launch.cluster,
         cooperative=launch.cooperative,
         options=options,
+        shown_as=launch.kernel,
+        launch_line=launch.line,
     )
 
 
+def run_library_step(call: LibraryCall, target: Buffer, memory: PlanMemory) -> None:
+    """Call the operator and put its result into `target`; raises `LibraryRefused`."""
+    import torch  # a plan without library steps needs none of it
+
+    from tilewright.devices.cuda.library_steps import LibraryStep, LibraryStepError
+
+    names = {value.name for value in call.arguments if isinstance(value, TensorArgument)}
+    try:
+        with torch.autocast("cpu", enabled=False):
+            result = LibraryStep(call, target).run({name: tensor_copy(memory, name) for name in names})
+    except LibraryStepError as error:
+        raise LibraryRefused(str(error), call) from error
+    storage = torch.empty_strided(target.spec.shape, target.spec.stride, dtype=result.dtype)
+    storage.copy_(result)
+    memory.write(target.name, storage_bytes(storage, target.spec.storage_bytes))
+
+
+@dataclass
 class _Run:
-    def __init__(
-        self, program: Program | None, plan: BoundPlan, memory: PlanMemory, emulation: Emulation, seed: int | None
-    ) -> None:
-        self._program = program
-        self._plan = plan
-        self._memory = memory
-        self._emulation = emulation
-        self._seed = seed
-        self._checks = Checks.BOUNDS
-        for check in emulation.checks:
-            self._checks |= _CHECKS[check]
-        self._left = emulation.instruction_budget
-        self._findings: list[FindingRecord] = []
-        self._counts: list[CountsRecord] = []
-        self._printed: list[str] = []
-        self._incomplete: dict[str, None] = {}
-        self._started = time.perf_counter()
-        self._sampled = False
-        self.stopped_by: FindingRecord | None = None
-        self._stopped_at: PackedLaunch | None = None
+    program: Program | None
+    plan: BoundPlan
+    memory: PlanMemory
+    emulation: Emulation
+    seed: int | None
+    stopped_by: FindingRecord | None = None
+    _stopped_at: PackedLaunch | None = None
+    _used: int = 0  # of the budget of instructions
+    _findings: list[FindingRecord] = field(default_factory=list)
+    _counts: list[CountsRecord] = field(default_factory=list)
+    _printed: list[str] = field(default_factory=list)
+    _incomplete: dict[str, None] = field(default_factory=dict)
+    _started: float = field(default_factory=time.perf_counter)
+    _sampled: bool = False
 
     def step(self, step: PackedLaunch | LibraryCall) -> None:
         if isinstance(step, LibraryCall):
-            target = next(buffer for buffer in self._plan.buffers if buffer.name == step.target)
-            run_library_step(step, target, self._memory)
+            target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
+            run_library_step(step, target, self.memory)
             return
         result = self._launch(step)
-        self._left = max(self._left - result.thread_instructions, 1)
-        found = [finding_record(finding, step) for finding in result.findings]
-        self._findings += found
+        self._used += result.thread_instructions
+        self._findings += result.findings
         self._printed.append(result.printed)
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
         if result.counts is not None:
-            self._counts.append(counts_record(result.counts, step))
-        if result.ending is Ending.STOPPED:
-            self.stopped_by, self._stopped_at = _reason(found), step
+            self._counts.append(result.counts)
+        if not result.completed:
+            self.stopped_by, self._stopped_at = _reason(result.findings), step
 
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
-        if self._program is None:
+        if self.program is None:
             raise ValueError("the plan launches kernels and no program was given")
         refuse_features(launch)
         total = math.prod(launch.grid)
-        blocks = sampled_blocks(total, self._emulation.sampled_blocks, self._emulation.sample_edges)
+        blocks = sampled_blocks(total, self.emulation.sampled_blocks, self.emulation.sample_edges)
         if blocks is not None and launch.cooperative:
-            raise NotEmulable(
+            raise LaunchNotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
             )
         self._sampled = self._sampled or blocks is not None
-        options = LaunchOptions(self._checks, self._seed, self._left, self._emulation.workers, blocks)
+        left = max(self.emulation.instruction_budget - self._used, 1)
+        options = LaunchOptions(self.emulation.checks, self.seed, left, self.emulation.workers, blocks)
         try:
-            return self._program.launch(self._memory.memory, launch_request(launch, self._memory, options))
-        except Unsupported as error:
-            raise _not_emulable(self._program, error, launch) from error
+            return self.program.launch(self.memory.memory, launch_request(launch, self.memory, options))
+        except UnsupportedPtx as error:
+            raise _not_emulable(self.program, error, launch) from error
         except PtxError as error:
             raise LaunchRefused(str(error), launch) from error
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
         counter_left = self._counter_left() if complete else None
-        if complete and Check.UNINITIALISED in self._emulation.checks:
+        if complete and Check.UNINITIALISED in self.emulation.checks:
             self._findings += self._unwritten_outputs()
         if counter_left is not None:
             self._findings.append(counter_left)
         return PlanOutcome(
             findings=tuple(self._findings),
             counts=tuple(self._counts),
-            thread_instructions=self._emulation.instruction_budget - self._left,
+            thread_instructions=min(self._used, self.emulation.instruction_budget - 1),
             printed="".join(self._printed),
             stopped_by=self.stopped_by,
             stopped_at=self._stopped_at,
@@ -216,11 +228,11 @@ class _Run:
 
     def _unwritten_outputs(self) -> list[FindingRecord]:
         found = []
-        for buffer in self._plan.buffers:
+        for buffer in self.plan.buffers:
             if buffer.role is BufferRole.SCRATCH or buffer.clearing is not Clearing.UNDEFINED:
                 continue
-            missing = self._memory.unwritten(buffer.name)
-            last = last_user(self._plan, buffer.name)
+            missing = self.memory.unwritten(buffer.name)
+            last = last_user(self.plan, buffer.name)
             if missing is None or last is None:
                 continue
             count, index = missing
@@ -230,12 +242,12 @@ class _Run:
         return found
 
     def _counter_left(self) -> FindingRecord | None:
-        for buffer in self._plan.buffers:
-            last = last_user(self._plan, buffer.name)
+        for buffer in self.plan.buffers:
+            last = last_user(self.plan, buffer.name)
             if buffer.clearing is not Clearing.COUNTER or last is None:
                 continue
             size = buffer.spec.dtype.itemsize
-            content = bytes(self._memory.content(buffer.name))
+            content = bytes(self.memory.content(buffer.name))
             values = [
                 int.from_bytes(content[at : at + size], "little", signed=True) for at in range(0, len(content), size)
             ]
@@ -263,16 +275,16 @@ def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, 
 
 
 def refuse_features(launch: PackedLaunch) -> None:
-    """Raise `NotEmulable` for what can be seen without the code."""
+    """Raise `LaunchNotEmulable` for what can be seen without the code."""
     if launch.maps:
-        raise NotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
+        raise LaunchNotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
     blocks = math.prod(launch.cluster or ())
     if blocks > 1:
-        raise NotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
+        raise LaunchNotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
 
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
-    """Raise `NotEmulable` for the first launch that cannot be emulated, running nothing."""
+    """Raise `LaunchNotEmulable` for the first launch that cannot be emulated, running nothing."""
     for step in plan.steps:
         if isinstance(step, PackedLaunch):
             refuse_features(step)
@@ -282,22 +294,22 @@ def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
                 raise _not_emulable(program, error, step) from error
 
 
-def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> NotEmulable:
+def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> LaunchNotEmulable:
     """The error with the line of the kernel file that the instruction comes from."""
     instructions = (one for function in program.module.functions.values() for one in function.body)
     found = next((one for one in instructions if one.ptx_line == error.ptx_line), None)
-    line = kernel_line(source_places(found.place)) if found is not None else None
-    return NotEmulable(f"line {line}: {error}" if line is not None else str(error), launch)
+    line = kernel_line(found.places) if found is not None else None
+    return LaunchNotEmulable(f"line {line}: {error}" if line is not None else str(error), launch)
 
 
 def last_user(plan: BoundPlan, name: str) -> PackedLaunch | None:
     """The last launch that gets the tensor."""
     launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
-    users = [launch for launch in launches if any(field.tensor == name for field in launch.pointers)]
+    users = [launch for launch in launches if any(pointer.tensor == name for pointer in launch.pointers)]
     return users[-1] if users else None
 
 
-def _reason(findings: list[FindingRecord]) -> FindingRecord:
+def _reason(findings: Sequence[FindingRecord]) -> FindingRecord:
     """The finding that ended a launch."""
     for kind in _ENDINGS:
         for finding in findings:

@@ -9,15 +9,8 @@ enum { DIVERGED_WARP = 1, DIVERGED_BLOCK = 2, DIVERGED_EXITED = 3, DIVERGED_NUMB
 
 static void report_divergence(tw_warp* w, int pc, int lane, int detail, int other_pc, int other_thread) {
   if (!(w->cta->engine->checks & TW_CHECK_WARP)) return;
-  tw_finding f = {.kind = TW_FIND_BARRIER_DIVERGENCE,
-                  .instruction = pc,
-                  .block = w->cta->linear,
-                  .thread = w->index * TW_LANES + lane,
-                  .count = 1,
-                  .other_instruction = other_pc,
-                  .other_block = w->cta->linear,
-                  .other_thread = other_thread,
-                  .detail = detail};
+  tw_finding f = tw_finding_of(w, TW_FIND_BARRIER_DIVERGENCE, pc, lane);
+  f.other_instruction = other_pc, f.other_block = w->cta->linear, f.other_thread = other_thread, f.detail = detail;
   tw_report_full(w->cta->engine, &f);
 }
 

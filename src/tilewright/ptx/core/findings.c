@@ -22,18 +22,20 @@ void tw_report_full(tw_engine* e, const tw_finding* f) {
   pthread_mutex_unlock(&e->lock);
 }
 
+tw_finding tw_finding_of(const tw_warp* w, int kind, int instruction, int lane) {
+  return (tw_finding){.kind = kind,
+                      .instruction = instruction,
+                      .block = w->cta->linear,
+                      .thread = w->index * TW_LANES + lane,
+                      .count = 1,
+                      .other_instruction = -1,
+                      .other_block = -1,
+                      .other_thread = -1};
+}
+
 void tw_report(tw_warp* w, int kind, int instruction, int lane, uint64_t address, int size, int detail) {
-  tw_finding f = {.kind = kind,
-                  .instruction = instruction,
-                  .block = w->cta->linear,
-                  .thread = w->index * TW_LANES + lane,
-                  .count = 1,
-                  .address = address,
-                  .size = size,
-                  .other_instruction = -1,
-                  .other_block = -1,
-                  .other_thread = -1,
-                  .detail = detail};
+  tw_finding f = tw_finding_of(w, kind, instruction, lane);
+  f.address = address, f.size = size, f.detail = detail;
   tw_report_full(w->cta->engine, &f);
 }
 

@@ -120,20 +120,16 @@ static inline uint16_t tw_half_out_bf16(uint16_t x, uint32_t mod) { return mod &
 #define tw_half_in_f16(x, mod) tw_half_in(x, mod)
 #define tw_half_in_bf16(x, mod) (x)
 
-static inline uint16_t tw_extreme_f16(uint16_t x, uint16_t y, uint32_t mod, int largest) {
-  uint16_t sign = (uint16_t)((x ^ y) & 0x8000u);
-  if (mod & TW_MOD_ABS) x &= 0x7fffu, y &= 0x7fffu;
-  uint16_t r = mod & TW_MOD_NAN ? (largest ? tw_max_nan_f16(x, y) : tw_min_nan_f16(x, y))
-                                : (largest ? tw_max_f16(x, y) : tw_min_f16(x, y));
-  return mod & TW_MOD_XORSIGN && !tw_is_nan_f16(r) ? (uint16_t)(r | sign) : r;
-}
-static inline uint16_t tw_extreme_bf16(uint16_t x, uint16_t y, uint32_t mod, int largest) {
-  uint16_t sign = (uint16_t)((x ^ y) & 0x8000u);
-  if (mod & TW_MOD_ABS) x &= 0x7fffu, y &= 0x7fffu;
-  uint16_t r = mod & TW_MOD_NAN ? (largest ? tw_max_nan_bf16(x, y) : tw_min_nan_bf16(x, y))
-                                : (largest ? tw_max_bf16(x, y) : tw_min_bf16(x, y));
-  return mod & TW_MOD_XORSIGN && !tw_is_nan_bf16(r) ? (uint16_t)(r | sign) : r;
-}
+#define TW_EXTREME_OF(format)                                                                              \
+  static inline uint16_t tw_extreme_##format(uint16_t x, uint16_t y, uint32_t mod, int largest) {          \
+    uint16_t sign = (uint16_t)((x ^ y) & 0x8000u);                                                         \
+    if (mod & TW_MOD_ABS) x &= 0x7fffu, y &= 0x7fffu;                                                      \
+    uint16_t r = mod & TW_MOD_NAN ? (largest ? tw_max_nan_##format(x, y) : tw_min_nan_##format(x, y))      \
+                                  : (largest ? tw_max_##format(x, y) : tw_min_##format(x, y));             \
+    return mod & TW_MOD_XORSIGN && !tw_is_nan_##format(r) ? (uint16_t)(r | sign) : r;                      \
+  }
+TW_EXTREME_OF(f16)
+TW_EXTREME_OF(bf16)
 
 // The body of a handler over `lanes` 16-bit elements; a pair is two of them.
 #define TW_HALF_LOOP(count, expression)                                                   \
@@ -167,25 +163,19 @@ static inline uint16_t tw_extreme_bf16(uint16_t x, uint16_t y, uint32_t mod, int
   TW_HALF(name##_##format, TW_LANES, format, expression)         \
   TW_HALF(name##_##format##x2, 2 * TW_LANES, format, expression)
 // Lowering points the operands an operation does not have at its first source, so that reading them is harmless.
-TW_HALVES_OF(add, f16, tw_add_f16(x, y))
-TW_HALVES_OF(sub, f16, tw_sub_f16(x, y))
-TW_HALVES_OF(mul, f16, tw_mul_f16(x, y))
-TW_HALVES_OF(fma, f16, tw_fma_f16(x, y, z))
-TW_HALVES_OF(min, f16, tw_extreme_f16(x, y, i->mod, 0))
-TW_HALVES_OF(max, f16, tw_extreme_f16(x, y, i->mod, 1))
-TW_HALVES_OF(neg, f16, tw_neg_half(x))
-TW_HALVES_OF(abs, f16, tw_abs_half(x))
+#define TW_HALF_ARITHMETIC(format)                                   \
+  TW_HALVES_OF(add, format, tw_add_##format(x, y))                   \
+  TW_HALVES_OF(sub, format, tw_sub_##format(x, y))                   \
+  TW_HALVES_OF(mul, format, tw_mul_##format(x, y))                   \
+  TW_HALVES_OF(fma, format, tw_fma_##format(x, y, z))                \
+  TW_HALVES_OF(min, format, tw_extreme_##format(x, y, i->mod, 0))    \
+  TW_HALVES_OF(max, format, tw_extreme_##format(x, y, i->mod, 1))    \
+  TW_HALVES_OF(neg, format, tw_neg_half(x))                          \
+  TW_HALVES_OF(abs, format, tw_abs_half(x))                          \
+  TW_HALVES_OF(tanh, format, tw_tanh_##format(x))
+TW_HALF_ARITHMETIC(f16)
+TW_HALF_ARITHMETIC(bf16)
 TW_HALVES_OF(ex2, f16, tw_ex2_f16(x))
-TW_HALVES_OF(tanh, f16, tw_tanh_f16(x))
-TW_HALVES_OF(add, bf16, tw_add_bf16(x, y))
-TW_HALVES_OF(sub, bf16, tw_sub_bf16(x, y))
-TW_HALVES_OF(mul, bf16, tw_mul_bf16(x, y))
-TW_HALVES_OF(fma, bf16, tw_fma_bf16(x, y, z))
-TW_HALVES_OF(min, bf16, tw_extreme_bf16(x, y, i->mod, 0))
-TW_HALVES_OF(max, bf16, tw_extreme_bf16(x, y, i->mod, 1))
-TW_HALVES_OF(neg, bf16, tw_neg_half(x))
-TW_HALVES_OF(abs, bf16, tw_abs_half(x))
 TW_HALVES_OF(ex2, bf16, tw_ex2_ftz_bf16(x))
-TW_HALVES_OF(tanh, bf16, tw_tanh_bf16(x))
 
 #endif

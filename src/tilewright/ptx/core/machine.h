@@ -236,6 +236,7 @@ struct tw_engine {
 
 // -- findings.c --
 void tw_report(tw_warp* w, int kind, int instruction, int lane, uint64_t address, int size, int detail);
+tw_finding tw_finding_of(const tw_warp* w, int kind, int instruction, int lane);  // of one lane, to be filled in
 void tw_report_full(tw_engine* e, const tw_finding* finding);
 void tw_message(tw_engine* e, const char* format, ...) __attribute__((format(printf, 2, 3)));
 void tw_report_race(tw_warp* w, int kind, int instruction, int size, const tw_race_report* race, int conflicts);

@@ -12,14 +12,19 @@ static const uint32_t tw_whole_warp[TW_LANES] __attribute__((unused)) = {
     TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL,
     TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL, TW_ALL};
 
+// The 16-byte rows of `count` matrices, each at the address of a lane.
+static inline void tw_matrix_rows(tw_warp* w, const tw_instr* i, uint32_t together, tw_access* x, int how) {
+  x->size = 16;
+  tw_addresses(w, i, 4, x);
+  uint32_t lanes = (i->count == 4 ? TW_ALL : (1u << (8 * i->count)) - 1) & together;
+  x->mask = TW_SPACE_OF(i->mod) == TW_SPACE_SHARED ? tw_shared(w, i, lanes, x, how) : tw_generic(w, i, lanes, x, how);
+}
+
 // o: d0..d3, address. count: matrices; flags 1: .trans
 TW_HANDLER(ldmatrix) {
   TW_TOGETHER(tw_whole_warp)
   tw_access x;
-  x.size = 16;
-  tw_addresses(w, i, 4, &x);
-  uint32_t rows_mask = (i->count == 4 ? TW_ALL : (1u << (8 * i->count)) - 1) & together;
-  x.mask = TW_SPACE_OF(i->mod) == TW_SPACE_SHARED ? tw_shared(w, i, rows_mask, &x, TW_READ) : tw_generic(w, i, rows_mask, &x, TW_READ);
+  tw_matrix_rows(w, i, together, &x, TW_READ);
   uint8_t rows[TW_LANES][16];
   memset(rows, 0, sizeof rows);
   TW_EACH(x.mask) memcpy(rows[l], x.at[l], 16);
@@ -39,10 +44,7 @@ TW_HANDLER(ldmatrix) {
 TW_HANDLER(stmatrix) {
   TW_TOGETHER(tw_whole_warp)
   tw_access x;
-  x.size = 16;
-  tw_addresses(w, i, 4, &x);
-  uint32_t rows_mask = (i->count == 4 ? TW_ALL : (1u << (8 * i->count)) - 1) & together;
-  x.mask = TW_SPACE_OF(i->mod) == TW_SPACE_SHARED ? tw_shared(w, i, rows_mask, &x, TW_WRITE) : tw_generic(w, i, rows_mask, &x, TW_WRITE);
+  tw_matrix_rows(w, i, together, &x, TW_WRITE);
   uint8_t rows[TW_LANES][16];
   const uint32_t* a[4];
   for (int k = 0; k < i->count; k++) a[k] = TW_SRC(uint32_t, k);
@@ -100,15 +102,27 @@ static void tw_fragment_places(const tw_warp* w, const tw_instr* i, tw_access* x
   }
 }
 
+// A fragment's registers and elements, in numbers.
+typedef struct {
+  int registers, elements, bits;
+  bool wide;  // its registers have 64 bits
+  const int32_t* list;
+} tw_fragment_shape;
+static inline tw_fragment_shape tw_fragment_shape_of(const tw_warp* w, const tw_instr* i) {
+  int number = i->o[6];
+  return (tw_fragment_shape){tw_fragment_registers(number), tw_fragment_elements(number), tw_fragment_element_bits(number),
+                       tw_fragment_register_bits(number) == 64, w->cta->program->extra + i->extra};
+}
+
 TW_HANDLER(wmma_load) {
   TW_TOGETHER(tw_whole_warp)
+  const tw_fragment_shape f = tw_fragment_shape_of(w, i);
+  const int bits = f.bits;
   tw_access base, x;
   tw_addresses(w, i, 4, &base);
-  int fragment = i->o[6], bits = tw_fragment_element_bits(fragment), wide = tw_fragment_register_bits(fragment) == 64;
-  const int32_t* list = w->cta->program->extra + i->extra;
-  for (int reg = 0; reg < tw_fragment_registers(fragment); reg++) {
+  for (int reg = 0; reg < f.registers; reg++) {
     uint64_t held[TW_LANES] = {0};
-    for (int element = 0; element < tw_fragment_elements(fragment); element++) {
+    for (int element = 0; element < f.elements; element++) {
       x.size = bits < 8 ? 1 : bits / 8;
       tw_fragment_places(w, i, &x, base.address, reg, element, bits);
       uint32_t shift[TW_LANES];
@@ -122,8 +136,8 @@ TW_HANDLER(wmma_load) {
       }
       if (w->cta->races && (x.shared | x.global)) tw_tell(w, i, &x, TW_READ, TW_ORDER_WEAK, NULL);
     }
-    void* d = tw_slot(w, list[reg]);
-    TW_EACH(together) if (wide) ((uint64_t*)d)[l] = held[l];
+    void* d = tw_slot(w, f.list[reg]);
+    TW_EACH(together) if (f.wide) ((uint64_t*)d)[l] = held[l];
     else ((uint32_t*)d)[l] = (uint32_t)held[l];
   }
   return TW_NEXT;
@@ -131,18 +145,17 @@ TW_HANDLER(wmma_load) {
 
 TW_HANDLER(wmma_store) {
   TW_TOGETHER(tw_whole_warp)
+  const tw_fragment_shape f = tw_fragment_shape_of(w, i);
   tw_access base, x;
   tw_addresses(w, i, 4, &base);
-  int fragment = i->o[6], bits = tw_fragment_element_bits(fragment), wide = tw_fragment_register_bits(fragment) == 64;
-  const int32_t* list = w->cta->program->extra + i->extra;
-  for (int reg = 0; reg < tw_fragment_registers(fragment); reg++) {
-    const void* a = tw_slot(w, list[reg]);
-    for (int element = 0; element < tw_fragment_elements(fragment); element++) {
-      x.size = bits / 8;
-      tw_fragment_places(w, i, &x, base.address, reg, element, bits);
+  for (int reg = 0; reg < f.registers; reg++) {
+    const void* a = tw_slot(w, f.list[reg]);
+    for (int element = 0; element < f.elements; element++) {
+      x.size = f.bits / 8;
+      tw_fragment_places(w, i, &x, base.address, reg, element, f.bits);
       tw_reach(w, i, together, &x, TW_WRITE);
       uint64_t values[TW_LANES];
-      TW_EACH(together) values[l] = (wide ? ((const uint64_t*)a)[l] : ((const uint32_t*)a)[l]) >> (element * bits);
+      TW_EACH(together) values[l] = (f.wide ? ((const uint64_t*)a)[l] : ((const uint32_t*)a)[l]) >> (element * f.bits);
       if (w->cta->races && (x.shared | x.global)) {
         uint8_t packed[TW_LANES * 8];
         for (int l = 0; l < TW_LANES; l++) memcpy(packed + l * x.size, &values[l], (size_t)x.size);

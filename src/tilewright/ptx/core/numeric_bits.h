@@ -19,26 +19,21 @@ typedef enum { TW_RN = 0, TW_RZ = 1, TW_RM = 2, TW_RP = 3, TW_RNA = 4 } tw_round
 #define TW_NAN_F64 0xfff8000000000000ull
 #define TW_NAN_FP8 0x7fu
 
-TW_INLINE uint32_t tw_f32_bits(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, 4);
-  return bits;
-}
-TW_INLINE float tw_f32_of(uint32_t bits) {
-  float value;
-  __builtin_memcpy(&value, &bits, 4);
-  return value;
-}
-TW_INLINE uint64_t tw_f64_bits(double value) {
-  uint64_t bits;
-  __builtin_memcpy(&bits, &value, 8);
-  return bits;
-}
-TW_INLINE double tw_f64_of(uint64_t bits) {
-  double value;
-  __builtin_memcpy(&value, &bits, 8);
-  return value;
-}
+// tw_f32_bits, tw_f32_of and the same of f64: the bits of a number and back.
+#define TW_BIT_CASTS(format, type, bits_type)      \
+  TW_INLINE bits_type tw_##format##_bits(type value) { \
+    bits_type bits;                                \
+    __builtin_memcpy(&bits, &value, sizeof bits);  \
+    return bits;                                   \
+  }                                                \
+  TW_INLINE type tw_##format##_of(bits_type bits) { \
+    type value;                                    \
+    __builtin_memcpy(&value, &bits, sizeof value); \
+    return value;                                  \
+  }
+TW_BIT_CASTS(f32, float, uint32_t)
+TW_BIT_CASTS(f64, double, uint64_t)
+#undef TW_BIT_CASTS
 
 // The hardware's f32 NaN is always 0x7fffffff; f64 keeps the payload of an operand.
 TW_INLINE float tw_canonical_f32(float value) { return value == value ? value : tw_f32_of(TW_NAN_F32); }

@@ -116,23 +116,17 @@ TW_INLINE uint16_t tw_add_f16(uint16_t a, uint16_t b) { return tw_f32_to_f16(tw_
 TW_INLINE uint16_t tw_sub_f16(uint16_t a, uint16_t b) { return tw_f32_to_f16(tw_f16_to_f32(a) - tw_f16_to_f32(b)); }
 TW_INLINE uint16_t tw_mul_f16(uint16_t a, uint16_t b) { return tw_f32_to_f16(tw_f16_to_f32(a) * tw_f16_to_f32(b)); }
 
-// An f64 to f16: one rounding through an f32 rounded to odd.
-TW_INLINE uint16_t tw_f64_to_f16(double value) {
+// An f64 as an f32 rounded to odd, so that rounding it again to fewer bits is as good as rounding once.
+TW_INLINE float tw_f64_to_odd_f32(double value) {
   float nearest = (float)value;
   uint32_t bits = tw_f32_bits(nearest);
   double back = (double)nearest;
   uint32_t outward = (nearest == 0.0f || (back < value) == (value > 0)) ? 1u : (uint32_t)-1;
   int move = (back != value) & (value == value) & ((bits & 1u) == 0) & ((bits & 0x7f800000u) != 0x7f800000u);
-  return tw_f32_to_f16(tw_f32_of(move ? bits + outward : bits));
+  return tw_f32_of(move ? bits + outward : bits);
 }
-TW_INLINE uint16_t tw_f64_to_bf16(double value) {
-  float nearest = (float)value;
-  uint32_t bits = tw_f32_bits(nearest);
-  double back = (double)nearest;
-  uint32_t outward = (nearest == 0.0f || (back < value) == (value > 0)) ? 1u : (uint32_t)-1;
-  int move = (back != value) & (value == value) & ((bits & 1u) == 0) & ((bits & 0x7f800000u) != 0x7f800000u);
-  return tw_f32_to_bf16(tw_f32_of(move ? bits + outward : bits));
-}
+TW_INLINE uint16_t tw_f64_to_f16(double value) { return tw_f32_to_f16(tw_f64_to_odd_f32(value)); }
+TW_INLINE uint16_t tw_f64_to_bf16(double value) { return tw_f32_to_bf16(tw_f64_to_odd_f32(value)); }
 // a + b in f32, rounded to odd as above.
 TW_INLINE float tw_add_to_odd_f32(float a, float b) {
   float sum = a + b;

@@ -1,4 +1,4 @@
-"""Memory: regions and their words, loads and stores of every space and width, and what is found wrong with them."""
+"""Regions and their words, loads and stores of every space and width, and what is found wrong with them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.ptx.cuda_kernels import QUICK, Fresh, In, clean, program_of, run
 
-from tilewright.ptx.launching import Checks, LaunchRequest
-from tilewright.ptx.memory import Memory
-from tilewright.ptx.results import FindingKind
+from tilewright.ptx.global_memory import GlobalMemory
+from tilewright.ptx.launching import LaunchRequest
+from tilewright.records import FindingKind
 
 PLAIN = """extern "C" __global__ void k(const float* x, float* y, int n, int shift) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -22,7 +22,7 @@ PLAIN = """extern "C" __global__ void k(const float* x, float* y, int n, int shi
 
 
 def test_regions_lie_far_apart_and_are_named() -> None:
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", 48, element_bytes=4, shape=(3, 4), data=bytes(range(48)))
     y = memory.add("y", 8, element_bytes=8, shape=())
     assert x % 256 == y % 256 == 0
@@ -37,14 +37,14 @@ def test_regions_lie_far_apart_and_are_named() -> None:
 
 
 def test_a_view_with_gaps_knows_its_elements() -> None:
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", 4 * 20, element_bytes=4, shape=(3, 4), stride=(7, 1))
     assert memory.describe(0, x + 4 * (2 * 7 + 3)) == "x[2, 3]"
     assert memory.describe(0, x + 4 * 5) == "8 bytes after x[0, 3], between the elements of x"
 
 
 def test_an_array_is_used_in_place_and_bytes_are_copied() -> None:
-    memory, array = Memory(), np.zeros(16, np.uint8)
+    memory, array = GlobalMemory(), np.zeros(16, np.uint8)
     memory.add("a", 16, data=array)
     memory.bytes("a")[3] = 7
     assert array[3] == 7
@@ -66,15 +66,14 @@ def test_an_overrun_is_found_with_its_thread_line_and_index() -> None:
     assert finding.count == 2
     assert finding.where == "0 bytes after the end of x"
     assert (finding.thread.block, finding.thread.thread) == ((3, 0, 0), (2, 0, 0))
-    assert finding.place is not None
-    assert finding.place.line == 3
+    assert finding.line == 3
     assert "ld.global" in finding.ptx_text
     assert list(ran["y"]) == [*range(2, 100), 0, 0]  # what was out of bounds reads as zero
 
 
 def test_an_access_into_the_gap_between_rows_is_found() -> None:
     program = program_of(PLAIN)
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", 4 * 64, element_bytes=4, shape=(8, 6), stride=(8, 1), writable=False)
     y = memory.add("y", 4 * 64, element_bytes=4, shape=(64,))
     request = LaunchRequest("k", (1, 1, 1), (32, 1, 1), 0, struct.pack("<QQii", x, y, 7, 0), options=QUICK)
@@ -93,10 +92,10 @@ def test_writing_an_input_changes_nothing_and_is_found() -> None:
 
 def test_reading_what_nothing_wrote_is_found_across_launches() -> None:
     program = program_of(PLAIN)
-    memory = Memory()
+    memory = GlobalMemory()
     x = memory.add("x", 128, element_bytes=4, shape=(32,), initialised=False)
     y = memory.add("y", 128, element_bytes=4, shape=(32,), initialised=False)
-    assert memory.never_written("x") == 128
+    assert not memory.written("x").any()
 
     def launch(source: int, to: int, n: int) -> tuple[FindingKind, ...]:
         request = LaunchRequest("k", (1, 1, 1), (32, 1, 1), 0, struct.pack("<QQii", source, to, n, 0), options=QUICK)
@@ -104,9 +103,9 @@ def test_reading_what_nothing_wrote_is_found_across_launches() -> None:
 
     assert launch(x, y, 32) == (FindingKind.UNINITIALISED_GLOBAL,)
     memory.mark_initialised("x")
-    memory.mark_uninitialised("y")
+    y = memory.add("fresh", 128, element_bytes=4, shape=(32,), initialised=False)
     assert launch(x, y, 20) == ()
-    assert memory.never_written("y") == 48
+    assert memory.written("fresh").sum() == 80
     assert launch(y, x, 20) == ()
     assert launch(y, x, 21) == (FindingKind.UNINITIALISED_GLOBAL,)
 
@@ -204,7 +203,7 @@ def test_shared_memory_out_of_bounds_between_variables_and_uninitialised() -> No
     run(source, {"y": y, "i": 0, "j": 32}, smem=128).only(FindingKind.OUT_OF_BOUNDS_SHARED)
     finding = run(source, {"y": y, "i": 0, "j": 32}, smem=132).only(FindingKind.UNINITIALISED_SHARED)
     assert finding.where.startswith("byte 128 of c")
-    plain = run(source, {"y": y, "i": 0, "j": 32}, smem=132, checks=Checks.NONE)
+    plain = run(source, {"y": y, "i": 0, "j": 32}, smem=132, checks=())
     assert not plain.result.findings
 
 
@@ -232,7 +231,7 @@ def test_constants_module_variables_and_large_parameters() -> None:
       if (t == 0) atomicAdd(where, 2);
     }"""
     program = program_of(source)
-    memory = Memory()
+    memory = GlobalMemory()
     y = memory.add("y", 128, element_bytes=4)
     parameters = struct.pack("<Q40idi", y, *range(100, 140), 0.25, 3)
     for launch in (1, 2):

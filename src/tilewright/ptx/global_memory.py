@@ -23,7 +23,7 @@ _POISON = 0xFF  # a float of these bytes is a NaN
 
 
 @dataclass(frozen=True)
-class Region:
+class MemoryRegion:
     """One tensor, scratch buffer or variable of a module."""
 
     name: str
@@ -75,14 +75,14 @@ def _bytes(count: int) -> str:
     return f"{count} byte" if count == 1 else f"{count} bytes"
 
 
-class Memory:
+class GlobalMemory:
     """Regions by name, each with guard zones around it. Successive launches see the same bytes."""
 
     def __init__(self) -> None:
-        self._regions: dict[str, Region] = {}
-        self._ordered: list[Region] = []
+        self._regions: dict[str, MemoryRegion] = {}
+        self._ordered: list[MemoryRegion] = []
         self._next = _FIRST_ADDRESS
-        self._modules: dict[int, dict[str, Region]] = {}
+        self._modules: dict[int, dict[str, MemoryRegion]] = {}
 
     def add(
         self,
@@ -112,7 +112,7 @@ class Memory:
         steps = _dense(extents) if stride is None else tuple(int(step) for step in stride)
         _check_view(name, nbytes, element_bytes, extents, steps)
         state = _initial_state(nbytes, element_bytes, extents, steps, initialised, whole=shape is None)
-        region = Region(name, self._next + misaligned_by, storage, state, element_bytes, extents, steps, writable)
+        region = MemoryRegion(name, self._next + misaligned_by, storage, state, element_bytes, extents, steps, writable)
         if region.end + 2 * _GUARD_BYTES > _LAST_ADDRESS:
             raise ValueError("the emulated address space is full")
         self._regions[name] = region
@@ -126,11 +126,6 @@ class Memory:
 
     def address(self, name: str) -> int:
         return self._regions[name].address
-
-    def never_written(self, name: str) -> int:
-        """Bytes of a region that belong to its tensor and that nothing has written."""
-        state = self._regions[name].state
-        return 0 if state is None else int(np.count_nonzero(state == _NEVER))
 
     def written(self, name: str) -> npt.NDArray[np.bool_]:
         """For every byte of a region's storage, whether it holds something that was put there."""
@@ -146,23 +141,15 @@ class Memory:
         if state is not None:
             state[state == _NEVER] = _WRITTEN
 
-    def mark_uninitialised(self, name: str) -> None:
-        """Every byte of the tensor counts as never written, and is poisoned: scratch memory used again."""
-        region = self._regions[name]
-        if region.state is None:
-            raise ValueError(f"`{name}` was added as initialised; add it with initialised=False")
-        region.data[region.state != _OUTSIDE] = _POISON
-        region.state[region.state == _WRITTEN] = _NEVER
-
     # -- for launches --
 
     def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
         """A variable of a module at an address the module was lowered for; once per module and memory."""
         known = self._modules.setdefault(module, {})
         if name not in known:
-            known[name] = Region(name, address, data, None, 1, (len(data),), (1,), writable)
+            known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
 
-    def regions(self, module: int) -> list[Region]:
+    def regions(self, module: int) -> list[MemoryRegion]:
         """The regions a launch of this module sees, by address."""
         own = sorted(self._modules.get(module, {}).values(), key=lambda region: region.address)
         return [*self._ordered, *own]
@@ -175,7 +162,7 @@ class Memory:
         return nearest.describe(address - nearest.address)
 
 
-def _distance(region: Region, address: int) -> int:
+def _distance(region: MemoryRegion, address: int) -> int:
     if address < region.address:
         return region.address - address
     return max(0, address - region.end + 1)

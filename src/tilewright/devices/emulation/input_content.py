@@ -1,7 +1,8 @@
-"""A tensor's bytes from a seed, by numpy alone: importing torch would take longer than most emulated jobs.
+"""An input's bytes, as given or from a seed, by numpy alone: importing torch would take longer than most emulated jobs.
 
 The same seed, shape and content give the same values for every float type, rounded to it by way of f32, and for every
-layout: they are drawn in row-major order. A GPU's runner draws other values from the same seed.
+layout: they are drawn in row-major order. A GPU's runner draws other values from the same seed, so jobs that must see
+the same inputs on both carry them as `Data`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.devices.emulation.plan_memory import POISON_BYTE, Bytes
-from tilewright.records import DType, Integers, Normal, TensorSpec, Uniform
+from tilewright.devices.emulation.plan_memory import POISON_BYTE
+from tilewright.ptx.global_memory import Bytes
+from tilewright.records import Data, DType, InputTensor, Integers, Normal, TensorSpec, Uniform
 
 Seeded = Normal | Uniform | Integers
 
@@ -34,6 +36,22 @@ _F8_LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
 
 class BadContent(ValueError):
     """A content that cannot fill its tensor; the message says why."""
+
+
+def input_bytes(one: InputTensor) -> Bytes:
+    """An input's storage; raises `BadContent`."""
+    if not isinstance(one.content, Data):
+        try:
+            return drawn(one.spec, one.content)
+        except BadContent as error:
+            raise BadContent(f"input {one.name!r}: {error}") from error
+    given = np.frombuffer(one.content.content, dtype=np.uint8)
+    if given.size != one.spec.storage_bytes:
+        raise BadContent(
+            f"input {one.name!r}: {one.spec} with strides {one.spec.stride} takes {one.spec.storage_bytes} bytes, "
+            f"its data has {given.size}"
+        )
+    return given
 
 
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:

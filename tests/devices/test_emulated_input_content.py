@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.devices.emulation.drawing import BadContent, drawn
+from tilewright.devices.emulation.input_content import BadContent, drawn
 from tilewright.records import Content, DType, Integers, Normal, TensorSpec, Uniform
 
 
