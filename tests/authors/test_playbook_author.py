@@ -9,7 +9,7 @@ import pytest
 from tilewright.authors.playbook import PlaybookAuthor
 from tilewright.authors.protocol import Author
 from tilewright.devices.emulated import EmulatedDevice
-from tilewright.playbook.problems import NotSupported, NotUnderstood
+from tilewright.playbook.errors import NotSupported, NotUnderstood
 from tilewright.records import (
     PROFILES,
     Attempt,
@@ -157,10 +157,10 @@ def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
     product = Task(
         "f", "def f(a, b):\n    return a @ b\n", "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes
     )
-    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*--model"):
+    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*model"):
         AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
 
 
 def test_words_outside_the_grammar_are_refused() -> None:
-    with pytest.raises(NotUnderstood, match=r'"flash".*--model'):
+    with pytest.raises(NotUnderstood, match=r'"flash".*model'):
         AUTHOR.specify("flash attention", {}, "H200", no_model)

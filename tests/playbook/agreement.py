@@ -12,7 +12,7 @@ import tilewright
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.steps import Step
 from tilewright.records import NumberInput, Task
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 _RELATIVE = {torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 

@@ -11,7 +11,7 @@ from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.steps import draft, every_step, structures
 from tilewright.playbook.tracing import trace
 from tilewright.records import PROFILES, Task
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 
 def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:

@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tilewright.playbook.problems import NotUnderstood
+from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.words import parse_words, specification
 from tilewright.records import DType
+from tilewright.tasks.errors import ChooseModel
 
 
 @pytest.mark.parametrize(
@@ -210,14 +211,15 @@ def test_an_unknown_word_is_quoted(words: str, quoted: str) -> None:
         parse_words(words)
     message = str(caught.value)
     assert quoted in message
-    assert "--model" in message
+    assert "docs/playbook.md" in message
+    assert caught.value.remedies == (ChooseModel(),)
     assert "\n" not in message
     assert len(message) < 240
 
 
 @pytest.mark.parametrize(("word", "meant"), [("geluu", "gelu"), ("sofmax", "softmax"), ("layernrom", "layernorm")])
 def test_a_word_near_a_known_one_is_suggested(word: str, meant: str) -> None:
-    with pytest.raises(NotUnderstood, match=f'"{word}".*: did you mean {meant}[?]'):
+    with pytest.raises(NotUnderstood, match=f'"{word}".* [(]did you mean {meant}[?][)]'):
         parse_words(f"{word} then relu")
 
 
@@ -280,12 +282,12 @@ def test_shapes_of_other_tensors_are_used() -> None:
 @pytest.mark.parametrize(
     ("words", "shapes", "said"),
     [
-        ("add bias, relu", {"x": "16x64:f32", "bias": "63:f32"}, "--shape bias=63: .* has the shape 64"),
-        ("add bias, relu", {"x": "16x64:f32", "bias": "16x64:f32"}, "--shape bias=16x64: .* has the shape 64"),
-        ("silu(x) * gate", {"x": "16x64", "gate": "16x63"}, "--shape gate=16x63: .* has the shape 16x64"),
-        ("silu(x) * gate on 16x64", {"gate": "16x63"}, "--shape gate=16x63: .* has the shape 16x64"),
-        ("multiply by mask, add residual", {"mask": "4x4:bool", "residual": "4x5"}, "--shape residual=4x5"),
-        ("softmax in f16", {"x": "16x64"}, "means f32, and the words say f16; write --shape x=16x64:f16"),
+        ("add bias, relu", {"x": "16x64:f32", "bias": "63:f32"}, "shape of bias, 63: .* has the shape 64"),
+        ("add bias, relu", {"x": "16x64:f32", "bias": "16x64:f32"}, "shape of bias, 16x64: .* has the shape 64"),
+        ("silu(x) * gate", {"x": "16x64", "gate": "16x63"}, "shape of gate, 16x63: .* has the shape 16x64"),
+        ("silu(x) * gate on 16x64", {"gate": "16x63"}, "shape of gate, 16x63: .* has the shape 16x64"),
+        ("multiply by mask, add residual", {"mask": "4x4:bool", "residual": "4x5"}, "shape of residual, 4x5"),
+        ("softmax in f16", {"x": "16x64"}, "means f32, and the words say f16; give a shape for x, such as 16x64:f16"),
         ("relu", {"x": "16x64:i32"}, "floating-point"),
         ("relu", {"x": "16x0:f32"}, "no size of 0"),
     ],
@@ -296,7 +298,7 @@ def test_shapes_that_do_not_fit_are_refused(words: str, shapes: dict[str, str], 
 
 
 def test_a_shape_that_is_none_is_said() -> None:
-    with pytest.raises(NotUnderstood, match="--shape x: 'many' is not a shape"):
+    with pytest.raises(NotUnderstood, match="shape of x, many: 'many' is not a shape"):
         specification("softmax", {"x": "many"})
 
 

@@ -9,7 +9,7 @@ from tilewright.playbook.analysis import row_program
 from tilewright.playbook.steps import Step, draft, structures
 from tilewright.playbook.words import specification
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 _INSTEAD = "; the playbook repairs no file but its own, so this is one"
 

@@ -5,7 +5,7 @@ A square matrix has two dimensions of one size, so sizes cannot say whether a ve
 
 from __future__ import annotations
 
-from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.errors import NotSupported
 
 ONE = -1  # a dimension of size 1, which repeats along whatever it meets
 
@@ -57,8 +57,7 @@ class AxisTable:
         """Axes after a view that only adds or removes dimensions of size 1."""
         if [size for size in sizes if size != 1] != [size for size in new_sizes if size != 1]:
             raise NotSupported(
-                f"the playbook does not support {what} from {list(sizes)} to {list(new_sizes)}, which regroups "
-                "elements; a model can write this kernel: --model"
+                f"the playbook does not support {what} from {list(sizes)} to {list(new_sizes)}, which regroups elements"
             )
         # An expanded dimension may stand where its size is not 1 although nothing varies there: keep its number.
         kept = iter(axis for axis, size in zip(axes, sizes, strict=True) if size != 1)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.tracing import Probe
 from tilewright.records import ScalarType, Task
 
@@ -87,10 +87,7 @@ def explain(values: tuple[float, ...], probes: ProbeSet, size_expressions: dict[
                     product = " * ".join(size_expressions[name] for name in chosen)
                     return Explained(label.format(n="_".join(chosen)), expression.format(e=product))
     shown = ", ".join(f"{value:g}" for value in values)
-    raise NotSupported(
-        f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown}); "
-        "a model can write this kernel: --model"
-    )
+    raise NotSupported(f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown})")
 
 
 def _agree(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tilewright.playbook.errors import outside_grammar
 from tilewright.playbook.phrases import (
     INPUT,
-    REMEDY,
     Clause,
     is_activation,
     is_value,
@@ -21,7 +21,6 @@ from tilewright.playbook.phrases import (
     unordered,
     without_politeness,
 )
-from tilewright.playbook.problems import NotUnderstood
 from tilewright.playbook.vocabulary import Effect, Form
 
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
@@ -65,9 +64,9 @@ def read_formula(text: str, first: bool) -> tuple[Clause, ...]:
     text = re.sub(r"([a-z]) ?[=:] ?(?=[-\d.a-z])", r"\1 ", text)  # eps=1e-3
     tokens = _tokens(text)
     if not first and INPUT & set(tokens):
-        raise NotUnderstood(
+        raise outside_grammar(
             f'the playbook cannot tell whether x in "{text}" is the input or the result so far; leave x out after the '
-            f"first step, or write brackets, such as gelu(layernorm(x)); {REMEDY}"
+            f"first step, or write brackets, such as gelu(layernorm(x))"
         )
     if not first and tokens and tokens[0] in _POINTING_BACK:
         raise unordered(text)
@@ -91,7 +90,7 @@ def _tokens(text: str) -> list[str]:
             place = number.end()
             continue
         if not re.match(r"[\w.]", one) and one not in _OPERATORS:
-            raise NotUnderstood(f'the playbook does not understand "{one}" in "{text}"; {REMEDY}')
+            raise outside_grammar(f'the playbook does not understand "{one}" in "{text}"')
         found.append(one)
         place = token.end()
     return found
@@ -204,9 +203,9 @@ class _Parser:
         plain = match(name)
         if numbers and plain is not None and plain.operation.effect is not Effect.ELEMENTS:
             if numbers != ["-1"]:
-                raise NotUnderstood(
+                raise outside_grammar(
                     f'the playbook does not understand {", ".join(numbers)} in "{self.text}": its steps go along each '
-                    f"row, over the last dimension; {REMEDY}"
+                    f"row, over the last dimension"
                 )
             numbers = []
         with_tensors = ["with", *" and ".join(tensors).split()] if tensors else []
@@ -243,17 +242,17 @@ class _Parser:
                     raise unordered(self.text)  # whose mean?
                 return Chain((*chain.clauses, found))
             if right.words[-1] == "scale":
-                raise NotUnderstood(
+                raise outside_grammar(
                     f'the playbook cannot tell if scale in "{self.text}" is a number or a vector; write a number, '
-                    f'such as 0.125, or "scale vector"; {REMEDY}'
+                    f'such as 0.125, or "scale vector"'
                 )
             after = self._chain(right).clauses
             fused = operator == "+" and isinstance(left, Leaf) and chain.clauses and len(after) == 1
             if fused and chain.clauses[-1].operation.name in _NORMS and is_activation(after[0]):
                 return Chain((*chain.clauses, *after))  # "LayerNorm + GELU", as fused kernels are called
             raise unordered(self.text)
-        raise NotUnderstood(
-            f'the playbook reads a chain of steps on one value, and "{self.text}" has it in two places; {REMEDY}'
+        raise outside_grammar(
+            f'the playbook reads a chain of steps on one value, and "{self.text}" has it in two places'
         )
 
     def _is_operand(self, leaf: Leaf) -> bool:

@@ -11,11 +11,12 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formula import read_formula
-from tilewright.playbook.phrases import REMEDY, Clause, unordered
-from tilewright.playbook.problems import NotUnderstood
+from tilewright.playbook.phrases import Clause, unordered
 from tilewright.playbook.vocabulary import NUMBER, Effect, Form
 from tilewright.records import DType
+from tilewright.tasks.errors import GiveShapeOfEach
 
 _DTYPES = {
     "bf16": DType.BF16,
@@ -72,7 +73,7 @@ def parse_words(words: str) -> Request:
     text = _without_axes(text)
     clauses = _in_order(_segments(text), words)
     if not clauses:
-        raise NotUnderstood(f'the playbook finds no operation in "{words}"; {REMEDY}')
+        raise outside_grammar(f'the playbook finds no operation in "{words}"')
     _check_parameters(clauses)
     return Request(clauses, dtype, sizes)
 
@@ -98,17 +99,15 @@ def _normal(words: str) -> str:
 def _take_dtype(text: str) -> tuple[DType | None, str]:
     found = {_DTYPES[one[1]] for one in _DTYPE.finditer(text)}
     if len(found) > 1:
-        raise NotUnderstood(
-            f"the words name several dtypes, {', '.join(sorted(found))}; say one, and give the others with --shape "
-            "NAME=SIZES:DTYPE"
-        )
+        listed = ", ".join(sorted(found))
+        raise NotUnderstood(f"the words name several dtypes, {listed}; say one", GiveShapeOfEach())
     return next(iter(found), None), _DTYPE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[int, ...], str]:
     found = {tuple(int(size) for size in re.findall(r"\d+", one[1] or one[2])) for one in _SIZES.finditer(text)}
     if len(found) > 1:
-        raise NotUnderstood("the words name several sizes; give each tensor's with --shape NAME=SIZES:DTYPE")
+        raise NotUnderstood("the words name several sizes", GiveShapeOfEach())
     return next(iter(found), ()), _SIZES.sub(" ", text)
 
 
@@ -116,9 +115,9 @@ def _without_axes(text: str) -> str:
     """The text without "over the last dimension"; any other dimension is refused."""
     text = re.sub(r"\( *,? *\)", " ", _LAST.sub(" ", text))  # softmax(dim=-1)
     if other := _OTHER_AXES.search(text):
-        raise NotUnderstood(
-            f'the playbook does not understand "{other[0].strip()}": its steps go along each row, over the last '
-            f"dimension; {REMEDY}"
+        said = other[0].strip()
+        raise outside_grammar(
+            f'the playbook does not understand "{said}": its steps go along each row, over the last dimension'
         )
     return text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook.axes import ONE, Axes, AxisTable
 from tilewright.playbook.constants import ProbeSet, explain
-from tilewright.playbook.problems import NotSupported
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import COLS, Constant, Kind, Load, Parameter, Pointwise, Reduce, Reduction, Value
 from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode
 from tilewright.records import Task
@@ -69,7 +69,7 @@ class Lowering:
         if names:
             raise NotSupported(
                 f"the playbook does not support the operation{'s' * (len(names) > 1)} {', '.join(names[:4])}; it knows "
-                "pointwise operations and reductions over the last dimensions; a model can write this kernel: --model"
+                "pointwise operations and reductions over the last dimensions"
             )
         for index, node in enumerate(first.nodes):
             if index not in wanted:
@@ -237,7 +237,7 @@ def kind_of(dtype: str) -> Kind:
     if dtype not in KIND_OF_DTYPE:
         raise NotSupported(
             f"the playbook does not compute in {dtype}, only in f32 with f32, f16 and bf16 tensors, and in whole "
-            "numbers; a model can write this kernel: --model"
+            "numbers"
         )
     return KIND_OF_DTYPE[dtype]
 

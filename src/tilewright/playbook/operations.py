@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from tilewright.playbook.axes import ONE
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.problems import NotSupported
 from tilewright.playbook.row_program import Kind
 from tilewright.playbook.tracing import Node, TracedNode
 
@@ -67,7 +67,7 @@ def _unary(op: str, is_float: bool) -> Rule:
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         item = low.item(node, 0)
         if node.target == "bitwise_not" and low.kinds[item.value] is not Kind.BOOL:
-            raise NotSupported("the playbook supports bitwise_not of booleans only; a model can: --model")
+            raise NotSupported("the playbook supports bitwise_not of booleans only")
         if not is_float and low.kinds[item.value] is not Kind.FLOAT and op in ("floor", "ceil", "round", "trunc"):
             return item
         value = low.float_point(op, item.value) if is_float else low.point(op, item.value)
@@ -118,7 +118,7 @@ def _div(low: Lowering, node: TracedNode) -> Lowered:
     value = low.float_point("div", a.value, b.value)
     if rounding is not None:
         if low.kinds[a.value] is not Kind.FLOAT and low.kinds[b.value] is not Kind.FLOAT:
-            raise NotSupported("the playbook does not support division of whole numbers; a model can: --model")
+            raise NotSupported("the playbook does not support division of whole numbers")
         value = low.point(str(rounding), value)
     return low.together(value, [a, b], node)
 

@@ -6,10 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from tilewright.playbook.problems import NotUnderstood
+from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.vocabulary import OPERATIONS, WORDS, Effect, Form, Operation
-
-REMEDY = "--model PROVIDER:NAME asks a model instead, and docs/playbook.md lists the words"
 
 INPUT = frozenset(("x", "input", "inputs"))
 _VALUE = INPUT | {"it", "tensor", "matrix", "result", "element", "elements", "values"}
@@ -126,14 +124,13 @@ def refused(words: tuple[str, ...]) -> NotUnderstood:
         return unordered(" ".join(words))
     near = difflib.get_close_matches(unknown, WORDS, 1, _CLOSE)
     within = f' in "{" ".join(words)}"' if len(words) > 1 else ""
-    asked = f": did you mean {near[0]}?" if near else ";"
-    remedy = f"{REMEDY[0].upper() if near else REMEDY[0]}{REMEDY[1:]}"
-    return NotUnderstood(f'the playbook does not understand "{unknown}"{within}{asked} {remedy}')
+    asked = f" (did you mean {near[0]}?)" if near else ""
+    return outside_grammar(f'the playbook does not understand "{unknown}"{within}{asked}')
 
 
 def unordered(text: str) -> NotUnderstood:
     """Words that are known, in an arrangement that is not, or that could mean two things."""
-    return NotUnderstood(
+    return outside_grammar(
         f'the playbook cannot tell what "{text.strip()}" means; join steps by "then" in the order in which they are '
-        f"done, or write brackets, such as relu(x + bias); {REMEDY}"
+        "done, or write brackets, such as relu(x + bias)"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.problems import NotSupported
 from tilewright.playbook.row_program import Kind, Reduction
 from tilewright.playbook.tracing import Items, TracedNode
 
@@ -22,7 +22,7 @@ def _plain(op: Reduction) -> Rule:
         assert result is not None
         kind = Kind.BOOL if op in (Reduction.ANY, Reduction.ALL) else kind_of(result.dtype)
         if op.finds_place and low.kinds[item.value] is Kind.INT:
-            raise NotSupported(f"the playbook does not support {node.target} of whole numbers; a model can: --model")
+            raise NotSupported(f"the playbook does not support {node.target} of whole numbers")
         kind = Kind.FLOAT if op.finds_place else kind
         item = Item(low.convert(item.value, kind), item.axes, item.sizes)
         made = low.reduce(op, item, low.dims(node, 1), low.flag(node, 2, "keepdim"))
@@ -123,9 +123,7 @@ def _vector_norm(low: Lowering, node: TracedNode) -> Lowered:
         return Item(low.point("sqrt", squares.value), squares.axes, squares.sizes)
     if order == 1.0:
         return low.reduce(Reduction.SUM, item, dims, keep, size)
-    raise NotSupported(
-        f"the playbook supports vector norms of order 1, 2 and infinity, not {order:g}; a model can: --model"
-    )
+    raise NotSupported(f"the playbook supports vector norms of order 1, 2 and infinity, not {order:g}")
 
 
 def _last_dims(low: Lowering, node: TracedNode, position: int) -> tuple[int, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.grammar import Request, parse_words
 from tilewright.playbook.phrases import Clause
-from tilewright.playbook.problems import NotUnderstood
 from tilewright.playbook.vocabulary import Effect, Shape
 from tilewright.records import DType, Specification, TensorSpec
+from tilewright.tasks.errors import ArgumentKind, ChooseModel, GivenArgument, GiveShape
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh"))  # of C++: no op is called so
 _DEFAULT_ROWS, _DEFAULT_COLS = 4096, 1024
@@ -23,7 +24,7 @@ def _parsed_shape(name: str, text: str) -> TensorSpec:
     try:
         return TensorSpec.parse(text)
     except ValueError as error:
-        raise NotUnderstood(f"--shape {name}: {error}") from None
+        raise NotUnderstood(str(error), given=GivenArgument(ArgumentKind.SHAPE, name, text)) from None
 
 
 class _Writer:
@@ -42,14 +43,12 @@ class _Writer:
         """That of x: as given, as said, or that of another tensor that was given."""
         said = self.request.dtype
         if "x" in self.given:
-            dtype = self.given["x"].dtype
+            dtype, given = self.given["x"].dtype, GivenArgument(ArgumentKind.SHAPE, "x", shape_of_x)
             if ":" not in shape_of_x and said not in (None, dtype):
-                raise NotUnderstood(
-                    f"--shape x={shape_of_x} means {dtype}, and the words say {said}; write "
-                    f"--shape x={shape_of_x}:{said}"
-                )
+                remedy = GiveShape("x", f"{shape_of_x}:{said}")
+                raise NotUnderstood(f"this means {dtype}, and the words say {said}", remedy, given=given)
             if not dtype.is_float:
-                raise NotUnderstood(f"--shape x={shape_of_x}: the playbook reads words about floating-point x only")
+                raise NotUnderstood("the playbook reads words about floating-point x only", given=given)
             return dtype
         tensors = (name for names in self.extras for name, _ in names.values() if name in self.given)
         others = [self.given[name].dtype for name in tensors if self.given[name].dtype.is_float]
@@ -67,7 +66,8 @@ class _Writer:
         sizes = whole[0] if whole and not self.request.sizes else sizes
         sizes = self.given["x"].shape if "x" in self.given else sizes
         if not sizes or 0 in sizes:
-            raise NotUnderstood("x needs at least one dimension, and no size of 0, such as --shape x=4096x1024:bf16")
+            found = "x needs at least one dimension, and no size of 0"
+            raise NotUnderstood(found, GiveShape("x", f"{_DEFAULT_ROWS}x{_DEFAULT_COLS}:bf16"))
         return sizes
 
     def specification(self) -> Specification:
@@ -118,8 +118,8 @@ class _Writer:
             operation = clause.operation
             if reduced is not None and (operation.effect is not Effect.ELEMENTS or operation.extras):
                 raise NotUnderstood(
-                    f'"{clause.says}" cannot follow "{reduced.says}", which leaves one element per row; '
-                    "put it first, or let a model read the request: --model"
+                    f'"{clause.says}" cannot follow "{reduced.says}", which leaves one element per row; put it first',
+                    ChooseModel(),
                 )
             reduced = clause if operation.effect is Effect.REDUCES else reduced
 
@@ -140,8 +140,8 @@ class _Writer:
         if given.shape != wanted:
             x = "x".join(str(size) for size in self.dimensions.values())
             raise NotUnderstood(
-                f"--shape {name}={'x'.join(map(str, given.shape))}: {name} goes with x, which is {x}, and so has the "
-                f"shape {'x'.join(map(str, wanted))}"
+                f"{name} goes with x, which is {x}, and so has the shape {'x'.join(map(str, wanted))}",
+                given=GivenArgument(ArgumentKind.SHAPE, name, "x".join(map(str, given.shape))),
             )
         return f"{given.dtype}[{', '.join(dimensions)}]"
 
