@@ -7,7 +7,7 @@ from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_
 
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.row_program import Kind, Parameter, Reduce, Reduction
+from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
 from tilewright.tasks.errors import ChooseModel
 
@@ -19,18 +19,18 @@ def test_layernorm_is_two_reductions_and_three_sweeps() -> None:
     assert [one.name for one in program.columns] == ["weight", "bias"]
     assert [one.name for one in program.streams] == ["x"]
     assert (program.task_rows, program.task_cols) == (4096, 1024)
-    assert Parameter("eps", "eps") in program.values
+    assert LaunchNumber("eps", "eps") in program.values
 
 
 def test_a_number_that_follows_a_size_is_an_expression() -> None:
     program = program_of(BY_NAME["scaled_scores"])
-    found = [one for one in program.values if isinstance(one, Parameter)]
-    assert found == [Parameter("root_cols", "sqrt(x.shape[1])")]
+    found = [one for one in program.values if isinstance(one, LaunchNumber)]
+    assert found == [LaunchNumber("root_cols", "sqrt(x.shape[1])")]
 
 
 def test_numbers_that_vary_are_parameters_and_others_are_needed() -> None:
     program = program_of(Function("f", "return x * alpha + (1 - alpha) + k", "x: f32[rows, cols]; alpha = 0.3; k = 2"))
-    assert {one.name for one in program.values if isinstance(one, Parameter)} == {"alpha", "one_minus_alpha"}
+    assert {one.name for one in program.values if isinstance(one, LaunchNumber)} == {"alpha", "one_minus_alpha"}
     assert "k == 2" in program.shape_needs
 
 
@@ -72,7 +72,7 @@ def test_whole_numbers_are_reduced_as_such() -> None:
     sums = [
         one for one in program.reductions if program.values[one] == Reduce(Reduction.SUM, program.arguments(one)[0])
     ]
-    assert [program.kinds[one] for one in sums] == [Kind.INT]
+    assert [program.kinds[one] for one in sums] == [NumberKind.INT]
 
 
 @pytest.mark.parametrize(

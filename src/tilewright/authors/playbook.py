@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from tilewright.authors.protocol import Ask
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.steps import Step, draft, structures
-from tilewright.playbook.words import specification
+from tilewright.playbook.catalogue import Structure, draft, structures
+from tilewright.playbook.specification import specification
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
 from tilewright.tasks import task_op_line
 
@@ -35,7 +35,7 @@ class PlaybookAuthor:
         later = tuple(step for step in structures(program) if step.emulable or not situation.emulated_only)
         everything = {step.summary: step for one in (first, *later) for step in _with_variants(one)}
         if situation.stage is Stage.DRAFT:
-            offered: tuple[Step, ...] = (first, *later)
+            offered: tuple[Structure, ...] = (first, *later)
         elif situation.stage is Stage.STRUCTURE:
             offered = later
         elif situation.stage is Stage.PROFILED:
@@ -59,5 +59,5 @@ def _known(attempt: Attempt) -> str:
     return attempt.summary.removesuffix(_INSTEAD)
 
 
-def _with_variants(step: Step) -> tuple[Step, ...]:
+def _with_variants(step: Structure) -> tuple[Structure, ...]:
     return tuple(one for one in (step, step.safer, step.polished) if one is not None)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.playbook.axes import ONE, Axes
-from tilewright.playbook.constants import ProbeSet, fixed_probe, probes_of
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.lowering import Item, Lowering, same_graph
+from tilewright.playbook.lowering import ONE, Axes, Item, Lowering, same_graph
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import (
     Load,
+    NumberKind,
     Pointwise,
     ProgramInput,
     ProgramOutput,
@@ -23,8 +22,7 @@ from tilewright.playbook.row_program import (
     RowProgram,
     Value,
 )
-from tilewright.playbook.simplify import simplify
-from tilewright.playbook.tracing import TraceRequest, Traces
+from tilewright.playbook.tracing import ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
 from tilewright.reference import Reference, ReferenceProblem
 
@@ -64,7 +62,7 @@ def analyse(task: Task, ask: Ask) -> RowProgram:
     changed = [one.name for one in task.tensors if one.in_place and not one.optional]
     for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
         lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
-    return simplify(_Space(task, lowering, outputs, probes).program())
+    return _simplified(_Space(task, lowering, outputs, probes).program())
 
 
 def _traces(task: Task, ask: Ask) -> tuple[Traces, ProbeSet]:
@@ -316,3 +314,36 @@ def _renumbered(value: Value, numbers: dict[int, int]) -> Value:
     if isinstance(value, Pointwise):
         return Pointwise(value.op, tuple(numbers[one] for one in value.arguments))
     return Reduce(value.op, numbers[value.argument]) if isinstance(value, Reduce) else value
+
+
+def _simplified(program: RowProgram) -> RowProgram:
+    """Where results have 16 bits, divide each element by a value of the row through one reciprocal per row."""
+    if not program.is_sixteen_bit:
+        return program
+    values: list[Value] = []
+    kinds: list[NumberKind] = []
+    places: dict[int, int] = {}
+
+    def add(value: Value, kind: NumberKind) -> int:
+        values.append(value)
+        kinds.append(kind)
+        return len(values) - 1
+
+    inverses: dict[int, int] = {}
+    for index, value in enumerate(program.values):
+        if isinstance(value, Pointwise):
+            arguments = tuple(places[one] for one in value.arguments)
+            by_row = value.op == "div" and program.varies[value.arguments[0]] and not program.varies[value.arguments[1]]
+            if by_row:
+                divisor = arguments[1]
+                if divisor not in inverses:
+                    inverses[divisor] = add(Pointwise("reciprocal", (divisor,)), NumberKind.FLOAT)
+                places[index] = add(Pointwise("mul", (arguments[0], inverses[divisor])), NumberKind.FLOAT)
+            else:
+                places[index] = add(Pointwise(value.op, arguments), program.kinds[index])
+        elif isinstance(value, Reduce):
+            places[index] = add(Reduce(value.op, places[value.argument]), program.kinds[index])
+        else:
+            places[index] = add(value, program.kinds[index])
+    outputs = tuple(replace(one, value=places[one.value]) for one in program.outputs)
+    return replace(program, values=tuple(values), kinds=tuple(kinds), outputs=outputs)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.row_program import Kind
+from tilewright.playbook.lowering import ONE, Item, Lowered, Lowering, Rule, kind_of
+from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
 # Operations of one operand that have the same name in the program; what they take is made a float.
@@ -66,9 +65,9 @@ def _copy(low: Lowering, node: TracedNode) -> Lowered:
 def _unary(op: str, is_float: bool) -> Rule:
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         item = low.item(node, 0)
-        if node.target == "bitwise_not" and low.kinds[item.value] is not Kind.BOOL:
+        if node.target == "bitwise_not" and low.kinds[item.value] is not NumberKind.BOOL:
             raise NotSupported("the playbook supports bitwise_not of booleans only")
-        if not is_float and low.kinds[item.value] is not Kind.FLOAT and op in ("floor", "ceil", "round", "trunc"):
+        if not is_float and low.kinds[item.value] is not NumberKind.FLOAT and op in ("floor", "ceil", "round", "trunc"):
             return item
         value = low.float_point(op, item.value) if is_float else low.point(op, item.value)
         return low.together(value, [item], node)
@@ -88,7 +87,7 @@ def _binary(op: str, is_float: bool = False) -> Rule:
 def _bitwise(op: str) -> Rule:
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         a, b = low.item(node, 0), low.item(node, 1)
-        if {low.kinds[a.value], low.kinds[b.value]} != {Kind.BOOL}:
+        if {low.kinds[a.value], low.kinds[b.value]} != {NumberKind.BOOL}:
             raise NotSupported(f"the playbook supports {node.target} of booleans only")
         return low.together(low.point(op, a.value, b.value), [a, b], node)
 
@@ -105,8 +104,8 @@ def _sum(op: str, reverse: bool = False) -> Rule:
             scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
         pair = (scaled, a.value) if reverse else (a.value, scaled)
         result = node.results[0]
-        kind = kind_of(result.dtype) if result is not None else Kind.FLOAT
-        kind = Kind.INT if kind is Kind.BOOL else kind
+        kind = kind_of(result.dtype) if result is not None else NumberKind.FLOAT
+        kind = NumberKind.INT if kind is NumberKind.BOOL else kind
         return low.together(low.point(op, *(low.convert(one, kind) for one in pair)), [a, b], node)
 
     return rule
@@ -117,7 +116,7 @@ def _div(low: Lowering, node: TracedNode) -> Lowered:
     rounding = low.given(node, 2, "rounding_mode")
     value = low.float_point("div", a.value, b.value)
     if rounding is not None:
-        if low.kinds[a.value] is not Kind.FLOAT and low.kinds[b.value] is not Kind.FLOAT:
+        if low.kinds[a.value] is not NumberKind.FLOAT and low.kinds[b.value] is not NumberKind.FLOAT:
             raise NotSupported("the playbook does not support division of whole numbers")
         value = low.point(str(rounding), value)
     return low.together(value, [a, b], node)
@@ -204,7 +203,7 @@ def _masked_fill(low: Lowering, node: TracedNode) -> Lowered:
 def _threshold(low: Lowering, node: TracedNode) -> Lowered:
     item, bound, other = (low.item(node, place) for place in range(3))
     value = low.point(
-        "where", low.point("le", item.value, bound.value), low.convert(other.value, Kind.FLOAT), item.value
+        "where", low.point("le", item.value, bound.value), low.convert(other.value, NumberKind.FLOAT), item.value
     )
     return low.together(value, [item], node)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.playbook.errors import NotUnderstood
-from tilewright.playbook.words import parse_words, specification
+from tilewright.playbook.specification import parse_words, specification
 from tilewright.records import DType
 from tilewright.tasks.errors import ChooseModel
 

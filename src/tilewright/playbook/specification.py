@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.playbook.errors import NotUnderstood
-from tilewright.playbook.grammar import Request, parse_words
 from tilewright.playbook.phrases import Clause
+from tilewright.playbook.sentences import WordsRequest, parse_words
 from tilewright.playbook.vocabulary import Effect, Shape
 from tilewright.records import DType, Specification, TensorSpec
 from tilewright.tasks.errors import ArgumentKind, ChooseModel, GivenArgument, GiveShape
@@ -17,7 +17,7 @@ _DEFAULT_ROWS, _DEFAULT_COLS = 4096, 1024
 
 def specification(words: str, shapes: Mapping[str, str]) -> Specification:
     """The reference in PyTorch and the task's description. Shapes given for `x` win over sizes in the words."""
-    return _Writer(parse_words(words), shapes).specification()
+    return _SpecificationWriter(parse_words(words), shapes).specification()
 
 
 def _parsed_shape(name: str, text: str) -> TensorSpec:
@@ -27,8 +27,8 @@ def _parsed_shape(name: str, text: str) -> TensorSpec:
         raise NotUnderstood(str(error), given=GivenArgument(ArgumentKind.SHAPE, name, text)) from None
 
 
-class _Writer:
-    def __init__(self, request: Request, shapes: Mapping[str, str]) -> None:
+class _SpecificationWriter:
+    def __init__(self, request: WordsRequest, shapes: Mapping[str, str]) -> None:
         self.request = request
         self.given = {name: _parsed_shape(name, text) for name, text in shapes.items()}
         self.extras = _named_extras(request.clauses)

@@ -10,7 +10,7 @@ from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.structures.draft import draft_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
-from tilewright.playbook.structures.registers import Choices, Team, fits, register_rows
+from tilewright.playbook.structures.registers import Team, fits, register_rows
 from tilewright.playbook.structures.split_rows import can_split, split_rows
 
 _TINY_ROW_BYTES = 1024  # a block of its own would have next to nothing to do
@@ -26,42 +26,48 @@ Write = Callable[[RowProgram, str], str]
 
 
 @dataclass(frozen=True)
-class Step:
-    """A structure: the line that describes it, the file, and what to try where it fails or is to be polished."""
+class Structure:
+    """A way to write a program: the line that describes it, the file, and what to try where it fails or pays.
 
+    Runs know what was tried by `id`, so an id is never changed or given to something else.
+    """
+
+    id: str
     summary: str
     write: Write
-    safer: Step | None = None  # the same with exact functions in place of quick ones
-    polished: Step | None = None  # the same with hints to the cache
+    safer: Structure | None = None  # the same with exact functions in place of quick ones
+    polished: Structure | None = None  # the same with hints to the cache
     emulable: bool = True  # clusters are not
 
 
-def draft(program: RowProgram) -> Step:
+def draft(program: RowProgram) -> Structure:
     if program.is_pointwise:
-        return Step("first version: one thread per element", draft_elements)
-    return Step("first version: one block per row, element by element", draft_rows)
+        return Structure("draft-elements", "first version: one thread per element", draft_elements)
+    return Structure("draft-rows", "first version: one block per row, element by element", draft_rows)
 
 
-def structures(program: RowProgram) -> tuple[Step, ...]:
-    """The steps after the draft, the most promising first."""
+def structures(program: RowProgram) -> tuple[Structure, ...]:
+    """What comes after the draft, the most promising first."""
     if program.is_flat:
+        several = partial(vector_elements, several=True)
         return (
-            _step(program, "16-byte vectors, one per thread", vector_elements, hints=True),
-            _step(program, "16-byte vectors, several per thread", partial(vector_elements, several=True), hints=True),
+            _structure(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
+            _structure(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
         )
     if program.is_pointwise:
-        return (_step(program, "16-byte vectors, blocks that are rectangles of rows and columns", rectangle_elements),)
+        summary = "16-byte vectors, blocks that are rectangles of rows and columns"
+        return (_structure(program, "rectangles", summary, rectangle_elements),)
     return _row_structures(program)
 
 
-def every_step(program: RowProgram) -> tuple[Step, ...]:
-    """Every structure that can be written for the program, whether it pays there or not."""
+def every_structure(program: RowProgram) -> tuple[Structure, ...]:
+    """All that can be written for the program, whether it pays there or not."""
     if program.is_pointwise:
         return (draft(program), *structures(program))
     return (draft(program), *_all_row_structures(program).values())
 
 
-def _row_structures(program: RowProgram) -> tuple[Step, ...]:
+def _row_structures(program: RowProgram) -> tuple[Structure, ...]:
     known = _all_row_structures(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
@@ -88,57 +94,60 @@ def _row_structures(program: RowProgram) -> tuple[Step, ...]:
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
-def _all_row_structures(program: RowProgram) -> dict[str, Step]:
+def _all_row_structures(program: RowProgram) -> dict[str, Structure]:
+    """By id."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     warps, lanes = _around(min(vectors // 128, 16), 32), _around(vectors, 32)
-    rows = partial(register_rows, choices=Choices(warps))
-    found = {
-        "lanes": _step(
+    rows = partial(register_rows, teams=warps)
+    found = [
+        _structure(
             program,
+            "lanes",
             "short rows: lanes of a warp share a row held in registers",
-            partial(register_rows, team=Team.LANES, choices=Choices(lanes)),
+            partial(register_rows, team=Team.LANES, teams=lanes),
             hints=True,
         ),
-        "block": _step(
-            program, "the row held in registers by the warps of a block", partial(rows, team=Team.BLOCK), hints=True
-        ),
-        "stream": _step(
+        _structure(
             program,
+            "block",
+            "the row held in registers by the warps of a block",
+            partial(rows, team=Team.BLOCK),
+            hints=True,
+        ),
+        _structure(
+            program,
+            "stream",
             "one block streams along the row, several 16-byte loads in flight",
             partial(long_rows, holding=Holding.NOWHERE),
         ),
-    }
+    ]
     if program.columns and program.sweeps > 1:
+        summary = "blocks that stay for many rows, column vectors kept in registers"
         persistent = partial(rows, team=Team.PERSISTENT)
-        found["persistent"] = _step(
-            program, "blocks that stay for many rows, column vectors kept in registers", persistent, hints=True
-        )
+        found.append(_structure(program, "persistent", summary, persistent, hints=True))
     if held_inputs(program):
-        found["shared"] = _step(
-            program,
-            "the row held in shared memory, brought by asynchronous copies",
-            partial(long_rows, holding=Holding.BLOCK),
-        )
-        found["cluster"] = _step(
-            program,
-            "the row held in the shared memory of a cluster of blocks",
-            partial(long_rows, holding=Holding.CLUSTER),
-            emulable=False,
-        )
+        summary = "the row held in shared memory, brought by asynchronous copies"
+        found.append(_structure(program, "shared", summary, partial(long_rows, holding=Holding.BLOCK)))
+        summary = "the row held in the shared memory of a cluster of blocks"
+        cluster = partial(long_rows, holding=Holding.CLUSTER)
+        found.append(_structure(program, "cluster", summary, cluster, emulable=False))
     if can_split(program):
-        found["split"] = _step(program, "many blocks share a row, a second kernel combines their parts", split_rows)
-    return found
+        summary = "many blocks share a row, a second kernel combines their parts"
+        found.append(_structure(program, "split", summary, split_rows))
+    return {one.id: one for one in found}
 
 
-def _step(
-    program: RowProgram, summary: str, write: Callable[..., str], hints: bool = False, emulable: bool = True
-) -> Step:
-    exact = Step(f"{summary}; exact functions", partial(write, quick=False), emulable=emulable)
-    safer = exact if program.is_sixteen_bit else None
-    polished = Step(f"{summary}; results stored past the cache", partial(write, hints=True)) if hints else None
-    if polished is not None and not any(one.varies for one in program.outputs):
-        polished = None
-    return Step(summary, write, safer, polished, emulable)
+def _structure(
+    program: RowProgram, id: str, summary: str, write: Callable[..., str], hints: bool = False, emulable: bool = True
+) -> Structure:
+    safer = polished = None
+    if program.is_sixteen_bit:
+        exact = partial(write, quick=False)
+        safer = Structure(f"{id}-exact", f"{summary}; exact functions", exact, emulable=emulable)
+    if hints and program.outputs_along:
+        past = partial(write, hints=True)
+        polished = Structure(f"{id}-uncached", f"{summary}; results stored past the cache", past)
+    return Structure(id, summary, write, safer, polished, emulable)
 
 
 def _around(wanted: int, most: int) -> tuple[int, ...]:

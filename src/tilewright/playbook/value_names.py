@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.playbook.row_program import (
     COLS,
     Constant,
+    LaunchNumber,
     Load,
-    Parameter,
     Pointwise,
     Reduce,
     Reduction,
@@ -69,7 +69,7 @@ class Namer:
         self._names: dict[int, str] = {}
         self.tensors = {one.name: self.fresh(one.name) for one in program.inputs}
         self.tensors |= {one.name: self.fresh(one.name) for one in program.outputs if not one.in_place}
-        numbers = sorted({one for one in program.values if isinstance(one, Parameter)}, key=lambda one: one.name)
+        numbers = sorted({one for one in program.values if isinstance(one, LaunchNumber)}, key=lambda one: one.name)
         self.parameters = {one: "cols" if one == COLS else self.fresh(one.name) for one in numbers}
 
     def fresh(self, wanted: str) -> str:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
-from tilewright.playbook.formula import read_formula
-from tilewright.playbook.phrases import Clause, unordered
+from tilewright.playbook.phrases import Clause, read_formula, unordered
 from tilewright.playbook.vocabulary import NUMBER, Effect, Form
 from tilewright.records import DType
 from tilewright.tasks.errors import GiveShapeOfEach
@@ -57,7 +56,7 @@ _CLAMP = re.compile(
 
 
 @dataclass(frozen=True)
-class Request:
+class WordsRequest:
     """What the words ask for."""
 
     clauses: tuple[Clause, ...]
@@ -65,7 +64,7 @@ class Request:
     sizes: tuple[int, ...]
 
 
-def parse_words(words: str) -> Request:
+def parse_words(words: str) -> WordsRequest:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
     text = _normal(words)
     dtype, text = _take_dtype(text)
@@ -75,7 +74,7 @@ def parse_words(words: str) -> Request:
     if not clauses:
         raise outside_grammar(f'the playbook finds no operation in "{words}"')
     _check_parameters(clauses)
-    return Request(clauses, dtype, sizes)
+    return WordsRequest(clauses, dtype, sizes)
 
 
 def _normal(words: str) -> str:
