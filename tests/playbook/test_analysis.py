@@ -9,7 +9,7 @@ from tilewright.playbook.analysis import row_program
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
-from tilewright.tasks.errors import ChooseModel
+from tilewright.tasks.errors import Remedy, RemedyKind
 
 
 def test_layernorm_is_two_reductions_and_three_sweeps() -> None:
@@ -97,7 +97,7 @@ def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> N
     function = Function("f", body, inputs, fixed=("rows", "cols"))
     with pytest.raises(NotSupported, match=named) as caught:
         program_of(function, task_of(function, sizes))
-    assert caught.value.remedies == (ChooseModel(),)
+    assert caught.value.remedies == (Remedy(RemedyKind.CHOOSE_MODEL),)
     assert "\n" not in str(caught.value)
 
 

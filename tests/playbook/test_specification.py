@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.specification import parse_words, specification
 from tilewright.records import DType
-from tilewright.tasks.errors import ChooseModel
+from tilewright.tasks.errors import Remedy, RemedyKind
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_unknown_word_is_quoted(words: str, quoted: str) -> None:
     message = str(caught.value)
     assert quoted in message
     assert "docs/playbook.md" in message
-    assert caught.value.remedies == (ChooseModel(),)
+    assert caught.value.remedies == (Remedy(RemedyKind.CHOOSE_MODEL),)
     assert "\n" not in message
     assert len(message) < 240
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tilewright.records import Origin, Task, from_json, to_json
 from tilewright.reference.loading import load_function
-from tilewright.tasks.assembly import Draft, TaskOptions, probe_task
-from tilewright.tasks.lint import lint
+from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
+from tilewright.tasks.lint import examine, finding
 from tilewright.tasks.reading.parameters import match_arguments
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
 
@@ -59,4 +59,4 @@ def probed(
 
 def lint_of(source: str, function: str, shapes: dict[str, str], values: dict[str, str] | None = None) -> str:
     task, reference = probed(source, function, shapes, values=values)
-    return lint(task, reference)  # type: ignore[arg-type]
+    return finding(examine(task, reference))  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from tests.tasks.in_process import lint_of, probed
 
 from tilewright.records import DType, Origin
 from tilewright.tasks import TaskError, TaskOptions
-from tilewright.tasks.assembly import with_finding
-from tilewright.tasks.errors import AllowDegenerate, GiveValues
+from tilewright.tasks.drafts import with_finding
+from tilewright.tasks.errors import Remedy, RemedyKind
 from tilewright.tasks.lint import examine, small_sizes
 from tilewright.tasks.questions import LintAnswer
 
@@ -127,7 +127,10 @@ def test_a_finding_is_refused_unless_allowed() -> None:
     answer = LintAnswer("", "y equals x", copied="x")
     with pytest.raises(TaskError, match=r"proves nothing: y equals x; ") as caught:
         with_finding(task, answer, TaskOptions())
-    assert caught.value.remedies == (GiveValues("x", "normal:0:1"), AllowDegenerate())
+    assert caught.value.remedies == (
+        Remedy(RemedyKind.GIVE_VALUES, "x", "normal:0:1"),
+        Remedy(RemedyKind.ALLOW_DEGENERATE),
+    )
     assert with_finding(task, answer, TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
 
 

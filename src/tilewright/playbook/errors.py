@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.tasks.errors import ChooseModel, RefusedRequest
+from tilewright.tasks.errors import RefusedRequest, Remedy, RemedyKind
 
 
 class PlaybookProblem(RefusedRequest):
@@ -22,9 +22,9 @@ class NotSupported(PlaybookProblem):
     """An operation, shape or dtype that no structure of the playbook computes; a model may."""
 
     def __init__(self, found: str) -> None:
-        super().__init__(found, ChooseModel())
+        super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
 def outside_grammar(found: str) -> NotUnderstood:
     """Words for which there are others, or a model."""
-    return NotUnderstood(f"{found}; docs/playbook.md lists the words", ChooseModel())
+    return NotUnderstood(f"{found}; docs/playbook.md lists the words", Remedy(RemedyKind.CHOOSE_MODEL))

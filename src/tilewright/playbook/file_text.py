@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 
-from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
-from tilewright.playbook.value_names import Namer
 from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
@@ -16,7 +15,7 @@ MOST_32_BIT = 2000000000
 
 
 @dataclass
-class PlanText:
+class PlanLines:
     """Plan lines in order; names that the plan introduces avoid the op's own."""
 
     program: RowProgram
@@ -189,7 +188,7 @@ def _comment(text: str) -> list[str]:
     return lines
 
 
-def file_text(header: str, plan: PlanText, *pieces: list[str]) -> str:
+def file_text(header: str, plan: PlanLines, *pieces: list[str]) -> str:
     """The file: its parts with an empty line between them."""
     parts = [_comment(header), plan.lines, *pieces]
     return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"

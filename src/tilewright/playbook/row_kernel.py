@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilewright.playbook.cpp_helpers import CANDIDATE, COMBINERS, SHUFFLE, SHUFFLE_CANDIDATE
-from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Statements, Text, indented, write_text
+from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
 from tilewright.playbook.row_program import (
     Load,
     NumberKind,
@@ -17,7 +17,6 @@ from tilewright.playbook.row_program import (
     Reduction,
     RowProgram,
 )
-from tilewright.playbook.value_names import Namer
 
 
 @dataclass(frozen=True)

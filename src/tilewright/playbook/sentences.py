@@ -15,7 +15,7 @@ from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.phrases import Clause, read_formula, unordered
 from tilewright.playbook.vocabulary import NUMBER, Effect, Form
 from tilewright.records import DType
-from tilewright.tasks.errors import GiveShapeOfEach
+from tilewright.tasks.errors import Remedy, RemedyKind
 
 _DTYPES = {
     "bf16": DType.BF16,
@@ -99,14 +99,14 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
     found = {_DTYPES[one[1]] for one in _DTYPE.finditer(text)}
     if len(found) > 1:
         listed = ", ".join(sorted(found))
-        raise NotUnderstood(f"the words name several dtypes, {listed}; say one", GiveShapeOfEach())
+        raise NotUnderstood(f"the words name several dtypes, {listed}; say one", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
     return next(iter(found), None), _DTYPE.sub(" ", text)
 
 
 def _take_sizes(text: str) -> tuple[tuple[int, ...], str]:
     found = {tuple(int(size) for size in re.findall(r"\d+", one[1] or one[2])) for one in _SIZES.finditer(text)}
     if len(found) > 1:
-        raise NotUnderstood("the words name several sizes", GiveShapeOfEach())
+        raise NotUnderstood("the words name several sizes", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
     return next(iter(found), ()), _SIZES.sub(" ", text)
 
 

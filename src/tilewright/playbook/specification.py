@@ -9,7 +9,7 @@ from tilewright.playbook.phrases import Clause
 from tilewright.playbook.sentences import WordsRequest, parse_words
 from tilewright.playbook.vocabulary import Effect, Shape
 from tilewright.records import DType, Specification, TensorSpec
-from tilewright.tasks.errors import ArgumentKind, ChooseModel, GivenArgument, GiveShape
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind
 
 _FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh"))  # of C++: no op is called so
 _DEFAULT_ROWS, _DEFAULT_COLS = 4096, 1024
@@ -45,7 +45,7 @@ class _SpecificationWriter:
         if "x" in self.given:
             dtype, given = self.given["x"].dtype, GivenArgument(ArgumentKind.SHAPE, "x", shape_of_x)
             if ":" not in shape_of_x and said not in (None, dtype):
-                remedy = GiveShape("x", f"{shape_of_x}:{said}")
+                remedy = Remedy(RemedyKind.GIVE_SHAPE, "x", f"{shape_of_x}:{said}")
                 raise NotUnderstood(f"this means {dtype}, and the words say {said}", remedy, given=given)
             if not dtype.is_float:
                 raise NotUnderstood("the playbook reads words about floating-point x only", given=given)
@@ -67,7 +67,7 @@ class _SpecificationWriter:
         sizes = self.given["x"].shape if "x" in self.given else sizes
         if not sizes or 0 in sizes:
             found = "x needs at least one dimension, and no size of 0"
-            raise NotUnderstood(found, GiveShape("x", f"{_DEFAULT_ROWS}x{_DEFAULT_COLS}:bf16"))
+            raise NotUnderstood(found, Remedy(RemedyKind.GIVE_SHAPE, "x", f"{_DEFAULT_ROWS}x{_DEFAULT_COLS}:bf16"))
         return sizes
 
     def specification(self) -> Specification:
@@ -119,7 +119,7 @@ class _SpecificationWriter:
             if reduced is not None and (operation.effect is not Effect.ELEMENTS or operation.extras):
                 raise NotUnderstood(
                     f'"{clause.says}" cannot follow "{reduced.says}", which leaves one element per row; put it first',
-                    ChooseModel(),
+                    Remedy(RemedyKind.CHOOSE_MODEL),
                 )
             reduced = clause if operation.effect is Effect.REDUCES else reduced
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,66 +22,30 @@ class GivenArgument:
     text: str = ""
 
 
-# -- remedies --
+class RemedyKind(Enum):
+    """What to do, in plain words; `name` and `example` are those of the remedy."""
+
+    GIVE_SHAPE = "give a shape for {name}, such as {example}"
+    GIVE_NUMBER = "give a number for {name}"
+    GIVE_SHAPE_OR_NUMBER = "give a shape for {name}, such as {example}, or a number if it is one"
+    GIVE_SHAPE_OF_EACH = "give a shape for each tensor"
+    GIVE_VALUES = "give other values for {name}, such as {example}"
+    GIVE_ARGUMENTS = "give shapes and numbers apart from it"
+    ALLOW_DEGENERATE = "a degenerate task can be allowed"
+    CHOOSE_MODEL = "a model can be asked instead"
+
+
+PLAIN_WORDS = {kind: kind.value for kind in RemedyKind}
 
 
 @dataclass(frozen=True)
-class GiveShape:
-    name: str
-    example: str
+class Remedy:
+    kind: RemedyKind
+    name: str = ""  # of a parameter
+    example: str = ""
 
-
-@dataclass(frozen=True)
-class GiveNumber:
-    name: str
-
-
-@dataclass(frozen=True)
-class GiveShapeOrNumber:
-    """For a parameter that may be either."""
-
-    name: str
-    example: str
-
-
-@dataclass(frozen=True)
-class GiveShapeOfEach:
-    """For tensors that are not named."""
-
-
-@dataclass(frozen=True)
-class GiveValues:
-    """What a tensor should hold."""
-
-    name: str
-    example: str
-
-
-@dataclass(frozen=True)
-class GiveArguments:
-    """Shapes and numbers apart from the request's text."""
-
-
-@dataclass(frozen=True)
-class AllowDegenerate:
-    pass
-
-
-@dataclass(frozen=True)
-class ChooseModel:
-    """A model in place of the playbook."""
-
-
-Remedy = (
-    GiveShape
-    | GiveNumber
-    | GiveShapeOrNumber
-    | GiveShapeOfEach
-    | GiveValues
-    | GiveArguments
-    | AllowDegenerate
-    | ChooseModel
-)
+    def text(self, words: Mapping[RemedyKind, str]) -> str:
+        return words[self.kind].format(name=self.name, example=self.example)
 
 
 class RefusedRequest(ValueError):
@@ -94,37 +58,14 @@ class RefusedRequest(ValueError):
         self.found = found
         self.remedies = remedies
         self.given = given
-        super().__init__(self.sentence(_plain_argument, _plain_remedy))
+        place = "" if given is None else f"{given.kind.value} of {given.name}{given.text and ', '}{given.text}"
+        super().__init__(self.sentence(place, PLAIN_WORDS))
 
-    def sentence(self, argument: Callable[[GivenArgument], str], remedy: Callable[[Remedy], str]) -> str:
-        """The whole in the words of a front end."""
-        place = f"{argument(self.given)}: " if self.given is not None else ""
-        return place + "; ".join([self.found, *map(remedy, self.remedies)])
+    def sentence(self, place: str, words: Mapping[RemedyKind, str]) -> str:
+        """The whole in a front end's words for the argument and for remedies."""
+        said = "; ".join([self.found, *(one.text(words) for one in self.remedies)])
+        return f"{place}: {said}" if place else said
 
 
 class TaskError(RefusedRequest):
     """A request that makes no task."""
-
-
-def _plain_argument(one: GivenArgument) -> str:
-    return f"{one.kind.value} of {one.name}" + (f", {one.text}" if one.text else "")
-
-
-def _plain_remedy(one: Remedy) -> str:
-    match one:
-        case GiveShape(name, example):
-            return f"give a shape for {name}, such as {example}"
-        case GiveNumber(name):
-            return f"give a number for {name}"
-        case GiveShapeOrNumber(name, example):
-            return f"give a shape for {name}, such as {example}, or a number if it is one"
-        case GiveShapeOfEach():
-            return "give a shape for each tensor"
-        case GiveValues(name, example):
-            return f"give other values for {name}, such as {example}"
-        case GiveArguments():
-            return "give them as shapes and numbers"
-        case AllowDegenerate():
-            return "a degenerate task can be allowed"
-        case ChooseModel():
-            return "a model can be asked instead"

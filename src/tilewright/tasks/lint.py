@@ -11,16 +11,11 @@ _LARGEST_ELEMENTS = 1 << 22
 _SMALL_SIZES = (48, 40, 56, 24, 72, 88)  # in turn, rounded to the multiple a dimension needs
 
 
-def lint(task: Task, reference: Reference) -> str:
-    """ "" where the task is sound; else one sentence on why its answers prove nothing.
+def examine(task: Task, reference: Reference) -> LintAnswer:
+    """What calling the reference with several sets of inputs shows.
 
     Raises `TaskError` where the reference does not return what the task says, and `ReferenceProblem`.
     """
-    return finding(examine(task, reference))
-
-
-def examine(task: Task, reference: Reference) -> LintAnswer:
-    """What calling the reference with several sets of inputs shows."""
     answer: LintAnswer = reference.call(LINT, LintRequest(task, small_sizes(task)), LintAnswer, ANSWER_SECONDS)
     if answer.mismatch:
         raise TaskError(f"task {task.name}: {answer.mismatch}")

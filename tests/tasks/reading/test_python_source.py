@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.tasks import TaskOptions, task_from_function, task_from_module
+from tilewright.records import Task
+from tilewright.tasks import TaskOptions, open_task, task_from_module
 from tilewright.tasks.reading.python_source import (
     ComputedDefault,
     WrittenDefault,
@@ -165,16 +166,22 @@ def test_names_of_an_expression() -> None:
     assert names_in("Block(WIDTH, bias=make())") == {"Block", "WIDTH", "make"}
 
 
+def _task(path: Path) -> Task:
+    task = open_task(f"{path}:f", {"x": "64:f32"}, {}, {}, TaskOptions())
+    assert task is not None
+    return task
+
+
 def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path) -> None:
     path = tmp_path / "ops.py"
     text = "import torch\n\n\ndef f(x):\n    return torch.relu(x) + 1\n"
     made = []
     for more in ("", "\n\ndef other(x):\n    return x + 1\n", "\n\nimport missing_module\n\nclass Later: pass\n"):
         path.write_text(text + more)
-        made.append(task_from_function(path, "f", {"x": "64:f32"}, {}, TaskOptions()))
+        made.append(_task(path))
     assert len({task.hash for task in made}) == 1
     path.write_text(text.replace("+ 1", "+ 2"))
-    assert task_from_function(path, "f", {"x": "64:f32"}, {}, TaskOptions()).hash != made[0].hash
+    assert _task(path).hash != made[0].hash
 
 
 def test_a_module_has_what_it_and_its_constructor_need(tmp_path: Path) -> None:

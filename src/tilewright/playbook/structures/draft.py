@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import KernelSignature, PlanText, file_text, includes
+from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 
@@ -15,7 +15,7 @@ _WIDE_SUMS = 65536  # columns from which sums of a simple loop are kept in f64
 
 def draft_rows(program: RowProgram, op_line: str) -> str:
     """One block per row, which goes along it once for every step that needs the whole row."""
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
     plan.limits(rows, cols)
     plan.add("const", "THREADS = 256")
@@ -38,7 +38,7 @@ class LoopedRows:
     helpers: list[str]
     text: list[str]
 
-    def launch(self, plan: PlanText, rows: str, threads: str, held: str) -> None:
+    def launch(self, plan: PlanLines, rows: str, threads: str, held: str) -> None:
         """The launch for rows that a file's other kernel cannot hold."""
         plan.launch(self.name, rows, threads, self.signature.given, f" when not {held}")
 

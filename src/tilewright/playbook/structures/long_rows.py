@@ -6,7 +6,7 @@ from enum import Enum
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, CLUSTER_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import KernelSignature, PlanText, file_text, includes
+from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
@@ -49,7 +49,7 @@ _HEADERS = {
 
 def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
     writer = _LongRows(program, holding, quick)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     signature, kernel_name, longer = writer.plan(plan)
     text = signature.kernel(writer.bounds(), kernel_name, writer.body())
     kernel = writer.kernel
@@ -86,7 +86,7 @@ class _LongRows:
         self.kernel = RowKernel(program, quick)
         self.held = held_inputs(program) if holding is not Holding.NOWHERE else ()
 
-    def plan(self, plan: PlanText) -> tuple[KernelSignature, str, LoopedRows | None]:
+    def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows | None]:
         """The plan's lines; the main kernel's head, and the kernel for rows that fit no shared memory."""
         rows, cols = plan.sizes()
         vectors, share, row_bytes, held = (plan.name(one) for one in ("vectors", "share", "row_bytes", "held"))

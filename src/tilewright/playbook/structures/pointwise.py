@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanText, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 
@@ -12,7 +12,7 @@ from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProg
 def draft_elements(program: RowProgram, op_line: str) -> str:
     """One thread per element."""
     kernel = RowKernel(program, quick=False)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
     plan.limits(rows, cols)
     plan.add("const", "THREADS = 256")
@@ -49,7 +49,7 @@ def vector_elements(
 ) -> str:
     """16-byte vectors over flat memory; `several` vectors for each thread; `hints`: results bypass the cache."""
     kernel = RowKernel(program, quick)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     n = plan.name("n")
     plan.add("tune", "THREADS = 128 | 256 | 512")
     if several:
@@ -139,7 +139,7 @@ def _tail(kernel: RowKernel, place: str) -> list[str]:
 def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) -> str:
     """16-byte vectors where tensors are broadcast: a block is a rectangle of rows and columns."""
     kernel = RowKernel(program, quick)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     signature, kernel_name = _rectangle_plan(kernel, plan)
     text = signature.kernel("__launch_bounds__(THREADS)", kernel_name, _rectangle_body(kernel))
     header = (
@@ -151,7 +151,7 @@ def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) ->
     return file_text(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 
 
-def _rectangle_plan(kernel: RowKernel, plan: PlanText) -> tuple[KernelSignature, str]:
+def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature, str]:
     rows, cols = plan.sizes()
     vectors, lanes, block_rows, chunks = (plan.name(one) for one in ("vectors", "lanes", "block_rows", "chunks"))
     plan.limits(rows, cols)

@@ -6,7 +6,7 @@ from enum import Enum
 
 from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanText, file_text, has_parts, includes
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
@@ -74,7 +74,7 @@ def register_rows(
     `teams` are the numbers of warps or lanes that the tuner is offered; the first that fits is the default.
     """
     writer = _RegisterRows(program, team, quick)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     signature, kernel_name, longer = writer.plan(plan, teams)
     text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints))
     kernel = writer.kernel
@@ -94,7 +94,7 @@ class _RegisterRows:
 
     # -- plan --
 
-    def plan(self, plan: PlanText, teams: tuple[int, ...]) -> tuple[KernelSignature, str, LoopedRows]:
+    def plan(self, plan: PlanLines, teams: tuple[int, ...]) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
         loads, held = plan.name("loads"), plan.name("held")
         plan.add("need", f"{cols} > 0" + (f" and {rows} <= {MOST_32_BIT}" if has_parts(self.program) else ""))

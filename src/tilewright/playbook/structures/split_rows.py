@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanText, file_text, has_parts, includes
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
 
@@ -25,7 +25,7 @@ def _types(program: RowProgram) -> list[str]:
 def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
     """Two launches: PIECES blocks for each row leave their part in a scratch buffer, one warp per row adds them."""
     kernel = RowKernel(program, quick)
-    plan = PlanText(program, op_line)
+    plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
     vectors, pieces, piece = (plan.name(one) for one in ("vectors", "pieces", "piece"))
     if has_parts(program):

@@ -18,7 +18,7 @@ from tilewright.records import (
     following,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.assembly import Draft, TaskOptions, build_task, linted, probe_task
+from tilewright.tasks.drafts import Draft, TaskOptions, build_task, linted, probe_task
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
 from tilewright.tasks.reading.description import Described, print_described, print_description, read_description
 from tilewright.tasks.reading.parameters import SCALARS, read_number, read_shape, read_values

@@ -19,7 +19,7 @@ from tilewright.records import (
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
-from tilewright.tasks.assembly import Draft, TaskOptions, axes_of, probe_task, with_finding
+from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, with_finding
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
 from tilewright.tasks.lint import examine
 from tilewright.tasks.reading import python_source

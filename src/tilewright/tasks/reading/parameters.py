@@ -20,8 +20,8 @@ from tilewright.records import (
     UniformValues,
     Values,
 )
-from tilewright.tasks.assembly import axes_of
-from tilewright.tasks.errors import ArgumentKind, GivenArgument, GiveNumber, GiveShape, GiveShapeOrNumber, TaskError
+from tilewright.tasks.drafts import axes_of
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
 from tilewright.tasks.reading.python_source import SourceParameter, WrittenDefault, usable_name
 
 SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
@@ -95,7 +95,7 @@ def _refuse_unknown(
                 raise TaskError(found, given=GivenArgument(kind, name))
     for name in values:
         if name not in shapes:
-            remedy = GiveShape(name, _USUAL_SHAPE)
+            remedy = Remedy(RemedyKind.GIVE_SHAPE, name, _USUAL_SHAPE)
             raise TaskError("only a tensor holds values", remedy, given=GivenArgument(ArgumentKind.VALUES, name))
 
 
@@ -234,13 +234,14 @@ def _literal(text: str) -> object:
 def _missing(
     function: str, parameters: Sequence[SourceParameter], one: SourceParameter | None, shapes: Mapping[str, str]
 ) -> TaskError:
-    listed = ", ".join(_shown(parameter) for parameter in parameters)
     if one is None:
         return TaskError(f"{function} takes no parameters; an op has at least one tensor")
+    call = f"{function}({', '.join(map(_shown, parameters))})"
     if one.annotation in _TYPE_NAMES:
-        return TaskError(f"{function}({listed}): no value is given for {one.name}", GiveNumber(one.name))
-    remedy = GiveShapeOrNumber(one.name, next(iter(shapes.values()), _USUAL_SHAPE))
-    return TaskError(f"{function}({listed}): no shape is given for {one.name}", remedy)
+        remedy = Remedy(RemedyKind.GIVE_NUMBER, one.name)
+        return TaskError(f"{call}: no value is given for {one.name}", remedy)
+    remedy = Remedy(RemedyKind.GIVE_SHAPE_OR_NUMBER, one.name, next(iter(shapes.values()), _USUAL_SHAPE))
+    return TaskError(f"{call}: no shape is given for {one.name}", remedy)
 
 
 def _shown(parameter: SourceParameter) -> str:

@@ -197,7 +197,7 @@ def _local_imports(tree: ast.Module, neighbours: set[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Statement:
+class _TopStatement:
     """A top-level statement: the names it gives something to, and those it uses."""
 
     node: ast.stmt
@@ -234,7 +234,7 @@ def names_in(expression: str) -> frozenset[str]:
     return frozenset(one.id for one in ast.walk(ast.parse(expression, mode="eval")) if isinstance(one, ast.Name))
 
 
-def _statement(node: ast.stmt) -> _Statement:
+def _statement(node: ast.stmt) -> _TopStatement:
     gives: set[str] = set()
     uses: set[str] = set()
     _look_up(symtable.symtable(ast.unparse(node), "part", "exec"), gives, uses)
@@ -247,7 +247,7 @@ def _statement(node: ast.stmt) -> _Statement:
             uses.add(one.value)  # an annotation in quotes, a name for getattr
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         gives |= _root(node.value.func)  # `table.update(...)` changes the table
-    return _Statement(node, frozenset(gives), frozenset(uses))
+    return _TopStatement(node, frozenset(gives), frozenset(uses))
 
 
 def _look_up(table: symtable.SymbolTable, gives: set[str], uses: set[str]) -> None:
@@ -270,7 +270,7 @@ def _root(node: ast.expr) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
-def _reached(parts: list[_Statement], reached: set[str]) -> set[str]:
+def _reached(parts: list[_TopStatement], reached: set[str]) -> set[str]:
     while True:
         more = {name for part in parts if _matters(part, reached) for name in part.uses} - reached
         if not more:
@@ -278,7 +278,7 @@ def _reached(parts: list[_Statement], reached: set[str]) -> set[str]:
         reached |= more
 
 
-def _matters(part: _Statement, reached: set[str]) -> bool:
+def _matters(part: _TopStatement, reached: set[str]) -> bool:
     """Whether it gives a reachable name something, or acts on nothing but what is reachable."""
     if _is_main(part.node):
         return False
@@ -290,7 +290,7 @@ def _matters(part: _Statement, reached: set[str]) -> bool:
     return bool(own) and own <= reached
 
 
-def _is_kept(part: _Statement, position: int, reached: set[str]) -> bool:
+def _is_kept(part: _TopStatement, position: int, reached: set[str]) -> bool:
     node = part.node
     if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
         return True

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tilewright.records import Origin, Task
-from tilewright.tasks.assembly import Draft, TaskOptions, make_task
-from tilewright.tasks.errors import ArgumentKind, GiveArguments, GivenArgument, TaskError
+from tilewright.tasks.drafts import Draft, TaskOptions, make_task
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
 from tilewright.tasks.reading import python_source
 from tilewright.tasks.reading.folders import DESCRIPTION_FILE, task_from_folder
 from tilewright.tasks.reading.modules import is_kernelbench, task_from_kernelbench, task_from_module
@@ -90,24 +90,11 @@ def _from_file(
     if name in classes:
         return task_from_module(path, name, init or "", shapes, options, numbers, values)
     if init is not None:
-        raise TaskError(f"{path}:{name} is no class, so it takes no arguments here", GiveArguments())
-    return task_from_function(path, name, shapes, numbers, options, values)
+        raise TaskError(f"{path}:{name} is no class, so it takes no arguments here", Remedy(RemedyKind.GIVE_ARGUMENTS))
+    return task_from_source(source, name, shapes, numbers, options, values, where=str(path), folder=path.parent)
 
 
 # -- functions --
-
-
-def task_from_function(
-    path: Path,
-    function: str,
-    shapes: Mapping[str, str],
-    numbers: Mapping[str, str],
-    options: TaskOptions,
-    values: Mapping[str, str] | None = None,
-) -> Task:
-    """A task from a function of a Python file; the reference is the part of the file that it needs."""
-    source = python_source.read_source(path)
-    return task_from_source(source, function, shapes, numbers, options, values, where=str(path), folder=path.parent)
 
 
 def task_from_source(

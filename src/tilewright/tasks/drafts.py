@@ -23,7 +23,7 @@ from tilewright.records import (
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.dimension_names import ONE, dimension_names, following_names, output_names
-from tilewright.tasks.errors import AllowDegenerate, GiveValues, Remedy, TaskError
+from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
 from tilewright.tasks.kinds import classify, kind_of
 from tilewright.tasks.lint import examine, finding
 from tilewright.tasks.questions import ANSWER_SECONDS, PROBE, LintAnswer, ProbeAnswer, ProbeRequest
@@ -212,10 +212,10 @@ def linted(task: Task, options: TaskOptions, reference: Reference) -> Task:
 def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
     reason = finding(answer)
     if reason and not options.allow_degenerate:
-        remedies: list[Remedy] = [AllowDegenerate()]
+        remedies: list[Remedy] = [Remedy(RemedyKind.ALLOW_DEGENERATE)]
         copied = next((one for one in task.tensors if one.name == answer.copied), None)
         if copied is not None and not isinstance(copied.values, IntegerValues):
-            remedies.insert(0, GiveValues(copied.name, _OTHER_VALUES))
+            remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))
         raise TaskError(f"task {task.name} proves nothing: {reason}", *remedies)
     return replace(task, degenerate=reason)
 
