@@ -30,7 +30,7 @@ from recording import write_result
 from tilewright.records import Case, ReturnedTensor, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import TaskError, TaskOptions, task_from_kernelbench, task_op_line
-from tilewright.tasks.values import print_values
+from tilewright.tasks.reading.parameters import print_values
 from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
 from tilewright.verify.judging_records import JudgeRequest
 
@@ -155,7 +155,7 @@ def judge_case(reference: Reference, task: Task, case: Case, row: Row) -> None:
 def playbook_answer(task: Task) -> str:
     """ "" where the playbook knows how to write it; else what it says."""
     from tilewright.playbook.analysis import row_program
-    from tilewright.playbook.problems import NotSupported
+    from tilewright.playbook.errors import NotSupported
 
     try:
         row_program(task)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.authors import Author
-from tilewright.authors.playbook_author import PlaybookAuthor, recipe_of
+from tilewright.authors.playbook_author import PlaybookAuthor, former_recipe
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.problems import NotSupported, NotUnderstood
-from tilewright.playbook.steps import every_step
+from tilewright.playbook.catalogue import every_structure
+from tilewright.playbook.errors import NotSupported, NotUnderstood
 from tilewright.records import (
     PROFILES,
     Attempt,
@@ -165,12 +165,12 @@ def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
     product = Task(
         "f", "def f(a, b):\n    return a @ b\n", "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes
     )
-    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*--model"):
+    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*model"):
         AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
 
 
 def test_words_outside_the_grammar_are_refused() -> None:
-    with pytest.raises(NotUnderstood, match=r'"flash".*--model'):
+    with pytest.raises(NotUnderstood, match=r'"flash".*model'):
         AUTHOR.specify("flash attention", {}, "H200", no_model)
 
 
@@ -187,19 +187,18 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
     assert second.recipe not in ("", first.recipe)
 
 
-def test_every_step_has_a_recipe_of_its_own(task: Task) -> None:
+def test_every_structure_has_a_recipe_of_its_own_and_is_known_in_runs_without(task: Task) -> None:
     names = ("exp of x", "softmax", "rmsnorm", "layernorm then gelu", "sum", "gelu then bias")
-    summaries = set()
+    found: dict[str, str] = {}
     for words in names:
         made = AUTHOR.specify(words, {"x": "64x65536:f16"}, "H200", no_model)
         program = row_program(task_from_specification(made, TaskOptions()))
-        for step in every_step(program):
-            summaries |= {one.summary for one in (step, step.safer, step.polished) if one is not None}
-    recipes = {recipe_of(summary) for summary in summaries}
-    assert "" not in recipes
-    assert len(recipes) == len(summaries) > 20
-    assert recipe_of("a model's own words; exact functions") == ""
-    assert recipe_of("16-byte vectors, one per thread; words of its own") == ""
+        for step in every_structure(program):
+            found |= {one.summary: one.id for one in (step, step.safer, step.polished) if one is not None}
+    assert len(set(found.values())) == len(found) > 20
+    assert {summary: former_recipe(summary) for summary in found} == found
+    assert former_recipe("a model's own words; exact functions") == ""
+    assert former_recipe("16-byte vectors, one per thread; words of its own") == ""
 
 
 def test_a_run_made_before_recipes_were_kept_goes_on_with_what_is_new() -> None:
@@ -212,7 +211,7 @@ def test_a_run_made_before_recipes_were_kept_goes_on_with_what_is_new() -> None:
     assert best is not None
     polished = AUTHOR.propose(Situation(run.task, Stage.PROFILED, 4, parent=best, history=run.attempts), no_model)
     assert polished is not None
-    assert polished.recipe == f"{recipe_of(best.summary)}-past-cache"
+    assert polished.recipe == f"{former_recipe(best.summary)}-uncached"
     without = AUTHOR.propose(Situation(run.task, Stage.STRUCTURE, 3, history=run.attempts[:2]), no_model)
     assert without is not None
     assert without.summary == run.attempts[2].summary

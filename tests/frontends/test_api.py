@@ -16,7 +16,7 @@ import torch
 from tests.frontends.recordings import RIGHT, SPECIFICATION, record
 
 import tilewright as tw
-from tilewright.frontends.api import Made, NotAcceptedYet, as_keywords, read_arguments
+from tilewright.frontends.api import Made, NotAcceptedYet, read_arguments
 from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.decorated import DecoratedKernel
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
@@ -211,23 +211,6 @@ def test_importing_and_decorating_spend_nothing(home: Path) -> None:
     before = sorted(home.rglob("*"))
     DecoratedKernel(scaled_silu)
     assert sorted(home.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ("f(x): no shape is given for x; write --shape x=4096x1024:bf16, or --set x=VALUE if it is a number",
-         'f(x): no shape is given for x; write x="4096x1024:bf16", or x=VALUE if it is a number'),
-        ("--shape z: f has no such parameter; it has x", "z: f has no such parameter; it has x"),
-        ("--set eps=big: f's eps takes a number", "eps=big: f's eps takes a number"),
-        ("--fill x=weird: 'weird' says no values", "values={\"x\": \"weird\"}: 'weird' says no values"),
-        ("a model can write this kernel: --model", 'a model can write this kernel: model="PROVIDER:NAME"'),
-        ("--model PROVIDER:NAME asks a model", 'model="PROVIDER:NAME" asks a model'),
-        ("--fill q: f has no such parameter; it has x", "values: q: f has no such parameter; it has x"),
-    ],
-)  # fmt: skip
-def test_messages_speak_of_keywords(said: str, meant: str) -> None:
-    assert as_keywords(said) == meant
 
 
 def test_a_mistake_is_said_in_terms_of_the_call(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import torch
 from tests.playbook.functions import Function, draw, truth
 
 import tilewright
+from tilewright.playbook.catalogue import Structure
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.steps import Step
 from tilewright.records import NumberInput, Task
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 _RELATIVE = {torch.float32: 2e-6, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 
@@ -21,7 +21,7 @@ def sizes_at(task: Task, rows: int, cols: int) -> dict[str, int]:
     return {one.name: {"rows": rows, "cols": cols}.get(one.name, one.size) for one in task.dimensions}
 
 
-def load_step(step: Step, program: RowProgram, task: Task, folder: Path) -> Any:
+def load_structure(step: Structure, program: RowProgram, task: Task, folder: Path) -> Any:
     text = step.write(program, task_op_line(task))
     path = folder / f"{task.name}.cu"
     path.write_text(text)

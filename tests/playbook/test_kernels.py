@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.playbook.agreement import check, load_step, sizes_at
+from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, program_of, task_of
 
-from tilewright.playbook.steps import Step, draft, every_step
+from tilewright.playbook.catalogue import Structure, draft, every_structure
 
 QUICK = (
     "layernorm_gelu",
@@ -25,7 +25,7 @@ QUICK = (
 def test_the_draft_is_right_at_odd_sizes(function: Function, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
-    op = load_step(draft(program), program, task, tmp_path)
+    op = load_structure(draft(program), program, task, tmp_path)
     for rows, cols in ((1, 3), (2, 127), (1, 1000)):
         check(op, function, task, sizes_at(task, rows, cols))
 
@@ -35,7 +35,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     function = BY_NAME[name]
     task = task_of(function)
     program = program_of(function, task)
-    for step in every_step(program)[1:]:
+    for step in every_structure(program)[1:]:
         if not step.emulable:
             continue
         _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
@@ -46,16 +46,16 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
 def test_every_structure_of_every_function_is_right(function: Function, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
-    for step in every_step(program)[1:]:
+    for step in every_structure(program)[1:]:
         for variant in (step, step.safer, step.polished):
             if variant is None or not variant.emulable:
                 continue
             _check_all(variant, function, ((1, 1), (5, 3), (2, 127), (1, 1000), (3, 1024)), tmp_path)
 
 
-def _check_all(step: Step, function: Function, sizes: tuple[tuple[int, int], ...], folder: Path) -> None:
+def _check_all(step: Structure, function: Function, sizes: tuple[tuple[int, int], ...], folder: Path) -> None:
     task = task_of(function)
-    op = load_step(step, program_of(function, task), task, folder)
+    op = load_structure(step, program_of(function, task), task, folder)
     for rows, cols in sizes:
         check(op, function, task, sizes_at(task, rows, cols))
 
@@ -73,6 +73,6 @@ def _check_all(step: Step, function: Function, sizes: tuple[tuple[int, int], ...
 def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, tmp_path: Path) -> None:
     """Beyond registers, beyond shared memory, and where no vector fits the row's length."""
     function = BY_NAME[name]
-    for step in every_step(program_of(function, task_of(function)))[1:]:
+    for step in every_structure(program_of(function, task_of(function)))[1:]:
         if step.emulable:
             _check_all(step, function, ((2, cols),), tmp_path)

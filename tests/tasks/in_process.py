@@ -9,12 +9,10 @@ from typing import Any
 
 from tilewright.records import Origin, Task, from_json, to_json
 from tilewright.reference.loading import load_function
-from tilewright.tasks.arguments import match_arguments
-from tilewright.tasks.functions import Draft
-from tilewright.tasks.lint import lint
-from tilewright.tasks.making import probe_task
-from tilewright.tasks.options import TaskOptions
-from tilewright.tasks.source import find_function, parameters_of, parse_source, result_names
+from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
+from tilewright.tasks.lint import examine, finding
+from tilewright.tasks.reading.parameters import match_arguments
+from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
 
 
 class HereReference:
@@ -45,11 +43,20 @@ def probed(
     """The task of a function, without the lint."""
     node = find_function(parse_source(source, "source"), function, "source")
     arguments = match_arguments(source, function, parameters_of(node, "source"), shapes, numbers or {}, values or {})
-    draft = Draft(function, arguments.source, arguments.function, arguments.inputs, Origin.FUNCTION, result_names(node))
+    draft = Draft(
+        function,
+        arguments.source,
+        arguments.function,
+        arguments.inputs,
+        arguments.dimensions,
+        arguments.unsaid,
+        Origin.FUNCTION,
+        result_names(node),
+    )
     reference = HereReference(arguments.source, arguments.function)
     return probe_task(draft, TaskOptions(**options), reference), reference  # type: ignore[arg-type]
 
 
 def lint_of(source: str, function: str, shapes: dict[str, str], values: dict[str, str] | None = None) -> str:
     task, reference = probed(source, function, shapes, values=values)
-    return lint(task, reference)  # type: ignore[arg-type]
+    return finding(examine(task, reference))  # type: ignore[arg-type]

@@ -10,8 +10,10 @@ from tests.tasks.in_process import lint_of, probed
 
 from tilewright.records import DType, Origin
 from tilewright.tasks import TaskError, TaskOptions
+from tilewright.tasks.drafts import with_finding
+from tilewright.tasks.errors import Remedy, RemedyKind
 from tilewright.tasks.lint import examine, small_sizes
-from tilewright.tasks.making import with_finding
+from tilewright.tasks.questions import LintAnswer
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_degenerate(function: str, shapes: dict[str, str], reason: str) -> None:
 def test_values_decide() -> None:
     assert lint_of(SOURCE, "positive", {"x": "8x8"}) == ""
     found = lint_of(SOURCE, "positive", {"x": "8x8"}, {"x": "uniform 0 1"})
-    assert "y equals x for the values it holds; give it other values" in found
+    assert found == "y equals x for the values it holds"
 
 
 @pytest.mark.parametrize(
@@ -122,9 +124,14 @@ def test_an_output_that_is_not_what_the_reference_returns() -> None:
 
 def test_a_finding_is_refused_unless_allowed() -> None:
     task, _ = probed(SOURCE, "identity", {"x": "8"})
-    with pytest.raises(TaskError, match=r"proves nothing: y equals x \(--allow-degenerate makes it anyway\)"):
-        with_finding(task, "y equals x", TaskOptions())
-    assert with_finding(task, "y equals x", TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
+    answer = LintAnswer("", "y equals x", copied="x")
+    with pytest.raises(TaskError, match=r"proves nothing: y equals x; ") as caught:
+        with_finding(task, answer, TaskOptions())
+    assert caught.value.remedies == (
+        Remedy(RemedyKind.GIVE_VALUES, "x", "normal:0:1"),
+        Remedy(RemedyKind.ALLOW_DEGENERATE),
+    )
+    assert with_finding(task, answer, TaskOptions(allow_degenerate=True)).degenerate == "y equals x"
 
 
 def test_sizes_that_depend_on_values_are_refused() -> None:

@@ -6,30 +6,29 @@ from collections.abc import Mapping
 
 from tilewright.authors import Ask
 from tilewright.playbook.analysis import row_program
-from tilewright.playbook.steps import Step, draft, structures
-from tilewright.playbook.words import specification
+from tilewright.playbook.catalogue import Structure, draft, structures
+from tilewright.playbook.specification import specification
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 _INSTEAD = "; the playbook repairs no file but its own, so this is one"
 
-# The recipe of each step by its summary. Runs made before recipes were on record have these very summaries, so they
-# stay here as they are when a summary is reworded.
-_RECIPES = {
-    "first version: one thread per element": "element-draft",
-    "first version: one block per row, element by element": "row-draft",
+# The structures by the summaries that they had when runs knew them by nothing else; never to be reworded.
+_FORMER_SUMMARIES = {
+    "first version: one thread per element": "draft-elements",
+    "first version: one block per row, element by element": "draft-rows",
     "16-byte vectors, one per thread": "vectors",
-    "16-byte vectors, several per thread": "vectors-several",
-    "16-byte vectors, blocks that are rectangles of rows and columns": "vectors-rectangles",
-    "short rows: lanes of a warp share a row held in registers": "rows-lanes",
-    "the row held in registers by the warps of a block": "rows-block",
-    "one block streams along the row, several 16-byte loads in flight": "rows-stream",
-    "blocks that stay for many rows, column vectors kept in registers": "rows-persistent",
-    "the row held in shared memory, brought by asynchronous copies": "rows-shared",
-    "the row held in the shared memory of a cluster of blocks": "rows-cluster",
-    "many blocks share a row, a second kernel combines their parts": "rows-split",
+    "16-byte vectors, several per thread": "several-vectors",
+    "16-byte vectors, blocks that are rectangles of rows and columns": "rectangles",
+    "short rows: lanes of a warp share a row held in registers": "lanes",
+    "the row held in registers by the warps of a block": "block",
+    "one block streams along the row, several 16-byte loads in flight": "stream",
+    "blocks that stay for many rows, column vectors kept in registers": "persistent",
+    "the row held in shared memory, brought by asynchronous copies": "shared",
+    "the row held in the shared memory of a cluster of blocks": "cluster",
+    "many blocks share a row, a second kernel combines their parts": "split",
 }
-_VARIANTS = {"": "", "; exact functions": "-exact", "; results stored past the cache": "-past-cache"}
+_FORMER_VARIANTS = {"": "", "; exact functions": "-exact", "; results stored past the cache": "-uncached"}
 
 
 class PlaybookAuthor:
@@ -51,9 +50,9 @@ class PlaybookAuthor:
         program = row_program(situation.task)
         first = draft(program)
         later = tuple(step for step in structures(program) if step.emulable or not situation.emulated_only)
-        everything = {recipe_of(step.summary): step for one in (first, *later) for step in _with_variants(one)}
+        everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         if situation.stage is Stage.DRAFT:
-            offered: tuple[Step, ...] = (first, *later)
+            offered: tuple[Structure, ...] = (first, *later)
         elif situation.stage is Stage.STRUCTURE:
             offered = later
         elif situation.stage is Stage.PROFILED:
@@ -63,26 +62,26 @@ class PlaybookAuthor:
             failing = everything.get(_recipe(situation.failing)) if situation.failing else None
             offered = (failing.safer,) if failing and failing.safer else ()
         before = {_recipe(one) for one in situation.history if one.number < situation.number - situation.candidate}
-        fresh = [step for step in offered if recipe_of(step.summary) not in before]
+        fresh = [step for step in offered if step.id not in before]
         if situation.candidate >= len(fresh):
             return None
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
         text = step.write(program, task_op_line(situation.task))
-        return Proposal(text, summary, recipe=recipe_of(step.summary))
+        return Proposal(text, summary, recipe=step.id)
 
 
-def recipe_of(summary: str) -> str:
-    """The recipe that has this summary; "" where no step of the playbook has."""
+def former_recipe(summary: str) -> str:
+    """The recipe of an attempt on record by its summary alone; "" where the playbook had no such structure."""
     base, semicolon, variant = summary.removesuffix(_INSTEAD).partition(";")
-    recipe, suffix = _RECIPES.get(base), _VARIANTS.get(semicolon + variant)
+    recipe, suffix = _FORMER_SUMMARIES.get(base), _FORMER_VARIANTS.get(semicolon + variant)
     return "" if recipe is None or suffix is None else recipe + suffix
 
 
 def _recipe(attempt: Attempt) -> str:
-    return attempt.recipe or recipe_of(attempt.summary)
+    return attempt.recipe or former_recipe(attempt.summary)
 
 
-def _with_variants(step: Step) -> tuple[Step, ...]:
+def _with_variants(step: Structure) -> tuple[Structure, ...]:
     return tuple(one for one in (step, step.safer, step.polished) if one is not None)

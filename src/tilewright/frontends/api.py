@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,8 +34,9 @@ from tilewright.frontends.making import (
 )
 from tilewright.frontends.place_choice import Place, choose_place
 from tilewright.frontends.plain_progress import PlainProgress, say
+from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.task_words import task_words
-from tilewright.playbook.problems import PlaybookProblem
+from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
 from tilewright.runtime import Operation, load
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store
@@ -211,7 +211,8 @@ def _task_of(request: Request) -> Task | None:
     try:
         return task_of(request)
     except TaskError as error:
-        raise TaskError(as_keywords(str(error))) from error
+        error.args = (in_keywords(error),)
+        raise
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, PlaybookProblem):
-            error.args = (as_keywords(str(error)),)
+            error.args = (in_keywords(error),)
         error.add_note(way_on(folder, error, new=new))
         raise
 
@@ -273,17 +274,6 @@ def specification_text(specification: Specification) -> str:
     unsaid = [one for one in specification.assumptions if one not in specification.description]
     parts = [specification.reference.strip(), "", specification.description.strip()]
     return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
-
-
-def as_keywords(text: str) -> str:
-    """A message that speaks of the command's options, in terms of the keywords of `make`."""
-    text = re.sub(r"--shape (\w+)=([\w:]*\w)", r'\1="\2"', text)
-    text = re.sub(r"--(?:shape|set) (\w+)", r"\1", text)
-    text = re.sub(r"--fill (\w+)=([\w:.-]*\w)", r'values={"\1": "\2"}', text)
-    text = re.sub(r"--fill (\w+)", r"values: \1", text)
-    text = text.replace("give its --shape too", "give its shape too").replace("with --shape and --set", "as keywords")
-    text = re.sub(r"--model(?: PROVIDER:NAME)?(?![-\w])", 'model="PROVIDER:NAME"', text)
-    return text.replace("--allow-degenerate makes", "allow_degenerate=True makes")
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

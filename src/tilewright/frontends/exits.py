@@ -39,18 +39,25 @@ def exit_code(error: BaseException) -> int | None:
 def _code_of_making(error: BaseException) -> int | None:
     # Looked up late: building and checking a file need none of these.
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
-    from tilewright.playbook.problems import PlaybookProblem
     from tilewright.prompts.replies import ReplyProblem
     from tilewright.reference import ReferenceProblem
-    from tilewright.tasks import TaskError
+    from tilewright.tasks import RefusedRequest
 
-    if isinstance(error, (TaskError, ReferenceProblem, PlaybookProblem)):
+    if isinstance(error, (RefusedRequest, ReferenceProblem)):
         return 2
     if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
         return 2
     if isinstance(error, ReplyProblem):
         return 1
     return 3 if isinstance(error, ModelError) else None
+
+
+def _in_options(error: BaseException) -> str:
+    # Looked up late, as above.
+    from tilewright.frontends.remedies import in_options
+    from tilewright.tasks import RefusedRequest
+
+    return in_options(error) if isinstance(error, RefusedRequest) else str(error)
 
 
 def error_text(error: BaseException) -> str:
@@ -63,5 +70,5 @@ def error_text(error: BaseException) -> str:
     elif isinstance(error, KernelFileError):
         text = str(error)
     else:
-        text = f"tilewright: {error}"
+        text = f"tilewright: {_in_options(error)}"
     return "\n".join([text, *getattr(error, "__notes__", ())])

@@ -22,7 +22,7 @@ from tilewright.frontends.run_rows import dollars_words, seconds_words
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
-from tilewright.playbook.problems import PlaybookProblem
+from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import (
     MEASURED_NOISE,
     MODELLED_NOISE,

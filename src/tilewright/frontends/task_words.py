@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.records import Dimension, NumberInput, Task
-from tilewright.tasks.ops import task_op_line
+from tilewright.tasks import task_op_line
 
 
 def task_words(task: Task) -> list[str]:

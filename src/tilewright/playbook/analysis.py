@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.playbook.axes import ONE, Axes
-from tilewright.playbook.constants import ProbeSet, fixed_probe, probes_of
-from tilewright.playbook.lowering import Item, Lowering, same_graph
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.lowering import ONE, Axes, Item, Lowering, same_graph
 from tilewright.playbook.operations import POINTWISE_RULES
-from tilewright.playbook.problems import NotSupported
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import (
     Load,
+    NumberKind,
     Pointwise,
     ProgramInput,
     ProgramOutput,
@@ -23,14 +22,12 @@ from tilewright.playbook.row_program import (
     RowProgram,
     Value,
 )
-from tilewright.playbook.simplify import simplify
-from tilewright.playbook.tracing import TraceRequest, Traces
+from tilewright.playbook.tracing import ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
 from tilewright.reference import Reference, ReferenceProblem
 
 _TRACE_SECONDS = 120.0
 _RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
-_MODEL = "a model can write this kernel: --model"
 
 Ask = Callable[[TraceRequest], Traces]
 
@@ -58,14 +55,14 @@ def analyse(task: Task, ask: Ask) -> RowProgram:
     """The same with traces from whoever makes them."""
     for one in task.tensors:
         if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
-            raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not; {_MODEL}")
+            raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
     traces, probes = _traces(task, ask)
     lowering = Lowering(task, traces.traces, probes)
     outputs = lowering.run(_RULES)
     changed = [one.name for one in task.tensors if one.in_place and not one.optional]
     for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
         lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
-    return simplify(_Space(task, lowering, outputs, probes).program())
+    return _simplified(_Space(task, lowering, outputs, probes).program())
 
 
 def _traces(task: Task, ask: Ask) -> tuple[Traces, ProbeSet]:
@@ -81,7 +78,7 @@ def _traces(task: Task, ask: Ask) -> tuple[Traces, ProbeSet]:
     try:
         return ask(TraceRequest(task, probes.probes)), probes
     except ReferenceProblem as problem:
-        raise NotSupported(f"the playbook cannot follow the reference: {problem}; {_MODEL}") from problem
+        raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
 
 
 def _ask(reference: Reference, request: TraceRequest) -> Traces:
@@ -89,7 +86,7 @@ def _ask(reference: Reference, request: TraceRequest) -> Traces:
         traces: Traces = reference.call("tilewright.playbook.tracing:trace", request, Traces, _TRACE_SECONDS)
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1]
-        raise NotSupported(f"the playbook cannot follow the reference: {last}; {_MODEL}") from error
+        raise NotSupported(f"the playbook cannot follow the reference: {last}") from error
     return traces
 
 
@@ -157,7 +154,7 @@ class _Space:
             if len(set(shape)) != len(shape) or not all(axis in rest for axis in shape):
                 raise NotSupported(
                     "the playbook cannot arrange the reference's tensors as rows and columns: their dimensions combine "
-                    f"in more than one order; {_MODEL}"
+                    "in more than one order"
                 )
         return lead
 
@@ -165,13 +162,11 @@ class _Space:
         """How many of the last dimensions are the columns."""
         sets = {frozenset(self._plain(axes)) for value, axes in self.low.reduced.items() if value in live}
         if len(sets) > 1:
-            raise NotSupported(
-                f"the playbook reduces over one set of dimensions only, and here are {len(sets)}; {_MODEL}"
-            )
+            raise NotSupported(f"the playbook reduces over one set of dimensions only, and here are {len(sets)}")
         if sets:
             over = sets.pop()
             if set(lead[len(lead) - len(over) :]) != over:
-                raise NotSupported(f"the playbook reduces over the last dimensions only; {_MODEL}")
+                raise NotSupported("the playbook reduces over the last dimensions only")
             return len(over)
         shapes = [set(self._plain(axes)) for axes in self.low.input_axes.values()]
         shapes += [set(self._plain(one.axes)) for one in self.results]
@@ -196,15 +191,12 @@ class _Space:
         columns = set(own) & set(col_axes)
         if columns and columns != set(col_axes):
             raise NotSupported(
-                f"the playbook does not support {one.name}, which has some of the reduced dimensions and not others; "
-                f"{_MODEL}"
+                f"the playbook does not support {one.name}, which has some of the reduced dimensions and not others"
             )
         own_rows = tuple(axis for axis in own if axis in row_axes)
         parts = None if own_rows == row_axes and (row_axes or columns) else self._parts(own_rows, row_axes)
         if one.in_place and not (columns and parts is None):
-            raise NotSupported(
-                f"the playbook changes whole tensors in place only, and {one.name} is broadcast; {_MODEL}"
-            )
+            raise NotSupported(f"the playbook changes whole tensors in place only, and {one.name} is broadcast")
         return ProgramInput(one.name, one.dtype, bool(columns), parts, one.in_place)
 
     def _parts(self, own: Axes, row_axes: Axes) -> tuple[RowPart, ...]:
@@ -230,7 +222,7 @@ class _Space:
             if own not in (lead, row_axes):
                 raise NotSupported(
                     f"the playbook cannot write {one.name}, which is neither as large as the largest tensor nor one "
-                    f"element per row; {_MODEL}"
+                    f"element per row"
                 )
             outputs.append(
                 ProgramOutput(one.name, one.dtype, numbers[item.value], own == lead, isinstance(one, TensorInput))
@@ -247,7 +239,7 @@ class _Space:
             default="",
         )
         if not best:
-            raise NotSupported(f"the playbook cannot tell a size of the result from the inputs' shapes; {_MODEL}")
+            raise NotSupported("the playbook cannot tell a size of the result from the inputs' shapes")
         place = self.low.axes.resolve(self.low.input_axes[best]).index(axis)
         return f"{best}.shape[{place}]"
 
@@ -284,7 +276,7 @@ class _Space:
         for tensor in self.task.tensors:
             if name in tensor.dimensions and not tensor.optional:
                 return f"{tensor.name}.shape[{tensor.dimensions.index(name)}]"
-        raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes; {_MODEL}")
+        raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes")
 
     def _needs(self, lead: Axes) -> tuple[str, ...]:
         given = [one for one in self.task.tensors if not one.optional]
@@ -322,3 +314,36 @@ def _renumbered(value: Value, numbers: dict[int, int]) -> Value:
     if isinstance(value, Pointwise):
         return Pointwise(value.op, tuple(numbers[one] for one in value.arguments))
     return Reduce(value.op, numbers[value.argument]) if isinstance(value, Reduce) else value
+
+
+def _simplified(program: RowProgram) -> RowProgram:
+    """Where results have 16 bits, divide each element by a value of the row through one reciprocal per row."""
+    if not program.is_sixteen_bit:
+        return program
+    values: list[Value] = []
+    kinds: list[NumberKind] = []
+    places: dict[int, int] = {}
+
+    def add(value: Value, kind: NumberKind) -> int:
+        values.append(value)
+        kinds.append(kind)
+        return len(values) - 1
+
+    inverses: dict[int, int] = {}
+    for index, value in enumerate(program.values):
+        if isinstance(value, Pointwise):
+            arguments = tuple(places[one] for one in value.arguments)
+            by_row = value.op == "div" and program.varies[value.arguments[0]] and not program.varies[value.arguments[1]]
+            if by_row:
+                divisor = arguments[1]
+                if divisor not in inverses:
+                    inverses[divisor] = add(Pointwise("reciprocal", (divisor,)), NumberKind.FLOAT)
+                places[index] = add(Pointwise("mul", (arguments[0], inverses[divisor])), NumberKind.FLOAT)
+            else:
+                places[index] = add(Pointwise(value.op, arguments), program.kinds[index])
+        elif isinstance(value, Reduce):
+            places[index] = add(Reduce(value.op, places[value.argument]), program.kinds[index])
+        else:
+            places[index] = add(value, program.kinds[index])
+    outputs = tuple(replace(one, value=places[one.value]) for one in program.outputs)
+    return replace(program, values=tuple(values), kinds=tuple(kinds), outputs=outputs)

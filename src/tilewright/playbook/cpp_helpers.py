@@ -6,18 +6,29 @@ such a result does not have, and with twice as many elements per byte their spee
 
 from __future__ import annotations
 
+_INLINE = "__device__ __forceinline__"
+
+
+def _line(name: str, result: str, taken: str = "float v", kind: str = "float") -> str:
+    """A function of numbers in one line."""
+    return f"{_INLINE} {kind} {name}_of({taken}) {{ return {result}; }}\n"
+
+
+def _template(name: str, result: str, taken: str = "T v") -> str:
+    """A function of any kind of number."""
+    return f"template <typename T>\n{_INLINE} T {name}_of({taken}) {{\n  return {result};\n}}\n"
+
+
+def _extreme(name: str, sign: str) -> str:
+    word = {">": "greater", "<": "lesser"}[sign]
+    note = f"// The {word} of two; NaN if either is, as in PyTorch.\n"
+    return note + _template(name, f"a {sign} b || a != a ? a : b", "T a, T b")
+
+
 EXACT_HELPERS: dict[str, str] = {
-    "sigmoid": """\
-__device__ __forceinline__ float sigmoid_of(float v) { return 1.0f / (1.0f + expf(-v)); }
-""",
-    "silu": """\
-// v times its sigmoid.
-__device__ __forceinline__ float silu_of(float v) { return v / (1.0f + expf(-v)); }
-""",
-    "gelu": """\
-// v (1 + erf(v / sqrt 2)) / 2.
-__device__ __forceinline__ float gelu_of(float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678f)); }
-""",
+    "sigmoid": _line("sigmoid", "1.0f / (1.0f + expf(-v))"),
+    "silu": "// v times its sigmoid.\n" + _line("silu", "v / (1.0f + expf(-v))"),
+    "gelu": "// v (1 + erf(v / sqrt 2)) / 2.\n" + _line("gelu", "0.5f * v * (1.0f + erff(v * 0.70710678f))"),
     "gelu_tanh": """\
 // 0.5 v (1 + tanh u) is v / (1 + exp(-2 u)): one exponential, and no cancellation where tanh is near -1.
 __device__ __forceinline__ float gelu_tanh_of(float v) {
@@ -38,65 +49,22 @@ __device__ __forceinline__ float softplus_of(float v, float beta, float threshol
   return v * beta > threshold ? v : log1pf(expf(v * beta)) / beta;
 }
 """,
-    "log_sigmoid": """\
-__device__ __forceinline__ float log_sigmoid_of(float v) { return (v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v))); }
-""",
+    "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
   return v > 0.0f ? v : alpha * expm1f(v * inner);
 }
 """,
-    "leaky_relu": """\
-__device__ __forceinline__ float leaky_relu_of(float v, float slope) { return v > 0.0f ? v : v * slope; }
-""",
-    "hardswish": """\
-__device__ __forceinline__ float hardswish_of(float v) { return v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f; }
-""",
-    "hardsigmoid": """\
-__device__ __forceinline__ float hardsigmoid_of(float v) { return fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f; }
-""",
-    "relu": """\
-// A NaN stays one: it is not below zero.
-template <typename T>
-__device__ __forceinline__ T relu_of(T v) {
-  return v < T(0) ? T(0) : v;
-}
-""",
-    "abs": """\
-__device__ __forceinline__ long long abs_of(long long v) { return v < 0 ? -v : v; }
-""",
-    "sign": """\
-template <typename T>
-__device__ __forceinline__ T sign_of(T v) {
-  return static_cast<T>((v > T(0)) - (v < T(0)));
-}
-""",
-    "clamp_min": """\
-template <typename T>
-__device__ __forceinline__ T clamp_min_of(T v, T bound) {
-  return v < bound ? bound : v;
-}
-""",
-    "clamp_max": """\
-template <typename T>
-__device__ __forceinline__ T clamp_max_of(T v, T bound) {
-  return v > bound ? bound : v;
-}
-""",
-    "maximum": """\
-// The greater of two; NaN if either is, as in PyTorch.
-template <typename T>
-__device__ __forceinline__ T maximum_of(T a, T b) {
-  return a > b || a != a ? a : b;
-}
-""",
-    "minimum": """\
-// The lesser of two; NaN if either is, as in PyTorch.
-template <typename T>
-__device__ __forceinline__ T minimum_of(T a, T b) {
-  return a < b || a != a ? a : b;
-}
-""",
+    "leaky_relu": _line("leaky_relu", "v > 0.0f ? v : v * slope", "float v, float slope"),
+    "hardswish": _line("hardswish", "v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
+    "hardsigmoid": _line("hardsigmoid", "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
+    "relu": "// A NaN stays one: it is not below zero.\n" + _template("relu", "v < T(0) ? T(0) : v"),
+    "abs": _line("abs", "v < 0 ? -v : v", "long long v", "long long"),
+    "sign": _template("sign", "static_cast<T>((v > T(0)) - (v < T(0)))"),
+    "clamp_min": _template("clamp_min", "v < bound ? bound : v", "T v, T bound"),
+    "clamp_max": _template("clamp_max", "v > bound ? bound : v", "T v, T bound"),
+    "maximum": _extreme("maximum", ">"),
+    "minimum": _extreme("minimum", "<"),
     "remainder": """\
 // What is left of a / b, with the sign of b.
 __device__ __forceinline__ float remainder_of(float a, float b) {
@@ -105,6 +73,18 @@ __device__ __forceinline__ float remainder_of(float a, float b) {
 }
 """,
 }
+
+
+def _quick(name: str, exponent: str, result: str, first: str = "") -> str:
+    """A function of 1 / (1 + 2^exponent), by the instructions for both."""
+    return (
+        f"{_INLINE} float {name}_of(float v) {{\n{first}"
+        "  float power, inverse;\n"
+        f'  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"({exponent}));\n'
+        '  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));\n'
+        f"  return {result};\n}}\n"
+    )
+
 
 _QUICK_NOTE = "// Quick forms: a few units off in the last places of an f32, which a 16-bit result does not have.\n"
 
@@ -117,24 +97,8 @@ __device__ __forceinline__ float exp_of(float v) {
   return power;
 }
 """,
-    "sigmoid": _QUICK_NOTE
-    + """\
-__device__ __forceinline__ float sigmoid_of(float v) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-  return inverse;
-}
-""",
-    "silu": _QUICK_NOTE
-    + """\
-__device__ __forceinline__ float silu_of(float v) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-  return v * inverse;
-}
-""",
+    "sigmoid": _QUICK_NOTE + _quick("sigmoid", "v * -1.44269504f", "inverse"),
+    "silu": _QUICK_NOTE + _quick("silu", "v * -1.44269504f", "v * inverse"),
     "gelu": """\
 // v (1 + erf(v / sqrt 2)) / 2. For a 16-bit result erff is needlessly exact, and dear enough to cost more than the
 // memory traffic. With q the half of erfc(|v| / sqrt 2), this is v - v q for positive v and v q for negative v; q is
@@ -154,14 +118,13 @@ __device__ __forceinline__ float gelu_of(float v) {
     "gelu_tanh": """\
 // 0.5 v (1 + tanh u) is v / (1 + exp(-2 u)). The quick forms are a few units off in the last places of an f32, which a
 // 16-bit result does not have.
-__device__ __forceinline__ float gelu_tanh_of(float v) {
-  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-2.88539008f * u));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-  return v * inverse;
-}
-""",
+"""
+    + _quick(
+        "gelu_tanh",
+        "-2.88539008f * u",
+        "v * inverse",
+        "  const float u = 0.7978845608f * (v + 0.044715f * v * v * v);\n",
+    ),
 }
 
 VECTOR = """\
@@ -172,82 +135,52 @@ struct alignas(WIDTH * sizeof(T)) Vector {
 };
 """
 
+
+def _combiner(name: str, result: str) -> str:
+    """Of two numbers of one kind, whichever it is."""
+    return f"""\
+struct {name} {{
+  template <typename T>
+  __device__ T operator()(T a, T b) const {{
+    return {result};
+  }}
+}};
+"""
+
+
+def _of_kind(name: str, kind: str, result: str) -> str:
+    return f"struct {name} {{\n  __device__ {kind} operator()({kind} a, {kind} b) const {{ return {result}; }}\n}};\n"
+
+
+def _place_of(name: str, words: tuple[str, str], worse: str, wins: str) -> str:
+    """The place of an extreme element."""
+    return f"""\
+// The {words[0]} value wins, NaN counts as {words[1]}, and among equals the lower index wins: the same in any order.
+struct {name} {{
+  static __device__ bool is_better(float value, float than) {{ return !(value {worse} than); }}
+
+  __device__ Candidate operator()(Candidate a, Candidate b) const {{
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool equal = a.value == b.value || (a_nan && b_nan);
+    const bool b_wins = equal ? b.index < a.index : (b_nan || (!a_nan && b.value {wins} a.value));
+    return b_wins ? b : a;
+  }}
+}};
+"""
+
+
+_NAN_NOTE = "// NaN if either is, as in PyTorch.\n"
+
 COMBINERS: dict[str, str] = {
-    "Sum": """\
-struct Sum {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-""",
-    "Product": """\
-struct Product {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return a * b;
-  }
-};
-""",
-    "Maximum": """\
-// NaN if either is, as in PyTorch.
-struct Maximum {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return a > b || a != a ? a : b;
-  }
-};
-""",
-    "Minimum": """\
-// NaN if either is, as in PyTorch.
-struct Minimum {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return a < b || a != a ? a : b;
-  }
-};
-""",
-    "Greatest": """\
-struct Greatest {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-""",
-    "Any": """\
-struct Any {
-  __device__ int operator()(int a, int b) const { return a | b; }
-};
-""",
-    "All": """\
-struct All {
-  __device__ int operator()(int a, int b) const { return a & b; }
-};
-""",
-    "Argmax": """\
-// The greater value wins, NaN counts as greatest, and among equals the lower index wins: the same in any order.
-struct Argmax {
-  static __device__ bool is_better(float value, float than) { return !(value <= than); }
-
-  __device__ Candidate operator()(Candidate a, Candidate b) const {
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    const bool equal = a.value == b.value || (a_nan && b_nan);
-    const bool b_wins = equal ? b.index < a.index : (b_nan || (!a_nan && b.value > a.value));
-    return b_wins ? b : a;
-  }
-};
-""",
-    "Argmin": """\
-// The lesser value wins, NaN counts as least, and among equals the lower index wins: the same in any order.
-struct Argmin {
-  static __device__ bool is_better(float value, float than) { return !(value >= than); }
-
-  __device__ Candidate operator()(Candidate a, Candidate b) const {
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    const bool equal = a.value == b.value || (a_nan && b_nan);
-    const bool b_wins = equal ? b.index < a.index : (b_nan || (!a_nan && b.value < a.value));
-    return b_wins ? b : a;
-  }
-};
-""",
+    "Sum": _combiner("Sum", "a + b"),
+    "Product": _combiner("Product", "a * b"),
+    "Maximum": _NAN_NOTE + _combiner("Maximum", "a > b || a != a ? a : b"),
+    "Minimum": _NAN_NOTE + _combiner("Minimum", "a < b || a != a ? a : b"),
+    "Greatest": _of_kind("Greatest", "float", "fmaxf(a, b)"),
+    "Any": _of_kind("Any", "int", "a | b"),
+    "All": _of_kind("All", "int", "a & b"),
+    "Argmax": _place_of("Argmax", ("greater", "greatest"), "<=", ">"),
+    "Argmin": _place_of("Argmin", ("lesser", "least"), ">=", "<"),
 }
 
 CANDIDATE = """\

@@ -5,16 +5,17 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, field
 
-from tilewright.playbook.naming import Namer
+from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
 from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
+MOST_32_BIT = 2000000000
 
 
 @dataclass
-class Plan:
+class PlanLines:
     """Plan lines in order; names that the plan introduces avoid the op's own."""
 
     program: RowProgram
@@ -27,6 +28,27 @@ class Plan:
             self.add("out", line)
         for need in _joined(self.program.shape_needs):
             self.add("need", need)
+
+    def sizes(self) -> tuple[str, str]:
+        """The numbers of rows and of columns, under names of the plan."""
+        rows, cols = self.name("rows"), self.name("cols")
+        self.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
+        return rows, cols
+
+    def limits(self, rows: str, cols: str) -> None:
+        """What 32 bits ask for, where rows are divided or columns numbered in so many."""
+        if has_parts(self.program):
+            self.add("need", f"{rows} <= {MOST_32_BIT}", "so that a 32-bit division finds a broadcast row")
+        self.index_limit(cols)
+
+    def index_limit(self, cols: str) -> None:
+        if any(isinstance(one, Reduce) and one.op.finds_place for one in self.program.values):
+            self.add("need", f"{cols} <= {MOST_32_BIT}", "an index fits an int")
+
+    def width(self, cols: str) -> None:
+        """As many elements as 16 bytes hold, where rows are a whole number of those."""
+        size = 16 // self.program.widest.itemsize
+        self.add("const", f"WIDTH = {size} if {cols} % {size} == 0 else 1", "elements per load")
 
     def name(self, wanted: str) -> str:
         """A name for the plan that no parameter or result has."""
@@ -77,14 +99,14 @@ def _joined(needs: tuple[str, ...]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Signature:
+class KernelSignature:
     """The parameters of a kernel and the arguments the plan gives for them."""
 
     declared: list[str]
     given: list[str]
 
     @classmethod
-    def of(cls, program: RowProgram, namer: Namer, sizes: list[tuple[str, str]]) -> Signature:
+    def of(cls, program: RowProgram, namer: Namer, sizes: list[tuple[str, str]]) -> KernelSignature:
         """Tensors, then `sizes` as (declaration, plan expression), then row parts and numbers."""
         declared: list[str] = []
         given: list[str] = []
@@ -101,7 +123,7 @@ class Signature:
             declared.append(declaration)
             given.append(expression)
         for one in program.inputs:
-            for declaration, expression in part_parameters(namer, one):
+            for declaration, expression in _part_parameters(namer, one):
                 declared.append(declaration)
                 given.append(expression)
         for parameter, name in namer.parameters.items():
@@ -110,8 +132,11 @@ class Signature:
                 given.append(parameter.expression)
         return cls(declared, given)
 
-    def text(self, qualifiers: str, name: str) -> list[str]:
-        """The kernel's head, up to its opening brace."""
+    def kernel(self, qualifiers: str, name: str, body: list[str]) -> list[str]:
+        return [*self._head(qualifiers, name), *indented(body), "}"]
+
+    def _head(self, qualifiers: str, name: str) -> list[str]:
+        """Up to the opening brace."""
         head = f"__global__ void {qualifiers} {name}(".replace("  ", " ")
         one_line = head + ", ".join(self.declared) + ") {"
         if len(one_line) <= 120:
@@ -130,7 +155,7 @@ class Signature:
         return [first, *(line.replace("\0", " ") for line in wrapped)]
 
 
-def part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
+def _part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for number, part in enumerate(one.parts or ()):
         name = namer.tensors[one.name]
@@ -139,11 +164,6 @@ def part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
         if part.modulus:
             found.append((f"unsigned {name}_modulus_{number}", part.modulus))
     return found
-
-
-def finds_places(program: RowProgram) -> bool:
-    """Whether an index is looked for, which must fit an int."""
-    return any(isinstance(one, Reduce) and one.op.finds_place for one in program.values)
 
 
 def has_parts(program: RowProgram) -> bool:
@@ -158,7 +178,7 @@ def includes(program: RowProgram, *more: str) -> list[str]:
     return [f"#include <{name}>" for name in sorted(names)]
 
 
-def comment(text: str) -> list[str]:
+def _comment(text: str) -> list[str]:
     """A comment of one or more paragraphs."""
     lines: list[str] = []
     for paragraph in text.strip().split("\n\n"):
@@ -168,7 +188,7 @@ def comment(text: str) -> list[str]:
     return lines
 
 
-def file_text(header: str, plan: Plan, pieces: list[list[str]]) -> str:
+def file_text(header: str, plan: PlanLines, *pieces: list[str]) -> str:
     """The file: its parts with an empty line between them."""
-    parts = [comment(header), plan.lines, *pieces]
+    parts = [_comment(header), plan.lines, *pieces]
     return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"

@@ -5,29 +5,96 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.playbook.axes import ONE, Axes, AxisTable
-from tilewright.playbook.constants import ProbeSet, explain
-from tilewright.playbook.problems import NotSupported
-from tilewright.playbook.row_program import COLS, Constant, Kind, Load, Parameter, Pointwise, Reduce, Reduction, Value
-from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.row_program import (
+    COLS,
+    Constant,
+    LaunchNumber,
+    Load,
+    NumberKind,
+    Pointwise,
+    Reduce,
+    Reduction,
+    Value,
+)
+from tilewright.playbook.tracing import Items, Node, ProbeSet, Scalar, Trace, TracedArgument, TracedNode, explain
 from tilewright.records import Task
 
 KIND_OF_DTYPE = {
-    "float32": Kind.FLOAT,
-    "float16": Kind.FLOAT,
-    "bfloat16": Kind.FLOAT,
-    "int64": Kind.INT,
-    "int32": Kind.INT,
-    "int16": Kind.INT,
-    "int8": Kind.INT,
-    "uint8": Kind.INT,
-    "bool": Kind.BOOL,
+    "float32": NumberKind.FLOAT,
+    "float16": NumberKind.FLOAT,
+    "bfloat16": NumberKind.FLOAT,
+    "int64": NumberKind.INT,
+    "int32": NumberKind.INT,
+    "int16": NumberKind.INT,
+    "int8": NumberKind.INT,
+    "uint8": NumberKind.INT,
+    "bool": NumberKind.BOOL,
 }
 NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8"}
 
 _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGICAL = frozenset(("and", "or", "xor", "not", "isnan", "isinf"))
-_ORDER = (Kind.BOOL, Kind.INT, Kind.FLOAT)
+_ORDER = (NumberKind.BOOL, NumberKind.INT, NumberKind.FLOAT)
+ONE = -1  # a dimension of size 1, which repeats along whatever it meets
+
+Axes = tuple[int, ...]
+
+
+class AxisTable:
+    """Which dimensions of which tensors are one and the same: found by following broadcasts, not by comparing sizes.
+
+    A square matrix has two dimensions of one size, so sizes cannot say whether a vector goes along its rows or its
+    columns. Dimensions are numbers; those found to be the same are joined.
+    """
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+
+    def new(self, sizes: tuple[int, ...]) -> Axes:
+        """A number for every dimension of a tensor."""
+        made: list[int] = []
+        for size in sizes:
+            if size == 1:
+                made.append(ONE)
+            else:
+                made.append(len(self._parent))
+                self._parent.append(len(self._parent))
+        return tuple(made)
+
+    def find(self, axis: int) -> int:
+        while axis != ONE and self._parent[axis] != axis:
+            axis = self._parent[axis]
+        return axis
+
+    def resolve(self, axes: Axes) -> Axes:
+        return tuple(self.find(axis) for axis in axes)
+
+    def join(self, a: int, b: int) -> int:
+        a, b = self.find(a), self.find(b)
+        if ONE in (a, b):
+            return max(a, b)
+        self._parent[max(a, b)] = min(a, b)
+        return min(a, b)
+
+    def broadcast(self, all_axes: list[Axes]) -> Axes:
+        """The dimensions of a pointwise result: lists are aligned at their ends, as in PyTorch."""
+        rank = max((len(axes) for axes in all_axes), default=0)
+        found: Axes = (ONE,) * rank
+        for axes in all_axes:
+            padded = (ONE,) * (rank - len(axes)) + axes
+            found = tuple(self.join(a, b) for a, b in zip(found, padded, strict=True))
+        return found
+
+    def reshaped(self, axes: Axes, sizes: tuple[int, ...], new_sizes: tuple[int, ...], what: str) -> Axes:
+        """Axes after a view that only adds or removes dimensions of size 1."""
+        if [size for size in sizes if size != 1] != [size for size in new_sizes if size != 1]:
+            raise NotSupported(
+                f"the playbook does not support {what} from {list(sizes)} to {list(new_sizes)}, which regroups elements"
+            )
+        # An expanded dimension may stand where its size is not 1 although nothing varies there: keep its number.
+        kept = iter(axis for axis, size in zip(axes, sizes, strict=True) if size != 1)
+        return tuple(ONE if size == 1 else next(kept) for size in new_sizes)
 
 
 @dataclass(frozen=True)
@@ -49,12 +116,12 @@ class Lowering:
     def __init__(self, task: Task, traces: tuple[Trace, ...], probes: ProbeSet) -> None:
         self.axes = AxisTable()
         self.values: list[Value] = []
-        self.kinds: list[Kind] = []
+        self.kinds: list[NumberKind] = []
         self.items: dict[int, Lowered] = {}  # by node
         self.seen: list[Item] = []  # every tensor that came up
         self.reduced: dict[int, Axes] = {}  # of every reduction
         self.input_axes: dict[str, Axes] = {}
-        self._numbers: dict[tuple[Value, Kind], int] = {}
+        self._numbers: dict[tuple[Value, NumberKind], int] = {}
         self._traces = traces
         self._probes = probes
         self._sizes = _size_expressions(task)
@@ -69,7 +136,7 @@ class Lowering:
         if names:
             raise NotSupported(
                 f"the playbook does not support the operation{'s' * (len(names) > 1)} {', '.join(names[:4])}; it knows "
-                "pointwise operations and reductions over the last dimensions; a model can write this kernel: --model"
+                "pointwise operations and reductions over the last dimensions"
             )
         for index, node in enumerate(first.nodes):
             if index not in wanted:
@@ -88,7 +155,7 @@ class Lowering:
 
     # -- values --
 
-    def add(self, value: Value, kind: Kind) -> int:
+    def add(self, value: Value, kind: NumberKind) -> int:
         """The number of a value; equal values are one."""
         key = (value, kind)
         if key not in self._numbers:
@@ -97,12 +164,12 @@ class Lowering:
             self.kinds.append(kind)
         return self._numbers[key]
 
-    def constant(self, value: int | float | bool, kind: Kind = Kind.FLOAT) -> int:
-        if kind is Kind.FLOAT:
+    def constant(self, value: int | float | bool, kind: NumberKind = NumberKind.FLOAT) -> int:
+        if kind is NumberKind.FLOAT:
             return self.add(Constant(float(value)), kind)
-        return self.add(Constant(int(value) if kind is Kind.INT else bool(value)), kind)
+        return self.add(Constant(int(value) if kind is NumberKind.INT else bool(value)), kind)
 
-    def convert(self, value: int, kind: Kind) -> int:
+    def convert(self, value: int, kind: NumberKind) -> int:
         if self.kinds[value] is kind:
             return value
         held = self.values[value]
@@ -114,14 +181,14 @@ class Lowering:
         """A pointwise operation on values, brought to one kind first."""
         kind = max((self.kinds[one] for one in arguments), key=_ORDER.index)
         if op in _COMPARES:
-            kind = max(kind, Kind.INT, key=_ORDER.index)
-            return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), Kind.BOOL)
+            kind = max(kind, NumberKind.INT, key=_ORDER.index)
+            return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), NumberKind.BOOL)
         if op in _LOGICAL:
-            wanted = Kind.FLOAT if op.startswith("is") else Kind.BOOL
-            return self.add(Pointwise(op, tuple(self.convert(one, wanted) for one in arguments)), Kind.BOOL)
+            wanted = NumberKind.FLOAT if op.startswith("is") else NumberKind.BOOL
+            return self.add(Pointwise(op, tuple(self.convert(one, wanted) for one in arguments)), NumberKind.BOOL)
         if op == "where":
             kind = max((self.kinds[one] for one in arguments[1:]), key=_ORDER.index)
-            condition = self.convert(arguments[0], Kind.BOOL)
+            condition = self.convert(arguments[0], NumberKind.BOOL)
             return self.add(Pointwise(op, (condition, *(self.convert(one, kind) for one in arguments[1:]))), kind)
         if op == "mul" and self.constant(1.0) in arguments:
             rest = [one for one in arguments if one != self.constant(1.0)]
@@ -129,11 +196,11 @@ class Lowering:
         return self.add(Pointwise(op, tuple(self.convert(one, kind) for one in arguments)), kind)
 
     def float_point(self, op: str, *arguments: int) -> int:
-        return self.point(op, *(self.convert(one, Kind.FLOAT) for one in arguments))
+        return self.point(op, *(self.convert(one, NumberKind.FLOAT) for one in arguments))
 
     # -- tensors --
 
-    def load(self, name: str, kind: Kind, sizes: tuple[int, ...]) -> Item:
+    def load(self, name: str, kind: NumberKind, sizes: tuple[int, ...]) -> Item:
         self.input_axes[name] = self.axes.new(sizes)
         return Item(self.add(Load(name), kind), self.input_axes[name], sizes)
 
@@ -144,7 +211,7 @@ class Lowering:
         assert result is not None
         value = self.convert(value, kind_of(result.dtype))
         if result.dtype in NARROW and isinstance(self.values[value], Pointwise):
-            value = self.add(Pointwise(NARROW[result.dtype], (value,)), Kind.INT)
+            value = self.add(Pointwise(NARROW[result.dtype], (value,)), NumberKind.INT)
         return Item(value, axes, result.shape)
 
     def reduce(self, op: Reduction, item: Item, dims: tuple[int, ...], keep: bool, value: int | None = None) -> Item:
@@ -155,11 +222,11 @@ class Lowering:
         argument = item.value if value is None else value
         made = argument
         if over:
-            kind = Kind.INT if op.finds_place else self.kinds[argument]
+            kind = NumberKind.INT if op.finds_place else self.kinds[argument]
             made = self.add(Reduce(op, argument), kind)
             self.reduced[made] = over
         elif op.finds_place:
-            made = self.constant(0, Kind.INT)
+            made = self.constant(0, NumberKind.INT)
         dims_left = range(rank) if keep else [dim for dim in range(rank) if dim not in gone]
         axes = tuple(ONE if dim in gone else item.axes[dim] for dim in dims_left)
         sizes = tuple(1 if dim in gone else item.sizes[dim] for dim in dims_left)
@@ -173,7 +240,7 @@ class Lowering:
         gone = {dim % rank for dim in dims} if dims and rank else set(range(rank))
         if all(item.axes[dim] == ONE for dim in gone):
             return self.constant(1.0)
-        return self.convert(self.add(COLS, Kind.INT), Kind.FLOAT)
+        return self.convert(self.add(COLS, NumberKind.INT), NumberKind.FLOAT)
 
     # -- what a node was given --
 
@@ -226,18 +293,18 @@ class Lowering:
         first = numbers[0]
         if all(one == first or one != one for one in numbers):
             if isinstance(first, bool):
-                return self.constant(first, Kind.BOOL)
-            return self.constant(first, Kind.INT if isinstance(first, int) else Kind.FLOAT)
+                return self.constant(first, NumberKind.BOOL)
+            return self.constant(first, NumberKind.INT if isinstance(first, int) else NumberKind.FLOAT)
         found = explain(tuple(float(one) for one in numbers), self._probes, self._sizes, node.target)
         whole = all(isinstance(one, int) for one in numbers)
-        return self.add(Parameter(found.name, found.expression), Kind.INT if whole else Kind.FLOAT)
+        return self.add(LaunchNumber(found.name, found.expression), NumberKind.INT if whole else NumberKind.FLOAT)
 
 
-def kind_of(dtype: str) -> Kind:
+def kind_of(dtype: str) -> NumberKind:
     if dtype not in KIND_OF_DTYPE:
         raise NotSupported(
             f"the playbook does not compute in {dtype}, only in f32 with f32, f16 and bf16 tensors, and in whole "
-            "numbers; a model can write this kernel: --model"
+            "numbers"
         )
     return KIND_OF_DTYPE[dtype]
 

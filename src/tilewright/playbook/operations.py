@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from tilewright.playbook.axes import ONE
-from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.problems import NotSupported
-from tilewright.playbook.row_program import Kind
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.lowering import ONE, Item, Lowered, Lowering, Rule, kind_of
+from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
 # Operations of one operand that have the same name in the program; what they take is made a float.
@@ -15,19 +15,7 @@ _FLOAT_UNARY = """
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
 sigmoid silu mish hardswish hardsigmoid isnan isinf reciprocal
 """
-_UNARY = {
-    **{name: name for name in ("abs", "neg", "relu", "sign", "floor", "ceil", "round", "trunc")},
-    "logical_not": "not",
-    "bitwise_not": "not",
-}
-_BINARY = {
-    **{name: name for name in ("mul", "maximum", "minimum", "fmin", "fmax", "eq", "ne", "lt", "le", "gt", "ge")},
-    "logical_and": "and",
-    "logical_or": "or",
-    "logical_xor": "xor",
-}
-_FLOAT_BINARY = ("atan2", "fmod", "remainder")
-_BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
+_BINARY = "mul maximum minimum fmin fmax eq ne lt le gt ge"
 _SAME = ("clone", "alias", "detach", "lift_fresh", "lift", "contiguous", "positive")
 
 
@@ -52,45 +40,43 @@ def _same(low: Lowering, node: TracedNode) -> Lowered:
     return low.item(node, 0)
 
 
-def _to_copy(low: Lowering, node: TracedNode) -> Lowered:
-    item = low.item(node, 0)
-    return low.together(item.value, [item], node)
+def _of(count: int, make: Callable[..., int]) -> Rule:
+    """A pointwise operation of the first operands: `make` has their values."""
+
+    def rule(low: Lowering, node: TracedNode) -> Lowered:
+        items = [low.item(node, place) for place in range(count)]
+        return low.together(make(low, *(one.value for one in items)), items, node)
+
+    return rule
 
 
-def _copy(low: Lowering, node: TracedNode) -> Lowered:
-    """What is written over a tensor."""
-    target, item = low.item(node, 0), low.item(node, 1)
-    return low.together(item.value, [target, item], node)
+def _plain(op: str, count: int) -> Rule:
+    return _of(count, lambda low, *values: low.point(op, *values))
 
 
-def _unary(op: str, is_float: bool) -> Rule:
+def _float(op: str, count: int) -> Rule:
+    """The same with operands made floats."""
+    return _of(count, lambda low, *values: low.float_point(op, *values))
+
+
+def _rounding(op: str) -> Rule:
+    """floor and its kin, which leave whole numbers as they are."""
+    plain = _plain(op, 1)
+
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         item = low.item(node, 0)
-        if node.target == "bitwise_not" and low.kinds[item.value] is not Kind.BOOL:
-            raise NotSupported("the playbook supports bitwise_not of booleans only; a model can: --model")
-        if not is_float and low.kinds[item.value] is not Kind.FLOAT and op in ("floor", "ceil", "round", "trunc"):
-            return item
-        value = low.float_point(op, item.value) if is_float else low.point(op, item.value)
-        return low.together(value, [item], node)
+        return plain(low, node) if low.kinds[item.value] is NumberKind.FLOAT else item
 
     return rule
 
 
-def _binary(op: str, is_float: bool = False) -> Rule:
+def _bitwise(op: str, count: int) -> Rule:
+    plain = _plain(op, count)
+
     def rule(low: Lowering, node: TracedNode) -> Lowered:
-        a, b = low.item(node, 0), low.item(node, 1)
-        value = low.float_point(op, a.value, b.value) if is_float else low.point(op, a.value, b.value)
-        return low.together(value, [a, b], node)
-
-    return rule
-
-
-def _bitwise(op: str) -> Rule:
-    def rule(low: Lowering, node: TracedNode) -> Lowered:
-        a, b = low.item(node, 0), low.item(node, 1)
-        if {low.kinds[a.value], low.kinds[b.value]} != {Kind.BOOL}:
+        if {low.kinds[low.item(node, place).value] for place in range(count)} != {NumberKind.BOOL}:
             raise NotSupported(f"the playbook supports {node.target} of booleans only")
-        return low.together(low.point(op, a.value, b.value), [a, b], node)
+        return plain(low, node)
 
     return rule
 
@@ -105,8 +91,8 @@ def _sum(op: str, reverse: bool = False) -> Rule:
             scaled = low.point("mul", scaled, low.item(node, 2, "alpha").value)
         pair = (scaled, a.value) if reverse else (a.value, scaled)
         result = node.results[0]
-        kind = kind_of(result.dtype) if result is not None else Kind.FLOAT
-        kind = Kind.INT if kind is Kind.BOOL else kind
+        kind = kind_of(result.dtype) if result is not None else NumberKind.FLOAT
+        kind = NumberKind.INT if kind is NumberKind.BOOL else kind
         return low.together(low.point(op, *(low.convert(one, kind) for one in pair)), [a, b], node)
 
     return rule
@@ -117,8 +103,8 @@ def _div(low: Lowering, node: TracedNode) -> Lowered:
     rounding = low.given(node, 2, "rounding_mode")
     value = low.float_point("div", a.value, b.value)
     if rounding is not None:
-        if low.kinds[a.value] is not Kind.FLOAT and low.kinds[b.value] is not Kind.FLOAT:
-            raise NotSupported("the playbook does not support division of whole numbers; a model can: --model")
+        if low.kinds[a.value] is not NumberKind.FLOAT and low.kinds[b.value] is not NumberKind.FLOAT:
+            raise NotSupported("the playbook does not support division of whole numbers")
         value = low.point(str(rounding), value)
     return low.together(value, [a, b], node)
 
@@ -175,10 +161,6 @@ def _celu(low: Lowering, node: TracedNode) -> Lowered:
     return low.together(value, [item], node)
 
 
-def _clamp(low: Lowering, node: TracedNode) -> Lowered:
-    return _clamped(low, node, ("clamp_min", 1, "min"), ("clamp_max", 2, "max"))
-
-
 def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> Lowered:
     items = [low.item(node, 0)]
     value = items[0].value
@@ -189,36 +171,22 @@ def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> 
     return low.together(value, items, node)
 
 
-def _where(low: Lowering, node: TracedNode) -> Lowered:
-    items = [low.item(node, place) for place in range(3)]
-    return low.together(low.point("where", *(one.value for one in items)), items, node)
-
-
-def _masked_fill(low: Lowering, node: TracedNode) -> Lowered:
-    item, mask, filled = (low.item(node, place) for place in range(3))
-    kind = low.kinds[item.value]
-    value = low.point("where", mask.value, low.convert(filled.value, kind), item.value)
-    return low.together(value, [item, mask, filled], node)
-
-
-def _threshold(low: Lowering, node: TracedNode) -> Lowered:
-    item, bound, other = (low.item(node, place) for place in range(3))
-    value = low.point(
-        "where", low.point("le", item.value, bound.value), low.convert(other.value, Kind.FLOAT), item.value
-    )
-    return low.together(value, [item], node)
-
-
 def _log_sigmoid(low: Lowering, node: TracedNode) -> Lowered:
     item = low.item(node, 0)
     made = low.together(low.float_point("log_sigmoid", item.value), [item], node)
     return (made, made)
 
 
-def _lerp(low: Lowering, node: TracedNode) -> Lowered:
-    a, b, weight = (low.item(node, place) for place in range(3))
-    value = low.point("add", a.value, low.point("mul", weight.value, low.point("sub", b.value, a.value)))
-    return low.together(value, [a, b, weight], node)
+def _masked_fill(low: Lowering, value: int, mask: int, filled: int) -> int:
+    return low.point("where", mask, low.convert(filled, low.kinds[value]), value)
+
+
+def _threshold(low: Lowering, value: int, bound: int, other: int) -> int:
+    return low.point("where", low.point("le", value, bound), low.convert(other, NumberKind.FLOAT), value)
+
+
+def _lerp(low: Lowering, a: int, b: int, weight: int) -> int:
+    return low.point("add", a, low.point("mul", weight, low.point("sub", b, a)))
 
 
 def _add_combined(op: str) -> Rule:
@@ -275,15 +243,18 @@ POINTWISE_RULES: dict[str, Rule] = {
     "input": _input,
     "constant": _constant,
     "getitem": _getitem,
-    "_to_copy": _to_copy,
-    "copy": _copy,
-    "convert_element_type": _to_copy,
+    **dict.fromkeys(("_to_copy", "convert_element_type"), _of(1, lambda low, value: value)),
+    "copy": _of(2, lambda low, target, value: value),  # what is written over a tensor
     **dict.fromkeys(_SAME, _same),
-    **{name: _unary(name, True) for name in _FLOAT_UNARY.split()},
-    **{name: _unary(op, False) for name, op in _UNARY.items()},
-    **{name: _binary(op) for name, op in _BINARY.items()},
-    **{name: _binary(name, True) for name in _FLOAT_BINARY},
-    **{name: _bitwise(op) for name, op in _BITWISE.items()},
+    **{name: _float(name, 1) for name in _FLOAT_UNARY.split()},
+    **{name: _plain(name, 1) for name in ("abs", "neg", "relu", "sign")},
+    **{name: _rounding(name) for name in ("floor", "ceil", "round", "trunc")},
+    **{name: _plain(name, 2) for name in _BINARY.split()},
+    **{name: _float(name, 2) for name in ("atan2", "fmod", "remainder")},
+    **{f"logical_{op}": _plain(op, 2) for op in ("and", "or", "xor")},
+    **{f"bitwise_{op}": _bitwise(op, 2) for op in ("and", "or", "xor")},
+    "logical_not": _plain("not", 1),
+    "bitwise_not": _bitwise("not", 1),
     "add": _sum("add"),
     "sub": _sum("sub"),
     "rsub": _sum("sub", reverse=True),
@@ -295,14 +266,14 @@ POINTWISE_RULES: dict[str, Rule] = {
     "hardtanh": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min_val"), ("clamp_max", 2, "max_val")),
     "elu": _elu,
     "celu": _celu,
-    "clamp": _clamp,
+    "clamp": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min"), ("clamp_max", 2, "max")),
     "clamp_min": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min")),
     "clamp_max": lambda low, node: _clamped(low, node, ("clamp_max", 1, "max")),
-    "where": _where,
-    "masked_fill": _masked_fill,
-    "threshold": _threshold,
+    "where": _plain("where", 3),
+    "masked_fill": _of(3, _masked_fill),
+    "threshold": _of(3, _threshold),
     "log_sigmoid_forward": _log_sigmoid,
-    "lerp": _lerp,
+    "lerp": _of(3, _lerp),
     "addcmul": _add_combined("mul"),
     "addcdiv": _add_combined("div"),
     "full": _full(1, 0.0),

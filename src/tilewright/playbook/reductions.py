@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
-from tilewright.playbook.problems import NotSupported
-from tilewright.playbook.row_program import Kind, Reduction
+from tilewright.playbook.row_program import NumberKind, Reduction
 from tilewright.playbook.tracing import Items, TracedNode
 
 
 def _as_float(low: Lowering, item: Item) -> Item:
-    return Item(low.convert(item.value, Kind.FLOAT), item.axes, item.sizes)
+    return Item(low.convert(item.value, NumberKind.FLOAT), item.axes, item.sizes)
 
 
 def _plain(op: Reduction) -> Rule:
@@ -20,10 +20,10 @@ def _plain(op: Reduction) -> Rule:
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         item, result = low.item(node, 0), node.results[0]
         assert result is not None
-        kind = Kind.BOOL if op in (Reduction.ANY, Reduction.ALL) else kind_of(result.dtype)
-        if op.finds_place and low.kinds[item.value] is Kind.INT:
-            raise NotSupported(f"the playbook does not support {node.target} of whole numbers; a model can: --model")
-        kind = Kind.FLOAT if op.finds_place else kind
+        kind = NumberKind.BOOL if op in (Reduction.ANY, Reduction.ALL) else kind_of(result.dtype)
+        if op.finds_place and low.kinds[item.value] is NumberKind.INT:
+            raise NotSupported(f"the playbook does not support {node.target} of whole numbers")
+        kind = NumberKind.FLOAT if op.finds_place else kind
         item = Item(low.convert(item.value, kind), item.axes, item.sizes)
         made = low.reduce(op, item, low.dims(node, 1), low.flag(node, 2, "keepdim"))
         return Item(low.convert(made.value, kind_of(result.dtype)), made.axes, result.shape)
@@ -71,7 +71,7 @@ def _variance(root: bool, with_mean: bool) -> Rule:
     def rule(low: Lowering, node: TracedNode) -> Lowered:
         item, dims = _as_float(low, low.item(node, 0)), low.dims(node, 1)
         keep = low.flag(node, 3, "keepdim")
-        correction = low.convert(low.number(node, 2, "correction", 1.0), Kind.FLOAT)
+        correction = low.convert(low.number(node, 2, "correction", 1.0), NumberKind.FLOAT)
         variance, mean = _moments(low, item, dims, keep, correction)
         if root:
             variance = Item(low.point("sqrt", variance.value), variance.axes, variance.sizes)
@@ -123,9 +123,7 @@ def _vector_norm(low: Lowering, node: TracedNode) -> Lowered:
         return Item(low.point("sqrt", squares.value), squares.axes, squares.sizes)
     if order == 1.0:
         return low.reduce(Reduction.SUM, item, dims, keep, size)
-    raise NotSupported(
-        f"the playbook supports vector norms of order 1, 2 and infinity, not {order:g}; a model can: --model"
-    )
+    raise NotSupported(f"the playbook supports vector norms of order 1, 2 and infinity, not {order:g}")
 
 
 def _last_dims(low: Lowering, node: TracedNode, position: int) -> tuple[int, ...]:

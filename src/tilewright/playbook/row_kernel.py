@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from tilewright.playbook.cpp_forms import CHEAP, EQUALITY, Forms, Text
-from tilewright.playbook.cpp_helpers import (
-    CANDIDATE,
-    COMBINERS,
-    SHUFFLE,
-    SHUFFLE_CANDIDATE,
+from tilewright.playbook.cpp_helpers import CANDIDATE, COMBINERS, SHUFFLE, SHUFFLE_CANDIDATE
+from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
+from tilewright.playbook.row_program import (
+    Load,
+    NumberKind,
+    Pointwise,
+    ProgramInput,
+    ProgramOutput,
+    Reduce,
+    Reduction,
+    RowProgram,
 )
-from tilewright.playbook.naming import Namer
-from tilewright.playbook.row_program import Kind, Pointwise, ProgramInput, Reduce, Reduction, RowProgram
-from tilewright.playbook.statements import LoadText, Statements, write_text
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class RowKernel:
     def name(self, tensor: str) -> str:
         return self.namer.tensors[tensor]
 
+    def helper_pieces(self) -> list[list[str]]:
+        """The functions that the kernel calls, each a piece of the file."""
+        return [[one] for one in self.forms.helpers()]
+
     # -- sweeps --
 
     def targets(self, sweep: int) -> tuple[int, ...]:
@@ -67,14 +74,13 @@ class RowKernel:
         inner = self.statements.closure((index,), known)
         made = [self.program.values[one] for one in inner if self.program.varies[one]]
         whole = {one.name for one in self.program.streams}
-        loads = sum(1 for one in made if getattr(one, "input", "") in whole)
+        loads = sum(isinstance(one, Load) and one.input in whole for one in made)
         return loads > 1 or any(isinstance(one, Pointwise) and one.op not in CHEAP for one in made)
 
     def sweep(
         self,
         number: int,
         load: LoadText,
-        row_load: LoadText,
         column: str,
         store: dict[str, str],
         hold: tuple[int, ...] = (),
@@ -85,7 +91,7 @@ class RowKernel:
         With `in_parts`, sums go to a part that the loop around it declares and adds: see `part_lines`.
         """
         targets = self.targets(number)
-        before = self.row_scope(self.statements.row_values(targets, self.known()), row_load)
+        before = self.row_scope(self.statements.row_values(targets, self.known()))
         for index in self.own_reductions(number):
             before.append(f"{self.accumulator_type(index)} {self.namer.of(index)} = {self.start(index)};")
         known = self.known()
@@ -105,9 +111,9 @@ class RowKernel:
     def known(self) -> dict[int, Text]:
         return {**self.row_known, **{index: Text(text) for index, text in self.held.items()}}
 
-    def row_scope(self, targets: tuple[int, ...], row_load: LoadText) -> list[str]:
+    def row_scope(self, targets: tuple[int, ...]) -> list[str]:
         """Statements for values of the row; they stay known."""
-        lines, texts = self.statements.write(targets, self.row_known, row_load, frozenset(targets))
+        lines, texts = self.statements.write(targets, self.row_known, self.row_load, frozenset(targets))
         self.row_known |= {one: texts[one] for one in targets}
         return lines
 
@@ -144,7 +150,7 @@ class RowKernel:
         """The reduction that finds the place of this maximum or minimum, and so its value too."""
         one = self._reduce(index)
         wanted = {Reduction.MAXIMUM: Reduction.ARGMAX, Reduction.MINIMUM: Reduction.ARGMIN}.get(one.op)
-        if wanted is None or self.program.kinds[one.argument] is not Kind.FLOAT:
+        if wanted is None or self.program.kinds[one.argument] is not NumberKind.FLOAT:
             return None
         twins = (other for other in self.program.reductions if self._reduce(other) == Reduce(wanted, one.argument))
         return next(twins, None)
@@ -155,13 +161,79 @@ class RowKernel:
         names = [(self.accumulator_type(one), self.namer.of(one)) for one in sums]
         return [f"{kind} {name}_part = 0;" for kind, name in names], [f"{name} += {name}_part;" for _, name in names]
 
-    def row_results(self, row_load: LoadText) -> list[str]:
+    def row_results(self) -> list[str]:
         """Statements that write the outputs with one element per row, for one thread."""
         targets = tuple(one.value for one in self.program.outputs_of_row)
-        lines, texts = self.statements.write(targets, self.row_known, row_load)
+        lines, texts = self.statements.write(targets, self.row_known, self.row_load)
         for one in self.program.outputs_of_row:
             lines.append(f"{self.name(one.name)}[row] = {write_text(one.dtype, texts[one.value])};")
         return lines
+
+    # -- rows of tensors --
+
+    def index_lines(self, *inputs: ProgramInput) -> list[str]:
+        """The rows of tensors that have some of the row dimensions."""
+        lines: list[str] = []
+        for one in inputs:
+            name, text = self.name(one.name), ""
+            for number, part in enumerate(one.parts or ()):
+                piece = "static_cast<unsigned>(row)"
+                piece += f" / {name}_divisor_{number}" if part.divisor else ""
+                piece += f" % {name}_modulus_{number}" if part.modulus else ""
+                text = piece if not text else f"({text}) * {name}_modulus_{number} + {piece}"
+            lines += [f"const long long {name}_row = {text};"] if one.parts else []
+        return lines
+
+    def row_of(self, input: ProgramInput) -> str:
+        """The number of the input's own row."""
+        if input.parts is None:
+            return "row"
+        return f"{self.name(input.name)}_row" if input.parts else "0"
+
+    def row_start(self, input: ProgramInput) -> str:
+        """The address of the input's own row."""
+        name, row = self.name(input.name), self.row_of(input)
+        return name if row == "0" else f"{name} + {row} * cols"
+
+    def row_load(self, input: ProgramInput) -> str:
+        """How inputs without columns are read."""
+        return f"{self.name(input.name)}[{self.row_of(input)}]"
+
+    # -- vectors --
+
+    def pointers(self, first: str = "") -> list[str]:
+        """Where the row begins in every tensor that has columns, as vectors; `first` is added to each."""
+        lines = [
+            f"const auto* {self.name(one.name)}_along = "
+            f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({self.row_start(one)}){first};"
+            for one in self.program.inputs
+            if one.varies
+        ]
+        return [*lines, *self.target_pointers(first)]
+
+    def target_pointers(self, first: str = "") -> list[str]:
+        return [
+            f"auto* {self.target(one)} = "
+            f"reinterpret_cast<Vector<{one.dtype.cpp}>*>({self.name(one.name)} + row * cols){first};"
+            for one in self.program.outputs_along
+        ]
+
+    def target(self, output: ProgramOutput) -> str:
+        """The pointer to an output's row; an input changed in place has one to read by too."""
+        return f"{self.name(output.name)}_{'target' if output.in_place else 'along'}"
+
+    def made_vectors(self) -> list[str]:
+        """Declarations of the vectors that results are put together in."""
+        return [f"Vector<{one.dtype.cpp}> {self.name(one.name)}_made;" for one in self.program.outputs_along]
+
+    def made_elements(self) -> dict[str, str]:
+        """Their elements, for `sweep` to store to."""
+        return {one.name: f"{self.name(one.name)}_made.at[i]" for one in self.program.outputs_along}
+
+    def loaded(self, number: int, known: Collection[int]) -> set[str]:
+        """The inputs that a sweep reads where these values are known."""
+        inner = self.statements.closure(self.targets(number), set(known))
+        return {value.input for value in (self.program.values[one] for one in inner) if isinstance(value, Load)}
 
     # -- reductions --
 
@@ -179,7 +251,7 @@ class RowKernel:
         op = self._reduce(index).op
         if op.finds_place:
             return "Candidate"
-        if op is Reduction.SUM and self.wide_sums and self.program.kinds[index] is Kind.FLOAT:
+        if op is Reduction.SUM and self.wide_sums and self.program.kinds[index] is NumberKind.FLOAT:
             return "double"
         return "int" if op in (Reduction.ANY, Reduction.ALL) else self.program.kinds[index].cpp
 
@@ -194,7 +266,7 @@ class RowKernel:
         return self._reduce(index).op.value.capitalize()
 
     def start(self, index: int) -> str:
-        op, is_float = self._reduce(index).op, self.program.kinds[index] is Kind.FLOAT
+        op, is_float = self._reduce(index).op, self.program.kinds[index] is NumberKind.FLOAT
         if op in (Reduction.ARGMAX, Reduction.ARGMIN):
             # Element 0 as the worst value is a safe start: it can only win where all are that, and there it is right.
             return "{-INFINITY, 0}" if op is Reduction.ARGMAX else "{INFINITY, 0}"
@@ -231,25 +303,6 @@ class RowKernel:
         return value
 
 
-def index_lines(kernel: RowKernel, input: ProgramInput) -> list[str]:
-    """The row of a tensor that has some of the row dimensions."""
-    name = kernel.name(input.name)
-    text = ""
-    for number, part in enumerate(input.parts or ()):
-        piece = "static_cast<unsigned>(row)"
-        piece += f" / {name}_divisor_{number}" if part.divisor else ""
-        piece += f" % {name}_modulus_{number}" if part.modulus else ""
-        text = piece if not text else f"({text}) * {name}_modulus_{number} + {piece}"
-    return [f"const long long {name}_row = {text};"] if input.parts else []
-
-
-def row_of(kernel: RowKernel, input: ProgramInput) -> str:
-    """The number of the input's own row."""
-    if input.parts is None:
-        return "row"
-    return f"{kernel.name(input.name)}_row" if input.parts else "0"
-
-
-def row_load(kernel: RowKernel) -> LoadText:
-    """How inputs without columns are read."""
-    return lambda one: f"{kernel.name(one.name)}[{row_of(kernel, one)}]"
+def each_element(lines: list[str]) -> list[str]:
+    """What is done with each element of a vector."""
+    return ["#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(lines), "}"]

@@ -14,7 +14,7 @@ from functools import cached_property
 from tilewright.records import DType
 
 
-class Kind(str, Enum):
+class NumberKind(str, Enum):
     """What arithmetic a value takes part in: all floats are f32 inside a kernel, all whole numbers 64 bits wide."""
 
     FLOAT = "float"
@@ -55,7 +55,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class LaunchNumber:
     """A number known when the kernel is launched: a scalar argument, or what follows from sizes."""
 
     name: str  # in the kernel
@@ -64,7 +64,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Pointwise:
-    op: str  # a name of `cpp_forms`
+    op: str  # a name of `cpp_text`
     arguments: tuple[int, ...]
 
 
@@ -74,9 +74,9 @@ class Reduce:
     argument: int
 
 
-Value = Load | Constant | Parameter | Pointwise | Reduce
+Value = Load | Constant | LaunchNumber | Pointwise | Reduce
 
-COLS = Parameter("cols", "cols")
+COLS = LaunchNumber("cols", "cols")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RowProgram:
     inputs: tuple[ProgramInput, ...]
     outputs: tuple[ProgramOutput, ...]
     values: tuple[Value, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[NumberKind, ...]
     out_lines: tuple[str, ...]  # plan text of the results, without the directive
     shape_needs: tuple[str, ...]  # plan conditions on dtypes and shapes
     rows: str  # plan expressions

@@ -38,7 +38,7 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Operation:
+class NamedOperation:
     """`code` is Python in which {v} is the value at hand, {0}, {1} the numbers said, and {name} an extra."""
 
     name: str  # in the kernel's name
@@ -72,51 +72,78 @@ _RMS_NORM = r"(?:rms ?norm|rms normali[sz]e|rms normali[sz]ation|root mean squar
 _MEAN, _SUM = r"(?:row )?(?:mean|average)", r"(?:row )?(?:sum|total)"
 _MAX, _MIN = r"(?:row )?(?:max|maximum)", r"(?:row )?(?:min|minimum)"
 _ROW = "of each row, along the last dimension"
+_TIMES = r"(?:multiply|mul)(?: by| with)?"
+_COLUMN_VECTOR = "(?:(?:weight|scale|column) vector|vector|weights?)"
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "layernorm",
-        "LayerNorm without affine parameters",
-        rf"{_LAYER_NORM}(?:{_NO_PARAMETERS}{_SAID_EPS}|(?: with)? eps(?:ilon)?(?: of)? {NUMBER}{_NO_PARAMETERS})",
-        "F.layer_norm({v}, ({v}.shape[-1],), eps={eps})",
+
+def _norms(
+    name: str, title: str, pattern: str, extras: tuple[Extra, ...], said: str, without: str, eps: str
+) -> tuple[NamedOperation, NamedOperation]:
+    """A norm over the last dimension without its parameters, and with them."""
+    function = f"F.{title[:-4].lower()}_norm"
+    brought = ", ".join(f"{{{one.name}}}" for one in extras)
+    over = f"{title} goes over the last dimension and has"
+    plain = NamedOperation(
+        name,
+        f"{title} without {without}",
+        rf"{pattern}(?:{_NO_PARAMETERS}{_SAID_EPS}|(?: with)? eps(?:ilon)?(?: of)? {NUMBER}{_NO_PARAMETERS})",
+        f"{function}({{v}}, ({{v}}.shape[-1],), eps={{eps}})",
         Effect.WHOLE_ROW,
         (_EPS,),
-        "LayerNorm goes over the last dimension and has no weight and bias; its eps is {0}",
-        ("1e-5",),
-    ),
-    Operation(
-        "layernorm",
-        "LayerNorm",
-        rf"{_LAYER_NORM}(?: with (?:affine(?: parameters)?|weights? and bias))?{_SAID_EPS}",
-        "F.layer_norm({v}, ({v}.shape[-1],), {weight}, {bias}, {eps})",
+        f"{over} no {' and '.join(one.name for one in extras)}; its eps is {{0}}",
+        (eps,),
+    )
+    affine = NamedOperation(
+        name,
+        title,
+        rf"{pattern}(?: with (?:{said}))?{_SAID_EPS}",
+        f"{function}({{v}}, ({{v}}.shape[-1],), {brought}, {{eps}})",
         Effect.WHOLE_ROW,
-        (_WEIGHT, _BIAS, _EPS),
-        "LayerNorm goes over the last dimension and has a weight and a bias; its eps is {0}",
-        ("1e-5",),
-    ),
-    Operation(
-        "rmsnorm",
-        "RMSNorm without a weight",
-        rf"{_RMS_NORM}(?:{_NO_PARAMETERS}{_SAID_EPS}|(?: with)? eps(?:ilon)?(?: of)? {NUMBER}{_NO_PARAMETERS})",
-        "F.rms_norm({v}, ({v}.shape[-1],), eps={eps})",
+        (*extras, _EPS),
+        f"{over} {' and '.join(f'a {one.name}' for one in extras)}; its eps is {{0}}",
+        (eps,),
+    )
+    return plain, affine
+
+
+def _row_statistic(name: str, says: str, pattern: str, method: str) -> NamedOperation:
+    """One number of each row."""
+    code = f"{{v}}.{method}(dim=-1)"
+    return NamedOperation(name, says, pattern, code, Effect.REDUCES, assumption=f"{says} is that {_ROW}")
+
+
+def _by_statistic(name: str, says: str, pattern: str, sign: str, method: str) -> NamedOperation:
+    """The value at hand less, or over, a number of its row."""
+    return NamedOperation(
+        name,
+        says,
+        pattern,
+        f"{{v}} {sign} {{v}}.{method}(dim=-1, keepdim=True)",
         Effect.WHOLE_ROW,
-        (_EPS,),
-        "RMSNorm goes over the last dimension and has no weight; its eps is {0}",
-        ("1e-6",),
+        assumption=f"{says[says.index('the') :]} is that {_ROW}",
+        form=Form.ACTION,
+    )
+
+
+def _with_tensor(
+    name: str, says: str, pattern: str, sign: str, extra: Extra, assumption: str, value: str = "{v}"
+) -> NamedOperation:
+    """The value at hand and a tensor, element by element; with a function of the value it is said as a name."""
+    code, form = f"{value} {sign} {{{extra.name}}}", Form.ACTION if value == "{v}" else Form.FUNCTION
+    return NamedOperation(name, says, pattern, code, extras=(extra,), assumption=assumption, form=form)
+
+
+NAMED_OPERATIONS: tuple[NamedOperation, ...] = (
+    *_norms(
+        *("layernorm", "LayerNorm", _LAYER_NORM, (_WEIGHT, _BIAS)),
+        *(r"affine(?: parameters)?|weights? and bias", "affine parameters", "1e-5"),
     ),
-    Operation(
-        "rmsnorm",
-        "RMSNorm",
-        rf"{_RMS_NORM}(?: with weights?)?{_SAID_EPS}",
-        "F.rms_norm({v}, ({v}.shape[-1],), {weight}, {eps})",
-        Effect.WHOLE_ROW,
-        (_WEIGHT, _EPS),
-        "RMSNorm goes over the last dimension and has a weight; its eps is {0}",
-        ("1e-6",),
+    *_norms("rmsnorm", "RMSNorm", _RMS_NORM, (_WEIGHT,), "weights?", "a weight", "1e-6"),
+    NamedOperation(
+        "softmax", "softmax", r"soft ?max", "torch.softmax({v}, dim=-1)", Effect.WHOLE_ROW, makes_positive=True
     ),
-    Operation("softmax", "softmax", r"soft ?max", "torch.softmax({v}, dim=-1)", Effect.WHOLE_ROW, makes_positive=True),
-    Operation("log_softmax", "log-softmax", r"log ?soft ?max", "torch.log_softmax({v}, dim=-1)", Effect.WHOLE_ROW),
-    Operation(
+    NamedOperation("log_softmax", "log-softmax", r"log ?soft ?max", "torch.log_softmax({v}, dim=-1)", Effect.WHOLE_ROW),
+    NamedOperation(
         "l2_normalize",
         "division by the L2 norm",
         r"(?:l2|euclidean) ?(?:normali[sz]e|normali[sz]ation)|normali[sz]e (?:to )?unit (?:length|norm)",
@@ -124,23 +151,12 @@ OPERATIONS: tuple[Operation, ...] = (
         Effect.WHOLE_ROW,
         assumption="L2 normalisation divides by the norm of the last dimension, at least 1e-12",
     ),
-    Operation("row_mean", "the mean", _MEAN, "{v}.mean(dim=-1)", Effect.REDUCES, assumption=f"the mean is that {_ROW}"),
-    Operation("row_sum", "the sum", _SUM, "{v}.sum(dim=-1)", Effect.REDUCES, assumption=f"the sum is that {_ROW}"),
-    Operation(
-        "row_max", "the maximum", _MAX, "{v}.amax(dim=-1)", Effect.REDUCES, assumption=f"the maximum is that {_ROW}"
-    ),
-    Operation(
-        "row_min", "the minimum", _MIN, "{v}.amin(dim=-1)", Effect.REDUCES, assumption=f"the minimum is that {_ROW}"
-    ),
-    Operation(
-        "row_norm",
-        "the L2 norm",
-        r"(?:l2|euclidean) ?norm",
-        "{v}.norm(dim=-1)",
-        Effect.REDUCES,
-        assumption=f"the L2 norm is that {_ROW}",
-    ),
-    Operation(
+    _row_statistic("row_mean", "the mean", _MEAN, "mean"),
+    _row_statistic("row_sum", "the sum", _SUM, "sum"),
+    _row_statistic("row_max", "the maximum", _MAX, "amax"),
+    _row_statistic("row_min", "the minimum", _MIN, "amin"),
+    _row_statistic("row_norm", "the L2 norm", r"(?:l2|euclidean) ?norm", "norm"),
+    NamedOperation(
         "gelu",
         "GELU by its tanh formula",
         r"gelu(?: (?:with|using|by))? (?:tanh|approximate(?: tanh)?|tanh approximat(?:e|ion)|approximation|new)"
@@ -148,33 +164,27 @@ OPERATIONS: tuple[Operation, ...] = (
         'F.gelu({v}, approximate="tanh")',
         assumption="GELU is the tanh approximation",
     ),
-    Operation(
+    NamedOperation(
         "gelu",
         "exact GELU",
         r"(?:exact |erf )?gelu(?: exact|(?: (?:with|using|by))? erf)?",
         "F.gelu({v})",
         assumption="GELU is the exact one, with erf",
     ),
-    Operation("silu", "SiLU", r"silu|swish", "F.silu({v})"),
-    Operation(
-        "swiglu",
-        "SiLU times a gate",
-        r"swiglu(?: with gate)?",
-        "F.silu({v}) * {gate}",
-        extras=(_GATE,),
-        assumption="SwiGLU is silu(x) * gate, with the gate a tensor of its own that has the shape of x",
+    NamedOperation("silu", "SiLU", r"silu|swish", "F.silu({v})"),
+    _with_tensor(
+        *("swiglu", "SiLU times a gate", r"swiglu(?: with gate)?", "*", _GATE),
+        "SwiGLU is silu(x) * gate, with the gate a tensor of its own that has the shape of x",
+        "F.silu({v})",
     ),
-    Operation(
-        "geglu",
-        "GELU times a gate",
-        r"geglu(?: with gate)?",
-        "F.gelu({v}) * {gate}",
-        extras=(_GATE,),
-        assumption="GEGLU is gelu(x) * gate with the exact GELU, and the gate a tensor of its own with the shape of x",
+    _with_tensor(
+        *("geglu", "GELU times a gate", r"geglu(?: with gate)?", "*", _GATE),
+        "GEGLU is gelu(x) * gate with the exact GELU, and the gate a tensor of its own with the shape of x",
+        "F.gelu({v})",
     ),
-    Operation("relu", "ReLU", r"relu", "torch.relu({v})"),
-    Operation("relu6", "ReLU6", r"relu ?6", "F.relu6({v})"),
-    Operation(
+    NamedOperation("relu", "ReLU", r"relu", "torch.relu({v})"),
+    NamedOperation("relu6", "ReLU6", r"relu ?6", "F.relu6({v})"),
+    NamedOperation(
         "leaky_relu",
         "LeakyReLU",
         rf"leaky ?relu(?:{_SET}(?: (?:negative )?slope(?: of)?)? {NUMBER})?",
@@ -182,7 +192,7 @@ OPERATIONS: tuple[Operation, ...] = (
         assumption="LeakyReLU has the negative slope {0}",
         defaults=("0.01",),
     ),
-    Operation(
+    NamedOperation(
         "elu",
         "ELU",
         rf"elu(?:{_SET}(?: alpha(?: of)?)? {NUMBER})?",
@@ -190,90 +200,51 @@ OPERATIONS: tuple[Operation, ...] = (
         assumption="ELU has alpha {0}",
         defaults=("1.0",),
     ),
-    Operation("sigmoid", "sigmoid", r"sigmoid|logistic", "torch.sigmoid({v})", makes_positive=True),
-    Operation("log_sigmoid", "log-sigmoid", r"log ?sigmoid", "F.logsigmoid({v})"),
-    Operation("tanh", "tanh", r"tanh|hyperbolic tangent", "torch.tanh({v})"),
-    Operation("softplus", "softplus", r"soft ?plus", "F.softplus({v})", makes_positive=True),
-    Operation("mish", "Mish", r"mish", "F.mish({v})"),
-    Operation("hardswish", "hardswish", r"hard ?swish", "F.hardswish({v})"),
-    Operation("hardsigmoid", "hardsigmoid", r"hard ?sigmoid", "F.hardsigmoid({v})"),
-    Operation("exp", "exp", r"exp|exponential|exponentiate", "torch.exp({v})", makes_positive=True),
-    Operation(
+    NamedOperation("sigmoid", "sigmoid", r"sigmoid|logistic", "torch.sigmoid({v})", makes_positive=True),
+    NamedOperation("log_sigmoid", "log-sigmoid", r"log ?sigmoid", "F.logsigmoid({v})"),
+    NamedOperation("tanh", "tanh", r"tanh|hyperbolic tangent", "torch.tanh({v})"),
+    NamedOperation("softplus", "softplus", r"soft ?plus", "F.softplus({v})", makes_positive=True),
+    NamedOperation("mish", "Mish", r"mish", "F.mish({v})"),
+    NamedOperation("hardswish", "hardswish", r"hard ?swish", "F.hardswish({v})"),
+    NamedOperation("hardsigmoid", "hardsigmoid", r"hard ?sigmoid", "F.hardsigmoid({v})"),
+    NamedOperation("exp", "exp", r"exp|exponential|exponentiate", "torch.exp({v})", makes_positive=True),
+    NamedOperation(
         "sqrt", "square root", r"sqrt|square roots?", "torch.sqrt({v})", needs_positive=True, makes_positive=True
     ),
-    Operation(
+    NamedOperation(
         "log", "natural logarithm", r"log|logarithm|natural log(?:arithm)?", "torch.log({v})", needs_positive=True
     ),
-    Operation("abs", "absolute value", r"abs|absolute(?: values?)?", "torch.abs({v})", makes_positive=True),
-    Operation("square", "square", r"squares?|squared(?: values)?", "torch.square({v})", makes_positive=True),
-    Operation("neg", "negation", r"neg|negate|negation", "-{v}"),
-    Operation("clamp", "clamp to [{0}, {1}]", rf"(?:clamp|clip) {NUMBER} to {NUMBER}", "torch.clamp({v}, {0}, {1})"),
-    Operation("scale", "times {0}", rf"(?:scale|multiply|mul)(?: by)? {NUMBER}", "{v} * {0}", form=Form.ACTION),
-    Operation("divide", "divided by {0}", rf"(?:divide|div)(?: by)? {NUMBER}", "{v} / {0}", form=Form.ACTION),
-    Operation("shift", "plus {0}", rf"add {NUMBER}", "{v} + {0}", form=Form.ACTION),
-    Operation("shift", "minus {0}", rf"subtract {NUMBER}", "{v} - {0}", form=Form.ACTION),
-    Operation(
-        "bias",
-        "plus a bias",
-        r"(?:add )?bias(?: vector)?|bias add(?:ition)?",
-        "{v} + {bias}",
-        extras=(_BIAS,),
-        assumption="the bias is a vector with one element per column",
-        form=Form.ACTION,
+    NamedOperation("abs", "absolute value", r"abs|absolute(?: values?)?", "torch.abs({v})", makes_positive=True),
+    NamedOperation("square", "square", r"squares?|squared(?: values)?", "torch.square({v})", makes_positive=True),
+    NamedOperation("neg", "negation", r"neg|negate|negation", "-{v}"),
+    NamedOperation(
+        "clamp", "clamp to [{0}, {1}]", rf"(?:clamp|clip) {NUMBER} to {NUMBER}", "torch.clamp({v}, {0}, {1})"
     ),
-    Operation(
-        "residual",
-        "plus a residual",
-        r"(?:add )?residual(?: tensor)?|residual add(?:ition)?",
-        "{v} + {residual}",
-        extras=(Extra("residual", Shape.WHOLE),),
-        assumption="the residual is a tensor of its own that has the shape of x",
-        form=Form.ACTION,
+    NamedOperation("scale", "times {0}", rf"(?:scale|multiply|mul)(?: by)? {NUMBER}", "{v} * {0}", form=Form.ACTION),
+    NamedOperation("divide", "divided by {0}", rf"(?:divide|div)(?: by)? {NUMBER}", "{v} / {0}", form=Form.ACTION),
+    NamedOperation("shift", "plus {0}", rf"add {NUMBER}", "{v} + {0}", form=Form.ACTION),
+    NamedOperation("shift", "minus {0}", rf"subtract {NUMBER}", "{v} - {0}", form=Form.ACTION),
+    _with_tensor(
+        *("bias", "plus a bias", r"(?:add )?bias(?: vector)?|bias add(?:ition)?", "+", _BIAS),
+        "the bias is a vector with one element per column",
     ),
-    Operation(
-        "gate",
-        "times a gate",
-        r"(?:multiply|mul)(?: by| with)? gate(?: tensor)?",
-        "{v} * {gate}",
-        extras=(_GATE,),
-        assumption="the gate has the shape of x",
-        form=Form.ACTION,
+    _with_tensor(
+        *("residual", "plus a residual", r"(?:add )?residual(?: tensor)?|residual add(?:ition)?", "+"),
+        *(Extra("residual", Shape.WHOLE), "the residual is a tensor of its own that has the shape of x"),
     ),
-    Operation(
-        "mask",
-        "times a mask",
-        r"(?:multiply|mul)(?: by| with)? mask(?: tensor)?",
-        "{v} * {mask}",
-        extras=(Extra("mask", Shape.WHOLE),),
-        assumption="the mask has the shape of x and is multiplied with it",
-        form=Form.ACTION,
+    _with_tensor("gate", "times a gate", rf"{_TIMES} gate(?: tensor)?", "*", _GATE, "the gate has the shape of x"),
+    _with_tensor(
+        *("mask", "times a mask", rf"{_TIMES} mask(?: tensor)?", "*", Extra("mask", Shape.WHOLE)),
+        "the mask has the shape of x and is multiplied with it",
     ),
-    Operation(
-        "scale",
-        "times a vector",
-        r"(?:multiply|scale|mul)(?: by| with)? (?:(?:weight|scale|column) vector|vector|weights?)",
-        "{v} * {scale}",
-        extras=(Extra("scale", Shape.COLUMN),),
-        assumption="the scale is a vector with one element per column",
-        form=Form.ACTION,
+    _with_tensor(
+        *("scale", "times a vector", rf"(?:{_TIMES}|scale(?: by| with)?) {_COLUMN_VECTOR}", "*"),
+        *(Extra("scale", Shape.COLUMN), "the scale is a vector with one element per column"),
     ),
-    *(
-        Operation(
-            name,
-            says,
-            rf"{verb} {statistic}",
-            f"{{v}} {sign} {{v}}.{method}(dim=-1, keepdim=True)",
-            Effect.WHOLE_ROW,
-            assumption=f"{noun} is that {_ROW}",
-            form=Form.ACTION,
-        )
-        for name, says, verb, statistic, sign, method, noun in (
-            ("center", "minus the mean", "subtract", _MEAN, "-", "mean", "the mean"),
-            ("minus_max", "minus the maximum", "subtract", _MAX, "-", "amax", "the maximum"),
-            ("over_sum", "divided by the sum", "divide(?: by)?", _SUM, "/", "sum", "the sum"),
-            ("over_max", "divided by the maximum", "divide(?: by)?", _MAX, "/", "amax", "the maximum"),
-        )
-    ),
+    _by_statistic("center", "minus the mean", f"subtract {_MEAN}", "-", "mean"),
+    _by_statistic("minus_max", "minus the maximum", f"subtract {_MAX}", "-", "amax"),
+    _by_statistic("over_sum", "divided by the sum", f"divide(?: by)? {_SUM}", "/", "sum"),
+    _by_statistic("over_max", "divided by the maximum", f"divide(?: by)? {_MAX}", "/", "amax"),
 )
 
 # Single words of the grammar, for a suggestion where another is meant.

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 from tilewright.records import Task
 from tilewright.reference import Reference
-from tilewright.tasks.lint_records import LINT, LintAnswer, LintRequest
-from tilewright.tasks.options import TaskError
+from tilewright.tasks.errors import TaskError
+from tilewright.tasks.questions import ANSWER_SECONDS, LINT, LintAnswer, LintRequest
 
-LINT_SECONDS = 120.0
 _LARGEST_ELEMENTS = 1 << 22
 _SMALL_SIZES = (48, 40, 56, 24, 72, 88)  # in turn, rounded to the multiple a dimension needs
 
 
-def lint(task: Task, reference: Reference) -> str:
-    """ "" where the task is sound; else one sentence on why its answers prove nothing.
+def examine(task: Task, reference: Reference) -> LintAnswer:
+    """What calling the reference with several sets of inputs shows.
 
     Raises `TaskError` where the reference does not return what the task says, and `ReferenceProblem`.
     """
-    answer = examine(task, reference)
-    return answer.reason or idle_reason(answer.idle)
-
-
-def examine(task: Task, reference: Reference) -> LintAnswer:
-    """What calling the reference with several sets of inputs shows."""
-    answer: LintAnswer = reference.call(LINT, LintRequest(task, small_sizes(task)), LintAnswer, LINT_SECONDS)
+    answer: LintAnswer = reference.call(LINT, LintRequest(task, small_sizes(task)), LintAnswer, ANSWER_SECONDS)
     if answer.mismatch:
         raise TaskError(f"task {task.name}: {answer.mismatch}")
     return answer
 
 
-def idle_reason(idle: tuple[str, ...]) -> str:
-    if not idle:
-        return ""
-    names = ", ".join(idle)
-    return f"no output depends on {names}" + (
-        "; leave it out of the inputs" if len(idle) == 1 else "; leave them out of the inputs"
-    )
+def finding(answer: LintAnswer) -> str:
+    """Why answers prove nothing; "" where they do."""
+    if answer.reason or not answer.idle:
+        return answer.reason
+    them = "it" if len(answer.idle) == 1 else "them"
+    return f"no output depends on {', '.join(answer.idle)}; leave {them} out of the inputs"
 
 
 def small_sizes(task: Task) -> dict[str, int]:

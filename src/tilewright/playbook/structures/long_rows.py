@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, CLUSTER_REDUCE, VECTOR
-from tilewright.playbook.file_text import Plan, Signature, file_text, finds_places, has_parts, includes
-from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
-from tilewright.playbook.statements import indented
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 
 _SHARE_BYTES = 64 * 1024  # of a row in one block, so that three blocks fit
@@ -48,11 +48,10 @@ _HEADERS = {
 
 
 def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
-    writer = _Writer(program, holding, quick)
-    plan = Plan(program, op_line)
+    writer = _LongRows(program, holding, quick)
+    plan = PlanLines(program, op_line)
     signature, kernel_name, longer = writer.plan(plan)
-    body = writer.body()
-    text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
+    text = signature.kernel(writer.bounds(), kernel_name, writer.body())
     kernel = writer.kernel
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
     helpers += [one for one in (longer.helpers if longer else []) if one not in helpers]
@@ -66,7 +65,7 @@ def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool =
         more.append("cuda_pipeline.h")
     header = _HEADERS[holding].format(name=program.name) + (_LONGER if longer else "")
     pieces = [includes(program, *more), lines, [VECTOR], *([one] for one in helpers), text]
-    return file_text(header, plan, [*pieces, longer.text if longer else []])
+    return file_text(header, plan, *pieces, longer.text if longer else [])
 
 
 def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
@@ -74,13 +73,12 @@ def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
     kernel = RowKernel(program, quick=False)
     counted: dict[str, int] = {}
     for number in range(program.sweeps):
-        inner = kernel.statements.closure(kernel.targets(number), set(program.reductions))
-        for name in {getattr(program.values[index], "input", "") for index in inner}:
+        for name in kernel.loaded(number, program.reductions):
             counted[name] = counted.get(name, 0) + 1
     return tuple(one for one in program.streams if counted.get(one.name, 0) > 1)
 
 
-class _Writer:
+class _LongRows:
     def __init__(self, program: RowProgram, holding: Holding, quick: bool) -> None:
         self.program = program
         self.holding = holding
@@ -88,52 +86,52 @@ class _Writer:
         self.kernel = RowKernel(program, quick)
         self.held = held_inputs(program) if holding is not Holding.NOWHERE else ()
 
-    def plan(self, plan: Plan) -> tuple[Signature, str, LoopedRows | None]:
+    def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows | None]:
         """The plan's lines; the main kernel's head, and the kernel for rows that fit no shared memory."""
-        names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "share", "row_bytes", "held")}
-        size = 16 // self.program.widest.itemsize
-        plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=self.program.cols, r=self.program.rows))
-        if has_parts(self.program):
-            plan.add("need", "{rows} <= 2000000000".format(**names), "so that a 32-bit division finds a broadcast row")
-        if finds_places(self.program):
-            plan.add("need", "{cols} <= 2000000000".format(**names), "an index fits an int")
+        rows, cols = plan.sizes()
+        vectors, share, row_bytes, held = (plan.name(one) for one in ("vectors", "share", "row_bytes", "held"))
+        plan.limits(rows, cols)
         if self.holding is Holding.CLUSTER:
-            plan.add("need", "device.cc >= 90 and {cols} > 0".format(**names))
+            plan.add("need", f"device.cc >= 90 and {cols} > 0")
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
         plan.add("tune", "THREADS = " + ("256 | 512 | 128 | 1024" if not self.held else "512 | 256 | 1024"))
         if self.holding is Holding.NOWHERE:
             plan.add("tune", "BATCH = 4 | 2 | 8", "loads of a thread that are in flight together")
-        plan.add("const", "WIDTH = {s} if {cols} % {s} == 0 else 1".format(**names, s=size), "elements per load")
-        vectors, grid, share = names["vectors"], names["rows"], names["vectors"]
-        plan.add("let", "{vectors} = {cols} / WIDTH".format(**names))
+        plan.width(cols)
+        plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.holding is Holding.NOWHERE:
             plan.add("need", f"THREADS == 128 or THREADS * BATCH <= {vectors}", "short rows, small blocks")
+        grid, block = rows, "THREADS"
         if self.holding is Holding.CLUSTER:
-            share = names["share"]
             plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
-            grid = f"{names['rows']} * BLOCKS"
-        block = "THREADS"
+            grid = f"{rows} * BLOCKS"
+        else:
+            share = vectors
         if self.held:
             total = " + ".join(f"round_up({share} * WIDTH * {one.dtype.itemsize}, 16)" for one in self.held)
-            plan.add("let", f"{names['row_bytes']} = {total}")
-            fits = f"{names['row_bytes']} + 2048 <= device.smem_block"
-            plan.add("let", f"{names['held']} = {fits}", "2 KiB: the static shared memory below")
+            plan.add("let", f"{row_bytes} = {total}")
+            fits = f"{row_bytes} + 2048 <= device.smem_block"
+            plan.add("let", f"{held} = {fits}", "2 KiB: the static shared memory below")
             if self.holding is Holding.CLUSTER:
-                plan.add("need", f"{names['held']} or BLOCKS == 8", "a row is held if any cluster can hold it")
-            block += f", {names['row_bytes']}"
-        whole = "long long" if self.holding is Holding.NOWHERE else "int"
-        sizes = [(f"{whole} cols", names["cols"])]
+                plan.add("need", f"{held} or BLOCKS == 8", "a row is held if any cluster can hold it")
+            block += f", {row_bytes}"
+        sizes = [(f"{self._whole} cols", cols)]
         sizes += [("int share", share)] if self.holding is Holding.CLUSTER else []
-        signature = Signature.of(self.program, self.kernel.namer, sizes)
+        signature = KernelSignature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_long_rows"
         attributes = " cluster(BLOCKS)" if self.holding is Holding.CLUSTER else ""
-        attributes += f" when {names['held']}" if self.held else ""
+        attributes += f" when {held}" if self.held else ""
         plan.launch(kernel_name, grid, block, signature.given, attributes)
         if not self.held:
             return signature, kernel_name, None
-        longer = longer_rows(self.program, names["cols"], self.quick)
-        longer.launch(plan, names["rows"], "THREADS", names["held"])
+        longer = longer_rows(self.program, cols, self.quick)
+        longer.launch(plan, rows, "THREADS", held)
         return signature, kernel_name, longer
+
+    @property
+    def _whole(self) -> str:
+        """The type of a column's number."""
+        return "long long" if self.holding is Holding.NOWHERE else "int"
 
     def _cluster_sizes(self) -> str:
         """The smallest cluster first in which a multiprocessor has room for several shares."""
@@ -157,11 +155,9 @@ class _Writer:
                 "const long long row = blockIdx.x / BLOCKS;",
             ]
         else:
-            whole = "long long" if self.holding is Holding.NOWHERE else "int"
-            lines += [f"const {whole} count = cols / WIDTH;", "const long long row = blockIdx.x;"]
-        for one in program.inputs:
-            lines += index_lines(kernel, one)
-        lines += self._pointers() + kernel.partials("WARPS")
+            lines += [f"const {self._whole} count = cols / WIDTH;", "const long long row = blockIdx.x;"]
+        first = " + first" if self.holding is Holding.CLUSTER else ""
+        lines += kernel.index_lines(*program.inputs) + kernel.pointers(first) + kernel.partials("WARPS")
         if self.holding is Holding.CLUSTER:
             lines += [
                 f"__shared__ {kernel.accumulator_type(index)} {kernel.namer.of(index)}_of_block;"
@@ -175,27 +171,11 @@ class _Writer:
             lines += ["", *self._sweep(number), *kernel.reduced(number, call)]
         if program.outputs_of_row:
             guard = "rank == 0 && threadIdx.x == 0" if self.holding is Holding.CLUSTER else "threadIdx.x == 0"
-            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results(row_load(kernel))), "}"]
+            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results()), "}"]
         if self.holding is Holding.CLUSTER:
             lines += [
                 "cg::this_cluster().sync();  // a block must not end while a peer may still read its shared memory"
             ]
-        return lines
-
-    def _pointers(self) -> list[str]:
-        first = " + first" if self.holding is Holding.CLUSTER else ""
-        lines: list[str] = []
-        for one in self.program.inputs:
-            if one.varies:
-                name, row = self.kernel.name(one.name), row_of(self.kernel, one)
-                place = name if row == "0" else f"{name} + {row} * cols"
-                kind = f"const Vector<{one.dtype.cpp}>*"
-                lines.append(f"const auto* {name}_along = reinterpret_cast<{kind}>({place}){first};")
-        for output in self.program.outputs_along:
-            name = self.kernel.name(output.name)
-            kind = f"Vector<{output.dtype.cpp}>*"
-            target = f"{name}_target" if output.in_place else f"{name}_along"
-            lines.append(f"auto* {target} = reinterpret_cast<{kind}>({name} + row * cols){first};")
         return lines
 
     def _copies(self) -> list[str]:
@@ -234,38 +214,27 @@ class _Writer:
         return self._batched(number) if self.holding is Holding.NOWHERE else self._from_shared(number)
 
     def _used(self, number: int) -> list[ProgramInput]:
-        inner = self.kernel.statements.closure(self.kernel.targets(number), set(self.kernel.row_known))
-        names = {getattr(self.program.values[index], "input", "") for index in inner}
-        return [one for one in self.program.inputs if one.varies and one.name in names]
+        read = self.kernel.loaded(number, self.kernel.row_known)
+        return [one for one in self.program.inputs if one.varies and one.name in read]
 
-    def _results(self, number: int, place: str) -> tuple[list[str], list[str]]:
-        """Declarations of the vectors that are made, and their stores."""
+    def _work(self, number: int, element: list[str]) -> list[str]:
+        """What is done with a vector: its elements, and the results stored where the sweep is the last."""
         if number != self.program.sweeps - 1:
-            return [], []
-        name = self.kernel.name
-        outputs = self.program.outputs_along
-        made = [f"Vector<{one.dtype.cpp}> {name(one.name)}_made;" for one in outputs]
-        targets = [f"{name(one.name)}_{'target' if one.in_place else 'along'}" for one in outputs]
-        return made, [
-            f"{target}[{place}] = {name(one.name)}_made;" for target, one in zip(targets, outputs, strict=True)
-        ]
-
-    def _store(self) -> dict[str, str]:
-        return {one.name: f"{self.kernel.name(one.name)}_made.at[i]" for one in self.program.outputs_along}
+            return each_element(element)
+        kernel, outputs = self.kernel, self.program.outputs_along
+        stores = [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in outputs]
+        return [*kernel.made_vectors(), *each_element(element), *stores]
 
     def _from_shared(self, number: int) -> list[str]:
         kernel, used = self.kernel, self._used(number)
         held = {one.name for one in self.held}
         column = "(first + place) * WIDTH + i" if self.holding is Holding.CLUSTER else "place * WIDTH + i"
-        sweep = kernel.sweep(
-            number, lambda one: f"{kernel.name(one.name)}_here.at[i]", row_load(kernel), column, self._store()
-        )
-        made, stores = self._results(number, "place")
+        sweep = kernel.sweep(number, lambda one: f"{kernel.name(one.name)}_here.at[i]", column, kernel.made_elements())
         inner: list[str] = []
         for one in used:
             source = f"{kernel.name(one.name)}_{'held' if one.name in held else 'along'}"
             inner.append(f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {source}[place];")
-        inner += [*made, "#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}", *stores]
+        inner += self._work(number, sweep.element)
         loop = "for (int place = threadIdx.x; place < count; place += THREADS) {"
         return [*sweep.before, "#pragma unroll 2", loop, *indented(inner), "}"]
 
@@ -275,17 +244,14 @@ class _Writer:
         sweep = kernel.sweep(
             number,
             lambda one: f"{kernel.name(one.name)}_here[k].at[i]",
-            row_load(kernel),
             "place * WIDTH + i",
-            self._store(),
+            kernel.made_elements(),
             in_parts=True,
         )
         parts, additions = kernel.part_lines(number)
-        made, stores = self._results(number, "place")
         declared = [f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here[BATCH];" for one in used]
         names = [kernel.name(one.name) for one in used]
         loads = [f"{name}_here[k] = {name}_along[start + k * THREADS];" for name in names]
-        work = [*made, "#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}", *stores]
         inner = [
             *declared,
             *parts,
@@ -299,7 +265,7 @@ class _Writer:
             "for (int k = 0; k < BATCH; ++k) {",
             "  const long long place = start + k * THREADS;",
             "  if (place < count) {",
-            *indented(work, 2),
+            *indented(self._work(number, sweep.element), 2),
             "  }",
             "}",
             *additions,

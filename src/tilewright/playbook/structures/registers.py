@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
-from tilewright.playbook.file_text import Plan, Signature, file_text, finds_places, has_parts, includes
-from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
-from tilewright.playbook.row_program import ProgramInput, RowProgram
-from tilewright.playbook.statements import indented
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
+from tilewright.playbook.row_kernel import RowKernel, each_element
+from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 
 
@@ -19,13 +18,6 @@ class Team(str, Enum):
     BLOCK = "block"  # WARPS warps, a block of their own
     LANES = "lanes"  # LANES lanes of a warp; many rows to a block
     PERSISTENT = "persistent"  # a block, for row after row: vectors along the columns stay in registers
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The order in which the tuner's constants are offered; the first that fits is the default."""
-
-    teams: tuple[int, ...]  # warps or lanes that share a row
 
 
 _LONGER = "\n\nRows too long for registers are left to the second kernel, which goes along them element by element."
@@ -75,24 +67,25 @@ def fits(program: RowProgram, team: Team, cols: int) -> bool:
 
 
 def register_rows(
-    program: RowProgram, op_line: str, team: Team, choices: Choices, hints: bool = False, quick: bool = True
+    program: RowProgram, op_line: str, team: Team, teams: tuple[int, ...], hints: bool = False, quick: bool = True
 ) -> str:
-    """A file in which `team` shares a row that it holds in registers."""
-    writer = _Writer(program, team, quick)
-    plan = Plan(program, op_line)
-    signature, kernel_name, longer = writer.plan(plan, choices)
-    body = writer.body(hints)
-    text = [*signature.text(writer.bounds(), kernel_name), *indented(body), "}"]
+    """A file in which `team` shares a row that it holds in registers.
+
+    `teams` are the numbers of warps or lanes that the tuner is offered; the first that fits is the default.
+    """
+    writer = _RegisterRows(program, team, quick)
+    plan = PlanLines(program, op_line)
+    signature, kernel_name, longer = writer.plan(plan, teams)
+    text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints))
     kernel = writer.kernel
     reduce = [LANES_REDUCE] if team is Team.LANES else []
     needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
     helpers = ([one] for one in dict.fromkeys(needed))
     header = _HEADERS[team].format(name=program.name) + _LONGER
-    pieces = [includes(program), writer.constants(), [VECTOR], *helpers, text, longer.text]
-    return file_text(header, plan, pieces)
+    return file_text(header, plan, includes(program), writer.constants(), [VECTOR], *helpers, text, longer.text)
 
 
-class _Writer:
+class _RegisterRows:
     def __init__(self, program: RowProgram, team: Team, quick: bool) -> None:
         self.program = program
         self.team = team
@@ -101,39 +94,34 @@ class _Writer:
 
     # -- plan --
 
-    def plan(self, plan: Plan, choices: Choices) -> tuple[Signature, str, LoopedRows]:
-        rows, cols, loads, held = (plan.name(one) for one in ("rows", "cols", "loads", "held"))
-        plan.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
-        plan.add("need", f"{cols} > 0" + (f" and {rows} <= 2000000000" if has_parts(self.program) else ""))
-        if finds_places(self.program):
-            plan.add("need", f"{cols} <= 2000000000", "an index fits an int")
-        size = 16 // self.program.widest.itemsize
-        listed = " | ".join(str(one) for one in choices.teams)
-        team = "LANES" if self.team is Team.LANES else "WARPS"
+    def plan(self, plan: PlanLines, teams: tuple[int, ...]) -> tuple[KernelSignature, str, LoopedRows]:
+        rows, cols = plan.sizes()
+        loads, held = plan.name("loads"), plan.name("held")
+        plan.add("need", f"{cols} > 0" + (f" and {rows} <= {MOST_32_BIT}" if has_parts(self.program) else ""))
+        plan.index_limit(cols)
+        listed = " | ".join(str(one) for one in teams)
         if self.team is Team.LANES:
             plan.add("tune", f"LANES = {listed}", "of a warp that share a row")
             plan.add("tune", "BLOCK = 128 | 256", "threads")
-            threads, grid, block = "LANES", f"ceil_div({rows}, BLOCK / LANES)", "BLOCK"
+            team, threads, grid, block = "LANES", "LANES", f"ceil_div({rows}, BLOCK / LANES)", "BLOCK"
         else:
             plan.add("tune", f"WARPS = {listed}", "that share a row")
-            threads, grid, block = "WARPS * 32", rows, "WARPS * 32"
+            team, threads, grid, block = "WARPS", "WARPS * 32", rows, "WARPS * 32"
         if self.team is Team.PERSISTENT:
             plan.add("tune", "BLOCKS = 8 | 4 | 2 | 1", "on a multiprocessor, which registers must allow")
             plan.add("need", "BLOCKS * WARPS <= 32 and BLOCKS * WARPS >= 8")
             grid = f"min({rows}, device.sms * BLOCKS)"
-        plan.add("const", f"WIDTH = {size} if {cols} % {size} == 0 else 1", "elements per load")
+        plan.width(cols)
         plan.add("let", f"{loads} = next_pow2(ceil_div({cols}, {threads} * WIDTH))", "of a thread, for a whole row")
         most = f"{loads} * WIDTH * {held_bytes(self.program, self.team)} <= {_BUDGET_BYTES[self.team]}"
         plan.add("let", f"{held} = {loads} <= {_MOST_VECTORS} and {most}", "bytes of the row that a thread holds")
-        plan.add("need", f"{held} or {team} == {max(choices.teams)}", "a row is held if any team can hold it")
+        plan.add("need", f"{held} or {team} == {max(teams)}", "a row is held if any team can hold it")
         plan.add("const", f"VECTORS = {loads} if {held} else 1", "loads per thread, each unrolled")
         plan.add(
             "const", f"FULL = {cols} == {threads} * WIDTH * VECTORS", "every load of every thread is inside the row"
         )
-        sizes = [("long long rows", rows), ("int cols", cols)]
-        if self.team is Team.BLOCK:
-            sizes = sizes[1:]
-        signature = Signature.of(self.program, self.kernel.namer, sizes)
+        sizes = [("long long rows", rows), ("int cols", cols)][self.team is Team.BLOCK :]
+        signature = KernelSignature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_{'held' if self.team is not Team.LANES else 'short'}_rows"
         longer = longer_rows(self.program, cols, self.quick)
         plan.launch(kernel_name, grid, block, signature.given, f" when {held}")
@@ -168,28 +156,12 @@ class _Writer:
             ]
         if self.team is Team.PERSISTENT:
             return lines + self._persistent(hints)
-        lines += self._indices() + self._pointers() + self._shared("WARPS")
+        lines += self.kernel.index_lines(*self.program.inputs) + self.kernel.pointers() + self._shared("WARPS")
         lines += ["", *self._declared("held"), *self._loads("held"), *self._steps(hints)]
         return lines
 
     def _shared(self, count: str) -> list[str]:
         return [] if self.team is Team.LANES else self.kernel.partials(count)
-
-    def _indices(self) -> list[str]:
-        return [line for one in self.program.inputs for line in index_lines(self.kernel, one)]
-
-    def _pointers(self) -> list[str]:
-        lines: list[str] = []
-        for one in self.program.inputs:
-            if one.varies:
-                name, row = self.kernel.name(one.name), row_of(self.kernel, one)
-                place = name if row == "0" else f"{name} + {row} * cols"
-                lines.append(f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place});")
-        for output in self.program.outputs_along:
-            name = self.kernel.name(output.name)
-            target = f"{name}_target" if output.in_place else f"{name}_along"
-            lines.append(f"auto* {target} = reinterpret_cast<Vector<{output.dtype.cpp}>*>({name} + row * cols);")
-        return lines
 
     def _declared(self, what: str) -> list[str]:
         start = " = {}" if self._guards_loads() else ""
@@ -224,42 +196,34 @@ class _Writer:
             lines += kernel.reduced(number, call.replace("{p}", partial))
         if self.program.outputs_of_row:
             guard = "inside && thread == 0" if self.team is Team.LANES else "thread == 0"
-            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results(row_load(kernel))), "}"]
+            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results()), "}"]
         return lines
 
     def _sweep(self, number: int, hints: bool) -> list[str]:
         kernel, last = self.kernel, number == self.program.sweeps - 1
-        store = {one.name: f"{kernel.name(one.name)}_made.at[i]" for one in self.program.outputs_along}
         hold = kernel.choose_held(number)
-        used = self._columns_used(number)
-        sweep = kernel.sweep(number, self._load, row_load(kernel), "place * WIDTH + i", store, hold)
+        read = kernel.loaded(number, {*kernel.row_known, *kernel.held})
+        sweep = kernel.sweep(number, self._load, "place * WIDTH + i", kernel.made_elements(), hold)
         inner: list[str] = []
         if self.team is not Team.PERSISTENT:
-            for one in used:
-                name = kernel.name(one.name)
-                inner.append(f"const Vector<{one.dtype.cpp}> {name}_here = {name}_along[place];")
-        outputs = self.program.outputs_along if last else ()
-        inner += [f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_made;" for one in outputs]
-        inner += ["#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(sweep.element), "}"]
-        for output in outputs:
-            name = kernel.name(output.name)
-            target = f"{name}_target" if output.in_place else f"{name}_along"
+            for one in self.program.columns:
+                if one.name in read:
+                    name = kernel.name(one.name)
+                    inner.append(f"const Vector<{one.dtype.cpp}> {name}_here = {name}_along[place];")
+        inner += [*(kernel.made_vectors() if last else []), *each_element(sweep.element)]
+        for output in self.program.outputs_along if last else ():
             guard = "if (inside) " if self.team is Team.LANES else ""
-            inner.append(f"{guard}{self._stored(target, name, output.dtype.itemsize, hints)}")
+            inner.append(f"{guard}{self._stored(output, hints)}")
         k = "int k" if any("[k]" in line for line in inner) else "int"
         place = "int place" if any("place" in line for line in inner) else "int"
         return [*sweep.before, f"for_each_vector(thread, vectors, [&]({k}, {place}) {{", *indented(inner), "});"]
 
-    def _stored(self, target: str, name: str, itemsize: int, hints: bool) -> str:
-        if not hints or itemsize != self.program.widest.itemsize:
-            return f"{target}[place] = {name}_made;"
-        pair = f"reinterpret_cast<uint4*>({target}) + place, *reinterpret_cast<const uint4*>(&{name}_made)"
-        return f"if constexpr (WIDTH == 1) {target}[place] = {name}_made; else __stcs({pair});"
-
-    def _columns_used(self, number: int) -> list[ProgramInput]:
-        inner = self.kernel.statements.closure(self.kernel.targets(number), {*self.kernel.row_known, *self.kernel.held})
-        names = {getattr(self.program.values[index], "input", "") for index in inner}
-        return [one for one in self.program.columns if one.name in names]
+    def _stored(self, output: ProgramOutput, hints: bool) -> str:
+        target, made = self.kernel.target(output), f"{self.kernel.name(output.name)}_made"
+        if not hints or output.dtype.itemsize != self.program.widest.itemsize:
+            return f"{target}[place] = {made};"
+        pair = f"reinterpret_cast<uint4*>({target}) + place, *reinterpret_cast<const uint4*>(&{made})"
+        return f"if constexpr (WIDTH == 1) {target}[place] = {made}; else __stcs({pair});"
 
     def _load(self, one: ProgramInput) -> str:
         name = self.kernel.name(one.name)
@@ -293,7 +257,8 @@ class _Writer:
             moved = " ".join(f"{one}_held[k] = {one}_next[k];" for one in names)
             inner.append(f"for_each_vector(thread, vectors, [&](int k, int) {{ {moved} }});")
             inner += ["if (row + gridDim.x < rows) {", *indented(self._fetch("row + gridDim.x")), "}"]
-        inner += self._indices_of_rows() + self._targets() + self._steps(hints)
+        inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies))
+        inner += self.kernel.target_pointers() + self._steps(hints)
         inner += ["turn ^= 1;"] if self._alternates() else []
         return lines + loop + indented(inner) + ["}"]
 
@@ -303,7 +268,7 @@ class _Writer:
         lines: list[str] = []
         for one in self.program.streams:
             if one.parts:
-                lines += [line.replace("(row)", f"({row})") for line in index_lines(self.kernel, one)]
+                lines += [line.replace("(row)", f"({row})") for line in self.kernel.index_lines(one)]
                 place = f"{name(one.name)} + {name(one.name)}_row * cols"
             else:
                 place = f"{name(one.name)} + ({row}) * cols" if row != "row" else f"{name(one.name)} + row * cols"
@@ -312,14 +277,3 @@ class _Writer:
             )
         loads = self._loads("next")
         return ["{", *indented(lines + loads), "}"] if row == "row" else lines + loads
-
-    def _indices_of_rows(self) -> list[str]:
-        return [line for one in self.program.inputs if not one.varies for line in index_lines(self.kernel, one)]
-
-    def _targets(self) -> list[str]:
-        lines = []
-        for output in self.program.outputs_along:
-            name = self.kernel.name(output.name)
-            target = f"{name}_target" if output.in_place else f"{name}_along"
-            lines.append(f"auto* {target} = reinterpret_cast<Vector<{output.dtype.cpp}>*>({name} + row * cols);")
-        return lines

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
-from tilewright.playbook.file_text import Plan, Signature, file_text, has_parts, includes
-from tilewright.playbook.row_kernel import RowKernel, index_lines, row_load, row_of
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
+from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.statements import indented
 
 
 def can_split(program: RowProgram) -> bool:
@@ -25,45 +25,38 @@ def _types(program: RowProgram) -> list[str]:
 def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
     """Two launches: PIECES blocks for each row leave their part in a scratch buffer, one warp per row adds them."""
     kernel = RowKernel(program, quick)
-    plan = Plan(program, op_line)
-    names = {one: plan.name(one) for one in ("rows", "cols", "vectors", "pieces", "piece")}
-    size = 16 // program.widest.itemsize
-    plan.add("let", "{cols} = {c}, {rows} = {r}".format(**names, c=program.cols, r=program.rows))
+    plan = PlanLines(program, op_line)
+    rows, cols = plan.sizes()
+    vectors, pieces, piece = (plan.name(one) for one in ("vectors", "pieces", "piece"))
     if has_parts(program):
-        plan.add("need", "{rows} <= 2000000000".format(**names))
+        plan.add("need", f"{rows} <= {MOST_32_BIT}")
     plan.add("tune", "THREADS = 512 | 256 | 1024")
     plan.add("tune", "STEPS = 16 | 4 | 64", "loads of a thread and input, two in flight at a time")
-    plan.add("const", "WIDTH = {s} if {cols} % {s} == 0 else 1".format(**names, s=size), "elements per load")
-    plan.add("let", "{vectors} = {cols} / WIDTH, {piece} = THREADS * STEPS".format(**names))
-    plan.add("let", "{pieces} = max(ceil_div({vectors}, {piece}), 1)".format(**names), "of a row")
-    plan.add("need", "{pieces} * {rows} <= 2000000000".format(**names))
+    plan.width(cols)
+    plan.add("let", f"{vectors} = {cols} / WIDTH, {piece} = THREADS * STEPS")
+    plan.add("let", f"{pieces} = max(ceil_div({vectors}, {piece}), 1)", "of a row")
+    plan.add("need", f"{pieces} * {rows} <= {MOST_32_BIT}")
     scratches = []
     for index, kind in zip(kernel.all_reductions, _types(program), strict=True):
         scratch = plan.name(f"{kernel.namer.of(index)}_parts")
         dtype = {"float": "f32", "long long": "i64", "int": "i32"}[kind]
-        plan.add("scratch", f"{scratch}: {dtype}[{names['rows']}, {names['pieces']}]")
+        plan.add("scratch", f"{scratch}: {dtype}[{rows}, {pieces}]")
         scratches.append((scratch, kernel.namer.fresh(f"{kernel.namer.of(index)}_parts"), kind))
     parts = [f"{kind}* __restrict__ {own}" for _, own, kind in scratches]
-    sizes = [("long long cols", names["cols"]), ("int pieces", names["pieces"])]
+    sizes = [("long long cols", cols), ("int pieces", pieces)]
     given = [name for name, _, _ in scratches]
-    reads = Signature.of(replace(program, outputs=()), kernel.namer, sizes)
+    reads = KernelSignature.of(replace(program, outputs=()), kernel.namer, sizes)
     rows_only = tuple(one for one in program.inputs if not one.varies)
-    writes = Signature.of(replace(program, inputs=rows_only), kernel.namer, sizes)
-    first = Signature([*parts, *reads.declared], [*given, *reads.given])
-    second = Signature([*(f"const {one}" for one in parts), *writes.declared], [*given, *writes.given])
-    plan.launch(f"{program.name}_parts", "{pieces} * {rows}".format(**names), "THREADS", first.given)
-    plan.launch(f"{program.name}_whole", names["rows"], "256", second.given)
+    writes = KernelSignature.of(replace(program, inputs=rows_only), kernel.namer, sizes)
+    first = KernelSignature([*parts, *reads.declared], [*given, *reads.given])
+    second = KernelSignature([*(f"const {one}" for one in parts), *writes.declared], [*given, *writes.given])
+    plan.launch(f"{program.name}_parts", f"{pieces} * {rows}", "THREADS", first.given)
+    plan.launch(f"{program.name}_whole", rows, "256", second.given)
 
-    part_text = [
-        *first.text("__launch_bounds__(THREADS, 1024 / THREADS)", f"{program.name}_parts"),
-        *indented(_part_body(kernel, [own for _, own, _ in scratches])),
-        "}",
-    ]
-    whole_text = [
-        *second.text("__launch_bounds__(256)", f"{program.name}_whole"),
-        *indented(_whole_body(kernel, [own for _, own, _ in scratches])),
-        "}",
-    ]
+    owned = [own for _, own, _ in scratches]
+    bounds = "__launch_bounds__(THREADS, 1024 / THREADS)"
+    part_text = first.kernel(bounds, f"{program.name}_parts", _part_body(kernel, owned))
+    whole_text = second.kernel("__launch_bounds__(256)", f"{program.name}_whole", _whole_body(kernel, owned))
     header = (
         f"{program.name} where rows are few and long: many blocks share a row.\n\nThe first kernel gives each "
         f"block an equal, "
@@ -76,7 +69,7 @@ def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
         *kernel.reduction_helpers(),
         BLOCK_REDUCE.replace("template <typename T, typename", "template <int WARPS, typename T, typename", 1),
     ]
-    return file_text(header, plan, [includes(program), [VECTOR], *([one] for one in helpers), part_text, whole_text])
+    return file_text(header, plan, includes(program), [VECTOR], *([one] for one in helpers), part_text, whole_text)
 
 
 def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
@@ -86,16 +79,8 @@ def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
         "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
     ]
     streams = [one for one in program.inputs if one.varies]
-    for one in program.inputs:
-        lines += index_lines(kernel, one)
-    for one in streams:
-        name, row = kernel.name(one.name), row_of(kernel, one)
-        place = name if row == "0" else f"{name} + {row} * cols"
-        lines.append(f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place});")
-    lines += kernel.partials("THREADS / 32")
-    sweep = kernel.sweep(
-        0, lambda one: f"{kernel.name(one.name)}_here.at[i]", row_load(kernel), "place * WIDTH + i", {}
-    )
+    lines += kernel.index_lines(*program.inputs) + kernel.pointers() + kernel.partials("THREADS / 32")
+    sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here.at[i]", "place * WIDTH + i", {})
     inner = [
         "const long long place = first + k * THREADS + threadIdx.x;",
         "if (place < vectors) {",
@@ -121,9 +106,7 @@ def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
 def _whole_body(kernel: RowKernel, parts: list[str]) -> list[str]:
     program = kernel.program
     lines = ["const long long row = blockIdx.x;"]
-    for one in program.inputs:
-        lines += index_lines(kernel, one) if not one.varies else []
-    lines += kernel.partials("8")
+    lines += kernel.index_lines(*(one for one in program.inputs if not one.varies)) + kernel.partials("8")
     for own, index in zip(parts, kernel.all_reductions, strict=True):
         name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
         lines += [
@@ -134,4 +117,4 @@ def _whole_body(kernel: RowKernel, parts: list[str]) -> list[str]:
         ]
     lines += kernel.reduced(0, "block_reduce<8>({v}, {v}_of_warps, {c})")
     kernel.row_known = {index: text for index, text in kernel.row_known.items() if index in program.reductions}
-    return [*lines, "if (threadIdx.x == 0) {", *indented(kernel.row_results(row_load(kernel))), "}"]
+    return [*lines, "if (threadIdx.x == 0) {", *indented(kernel.row_results()), "}"]

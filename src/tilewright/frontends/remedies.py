@@ -1,0 +1,48 @@
+"""Refusals of `tasks` and `playbook` in the words of each front end: options of a command, or keywords of a call."""
+
+from __future__ import annotations
+
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, RefusedRequest, RemedyKind
+
+_OPTIONS = {ArgumentKind.SHAPE: "--shape", ArgumentKind.NUMBER: "--set", ArgumentKind.VALUES: "--fill"}
+
+OPTION_WORDS = {
+    RemedyKind.GIVE_SHAPE: "write --shape {name}={example}",
+    RemedyKind.GIVE_NUMBER: "write --set {name}=VALUE",
+    RemedyKind.GIVE_SHAPE_OR_NUMBER: "write --shape {name}={example}, or --set {name}=VALUE if it is a number",
+    RemedyKind.GIVE_SHAPE_OF_EACH: "give each tensor's with --shape NAME=SIZES:DTYPE",
+    RemedyKind.GIVE_VALUES: "give other values, such as --fill {name}={example}",
+    RemedyKind.GIVE_ARGUMENTS: "give them with --shape and --set",
+    RemedyKind.ALLOW_DEGENERATE: "--allow-degenerate makes it anyway",
+    RemedyKind.CHOOSE_MODEL: "--model PROVIDER:NAME asks a model instead",
+}
+
+KEYWORD_WORDS = {
+    RemedyKind.GIVE_SHAPE: 'write {name}="{example}"',
+    RemedyKind.GIVE_NUMBER: "write {name}=VALUE",
+    RemedyKind.GIVE_SHAPE_OR_NUMBER: 'write {name}="{example}", or {name}=VALUE if it is a number',
+    RemedyKind.GIVE_SHAPE_OF_EACH: 'give each tensor\'s as NAME="SIZES:DTYPE"',
+    RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
+    RemedyKind.GIVE_ARGUMENTS: "give them as keywords",
+    RemedyKind.ALLOW_DEGENERATE: "allow_degenerate=True makes it anyway",
+    RemedyKind.CHOOSE_MODEL: 'model="PROVIDER:NAME" asks a model instead',
+}
+
+
+def in_options(error: RefusedRequest) -> str:
+    """What was found and what to do, for the command line."""
+    given = error.given
+    place = f"{_OPTIONS[given.kind]} {given.name}{given.text and '='}{given.text}" if given else ""
+    return error.sentence(place, OPTION_WORDS)
+
+
+def in_keywords(error: RefusedRequest) -> str:
+    """The same for a call of `make`."""
+    return error.sentence(_keyword(error.given) if error.given else "", KEYWORD_WORDS)
+
+
+def _keyword(one: GivenArgument) -> str:
+    if one.kind is ArgumentKind.VALUES:
+        return f'values={{"{one.name}": "{one.text}"}}' if one.text else f"values: {one.name}"
+    text = f'"{one.text}"' if one.kind is ArgumentKind.SHAPE else one.text
+    return f"{one.name}={text}" if one.text else one.name

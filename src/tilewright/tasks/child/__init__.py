@@ -1,0 +1,1 @@
+"""What runs inside the reference's process, beside the reference."""

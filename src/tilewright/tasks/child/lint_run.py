@@ -1,0 +1,202 @@
+"""Inside the child: the reference called with several sets of inputs, and what its answers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from tilewright.records import Origin, Task, TensorInput
+from tilewright.reference.tensors import call_reference, dtype_of, flat_results
+from tilewright.tasks.child.input_values import draw
+from tilewright.tasks.questions import LintAnswer, LintRequest
+
+_SEEDS = (11, 12, 13)
+_REDRAWS = 3  # of one input, before it is said to have no influence
+_REPEAT_ROUNDINGS = 16.0
+_DIFFERING_FRACTION = 0.01  # an index may change with the order of a sum; noise changes most elements
+_ROUNDINGS = 4.0  # a constant within so many roundings of every element satisfies any honest comparison
+
+Tensors = dict[str, torch.Tensor]
+Results = tuple[torch.Tensor, ...]
+
+
+def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
+    """Compare the answers to different inputs, to one changed input, and to the same inputs again."""
+    task, sizes = request.task, request.sizes
+    given = [_draw_all(task, sizes, seed) for seed in _SEEDS]
+    answers = [call_reference(function, task, tensors) for tensors in given]
+    mismatch = _mismatch(task, sizes, answers[0])
+    if mismatch:
+        described = task.origin in (Origin.FOLDER, Origin.WORDS)
+        remedy = "correct [outputs]" if described else "an op's sizes must follow from its shapes, not from values"
+        mismatch = f"{mismatch}; {remedy}"
+    if any(one.shape != other.shape for results in answers[1:] for one, other in zip(results, answers[0], strict=True)):
+        mismatch = "the size of what the reference returns depends on values; an op's sizes follow from its shapes"
+    if mismatch:
+        return LintAnswer(mismatch, "")
+    reason = _unsound(task, given, answers)
+    if reason:
+        copied = _copied(task, given, [results[0] for results in answers])
+        return LintAnswer("", reason, copied=copied.name if copied else "")
+    if not _alike(answers[0], call_reference(function, task, given[0])):
+        return LintAnswer("", "two calls with the same inputs give different answers")
+    reason = _lost_in_rounding(function, task, given, answers)
+    return LintAnswer("", reason, () if reason else _idle(function, task, sizes, given[0], answers[0]))
+
+
+def _draw_all(task: Task, sizes: Mapping[str, int], seed: int, names: Collection[str] | None = None) -> Tensors:
+    """The inputs, or those named of them."""
+    specs = task.specs(sizes)
+    return {
+        one.name: draw(specs[one.name], one.values, sizes, seed * 1000 + position)
+        for position, one in enumerate(task.tensors)
+        if one.name in specs and (names is None or one.name in names)
+    }
+
+
+def _mismatch(task: Task, sizes: Mapping[str, int], results: Results) -> str:
+    for one, found in zip(task.output_specs(sizes).items(), results, strict=False):
+        name, spec = one
+        shown = f"{dtype_of(found)}{list(found.shape)}"
+        if tuple(found.shape) != spec.shape or dtype_of(found) is not spec.dtype:
+            at = ", ".join(f"{key}={value}" for key, value in sizes.items())
+            return f"its output {name} is {spec} and the reference returns {shown} at {at}"
+    return ""
+
+
+def _unsound(task: Task, given: list[Tensors], answers: list[Results]) -> str:
+    """What is wrong with all outputs at once; one sound output is enough to judge a kernel by."""
+    reasons = [_output_reason(task, given, answers, index) for index in range(len(answers[0]))]
+    return reasons[0] if reasons and all(reasons) else ""
+
+
+def _output_reason(task: Task, given: list[Tensors], answers: list[Results], index: int) -> str:
+    names = [one.name for one in task.outputs] + [one.name for one in task.tensors if one.in_place]
+    name = names[index]
+    found = [results[index] for results in answers]
+    if found[0].numel() == 0:
+        return f"{name} has no elements"
+    if all(bool(one.isnan().all()) for one in found if one.dtype.is_floating_point) and found[0].is_floating_point():
+        return f"{name} is NaN everywhere"
+    if all(_same((found[0],), (one,)) for one in found[1:]):
+        return f"{name} does not depend on the inputs"
+    together = torch.cat([one.double().flatten() for one in found])
+    if bool(together.isfinite().all()):
+        low, high = float(together.min()), float(together.max())
+        if high - low <= _ROUNDINGS * _epsilon(found[0]) * max(abs(low), abs(high)):
+            return f"{name} is {low:.6g} for all inputs up to rounding: a constant would pass"
+    copied = _copied(task, given, found)
+    return f"{name} equals {copied.name} for the values it holds" if copied else ""
+
+
+def _copied(task: Task, given: list[Tensors], found: list[torch.Tensor]) -> TensorInput | None:
+    """The input that an output equals every time."""
+    for one in task.tensors:
+        if all(_equal_values(tensors.get(one.name), held) for tensors, held in zip(given, found, strict=True)):
+            return one
+    return None
+
+
+def _equal_values(held: torch.Tensor | None, found: torch.Tensor) -> bool:
+    if held is None or held.shape != found.shape:
+        return False
+    return bool(torch.equal(held.double(), found.double()))
+
+
+def _lost_in_rounding(function: Callable[..., Any], task: Task, given: list[Tensors], answers: list[Results]) -> str:
+    """Whether exact answers differ by less than the reference's own rounding errors, so that a constant will do."""
+    if not all(one.is_floating_point() for one in answers[0]):
+        return ""
+    wide = [
+        {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()} for tensors in given
+    ]
+    try:
+        truths = [call_reference(function, task, tensors) for tensors in wide]
+    except Exception:  # a reference that is tied to its dtype cannot be asked this
+        return ""
+    for index, found in enumerate(answers[0]):
+        true = torch.stack([truth[index].double() for truth in truths])
+        if true.shape[1:] != found.shape or not bool(true.isfinite().all()):
+            return ""
+        spread = float(true.max() - true.min())
+        error = max(
+            float((answer[index].double() - one).abs().max()) for answer, one in zip(answers, true, strict=True)
+        )
+        if spread > 2.0 * error:
+            return ""
+    constant = "zeros" if float(true.abs().max()) <= 2.0 * error else "a constant"
+    return f"the reference's answers differ by less than its own rounding errors: {constant} would pass"
+
+
+def _idle(
+    function: Callable[..., Any], task: Task, sizes: Mapping[str, int], given: Tensors, answer: Results
+) -> tuple[str, ...]:
+    """The tensors that can be drawn anew without any output changing; one that is overwritten need not matter."""
+    known = _with_derivative(function, task, given)
+    suspects = {one.name for one in task.tensors if one.name in given and not one.in_place} - known
+
+    def changes(names: set[str]) -> bool:
+        for attempt in range(_REDRAWS):
+            others = _draw_all(task, sizes, 100 + attempt, names)
+            if not _same(answer, call_reference(function, task, {**given, **others})):
+                return True
+        return False
+
+    if suspects and changes(suspects):
+        suspects = {name for name in suspects if not changes({name})}
+    return tuple(one.name for one in task.tensors if one.name in suspects)
+
+
+def _with_derivative(function: Callable[..., Any], task: Task, given: Tensors) -> set[str]:
+    """The tensors that an output has a derivative by; none where that cannot be asked.
+
+    What the first layers of a deep network hold may change the result by less than a rounding and matters all the same.
+    """
+    leaves = {name: one.clone().requires_grad_() for name, one in given.items() if one.is_floating_point()}
+    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
+    for one in task.tensors:
+        held = leaves.get(one.name, given.get(one.name))
+        arguments[one.name] = None if held is None else held.clone()
+    try:
+        with torch.enable_grad():
+            results = flat_results(function(**arguments))
+            results += tuple(arguments[one.name] for one in task.tensors if one.in_place and one.name in given)
+            results = tuple(one for one in results if one.requires_grad)
+            generator = torch.Generator().manual_seed(1)
+            weights = [torch.rand(one.shape, generator=generator).to(one.dtype) for one in results]
+            found = torch.autograd.grad(results, list(leaves.values()), weights, allow_unused=True)
+    except Exception:  # it has steps without a derivative, or there is no memory for them
+        return set()
+    return {
+        name
+        for name, one in zip(leaves, found, strict=True)
+        if one is not None and bool(((one != 0) & one.isfinite()).any())
+    }
+
+
+def _same(one: Results, other: Results) -> bool:
+    """Whether two answers are equal, NaN for NaN."""
+    return len(one) == len(other) and all(
+        a.shape == b.shape and torch.equal(torch.nan_to_num(a.double()), torch.nan_to_num(b.double()))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _alike(one: Results, other: Results) -> bool:
+    """Whether two answers to the same inputs agree but for the order of sums, which threads may change."""
+    for a, b in zip(one, other, strict=True):
+        if a.shape != b.shape:
+            return False
+        difference = torch.nan_to_num(a.double()).sub(torch.nan_to_num(b.double())).abs()
+        allowed = (
+            _REPEAT_ROUNDINGS * _epsilon(a) * float(torch.nan_to_num(a.double()).abs().max()) if a.numel() else 0.0
+        )
+        if float((difference > allowed).double().mean()) > _DIFFERING_FRACTION:
+            return False
+    return True
+
+
+def _epsilon(tensor: torch.Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else 0.0

@@ -1,0 +1,199 @@
+"""Inside the child: a module's parameters and buffers, and the inputs a problem file makes for it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tilewright.records import IntegerValues, NormalValues, UniformValues, Values
+from tilewright.reference.loading import describe as describe_error
+from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.tensors import dtype_of
+from tilewright.tasks.questions import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest, some_of
+
+_LARGEST_ELEMENTS = 1 << 27  # of inputs that are made only to look at their values
+_LOOKED_AT = 1 << 20
+_FEW = 64  # elements, with which a distribution cannot be told from its moments
+_STANDARD_ERRORS = 3.0  # within which of 0 a mean is 0
+_MANY_ZEROS = 0.2  # of all elements, which no distribution gives
+_UNIFORM_KURTOSIS = 2.3  # 1.8 for a uniform distribution, 3 for a normal one
+_NORMS = tuple(getattr(torch.nn, f"{kind}Norm{rank}d") for kind in ("Batch", "Instance") for rank in (1, 2, 3))
+_SAME_VALUES = (  # what may be done to a tensor without its elements being others
+    *("to", "float", "half", "bfloat16", "double", "contiguous", "view", "reshape", "permute", "transpose", "t"),
+    *("unsqueeze", "squeeze", "requires_grad_", "detach", "clone", "cpu"),
+)
+
+
+def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnswer:
+    """Build the module and say what it holds; make the inputs, without content where that tells enough."""
+    names = vars(sys.modules[function.__module__])
+    torch.manual_seed(0)
+    module = _evaluated(request.build, names)
+    if not isinstance(module, torch.nn.Module):
+        raise ReferenceProblem(f"{request.build} is a {type(module).__name__}, not an nn.Module")
+    learned = [_found(name, one.detach(), True) for name, one in module.named_parameters()]
+    notes, inside = [], []
+    for name, buffer in module.named_buffers():
+        if _is_structure(buffer):
+            inside.append(name)
+        else:
+            found = _found(name, buffer.detach(), False)
+            learned.append(replace(found, statistic=_is_statistic(module, name)))
+    if inside:
+        many = len(inside) > 1
+        held = "are part of the reference, not inputs" if many else "is part of the reference, not an input"
+        notes.append(f"the buffer{'s' if many else ''} {some_of(inside)} {held}")
+    inputs = _inputs(request.inputs, names) if request.inputs else ()
+    if any(isinstance(one, FoundTensor) and one.values is None for one in inputs):
+        notes.append("what get_inputs draws is too large to look at; the usual values are used")
+    return ModuleAnswer(tuple(learned), inputs, tuple(notes))
+
+
+def _evaluated(expression: str, names: dict[str, Any]) -> Any:
+    """The expression's value; it is made here from names that were checked, or by a person for his own class."""
+    try:
+        return eval(expression, dict(names))
+    except Exception as error:  # whatever somebody's constructor raises
+        raise ReferenceProblem(f"{expression} fails: {describe_error(error)}") from error
+
+
+def _is_structure(buffer: torch.Tensor) -> bool:
+    """Whether a buffer is a mask or a counter, whose values mean something, and not data."""
+    if not buffer.is_floating_point():
+        return True
+    looked_at = buffer.flatten()[:_LOOKED_AT]
+    return buffer.numel() > 1 and bool(((looked_at == 0) | (looked_at == 1)).all()) and bool(looked_at.var() > 0)
+
+
+def _is_statistic(module: torch.nn.Module, name: str) -> bool:
+    """Whether a buffer is what one of torch's own norms keeps of the batches it has seen, and is in training."""
+    place, _, own = name.rpartition(".")
+    owner = module.get_submodule(place)
+    return own in ("running_mean", "running_var") and type(owner) in _NORMS and owner.training
+
+
+def _found(name: str, tensor: torch.Tensor, learned: bool) -> FoundTensor:
+    return FoundTensor(name, dtype_of(tensor), tuple(tensor.shape), values_like(tensor), learned)
+
+
+def values_like(tensor: torch.Tensor) -> Values | None:
+    """The distribution that a tensor's elements seem to be drawn from.
+
+    A constant becomes a narrow band around it, so that a kernel that leaves out a bias of zeros does not pass.
+    """
+    flat = tensor.flatten()[:_LOOKED_AT]
+    if flat.numel() == 0:
+        return None
+    if not flat.is_floating_point():
+        return IntegerValues(int(flat.min()), int(flat.max()) + 1)
+    wide = flat.double()
+    mean = float(wide.mean())
+    deviation = float(wide.std(correction=0))
+    if not math.isfinite(mean) or not math.isfinite(deviation):
+        return None
+    if abs(mean) <= _STANDARD_ERRORS * deviation / math.sqrt(flat.numel()):
+        mean = 0.0
+    if deviation <= 1e-6 * max(abs(mean), 1e-30):
+        return NormalValues(_rounded(mean), _rounded(0.1 * abs(mean)) or 0.1)
+    if flat.numel() < _FEW:
+        return UniformValues(_rounded(float(wide.min())), _rounded(float(wide.max())))
+    if float((wide - mean).pow(4).mean()) / deviation**4 < _UNIFORM_KURTOSIS:
+        half = deviation * math.sqrt(3.0)
+        return UniformValues(_rounded(mean - half, half), _rounded(mean + half, half))
+    return NormalValues(_rounded(mean, deviation), _rounded(deviation))
+
+
+def _rounded(value: float, scale: float = 0.0) -> float:
+    """Three digits, counted from the larger of the value and the scale: a mean of noise becomes zero."""
+    largest = max(abs(value), abs(scale))
+    if largest == 0.0:
+        return 0.0
+    return round(value, 2 - math.floor(math.log10(largest))) + 0.0
+
+
+# -- the inputs of a problem file --
+
+
+class _Origins(TorchFunctionMode):
+    """Remembers which tensors come straight from torch's generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[torch.Tensor, Values]] = {}  # the tensor is kept: ids are used again
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        values = _drawn_by(name, args, kwargs or {})
+        if values is None and name in _SAME_VALUES and args and isinstance(args[0], torch.Tensor):
+            values = self.of(args[0])
+        if values is not None and isinstance(made, torch.Tensor):
+            self._known[id(made)] = (made, values)
+        return made
+
+    def of(self, tensor: torch.Tensor) -> Values | None:
+        found = self._known.get(id(tensor))
+        return found[1] if found else None
+
+
+def _drawn_by(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values | None:
+    if name in ("rand", "rand_like"):
+        return UniformValues(0.0, 1.0)
+    if name in ("randn", "randn_like"):
+        return NormalValues()
+    if name in ("randint", "randint_like"):
+        bounds = [one for one in args if isinstance(one, int)]
+        low = kwargs.get("low", bounds[0] if len(bounds) > 1 else 0)
+        high = kwargs.get("high", bounds[-1] if bounds else None)
+        return IntegerValues(int(low), int(high)) if isinstance(high, int) else None
+    return None
+
+
+def _inputs(expression: str, names: dict[str, Any]) -> tuple[FoundTensor | FoundNumber, ...]:
+    origins = _Origins()
+    try:
+        with torch.device("meta"), origins:
+            made = _list(_evaluated(expression, names))
+        known = [origins.of(one) if isinstance(one, torch.Tensor) else None for one in made]
+    except ReferenceProblem:
+        made, known = [], []  # it looks at values; made for real below
+    unknown = [one for one, values in zip(made, known, strict=True) if isinstance(one, torch.Tensor) and not values]
+    if not made or (unknown and sum(one.numel() for one in unknown) <= _LARGEST_ELEMENTS):
+        torch.manual_seed(0)
+        made = _list(_evaluated(expression, names))
+        known = [known[i] if i < len(known) else None for i in range(len(made))]
+        return tuple(_looked_at(one, values) for one, values in zip(made, known, strict=True))
+    return tuple(_input(one, values) for one, values in zip(made, known, strict=True))
+
+
+def _looked_at(one: Any, known: Values | None) -> FoundTensor | FoundNumber:
+    """An input made for real; what its elements have in common beside a distribution is said."""
+    if known or not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() < _FEW:
+        return _input(one, known or (values_like(one) if isinstance(one, torch.Tensor) else None))
+    zeros = float((one == 0).double().mean())
+    sparse = _MANY_ZEROS < zeros < 1.0
+    found = _input(one, values_like(one[one != 0] if sparse else one))
+    assert isinstance(found, FoundTensor)
+    if sparse:
+        return replace(found, structure=f"get_inputs leaves {zeros:.0%} of it zero")
+    if one.ndim >= 2 and one.shape[-1] == one.shape[-2] and torch.equal(one, one.mT):
+        return replace(found, structure="get_inputs makes it symmetric")
+    return found
+
+
+def _list(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (tuple, list)) else [made]
+
+
+def _input(one: Any, values: Values | None) -> FoundTensor | FoundNumber:
+    if isinstance(one, torch.Tensor):
+        return FoundTensor("", dtype_of(one), tuple(map(int, one.shape)), values)
+    if isinstance(one, (bool, int, float)):
+        return FoundNumber(one)
+    raise ReferenceProblem(f"get_inputs gives a {type(one).__name__}; an op takes tensors and numbers")

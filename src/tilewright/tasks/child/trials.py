@@ -1,0 +1,268 @@
+"""Inside the child: one call of a function at given shapes, to see what it returns or that it refuses.
+
+Small calls are made for real. Large ones are made with tensors that have a shape and no content, so sizes of gigabytes
+cost nothing but the seconds torch needs to prepare for it. A function that cannot be called so, because it looks at
+values, is called for real up to a bound. What calls without content accept is not always accepted with content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
+from tilewright.reference.loading import out_of_memory
+from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.tensors import TORCH_DTYPE, dtype_of, flat_results
+
+_REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
+_SMALL_ELEMENTS = 1 << 16  # and up to this size always
+_SLOW_SECONDS = 0.3
+_QUICKER = 8  # times fewer elements than a slow call had are quick enough
+_LARGEST_REAL_ELEMENTS = 1 << 26
+_TRIALS = 1500
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[DType, ...]
+    changed: tuple[str, ...]  # tensors changed in place
+
+
+@contextlib.contextmanager
+def single_thread() -> Iterator[None]:
+    """Many small calls are quicker without waking threads for each."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Trials:
+    """Calls of one function, each made once. Past its time or number every further trial counts as refused."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        tensors: Sequence[TensorInput],
+        numbers: Sequence[NumberInput],
+        seconds: float,
+        for_real: bool = False,
+    ) -> None:
+        """`for_real`: all calls that have not too many elements for it are made with content, however slow they are."""
+        self._function = function
+        self._tensors = tensors
+        self._numbers = {one.name: one.value for one in numbers}
+        self._started: float | None = None  # with the first attempt; the call before it must be made anyway
+        self._seconds = seconds
+        self._most = _TRIALS
+        self._known: dict[tuple[tuple[int, ...], ...], TrialOutcome | None] = {}
+        self._for_real = for_real
+        self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
+        self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
+
+    @property
+    def spent(self) -> float:
+        """The part of its time, or of its number of calls, that is gone."""
+        seconds = time.monotonic() - self._started if self._started is not None else 0.0
+        return max(len(self._known) / self._most, seconds / self._seconds)
+
+    def prolong(self, part: float) -> None:
+        """Allow more time and calls, by this part of what was allowed."""
+        self._seconds *= 1 + part
+        self._most = int(self._most * (1 + part))
+
+    def attempt(self, shapes: Shapes) -> TrialOutcome | None:
+        """What a call returns; None where it raises."""
+        self._started = time.monotonic() if self._started is None else self._started
+        key = tuple(shapes[one.name] for one in self._tensors)
+        if key not in self._known:
+            if self.spent > 1:
+                return None
+            try:
+                self._known[key] = self.run(shapes)
+            except Exception:  # whatever the reference raises where it does not apply
+                self._known[key] = None
+        return self._known[key]
+
+    def run(self, shapes: Shapes) -> TrialOutcome:
+        """The same; raises what the function raises."""
+        elements = sum(math.prod(shape) for shape in shapes.values())
+        if elements <= self._real_elements:
+            started = time.monotonic()
+            try:
+                return self._call(self._plain(shapes))
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                # Its inputs are small and what it makes of them is not, as in attention over many positions.
+            finally:
+                if time.monotonic() - started > _SLOW_SECONDS and not self._for_real:
+                    quick = min(elements // _QUICKER, self._real_elements)
+                    self._real_elements = max(quick, _SMALL_ELEMENTS)
+        if self._mode is not None:
+            return self._mode(shapes)
+        # The first large call decides how all of them are made, so that a refusal is the function's own.
+        first: Exception | None = None
+        for mode in (self._call_on_meta, self._call_faked, self._call_for_real):
+            try:
+                outcome = mode(shapes)
+            except Exception as error:  # the function's, or the mode's own limits
+                first = error if mode == self._call_for_real else first or error
+                continue
+            self._mode = mode
+            return outcome
+        assert first is not None
+        raise first
+
+    def holds(self, shapes: Shapes) -> bool:
+        """Whether a call with content succeeds too, where one can be made."""
+        elements = sum(math.prod(shape) for shape in shapes.values())
+        if elements > _LARGEST_REAL_ELEMENTS:
+            return True
+        try:
+            self._call(self._plain(shapes))
+        except Exception as error:  # whatever the reference raises
+            return out_of_memory(error)
+        return True
+
+    def _call_on_meta(self, shapes: Shapes) -> TrialOutcome:
+        with torch.device("meta"), StrictCalls():
+            return self._call(self._empty(shapes))
+
+    def _call_faked(self, shapes: Shapes) -> TrialOutcome:
+        # It mixes with tensors that the reference holds, as meta tensors do not, and takes seconds to import.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True), StrictCalls():
+            return self._call(self._empty(shapes))
+
+    def _call_for_real(self, shapes: Shapes) -> TrialOutcome:
+        elements = sum(math.prod(shape) for shape in shapes.values())
+        if elements > _LARGEST_REAL_ELEMENTS:
+            raise ReferenceProblem(
+                f"the reference looks at the values of its inputs, and {elements} elements are too many for that; "
+                "give smaller shapes"
+            )
+        return self._call(self._plain(shapes))
+
+    def _empty(self, shapes: Shapes) -> dict[str, torch.Tensor]:
+        return {one.name: torch.empty(shapes[one.name], dtype=TORCH_DTYPE[one.dtype]) for one in self._tensors}
+
+    def _plain(self, shapes: Shapes) -> dict[str, torch.Tensor]:
+        """Content that hardly any function refuses: fractions, and the lowest index."""
+        made = {}
+        for one in self._tensors:
+            if one.dtype.is_float:
+                drawn = torch.rand(shapes[one.name]) * 0.9 + 0.05
+            else:
+                low = one.values.low if isinstance(one.values, IntegerValues) else 0
+                drawn = torch.full(shapes[one.name], low)
+            made[one.name] = drawn.to(TORCH_DTYPE[one.dtype])
+        return made
+
+    def _call(self, given: dict[str, torch.Tensor]) -> TrialOutcome:
+        with StrictFunctions():
+            results, changed = call(self._function, given, self._numbers)
+        return TrialOutcome(
+            tuple(tuple(map(int, one.shape)) for one in results), tuple(dtype_of(one) for one in results), changed
+        )
+
+
+def call(
+    function: Callable[..., Any], given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]
+) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
+    """One call without gradients: what is returned beside the tensors changed in place, and the names of those."""
+    before = {name: tensor._version for name, tensor in given.items()}
+    with torch.no_grad():
+        returned = flat_results(function(**given, **numbers))
+    changed = tuple(name for name, tensor in given.items() if tensor._version != before[name])
+    results = tuple(one for one in returned if not any(one is given[name] for name in changed))
+    return results, changed
+
+
+# -- calls that refuse sizes which do not fit, where torch itself does not look --
+#
+# Without content torch makes a convolution of channels, biases and images that do not fit its filter. With content its
+# LSTM on a CPU takes weights that do not fit, and reads what lies behind them.
+
+
+class StrictFunctions(TorchFunctionMode):
+    """For calls with content: an LSTM whose sizes do not fit raises `ValueError`. It costs nothing elsewhere."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.lstm:
+            return func(*args, **(kwargs or {}))
+        with StrictCalls():
+            return func(*args, **(kwargs or {}))
+
+
+class StrictCalls(TorchDispatchMode):
+    """For calls without content: a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to ask would import the compiler, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            _check_convolution(*args)
+        elif func is torch.ops.aten.mkldnn_rnn_layer.default:
+            _check_layer(*args[:7])
+        return func(*args, **(kwargs or {}))
+
+
+def _check_convolution(
+    given: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> None:
+    filter_text = f"a filter of {list(weight.shape)} in {groups} groups"
+    taken, made = (
+        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
+    )
+    if given.shape[1] != taken or taken % groups or made % groups:
+        raise ValueError(f"{filter_text} does not fit {list(given.shape)}")
+    if bias is not None and tuple(bias.shape) != (made,):
+        raise ValueError(f"{filter_text} does not fit a bias of {list(bias.shape)}")
+    if not transposed:
+        for axis, (size, window) in enumerate(zip(given.shape[2:], weight.shape[2:], strict=True)):
+            reach = dilation[axis % len(dilation)] * (window - 1) + 1
+            if size + 2 * padding[axis % len(padding)] < reach:
+                raise ValueError(f"{filter_text} is larger than {list(given.shape)}")
+
+
+def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
+    """One layer in one direction: two weights, two biases, the hidden state and the cell's."""
+    to_input, to_hidden, *biases, hidden, cell = (tuple(one.shape) for one in state)
+    width = to_hidden[1]
+    fits = (
+        to_input[1] == given.shape[-1]
+        and to_hidden[0] == 4 * width
+        and {hidden[-1], cell[-1]} == {width}
+        and {to_input[0], *(bias[0] for bias in biases)} == {to_hidden[0]}
+    )
+    if not fits:
+        raise ValueError(f"weights of {list(to_input)} and {list(to_hidden)} do not fit {list(given.shape)}")

@@ -1,0 +1,225 @@
+"""The common end of every way to a task: probe the reference, name what was found, lint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.kernel_file import print_op
+from tilewright.kernel_file.task_op import op_of_task
+from tilewright.records import (
+    PROFILES,
+    Dimension,
+    Goal,
+    IndexValues,
+    IntegerValues,
+    NumberInput,
+    Origin,
+    Precision,
+    Task,
+    TaskOutput,
+    TensorInput,
+    following,
+)
+from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks.dimension_names import ONE, dimension_names, following_names, output_names
+from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
+from tilewright.tasks.kinds import classify, kind_of
+from tilewright.tasks.lint import examine, finding
+from tilewright.tasks.questions import ANSWER_SECONDS, PROBE, LintAnswer, ProbeAnswer, ProbeRequest
+
+_OTHER_VALUES = "normal:0:1"
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a person may ask of a task beside what it computes."""
+
+    gpu: str = "H200"
+    precision: Precision = Precision.DTYPE
+    goal: Goal = Goal.THROUGHPUT
+    allow_library: bool = False
+    fixed: tuple[str, ...] = ()  # names of dimensions that must not vary
+    fixed_all: bool = False
+    allow_degenerate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gpu not in PROFILES:
+            raise TaskError(f"no known GPU is called {self.gpu!r}; write one of {', '.join(PROFILES)}")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A reference and its inputs at one size each: what is known before anything was run."""
+
+    name: str
+    source: str
+    function: str
+    inputs: tuple[TensorInput | NumberInput, ...]
+    dimensions: tuple[Dimension, ...]
+    unsaid: frozenset[str]  # tensors whose values nobody said
+    origin: Origin
+    results: tuple[str, ...] = ()  # names, where they are known
+    assumptions: tuple[str, ...] = ()
+    named: bool = False  # a person gave the dimensions; else there is one for each size, called after it
+
+    @property
+    def tensors(self) -> tuple[TensorInput, ...]:
+        """Those that the reference is called with."""
+        return tuple(one for one in self.inputs if isinstance(one, TensorInput) and not one.optional)
+
+
+def axes_of(shape: Sequence[int], dimensions: dict[str, Dimension]) -> tuple[str, ...]:
+    """A dimension for every size, called after it and kept in `dimensions`: those of one size are one at first."""
+    names = tuple(ONE if size == 1 else f"d{size}" for size in shape)
+    dimensions.update((name, Dimension(name, size)) for name, size in zip(names, shape, strict=True))
+    return names
+
+
+def make_task(draft: Draft, options: TaskOptions) -> Task:
+    """The task, probed and linted. Raises `TaskError`, also where the reference is at fault."""
+    with Reference(draft.source, draft.function) as reference:
+        try:
+            task = probe_task(draft, options, reference)
+            return linted(task, options, reference)
+        except ReferenceProblem as problem:
+            raise TaskError(str(problem)) from problem
+
+
+def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task:
+    """The task without the lint: outputs, and which dimensions vary, from calling the reference."""
+    answer = _probed(draft, options, reference)
+    taken = [one.name for one in draft.inputs]
+    results = output_names(len(answer.outputs), draft.results, taken)
+    avoid, kind = [*taken, *results], kind_of(draft.source, draft.function)
+    if draft.named:
+        names = {one.name: one.name for one in draft.dimensions}
+        names |= following_names(answer, results, kind, names, avoid)
+    else:
+        names = dimension_names(answer, results, kind, avoid)
+    return _assemble(draft, answer, names, results, options)
+
+
+def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAnswer:
+    dimensions = {one.name: one for one in draft.dimensions}
+    unsaid = draft.unsaid
+    if not draft.named:  # those of inputs that were dropped since are left out
+        dimensions = {name: dimensions[name] for one in draft.tensors for name in one.dimensions}
+        # What is said to index a dimension means something only once dimensions have names.
+        unsaid |= {one.name for one in draft.tensors if isinstance(one.values, IndexValues)}
+    fixed = options.fixed if draft.named else ()
+    request = ProbeRequest(
+        draft.tensors,
+        tuple(unsaid),
+        tuple(one for one in draft.inputs if isinstance(one, NumberInput)),
+        tuple(
+            replace(one, varies=one.varies and not options.fixed_all and one.name not in fixed)
+            for one in dimensions.values()
+        ),
+        unlink=not draft.named and not options.fixed_all,
+    )
+    answer: ProbeAnswer = reference.call(PROBE, request, ProbeAnswer, ANSWER_SECONDS)
+    return answer
+
+
+def _assemble(
+    draft: Draft, answer: ProbeAnswer, names: Mapping[str, str], results: Sequence[str], options: TaskOptions
+) -> Task:
+    """A task from what probing found, under the names given to its labels."""
+    found = {one.name: one for one in answer.dimensions}
+    met = () if draft.named else (label for one in answer.tensors for label in one.dimensions)
+    order = dict.fromkeys([*met, *(label for label in (names if draft.named else found) if label in names)])
+    probed = {one.name: _renamed(one, names) for one in answer.tensors}
+    inputs: list[TensorInput | NumberInput] = []
+    for one in draft.inputs:
+        made = probed.get(one.name, one)
+        if isinstance(one, TensorInput) and isinstance(made, TensorInput) and not draft.named:
+            made = replace(made, values=one.values) if isinstance(one.values, IndexValues) else made
+        inputs.append(made)
+    outputs = [
+        TaskOutput(name, one.dtype, tuple(names[size] if isinstance(size, str) else size for size in one.shape))
+        for name, one in zip(results, answer.outputs, strict=True)
+    ]
+    dimensions = tuple(_renamed_dimension(found[label], names) for label in order if label in found)
+    notes = tuple(_spelled(note, names) for note in answer.assumptions)
+    return build_task(draft, tuple(inputs), tuple(outputs), dimensions, options, notes)
+
+
+def build_task(
+    draft: Draft,
+    inputs: tuple[TensorInput | NumberInput, ...],
+    outputs: tuple[TaskOutput, ...],
+    dimensions: tuple[Dimension, ...],
+    options: TaskOptions,
+    notes: tuple[str, ...] = (),
+) -> Task:
+    """The draft as a task with these inputs, outputs and dimensions."""
+    dimensions = _with_fixed(dimensions, options)
+    try:
+        task = Task(
+            draft.name,
+            draft.source,
+            draft.function,
+            inputs,
+            outputs,
+            dimensions,
+            gpu=options.gpu,
+            precision=options.precision,
+            goal=options.goal,
+            allow_library=options.allow_library,
+            origin=draft.origin,
+            assumptions=(*draft.assumptions, *notes),
+        )
+    except ValueError as error:
+        raise TaskError(str(error)) from None
+    return replace(task, kind=classify(task))
+
+
+def _renamed(one: TensorInput, names: Mapping[str, str]) -> TensorInput:
+    values = IndexValues(names[one.values.dimension]) if isinstance(one.values, IndexValues) else one.values
+    return replace(one, dimensions=tuple(names[label] for label in one.dimensions), values=values)
+
+
+def _renamed_dimension(one: Dimension, names: Mapping[str, str]) -> Dimension:
+    return replace(one, name=names[one.name], formula=one.formula.renamed(names) if one.formula is not None else None)
+
+
+def _spelled(note: str, names: Mapping[str, str]) -> str:
+    for label, name in names.items():
+        note = note.replace(f"{{{label}}}", name)
+    return note
+
+
+def _with_fixed(dimensions: tuple[Dimension, ...], options: TaskOptions) -> tuple[Dimension, ...]:
+    """The dimensions with those that the person wants fixed made so, and what these follow from."""
+    known = {one.name: one for one in dimensions}
+    fixed: set[str] = set()
+    for name in options.fixed:
+        if name not in known:
+            raise TaskError(f"no dimension is called {name}; this task has {', '.join(known)}")
+        formula = known[name].formula
+        fixed |= {name} if formula is None else {*formula.names}
+    return following(
+        tuple(replace(one, varies=one.varies and not options.fixed_all and one.name not in fixed) for one in dimensions)
+    )
+
+
+def linted(task: Task, options: TaskOptions, reference: Reference) -> Task:
+    """The task with the lint's finding; raises where answers prove nothing and that was not allowed."""
+    return with_finding(task, examine(task, reference), options)
+
+
+def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
+    reason = finding(answer)
+    if reason and not options.allow_degenerate:
+        remedies: list[Remedy] = [Remedy(RemedyKind.ALLOW_DEGENERATE)]
+        copied = next((one for one in task.tensors if one.name == answer.copied), None)
+        if copied is not None and not isinstance(copied.values, IntegerValues):
+            remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))
+        raise TaskError(f"task {task.name} proves nothing: {reason}", *remedies)
+    return replace(task, degenerate=reason)
+
+
+def task_op_line(task: Task) -> str:
+    """The op line that its kernel files must have: `layernorm_gelu(x, weight, bias, eps: float = 1e-5) -> y`."""
+    return print_op(op_of_task(task)).removeprefix("op").strip()

@@ -1,0 +1,71 @@
+"""Requests that are refused, as values: what was found, and what would help. Each front end words both its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class ArgumentKind(str, Enum):
+    SHAPE = "shape"
+    NUMBER = "number"
+    VALUES = "values"
+
+
+@dataclass(frozen=True)
+class GivenArgument:
+    """What a person gave for a parameter; `text` is empty where its name alone is at fault."""
+
+    kind: ArgumentKind
+    name: str
+    text: str = ""
+
+
+class RemedyKind(Enum):
+    """What to do, in plain words; `name` and `example` are those of the remedy."""
+
+    GIVE_SHAPE = "give a shape for {name}, such as {example}"
+    GIVE_NUMBER = "give a number for {name}"
+    GIVE_SHAPE_OR_NUMBER = "give a shape for {name}, such as {example}, or a number if it is one"
+    GIVE_SHAPE_OF_EACH = "give a shape for each tensor"
+    GIVE_VALUES = "give other values for {name}, such as {example}"
+    GIVE_ARGUMENTS = "give shapes and numbers apart from it"
+    ALLOW_DEGENERATE = "a degenerate task can be allowed"
+    CHOOSE_MODEL = "a model can be asked instead"
+
+
+PLAIN_WORDS = {kind: kind.value for kind in RemedyKind}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    kind: RemedyKind
+    name: str = ""  # of a parameter
+    example: str = ""
+
+    def text(self, words: Mapping[RemedyKind, str]) -> str:
+        return words[self.kind].format(name=self.name, example=self.example)
+
+
+class RefusedRequest(ValueError):
+    """`found` says what is wrong, of the argument `given` where there is one; any of the `remedies` would help.
+
+    As text it is a whole sentence that knows no front end; `tilewright.frontends.remedies` has theirs.
+    """
+
+    def __init__(self, found: str, *remedies: Remedy, given: GivenArgument | None = None) -> None:
+        self.found = found
+        self.remedies = remedies
+        self.given = given
+        place = "" if given is None else f"{given.kind.value} of {given.name}{given.text and ', '}{given.text}"
+        super().__init__(self.sentence(place, PLAIN_WORDS))
+
+    def sentence(self, place: str, words: Mapping[RemedyKind, str]) -> str:
+        """The whole in a front end's words for the argument and for remedies."""
+        said = "; ".join([self.found, *(one.text(words) for one in self.remedies)])
+        return f"{place}: {said}" if place else said
+
+
+class TaskError(RefusedRequest):
+    """A request that makes no task."""

@@ -1,0 +1,79 @@
+"""What the reference's process is asked on the way to a task, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.records import Dimension, DType, NumberInput, Task, TaskOutput, TensorInput, Values
+
+ANSWER_SECONDS = 120.0
+PROBE = "tilewright.tasks.child.probing:probe"
+LINT = "tilewright.tasks.child.lint_run:run_lint"
+DESCRIBE = "tilewright.tasks.child.module_run:describe"
+_LISTED = 4
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    tensors: tuple[TensorInput, ...]
+    unsaid: tuple[str, ...]  # tensors whose values nobody said
+    numbers: tuple[NumberInput, ...]
+    dimensions: tuple[Dimension, ...]  # `varies`: whether it may be tried; a multiple above 1 is believed
+    unlink: bool  # whether axes of one dimension may turn out to be independent
+
+
+@dataclass(frozen=True)
+class ProbeAnswer:
+    tensors: tuple[TensorInput, ...]
+    dimensions: tuple[Dimension, ...]
+    outputs: tuple[TaskOutput, ...]  # called y0, y1, ...
+    assumptions: tuple[str, ...]  # in which {x} is the dimension x
+
+
+@dataclass(frozen=True)
+class LintRequest:
+    task: Task
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class LintAnswer:
+    mismatch: str  # where the reference returns something else than the task says
+    reason: str  # why answers prove nothing
+    idle: tuple[str, ...] = ()  # tensors without influence on any output
+    copied: str = ""  # the tensor that the first output equals, where that is the reason
+
+
+@dataclass(frozen=True)
+class ModuleRequest:
+    build: str  # a Python expression that makes the module: `Model(*get_init_inputs())`
+    inputs: str  # one that makes its inputs: `get_inputs()`; "" where shapes are given
+
+
+@dataclass(frozen=True)
+class FoundTensor:
+    name: str  # "conv.weight", or "" for an input
+    dtype: DType
+    shape: tuple[int, ...]
+    values: Values | None
+    learned: bool = False
+    statistic: bool = False  # of a norm in training mode, which writes it and does not read it
+    structure: str = ""  # what is lost when its elements are drawn one by one
+
+
+@dataclass(frozen=True)
+class FoundNumber:
+    value: int | float | bool
+
+
+@dataclass(frozen=True)
+class ModuleAnswer:
+    parameters: tuple[FoundTensor, ...]
+    inputs: tuple[FoundTensor | FoundNumber, ...]
+    assumptions: tuple[str, ...]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names in a sentence; a network has hundreds."""
+    return ", ".join(names) if len(names) <= _LISTED else f"{', '.join(names[:2])} and {len(names) - 2} more"

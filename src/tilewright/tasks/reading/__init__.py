@@ -1,0 +1,1 @@
+"""Ways to give a task: text, files, modules and folders, read without running anything."""

@@ -1,0 +1,252 @@
+"""A task from a folder (`task.toml`, `reference.py`) or from an author's answer to words; and writing a folder."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.records import (
+    Dimension,
+    NumberInput,
+    Origin,
+    ScalarType,
+    Specification,
+    Task,
+    TensorInput,
+    following,
+)
+from tilewright.reference import Reference, ReferenceProblem
+from tilewright.tasks.drafts import Draft, TaskOptions, build_task, linted, probe_task
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
+from tilewright.tasks.reading.description import Described, print_described, print_description, read_description
+from tilewright.tasks.reading.parameters import SCALARS, read_number, read_shape, read_values
+from tilewright.tasks.reading.python_source import (
+    WrittenDefault,
+    find_function,
+    parameters_of,
+    parse_source,
+    read_source,
+    result_names,
+    with_neighbours,
+)
+
+DESCRIPTION_FILE = "task.toml"
+REFERENCE_FILE = "reference.py"
+
+
+def task_from_folder(
+    path: Path,
+    options: TaskOptions,
+    shapes: Mapping[str, str] | None = None,
+    numbers: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
+) -> Task:
+    """A task from a folder. What its `task.toml` asks for holds where the options have the usual."""
+    described = read_description(read_source(path / DESCRIPTION_FILE), str(path / DESCRIPTION_FILE))
+    source, notes = with_neighbours(read_source(path / REFERENCE_FILE), str(path / REFERENCE_FILE), path)
+    described = replace(described, assumptions=tuple(dict.fromkeys((*described.assumptions, *notes))))
+    described = _as_given(described, shapes or {}, numbers or {}, values or {})
+    return _make(described, source, _merged(options, described), Origin.FOLDER)
+
+
+def task_from_specification(specification: Specification, options: TaskOptions) -> Task:
+    """A task from an author's answer to words. It runs the reference: call it only once a person has agreed to that."""
+    described = read_description(specification.description)
+    assumptions = tuple(dict.fromkeys((*specification.assumptions, *described.assumptions)))
+    described = replace(described, assumptions=assumptions)
+    merged = replace(options, allow_library=options.allow_library or bool(described.allow_library))
+    return _make(described, specification.reference, merged, Origin.WORDS)
+
+
+def fit_specification(
+    specification: Specification, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
+) -> Specification:
+    """An author's answer with what the person gave in it. Raises `TaskError` where it has no place for that.
+
+    It runs nothing.
+    """
+    described = read_description(specification.description)
+    given = _as_given(described, shapes, numbers, values)
+    if given == described:
+        return specification
+    # An assumption of the author's may name another number than the person gave.
+    asked = (f"{name} is {text}, as was asked for" for name, text in numbers.items())
+    given = replace(given, assumptions=(*given.assumptions, *asked))
+    return replace(specification, description=print_described(given))
+
+
+def write_task_folder(task: Task, path: Path) -> None:
+    """Write a folder from which `task_from_folder` makes the same task."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / REFERENCE_FILE).write_text(task.reference, encoding="utf-8", newline="")
+    (path / DESCRIPTION_FILE).write_text(print_description(task), encoding="utf-8", newline="")
+
+
+def _merged(options: TaskOptions, described: Described) -> TaskOptions:
+    usual = TaskOptions()
+    changes = {
+        name: value
+        for name in ("gpu", "precision", "goal", "allow_library")
+        if (value := getattr(described, name)) is not None and getattr(options, name) == getattr(usual, name)
+    }
+    return replace(options, **changes)
+
+
+def _make(described: Described, source: str, options: TaskOptions, origin: Origin) -> Task:
+    node = find_function(parse_source(source, REFERENCE_FILE), described.function, REFERENCE_FILE)
+    draft = Draft(
+        described.name,
+        source,
+        described.function,
+        _inputs(described, node),
+        tuple(described.dimensions.values()),
+        described.unsaid,
+        origin,
+        described.results or result_names(node),
+        described.assumptions,
+        named=True,
+    )
+    in_place = any(one.in_place for one in described.tensors.values())
+    with Reference(source, described.function) as reference:
+        try:
+            if described.outputs or (in_place and not _returns(node)):
+                task = build_task(draft, draft.inputs, described.outputs, draft.dimensions, options)
+            else:
+                task = probe_task(draft, options, reference)
+                _check_results(described, task)
+            return linted(replace(task, words=described.words), options, reference)
+        except ReferenceProblem as problem:
+            raise TaskError(str(problem)) from problem
+
+
+def _check_results(described: Described, task: Task) -> None:
+    names = tuple(one.name for one in task.outputs)
+    if described.results and names != described.results:
+        raise TaskError(
+            f"`results` names {', '.join(described.results)} and the reference returns {len(names)} tensors"
+        )
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    return any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
+
+
+def _as_given(
+    described: Described, shapes: Mapping[str, str], numbers: Mapping[str, str], values: Mapping[str, str]
+) -> Described:
+    """The description with what a person gave in place of what it says."""
+    described = _reshaped(described, shapes)
+    inputs = dict(described.inputs)
+    for name, text in numbers.items():
+        inputs[name] = _renumbered(described, name, text)
+    for name, text in values.items():
+        one = _tensor(described, ArgumentKind.VALUES, name)
+        inputs[name] = replace(one, values=read_values(name, one.dtype, text))
+    return replace(described, inputs=inputs, unsaid=described.unsaid - values.keys())
+
+
+def _tensor(described: Described, kind: ArgumentKind, name: str) -> TensorInput:
+    """The tensor that a person gave something for."""
+    if name not in described.tensors:
+        found = f"the task has no such tensor; it has {', '.join(described.tensors)}"
+        raise TaskError(found, given=GivenArgument(kind, name))
+    return described.tensors[name]
+
+
+def _renumbered(described: Described, name: str, text: str) -> int | float | bool:
+    one = described.inputs.get(name)
+    if one is None or isinstance(one, TensorInput):
+        known = [key for key in described.inputs if key not in described.tensors]
+        found = f"the task has no such number; it has {', '.join(known) or 'none'}"
+        raise TaskError(found, given=GivenArgument(ArgumentKind.NUMBER, name))
+    # A whole number in the description may stand for a parameter that takes any.
+    whole = type(one) is int and text.strip().lstrip("+-").isdecimal()
+    scalar = ScalarType.FLOAT if type(one) is int and not whole else SCALARS[type(one)]
+    try:
+        return read_number(text, scalar)
+    except ValueError as error:
+        raise TaskError(f"{name} takes {error}", given=GivenArgument(ArgumentKind.NUMBER, name, text)) from None
+
+
+def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
+    """The description at the shapes and dtypes that a person gave."""
+    dimensions = dict(described.dimensions)
+    inputs = dict(described.inputs)
+    changed: dict[str, str] = {}  # dimension -> the tensor whose shape set it
+    for name, text in shapes.items():
+        one, given = _tensor(described, ArgumentKind.SHAPE, name), GivenArgument(ArgumentKind.SHAPE, name, text)
+        spec = read_shape(name, text)
+        if len(spec.shape) != len(one.dimensions):
+            wanted = "x".join(one.dimensions) or "no sizes"
+            raise TaskError(f"{name} has {len(one.dimensions)} dimensions here, {wanted}", given=given)
+        for axis, size in zip(one.dimensions, spec.shape, strict=True):
+            if axis in changed and dimensions[axis].size != size:
+                found = f"{axis} would be {size} here and {dimensions[axis].size} in {changed[axis]}"
+                raise TaskError(found, given=given)
+            dimensions[axis] = _resized(dimensions[axis], size)
+            changed[axis] = name
+        inputs[name] = replace(one, dtype=spec.dtype)
+    dimensions = _followed(dimensions, changed, shapes)
+    redone = any(inputs[name] != described.inputs[name] for name in shapes)
+    # Results of another dtype than was described are found out again.
+    outputs = () if redone else described.outputs
+    names = tuple(one.name for one in described.outputs) if redone else ()
+    return replace(described, dimensions=dimensions, inputs=inputs, outputs=outputs, results=names or described.results)
+
+
+def _resized(one: Dimension, size: int) -> Dimension:
+    multiple = one.multiple_of if size % one.multiple_of == 0 else 1
+    return replace(one, size=size, multiple_of=multiple, at_least=max(min(one.at_least, size), 1))
+
+
+def _followed(
+    dimensions: dict[str, Dimension], changed: Mapping[str, str], shapes: Mapping[str, str]
+) -> dict[str, Dimension]:
+    """The dimensions with what follows from those that were changed; raises where a shape says otherwise."""
+    made = dict(dimensions)
+    for one in dimensions.values():
+        if one.formula is None or one.name not in changed:
+            continue
+        # A dimension that no shape gives may be told from one that follows from it.
+        for name in one.formula.names:
+            sizes = {other.name: other.size for other in made.values()}
+            wanted = one.formula.solved(name, one.size, sizes) if name not in changed else None
+            if wanted is not None and one.formula.at(sizes) != one.size:
+                made[name] = _resized(made[name], wanted)
+    try:
+        made = {one.name: one for one in following(tuple(made.values()))}
+    except ValueError as error:
+        raise TaskError(f"the shapes do not fit: {error}") from None
+    for name, tensor in changed.items():
+        if made[name].size != dimensions[name].size:
+            raise TaskError(
+                f"{name} is {made[name].formula}, which is {made[name].size} and not {dimensions[name].size} at the "
+                "other shapes; give shapes that agree",
+                given=GivenArgument(ArgumentKind.SHAPE, tensor, shapes[tensor]),
+            )
+    return made
+
+
+def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TensorInput | NumberInput, ...]:
+    """The inputs as the task has them, but for what only running the reference tells."""
+    parameters = {one.name: one for one in parameters_of(node, REFERENCE_FILE)}
+    for name in described.inputs:
+        if name not in parameters:
+            raise TaskError(f"[inputs] has {name}, and {node.name} takes {', '.join(parameters) or 'nothing'}")
+    for one in parameters.values():
+        if one.default is None and one.name not in described.inputs:
+            raise TaskError(f"{node.name} takes {one.name}, which [inputs] does not have")
+    made: list[TensorInput | NumberInput] = []
+    for name, given in described.inputs.items():
+        if isinstance(given, TensorInput):
+            made.append(given)
+            continue
+        own = parameters[name].default
+        default = own.value if isinstance(own, WrittenDefault) else None
+        scalar = SCALARS[type(given)]
+        if scalar is ScalarType.INT and (type(default) is float or parameters[name].annotation == "float"):
+            scalar, given = ScalarType.FLOAT, float(given)
+        made.append(NumberInput(name, scalar, given, type(default) in SCALARS and default == given))
+    return tuple(made)

@@ -1,0 +1,282 @@
+"""A function's parameters and what a person gave for them: tensors from shapes, numbers from settings and defaults."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.records import (
+    Dimension,
+    DType,
+    IndexValues,
+    IntegerValues,
+    NormalValues,
+    NumberInput,
+    ScalarType,
+    TensorInput,
+    TensorSpec,
+    UniformValues,
+    Values,
+)
+from tilewright.tasks.drafts import axes_of
+from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
+from tilewright.tasks.reading.python_source import SourceParameter, WrittenDefault, usable_name
+
+SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
+_TYPE_NAMES = {kind.__name__: scalar for kind, scalar in SCALARS.items()}
+_USUAL_SHAPE = "4096x1024:bf16"
+_VALUE_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HIGH or index:DIMENSION"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The inputs of the op, and the source that takes exactly those by name."""
+
+    inputs: tuple[TensorInput | NumberInput, ...]
+    dimensions: tuple[Dimension, ...]
+    unsaid: frozenset[str]  # tensors whose values nobody said
+    source: str
+    function: str
+
+
+def match_arguments(
+    source: str,
+    function: str,
+    parameters: Sequence[SourceParameter],
+    shapes: Mapping[str, str],
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+) -> Arguments:
+    """Every parameter as an input of the op; what is neither tensor nor number is closed over in a wrapper."""
+    _refuse_unknown(function, parameters, shapes, numbers, values)
+    inputs: list[TensorInput | NumberInput] = []
+    dimensions: dict[str, Dimension] = {}
+    closed: dict[str, object] = {}
+    called: dict[str, str] = {}  # input -> the function's own name for it
+    for one in parameters:
+        name = usable_name(one.name, (given.name for given in inputs), "x")
+        if one.name in shapes:
+            spec = read_shape(one.name, shapes[one.name])
+            said = read_values(one.name, spec.dtype, values[one.name]) if one.name in values else NormalValues()
+            inputs.append(TensorInput(name, spec.dtype, axes_of(spec.shape, dimensions), said))
+        elif (made := _number(function, one, name, numbers.get(one.name))) is not None:
+            inputs.append(made)
+        elif one.name in numbers:
+            closed[one.name] = _literal(numbers[one.name])
+            continue
+        elif one.default is not None:
+            continue  # the function's own default serves
+        else:
+            raise _missing(function, parameters, one, shapes)
+        called[name] = one.name
+    if not shapes:
+        raise _missing(function, parameters, parameters[0] if parameters else None, shapes)
+    unsaid = frozenset(name for name, own in called.items() if own in shapes and own not in values)
+    renamed = any(name != own for name, own in called.items())
+    if closed or renamed or any(one.positional_only for one in parameters):
+        source, function = _wrapped(source, function, parameters, inputs, called, closed)
+    return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function)
+
+
+def _refuse_unknown(
+    function: str,
+    parameters: Sequence[SourceParameter],
+    shapes: Mapping[str, str],
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+) -> None:
+    known = [one.name for one in parameters]
+    for kind, names in zip(ArgumentKind, (shapes, numbers, values), strict=True):
+        for name in names:
+            if name not in known:
+                found = f"{function} has no such parameter; it has {', '.join(known) or 'none'}"
+                raise TaskError(found, given=GivenArgument(kind, name))
+    for name in values:
+        if name not in shapes:
+            remedy = Remedy(RemedyKind.GIVE_SHAPE, name, _USUAL_SHAPE)
+            raise TaskError("only a tensor holds values", remedy, given=GivenArgument(ArgumentKind.VALUES, name))
+
+
+# -- texts --
+
+
+def read_shape(name: str, text: str) -> TensorSpec:
+    try:
+        return TensorSpec.parse(text)
+    except ValueError as error:
+        raise TaskError(str(error), given=GivenArgument(ArgumentKind.SHAPE, name, text)) from None
+
+
+def read_values(name: str, dtype: DType, text: str) -> Values:
+    try:
+        return parse_values(text, dtype)
+    except ValueError as error:
+        raise TaskError(str(error), given=GivenArgument(ArgumentKind.VALUES, name, text)) from None
+
+
+def parse_values(text: str, dtype: DType) -> Values:
+    """What a tensor of that dtype holds: `normal`, `normal 0 2`, `uniform -1 1`, `integers 0 100`, `index rows`.
+
+    Words are parted by blanks or colons. Raises `ValueError` with one sentence.
+    """
+    kind, *words = re.split(r"[\s:]+", text.strip())
+    try:
+        made = _values(kind, words)
+    except ValueError:
+        raise ValueError(f"{text!r} says no values; write {_VALUE_FORMS}") from None
+    if not dtype.is_float and isinstance(made, (NormalValues, UniformValues)):
+        shown = print_values(made)
+        raise ValueError(f"{dtype} cannot hold {shown}; write integers:LOW:HIGH or index:DIMENSION")
+    return made
+
+
+def _values(kind: str, words: list[str]) -> Values:
+    if kind == "normal" and len(words) in (0, 2):
+        made = NormalValues(*map(float, words))
+        if made.deviation < 0:
+            raise ValueError
+        return made
+    if kind == "uniform" and len(words) in (0, 2):
+        between = UniformValues(*map(float, words))
+        if not between.low <= between.high:
+            raise ValueError
+        return between
+    if kind == "integers" and len(words) == 2:
+        whole = IntegerValues(*map(int, words))
+        if whole.low >= whole.high:
+            raise ValueError
+        return whole
+    if kind == "index" and len(words) == 1:
+        return IndexValues(words[0])
+    raise ValueError(kind)
+
+
+def print_values(values: Values) -> str:
+    """The text that `parse_values` reads as these values."""
+    if isinstance(values, NormalValues):
+        return "normal" if values == NormalValues() else f"normal {values.mean!r} {values.deviation!r}"
+    if isinstance(values, UniformValues):
+        return f"uniform {values.low!r} {values.high!r}"
+    if isinstance(values, IntegerValues):
+        return f"integers {values.low} {values.high}"
+    return f"index {values.dimension}"
+
+
+def scalar_type(parameter: SourceParameter) -> ScalarType | None:
+    """The type that an annotation or a default says, where it says one."""
+    default = parameter.default.value if isinstance(parameter.default, WrittenDefault) else None
+    if type(default) in SCALARS:
+        # `eps: float = 1` is a float.
+        whole = type(default) is int and parameter.annotation == "float"
+        return ScalarType.FLOAT if whole else SCALARS[type(default)]
+    plain = parameter.annotation.replace("Optional[", "").rstrip("]").replace("| None", "").strip()
+    return _TYPE_NAMES.get(plain) if default is None else None
+
+
+def _number(function: str, one: SourceParameter, name: str, text: str | None) -> NumberInput | None:
+    """The parameter as a number; None where it is none, or where None is its value."""
+    scalar = scalar_type(one)
+    default = one.default.value if isinstance(one.default, WrittenDefault) else None
+    if text is None:
+        if scalar is None or default is None:
+            return None
+        return NumberInput(name, scalar, _as(scalar, default), True)
+    if scalar is None:
+        if default is not None:
+            return None  # a text or a list
+        scalar = _type_of_text(text)
+        if scalar is None:
+            return None
+    try:
+        value = read_number(text, scalar)
+    except ValueError as error:
+        given = GivenArgument(ArgumentKind.NUMBER, one.name, text)
+        raise TaskError(f"{function}'s {one.name} takes {error}", given=given) from None
+    return NumberInput(name, scalar, value, default is not None and value == default)
+
+
+def _as(scalar: ScalarType, value: object) -> int | float | bool:
+    assert isinstance(value, (int, float))
+    return float(value) if scalar is ScalarType.FLOAT else value
+
+
+def read_number(text: str, scalar: ScalarType) -> int | float | bool:
+    """The number a text says; raises `ValueError` with what the type takes."""
+    word = text.strip().lower()
+    try:
+        if scalar is ScalarType.BOOL:
+            return {"true": True, "false": False}[word]
+        return int(word) if scalar is ScalarType.INT else float(word)
+    except (KeyError, ValueError):
+        such_as = {ScalarType.BOOL: "true or false", ScalarType.INT: "a whole number", ScalarType.FLOAT: "a number"}
+        raise ValueError(such_as[scalar]) from None
+
+
+def _type_of_text(text: str) -> ScalarType | None:
+    for scalar in (ScalarType.BOOL, ScalarType.INT, ScalarType.FLOAT):
+        try:
+            read_number(text, scalar)
+        except ValueError:
+            continue
+        return scalar
+    return None
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _missing(
+    function: str, parameters: Sequence[SourceParameter], one: SourceParameter | None, shapes: Mapping[str, str]
+) -> TaskError:
+    if one is None:
+        return TaskError(f"{function} takes no parameters; an op has at least one tensor")
+    call = f"{function}({', '.join(map(_shown, parameters))})"
+    if one.annotation in _TYPE_NAMES:
+        remedy = Remedy(RemedyKind.GIVE_NUMBER, one.name)
+        return TaskError(f"{call}: no value is given for {one.name}", remedy)
+    remedy = Remedy(RemedyKind.GIVE_SHAPE_OR_NUMBER, one.name, next(iter(shapes.values()), _USUAL_SHAPE))
+    return TaskError(f"{call}: no shape is given for {one.name}", remedy)
+
+
+def _shown(parameter: SourceParameter) -> str:
+    if parameter.default is None:
+        return parameter.name
+    default = parameter.default
+    return (
+        f"{parameter.name}={default.value!r}"
+        if isinstance(default, WrittenDefault)
+        else f"{parameter.name}={default.text}"
+    )
+
+
+def _wrapped(
+    source: str,
+    function: str,
+    parameters: Iterable[SourceParameter],
+    inputs: Sequence[TensorInput | NumberInput],
+    called: Mapping[str, str],
+    closed: Mapping[str, object],
+) -> tuple[str, str]:
+    """The source with a function of exactly the inputs at its end, and that function's name."""
+    name = f"{function}_of_inputs"
+    of = {own: given for given, own in called.items()}
+    passed = []
+    for one in parameters:
+        text = of.get(one.name) or (repr(closed[one.name]) if one.name in closed else None)
+        if text is None and one.positional_only and isinstance(one.default, WrittenDefault):
+            text = repr(one.default.value)  # a later one may follow it
+        if text is not None:
+            passed.append(text if one.positional_only else f"{one.name}={text}")
+    taken = ", ".join(
+        f"{one.name}={one.value!r}" if isinstance(one, NumberInput) and one.default else one.name for one in inputs
+    )
+    if any(isinstance(one, NumberInput) and one.default for one in inputs[:-1]):
+        taken = ", ".join(one.name for one in inputs)  # a default may not stand before a parameter without one
+    lines = [f"def {name}({taken}):", f"    return {function}({', '.join(passed)})"]
+    return source.rstrip("\n") + "\n\n\n" + "\n".join(lines) + "\n", name

@@ -1,0 +1,318 @@
+"""What a reference's source says of its function, read without running it; and the part of a file that one function
+needs, so that the rest is neither run, nor shown to an author, nor part of what a task is known by."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+import re
+import symtable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.kernel_file import words
+from tilewright.tasks.errors import TaskError
+
+_LARGEST_SOURCE_BYTES = 1 << 20
+_OPAQUE = frozenset({"globals", "locals", "vars", "exec", "eval", "__import__", "setattr"})
+_BUILTIN = frozenset(dir(builtins))
+_REGISTERED = "ops"  # of torch.ops: any import may have put something there
+_BLANKS = re.compile(r"\n(?:[ \t]*\n){3,}")
+
+
+def read_source(path: Path) -> str:
+    """A Python file's text; raises `TaskError`."""
+    try:
+        if path.stat().st_size > _LARGEST_SOURCE_BYTES:
+            raise TaskError(f"{path} is larger than a mebibyte; give a file with the reference alone")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise TaskError(f"{path} is not a text in UTF-8; give a Python file") from None
+
+
+@dataclass(frozen=True)
+class WrittenDefault:
+    """A default that is written out: a number, a text, None, a tuple."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class ComputedDefault:
+    """A default that only running the source would tell."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SourceParameter:
+    name: str
+    annotation: str  # "" where there is none
+    default: WrittenDefault | ComputedDefault | None  # None: it must be given
+    positional_only: bool = False
+
+
+def parse_source(source: str, where: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else error
+        raise TaskError(f"{where}:{line} this is not Python: {said}") from None
+
+
+def defined_names(tree: ast.Module) -> tuple[list[str], list[str]]:
+    """Top-level functions and classes."""
+    functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return functions, [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def find_function(tree: ast.Module, function: str, where: str) -> ast.FunctionDef:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return node
+    functions, classes = defined_names(tree)
+    raise TaskError(f"{where} defines no function {function!r}; it has {', '.join(functions + classes) or 'nothing'}")
+
+
+def parameters_of(node: ast.FunctionDef, where: str) -> tuple[SourceParameter, ...]:
+    """The parameters in order. `*args` and `**kwargs` are refused: an op has a fixed list of arguments."""
+    given = node.args
+    if given.vararg or given.kwarg:
+        star = f"*{given.vararg.arg}" if given.vararg else f"**{given.kwarg.arg if given.kwarg else ''}"
+        raise TaskError(f"{where}: {node.name} takes {star}; an op has named parameters, write them out")
+    plain = [*given.posonlyargs, *given.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
+    pairs = [*zip(plain, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    return tuple(
+        SourceParameter(
+            one.arg,
+            ast.unparse(one.annotation) if one.annotation else "",
+            None if default is None else _default(default),
+            one in given.posonlyargs,
+        )
+        for one, default in pairs
+    )
+
+
+def _default(node: ast.expr) -> WrittenDefault | ComputedDefault:
+    try:
+        return WrittenDefault(ast.literal_eval(node))
+    except (ValueError, TypeError, SyntaxError):
+        return ComputedDefault(ast.unparse(node))
+
+
+def result_names(node: ast.FunctionDef) -> tuple[str, ...]:
+    """The names in the function's last `return a, b`; () where it returns something else than names."""
+    returns = [one for one in _own_nodes(node) if isinstance(one, ast.Return) and one.value is not None]
+    if not returns:
+        return ()
+    value = returns[-1].value
+    items = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+    return (
+        tuple(one.id for one in items if isinstance(one, ast.Name))
+        if all(isinstance(one, ast.Name) for one in items)
+        else ()
+    )
+
+
+def _own_nodes(node: ast.FunctionDef) -> Iterable[ast.AST]:
+    """The nodes of a function without those of functions inside it, in the order of the text."""
+    pending: list[ast.AST] = list(node.body)
+    while pending:
+        one = pending.pop(0)
+        yield one
+        if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            pending = [*ast.iter_child_nodes(one), *pending]
+
+
+def usable_name(name: str, taken: Iterable[str] = (), fallback: str = "op") -> str:
+    """A name that a launch plan and Python both take, and that is not among `taken`: the given one where it will do."""
+    cleaned = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).strip("_")
+    while "__" in cleaned:
+        cleaned = cleaned.replace("__", "_")
+    cleaned = cleaned.lstrip("0123456789_") or fallback
+    avoid = {*taken}
+    if cleaned in words.TAKEN or keyword.iskeyword(cleaned):
+        cleaned += "_in"
+    candidate, number = cleaned, 2
+    while candidate in avoid:
+        candidate, number = f"{cleaned}_{number}", number + 1
+    return candidate
+
+
+# -- files beside it --
+
+
+def with_neighbours(source: str, where: str, folder: Path | None) -> tuple[str, tuple[str, ...]]:
+    """A source that finds the files beside it which it imports, and what must be said of that.
+
+    A task does not carry those files, so the text gets a line that says where they are.
+    """
+    if folder is None:
+        return source, ()
+    tree = parse_source(source, where)
+    beside = {one.stem for one in folder.glob("*.py")} | {one.parent.name for one in folder.glob("*/__init__.py")}
+    used = _local_imports(tree, beside - {Path(where).stem})
+    if not used:
+        return source, ()
+    place = str(folder.resolve())
+    lines = source.split("\n")
+    lines.insert(_first_line(tree), f"import sys; sys.path.insert(0, {place!r})  # for {', '.join(used)}")
+    note = f"the reference imports {', '.join(used)} from {place}, and can be run only where they are found"
+    return "\n".join(lines), (note,)
+
+
+def _first_line(tree: ast.Module) -> int:
+    """The lines before the first that may hold any statement: a docstring and imports from `__future__` come first."""
+    line = 0
+    for position, node in enumerate(tree.body):
+        docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not docstring and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+            break
+        line = node.end_lineno or line
+    return line
+
+
+def _local_imports(tree: ast.Module, neighbours: set[str]) -> list[str]:
+    """The modules imported anywhere in a source that are files or folders beside it."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append(node.module.partition(".")[0])
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise TaskError(
+                f"line {node.lineno} is a relative import, which a task cannot carry; write the code into the file"
+            )
+    return sorted({name for name in found if name in neighbours})
+
+
+# -- the part that is needed --
+
+
+@dataclass(frozen=True)
+class _TopStatement:
+    """A top-level statement: the names it gives something to, and those it uses."""
+
+    node: ast.stmt
+    gives: frozenset[str]
+    uses: frozenset[str]
+
+    @property
+    def lines(self) -> range:
+        first = min([self.node.lineno, *(one.lineno for one in getattr(self.node, "decorator_list", ()))])
+        return range(first, (self.node.end_lineno or first) + 1)
+
+
+def needed_source(source: str, names: Iterable[str]) -> str:
+    """`source` without the top-level statements that nothing reachable from `names` can depend on.
+
+    Text that is no Python, or that looks names up by text, is returned as it is.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source
+    parts = [_statement(node) for node in tree.body]
+    if any(part.uses & _OPAQUE for part in parts):
+        return source
+    reached = _reached(parts, set(names))
+    kept = [part for position, part in enumerate(parts) if _is_kept(part, position, reached)]
+    used_lines = {line for part in kept for line in part.lines}
+    dropped = {line for part in parts if part not in kept and not used_lines & set(part.lines) for line in part.lines}
+    return _without(source, dropped) if dropped else source
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names that an expression uses."""
+    return frozenset(one.id for one in ast.walk(ast.parse(expression, mode="eval")) if isinstance(one, ast.Name))
+
+
+def _statement(node: ast.stmt) -> _TopStatement:
+    gives: set[str] = set()
+    uses: set[str] = set()
+    _look_up(symtable.symtable(ast.unparse(node), "part", "exec"), gives, uses)
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(one.ctx, ast.Load):
+            gives |= _root(one) & uses
+        elif isinstance(one, ast.Attribute) and one.attr == _REGISTERED:
+            uses.add(_REGISTERED)
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.isidentifier():
+            uses.add(one.value)  # an annotation in quotes, a name for getattr
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        gives |= _root(node.value.func)  # `table.update(...)` changes the table
+    return _TopStatement(node, frozenset(gives), frozenset(uses))
+
+
+def _look_up(table: symtable.SymbolTable, gives: set[str], uses: set[str]) -> None:
+    """The names of the module that a scope and those inside it give something to or use."""
+    outermost = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if outermost or symbol.is_global():
+            if symbol.is_referenced() or (symbol.is_declared_global() and not outermost):
+                uses.add(symbol.get_name())
+            if symbol.is_assigned() or symbol.is_imported():
+                gives.add(symbol.get_name())
+    for inner in table.get_children():
+        _look_up(inner, gives, uses)
+
+
+def _root(node: ast.expr) -> set[str]:
+    """`a` of `a.b[0].c`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _reached(parts: list[_TopStatement], reached: set[str]) -> set[str]:
+    while True:
+        more = {name for part in parts if _matters(part, reached) for name in part.uses} - reached
+        if not more:
+            return reached
+        reached |= more
+
+
+def _matters(part: _TopStatement, reached: set[str]) -> bool:
+    """Whether it gives a reachable name something, or acts on nothing but what is reachable."""
+    if _is_main(part.node):
+        return False
+    if part.gives & reached:
+        return True
+    if part.gives or isinstance(part.node, (ast.Import, ast.ImportFrom)):
+        return False
+    own = part.uses - _BUILTIN
+    return bool(own) and own <= reached
+
+
+def _is_kept(part: _TopStatement, position: int, reached: set[str]) -> bool:
+    node = part.node
+    if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
+        return True
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and _REGISTERED in reached:
+        return True
+    docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or _matters(part, reached)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and any(
+        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
+    )
+
+
+def _without(source: str, dropped: set[int]) -> str:
+    """The text without these lines and the comments right above them."""
+    lines = source.splitlines()
+    for line in sorted(dropped, reverse=True):
+        above = line - 1
+        while above >= 1 and above not in dropped and lines[above - 1].lstrip().startswith("#"):
+            dropped = dropped | {above}
+            above -= 1
+    text = "\n".join(line for number, line in enumerate(lines, start=1) if number not in dropped)
+    return _BLANKS.sub("\n\n\n", text).strip("\n") + "\n"

@@ -1,0 +1,124 @@
+"""KernelBench problems: what their modules hold, what their inputs hold, and what a person may say otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tasks.in_process import HereReference
+
+from tilewright.records import NormalValues, Task, UniformValues
+from tilewright.tasks import TaskError, TaskOptions, open_task
+from tilewright.tasks.child.module_run import values_like
+from tilewright.tasks.reading import modules
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, {names}):
+        return {result}
+
+def get_inputs():
+    return [{inputs}]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "Reference", HereReference)
+
+
+def problem(
+    folder: Path, result: str, inputs: str, init: str = "pass", name: str = "1_Problem.py", fill: str = ""
+) -> Task:
+    names = ", ".join("xyz"[: inputs.count("torch.rand")])
+    (folder / name).write_text(PROBLEM.format(init=init, names=names, result=result, inputs=inputs))
+    values = dict([fill.split("=")]) if fill else {}
+    task = open_task(str(folder / name), {}, {}, values, TaskOptions())
+    assert task is not None
+    return task
+
+
+def values(task: Task) -> dict[str, object]:
+    return {one.name: one.values for one in task.tensors}
+
+
+NORM = "self.norm = nn.BatchNorm1d(12)"
+
+
+def test_statistics_of_a_norm_in_training_do_not_fix_its_channels(tmp_path: Path) -> None:
+    task = problem(tmp_path, "self.norm(x) * 2", "torch.randn(20, 12)", NORM)
+    assert [one.name for one in task.tensors] == ["x", "norm_weight", "norm_bias"]
+    assert {one.name: one.varies for one in task.dimensions} == {"rows": True, "cols": True}
+    assert "norm.running_mean, norm.running_var of the module change no output and are no inputs" in task.assumptions
+
+
+def test_statistics_that_the_file_names_stay(tmp_path: Path) -> None:
+    task = problem(tmp_path, "self.norm(x) * (1 + self.norm.running_var)", "torch.randn(20, 12)", NORM)
+    assert [one.name for one in task.tensors] == ["x", "norm_weight", "norm_bias", "norm_running_var"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("11_4D_Sum_.py", "op_4d_sum"), ("3_Batched_Sum.py", "batched_sum"), ("12_.py", "model"), ("7.py", "op_7")],
+)
+def test_the_number_of_a_problem_is_left_out_of_its_name(tmp_path: Path, file: str, name: str) -> None:
+    assert problem(tmp_path, "x.sum(-1)", "torch.rand(6, 8)", name=file).name == name
+
+
+def test_a_mean_of_noise_is_zero() -> None:
+    torch.manual_seed(3)
+    assert values_like(torch.randn(128) + 0.1) == NormalValues(0.0, pytest.approx(1.0, rel=0.2))
+    drawn = values_like(torch.rand(4000) - 0.5)
+    assert isinstance(drawn, UniformValues)
+    assert drawn.low == -drawn.high
+    offset = values_like(torch.randn(4000) + 0.5)
+    assert isinstance(offset, NormalValues)
+    assert offset.mean == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("made", "note"),
+    [
+        ("torch.tril(torch.rand(40, 40))", "x is drawn element by element; get_inputs leaves 49% of it zero"),
+        ("(lambda a: a + a.T)(torch.rand(40, 40))", "x is drawn element by element; get_inputs makes it symmetric"),
+        ("torch.rand(40, 40) * 2", ""),
+    ],
+)
+def test_structure_that_is_lost_is_said(tmp_path: Path, made: str, note: str) -> None:
+    task = problem(tmp_path, "x * 3", made)
+    assert [one for one in task.assumptions if "element by element" in one] == ([note] if note else [])
+    drawn = task.tensors[0].values
+    assert isinstance(drawn, UniformValues) or "symmetric" in note
+    assert not note.endswith("zero") or drawn == UniformValues(
+        pytest.approx(0.0, abs=0.05), pytest.approx(1.0, abs=0.05)
+    )
+
+
+def test_a_person_says_what_a_problem_holds(tmp_path: Path) -> None:
+    scale = "self.scale = nn.Parameter(torch.ones(8))"
+    task = problem(tmp_path, "x * self.scale", "torch.rand(6, 8)", scale, fill="scale=normal:0:2")
+    assert values(task) == {"x": UniformValues(), "scale": NormalValues(0.0, 2.0)}
+    with pytest.raises(TaskError, match="values of w: the problem has no such tensor; it has x, scale"):
+        problem(tmp_path, "x * self.scale", "torch.rand(6, 8)", scale, fill="w=normal")
+
+
+def test_values_that_make_a_problem_trivial_are_replaced(tmp_path: Path) -> None:
+    task = problem(tmp_path, "torch.relu(x)", "torch.rand(6, 8)")
+    assert values(task) == {"x": NormalValues()}
+    assert task.degenerate == ""
+    assert any(
+        note.startswith("x is drawn from a normal distribution: the result equals it") for note in task.assumptions
+    )
+    with pytest.raises(TaskError, match="y equals x for the values it holds"):
+        problem(tmp_path, "torch.relu(x)", "torch.rand(6, 8)", fill="x=uniform:0:1")
