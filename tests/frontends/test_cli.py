@@ -12,6 +12,9 @@ import pytest
 
 from tilewright.frontends import doctor
 from tilewright.frontends.terminal import stdout_console
+from tilewright.models import key_variables
+from tilewright.models.protocol import Provider
+from tilewright.models.replay_model import open_model
 
 GOOD = """\
 //! op      double_it(x) -> y
@@ -129,12 +132,16 @@ def test_doctor_names_keys_and_never_their_values(tmp_path: Path) -> None:
 
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
-    for variable in doctor.KEYS:
+    for variable in key_variables():
         monkeypatch.delenv(variable, raising=False)
     # A package that is there and does not work, and one that is not there.
     (tmp_path / "broken_client.py").write_text("raise ImportError('of another version')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "_CLIENTS", (("broken_client", "some", "x"), ("absent_client", "other", "y")))
+    table = {
+        "some": Provider("some", open_model, package="broken_client", install="x"),
+        "other": Provider("other", open_model, package="absent_client", install="y"),
+    }
+    monkeypatch.setattr(doctor, "providers", lambda: table)
     doctor.show_findings(stdout_console(), doctor.diagnose())
     shown = capsys.readouterr().out
     for text in ("NVRTC", "the built-in playbook", "ImportError: of another version", "pip install y", "0 runs"):

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.prompts.samples import LAYERNORM, TASKS
 
+from tilewright.frontends.place_choice import known_profile, named_gpu
 from tilewright.measure.floor import floor_us
 from tilewright.measure.traffic import least_traffic
+from tilewright.prompts.question import system_text
 from tilewright.prompts.task_text import memory_bounds
 from tilewright.records import FIRST_LAUNCH_US, PROFILES, REACHED_BANDWIDTH, Task
 
@@ -30,3 +32,16 @@ def test_a_gpu_of_unknown_bandwidth_has_none() -> None:
     unknown = [name for name, profile in PROFILES.items() if not profile.bandwidth_gbs]
     for name in unknown:
         assert memory_bounds(replace(LAYERNORM, gpu=name)) is None
+
+
+def test_a_further_gpu_is_one_entry_of_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    further = replace(PROFILES["H200"], name="X1 Plus", sms=99, bandwidth_gbs=1000.0)
+    monkeypatch.setitem(PROFILES, "X1 Plus", further)
+    task = replace(LAYERNORM, gpu="X1 Plus")
+    assert "X1 Plus (sm_90a): 99 SMs" in system_text(task)
+    assert "1,000 GB/s" in system_text(task)
+    bounds = memory_bounds(task)
+    assert bounds is not None
+    assert bounds.floor_us == pytest.approx(floor_us(task)) == pytest.approx(task.moved_bytes / 1e6 + 2.0)
+    assert named_gpu("x1plus") == further
+    assert known_profile(replace(further, name="NVIDIA X1 Plus 80GB")) == further
