@@ -17,8 +17,8 @@ from tests.frontends.recordings import RIGHT, SPECIFICATION, record
 
 import tilewright as tw
 from tilewright.frontends.api import Made, NotAcceptedYet, as_keywords, read_arguments
-from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
 from tilewright.tasks import TaskError
 

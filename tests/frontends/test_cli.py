@@ -74,8 +74,8 @@ def test_build_json_is_the_same_report(kernel: Path) -> None:
     ("arguments", "message"),
     [
         (["build", "missing.cu"], "no such file"),
-        (["build", "KERNEL", "--arch", "sm_12"], "unknown; write one of sm_75"),
-        (["build", "KERNEL", "--gpu", "H2OO"], "unknown; write one of T4"),
+        (["build", "KERNEL", "--arch", "sm_12"], "sm_12 is no GPU known here; write one of T4"),
+        (["build", "KERNEL", "--gpu", "H2OO"], "H2OO is no GPU known here; write one of T4"),
         (["build", "KERNEL", "--shape", "z=3"], "one of double_it's parameters: x"),
         (["build", "KERNEL", "--shape", "x=3y4"], "write sizes and a dtype"),
         (["build", "KERNEL", "-o", "KERNEL"], "a file; give the folder to write the cubin and PTX files into"),
@@ -135,7 +135,7 @@ def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     (tmp_path / "broken_client.py").write_text("raise ImportError('of another version')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(doctor, "_CLIENTS", (("broken_client", "some", "x"), ("absent_client", "other", "y")))
-    doctor.show_findings(stdout_console(), doctor.diagnose())
+    doctor.show_facts(stdout_console(), doctor.diagnose())
     shown = capsys.readouterr().out
     for text in ("NVRTC", "the built-in playbook", "ImportError: of another version", "pip install y", "0 runs"):
         assert text in shown, text

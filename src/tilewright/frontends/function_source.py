@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.kernel_arguments import BadArgument
 
 _CONSTANTS = (int, float, bool, str, bytes, type(None))
 _INSTALLED = ("site-packages", "dist-packages")

@@ -1,14 +1,28 @@
-"""Arguments of an op from the command line: `--shape x=4096x1024:bf16`, `--set eps=1e-5`, or an honest guess."""
+"""What `build` and `check` take beside a kernel file: GPUs by name, and arguments of its op, said or guessed.
+
+`--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
+"""
 
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
-from tilewright.records import Content, DType, GpuProfile, Integers, Normal, ScalarType, TensorSpec, Uniform
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    TYPICAL,
+    Content,
+    DType,
+    GpuProfile,
+    Integers,
+    Normal,
+    ScalarType,
+    TensorSpec,
+    Uniform,
+)
 
 GUESS_SECONDS = 2.0
 
@@ -28,6 +42,25 @@ GUESSED_DTYPES = (DType.F32, DType.BF16, DType.F16, DType.I64, DType.I32, DType.
 
 class BadArgument(ValueError):
     """Something on the command line that cannot be used; the message says what to write instead."""
+
+
+def named_gpu(text: str) -> GpuProfile:
+    """A known GPU by its name or its architecture: `H200`, `rtx4090`, `sm_90a`, `sm_90`."""
+    plain = text.lower().replace(" ", "")
+    for full in (plain, f"{plain}a"):  # sm_90 is built as sm_90a: the device is targeted exactly
+        if full in TYPICAL:
+            return TYPICAL[full]
+    for name, profile in PROFILES.items():
+        if name.lower().replace(" ", "") == plain:
+            return profile
+    raise BadArgument(
+        f"{text} is no GPU known here; write one of {', '.join(PROFILES)}, or one of {', '.join(ARCHITECTURES)}"
+    )
+
+
+def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfile]:
+    """The named architectures and GPUs; the H200 when none is named."""
+    return list(dict.fromkeys(map(named_gpu, (*archs, *gpus)))) or [PROFILES["H200"]]
 
 
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
@@ -165,10 +198,3 @@ def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...]
         return ((option,) * count for option in options)
     mixtures = itertools.product(options, repeat=count)
     return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))
-
-
-def checked_licence(text: str) -> str:
-    """An SPDX expression, or nothing."""
-    if text and not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", text.strip()):
-        raise BadArgument(f"--license {text}: write an SPDX expression, such as Apache-2.0 or MIT OR Apache-2.0")
-    return text.strip()
