@@ -247,7 +247,6 @@ def _loaded(folder: RunFolder) -> Run | None:
 def _waiting(talk: Talk, folder: RunFolder) -> Iterator[None]:
     """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
     worker = folder.worker or "another process"
-    talk.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
 
     def still(seconds: float) -> None:
         with contextlib.suppress(StoreError, OSError):
@@ -255,6 +254,7 @@ def _waiting(talk: Talk, folder: RunFolder) -> Iterator[None]:
             talk.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
 
     try:
+        talk.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
         with talk.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
             yield
     except KeyboardInterrupt as error:
