@@ -45,7 +45,7 @@ sanitize: $(READY)
 	tests/ptx/sanitize.sh $(BIN)/python
 
 docs: $(READY)
-	$(BIN)/python -m tilewright.frontends.help_pages docs/commands.md
+	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
 
 # The constraints keep torch to one known build; CuTe's headers come without the wheel's own Python requirements.
 $(READY): pyproject.toml setup.py constraints.txt src/tilewright/devices/cuda/launcher.c $(wildcard src/tilewright/ptx/core/*)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.choices import author_name, choose_device, read_settings
+from tilewright.frontends.choices import author_name, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
 from tilewright.frontends.function_source import function_source
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -120,17 +120,9 @@ def make(
     that is kept in the record of the kernel's provenance.
     """
     writer = author_name(model, author, os.environ)
-    settings = read_settings(
-        writer,
-        Budget(attempts, tokens, dollars, seconds),
-        candidates=candidates,
-        enough=enough,
-        base_url=base_url,
-        spool=spool,
-        against=against,
-        start=start,
-        licence=license,
-    )
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
     asked = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
     asked = replace(asked, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
 from tilewright.models import PROVIDERS, MissingKey, Price, RetryPolicy, default_model_name, open_model
-from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, Budget, GpuProfile, Question, Reply, Settings, Task
+from tilewright.records import ARCHITECTURES, PROFILES, TYPICAL, GpuProfile, Question, Reply, Settings, Task
 from tilewright.reference.spooled import SpoolReference
 from tilewright.refine import Complete
 from tilewright.store import Store
@@ -244,28 +244,15 @@ def _spool_device(wanted: GpuProfile | None, spool: str) -> ChosenDevice:
 # -- settings --
 
 
-def read_settings(
-    author: str,
-    budget: Budget,
-    *,
-    candidates: int,
-    enough: float,
-    base_url: str | None,
-    spool: str | os.PathLike[str] | None,
-    against: str,
-    start: str,
-    licence: str,
+def with_checked(
+    settings: Settings, *, base_url: str | None, spool: str | os.PathLike[str] | None, against: str, licence: str
 ) -> Settings:
-    """A run's settings, each checked; `author` is what `author_name` says. Folders are as seen from anywhere."""
-    return Settings(
-        author=author,
-        budget=budget,
-        candidates=candidates,
-        good_enough=enough,
-        against=checked_against(against, elsewhere=bool(spool)),
-        start=start,
-        base_url=checked_url(base_url, author),
+    """The settings with what has to be checked first; a run may be resumed from another folder."""
+    return replace(
+        settings,
+        base_url=checked_url(base_url, settings.author),
         spool=os.path.realpath(spool) if spool else "",
+        against=checked_against(against, elsewhere=bool(spool)),
         licence=checked_licence(licence),
     )
 

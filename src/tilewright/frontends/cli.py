@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -30,6 +29,7 @@ from tilewright.frontends.kernel_arguments import (
     BadArgument,
     choose_profiles,
     complete_arguments,
+    pairs,
     parse_arguments,
     parse_contents,
 )
@@ -190,7 +190,7 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
-    from tilewright.frontends.choices import author_name, read_settings
+    from tilewright.frontends.choices import author_name, with_checked
     from tilewright.frontends.make import Delivery, make_run
 
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
@@ -198,17 +198,9 @@ def make(
         request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
     )
     chosen = author_name(model, author, os.environ)
-    settings = read_settings(
-        chosen,
-        Budget(attempts, tokens, dollars, seconds),
-        candidates=candidates,
-        enough=enough,
-        base_url=base_url,
-        spool=spool,
-        against=against,
-        start=read_start(start) if start else "",
-        licence=licence,
-    )
+    budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
+    settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -276,20 +268,6 @@ def doctor(as_json: JsonOption = False) -> None:
         show_facts(stdout_console(), facts)
     if any(fact.blocks for fact in facts):
         raise typer.Exit(3)
-
-
-def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE`, repeated, as a dictionary."""
-    made: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        if not equals or not name or not value.strip():
-            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE")
-        if name in made:
-            raise BadArgument(f"{option} {text}: {name} is given twice")
-        made[name] = value.strip()
-    return made
 
 
 def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:

@@ -17,17 +17,9 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilewright import __version__, tasks
-from tilewright.frontends.choices import (
-    PLAYBOOK,
-    ChosenAuthor,
-    ChosenDevice,
-    check_key,
-    gpu_reference,
-    open_author,
-    open_devices,
-    same_device,
-)
+from tilewright import __version__, records, tasks
+from tilewright.frontends import choices
+from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk, reminding
@@ -35,21 +27,7 @@ from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
 from tilewright.playbook.problems import PlaybookProblem
-from tilewright.records import (
-    MEASURED_NOISE,
-    MODELLED_NOISE,
-    Budget,
-    Ending,
-    Environment,
-    Origin,
-    Question,
-    Reply,
-    Run,
-    Settings,
-    Specification,
-    Task,
-    to_json,
-)
+from tilewright.records import Budget, Ending, Environment, Origin, Run, Settings, Specification, Task
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
@@ -97,7 +75,7 @@ def conduct(
     anew = fresh or bool(settings.start)
     known = None if anew else _same_request(store, request)
     if known is None:
-        check_key(settings.author, settings.base_url, os.environ)
+        choices.check_key(settings.author, settings.base_url, os.environ)
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
@@ -106,9 +84,9 @@ def conduct(
         known = None if anew else store.library_find(task.hash)
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
-    noise = MODELLED_NOISE if device.is_emulated else MEASURED_NOISE
+    noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
     wanted = _WantedRun(store, request, task, replace(settings, noise=noise), _environment(device), fresh)
-    with open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
+    with choices.open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
             result = _go_on(store, folder, new, chosen, device, talk, look=not anew)
@@ -156,7 +134,7 @@ def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDe
             f"a budget of $0.00 allows no reply of {chosen.name}; raise --dollars, or use --author playbook"
         )
     limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
-    if chosen.name != PLAYBOOK and paid:
+    if chosen.name != choices.PLAYBOOK and paid:
         limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]
     talk.say(f"{chosen.name}: {chosen.price_words}", "author")
     talk.say(f"at most {', '.join(limits)}", "budget")
@@ -344,7 +322,7 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
     place = folder.attempt(0)
     asked = 0
 
-    def ask(question: Question) -> Reply:
+    def ask(question: records.Question) -> records.Reply:
         nonlocal asked
         asked += 1
         number = asked
@@ -368,9 +346,9 @@ def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk
     say = talk.working
     with (
         Reference(task.reference, task.function, limits=limits) as reference,
-        open_devices(device) as (emulator, gpu),
+        choices.open_devices(device) as (emulator, gpu),
     ):
-        far = gpu_reference(device, task, gpu)
+        far = choices.gpu_reference(device, task, gpu)
         with (
             Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
             Stopwatch(
@@ -395,7 +373,7 @@ def _tuned_text(folder: RunFolder, run: Run) -> str | None:
     tuned = TunedChoices()
     for gpu in sorted({run.task.gpu, best.measurement.gpu if best.measurement else run.task.gpu}):
         tuned = tuned.with_choice(file, gpu, run.task.arguments(), best.tune.choice)
-    return json.dumps(to_json(tuned), indent=1)
+    return json.dumps(records.to_json(tuned), indent=1)
 
 
 # -- more of a run --
@@ -427,9 +405,9 @@ def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> Ma
             talk.say(f"run {run.id} has ended: {run.ending.words}; {_remedy(run.ending)}")
             return _ended(store, folder, run, before=True)
         gpu = run.task.gpu if run else request.gpu if request else "H200"
-        device = same_device(folder.header().environment.device, gpu, settings.spool)
+        device = choices.same_device(folder.header().environment.device, gpu, settings.spool)
         left = settings.budget.seconds - (run.seconds if run else 0.0)
-        with open_author(settings.author, settings.base_url, talk.say, left) as chosen:
+        with choices.open_author(settings.author, settings.base_url, talk.say, left) as chosen:
             _announce(talk, chosen, settings.budget, device)
             return _go_on(store, folder, False, chosen, device, talk, look=run is None and not settings.start)
 

@@ -37,6 +37,8 @@ LOW_DISK_BYTES = 5 << 30
 
 
 class State(str, Enum):
+    """How a thing was found: as it should be, not there, or there and not as it should be."""
+
     GOOD = "good"
     ABSENT = "absent"
     PROBLEM = "problem"

@@ -63,26 +63,35 @@ def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfil
     return list(dict.fromkeys(map(named_gpu, (*archs, *gpus)))) or [PROFILES["H200"]]
 
 
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=VALUE`, repeated, as a dictionary."""
+    made: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE")
+        if name in made:
+            raise BadArgument(f"{option} {text}: {name} is given twice")
+        made[name] = value.strip()
+    return made
+
+
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
     """What the options say, checked against the op's parameters."""
     values: dict[str, ArgumentValue] = {}
-    for option, text in [*(("--shape", s) for s in shapes), *(("--set", s) for s in scalars)]:
-        name, equals, value = text.partition("=")
-        parameter = next((p for p in op.parameters if p.name == name.strip()), None)
-        if not equals or parameter is None:
-            known = ", ".join(p.name for p in op.parameters) or "none"
-            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE with one of {op.name}'s parameters: {known}")
-        if parameter.name in values:
-            raise BadArgument(f"{option} {text}: {parameter.name} is given twice")
-        if (parameter.scalar is None) != (option == "--shape"):
-            other = "--set" if option == "--shape" else "--shape"
-            raise BadArgument(f"{option} {text}: {parameter.name} is given with {other}")
-        try:
-            values[parameter.name] = (
-                TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
-            )
-        except ValueError as error:
-            raise BadArgument(f"{option} {text}: {error}") from None
+    parameters = {parameter.name: parameter for parameter in op.parameters}
+    for option, other, texts in (("--shape", "--set", shapes), ("--set", "--shape", scalars)):
+        for name, value in pairs(option, texts).items():
+            if (parameter := parameters.get(name)) is None:
+                known = ", ".join(parameters) or "none"
+                raise BadArgument(f"{option} {name}: write one of {op.name}'s parameters: {known}")
+            if (parameter.scalar is None) != (option == "--shape"):
+                raise BadArgument(f"{option} {name}={value}: {name} is given with {other}")
+            try:
+                values[name] = TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
+            except ValueError as error:
+                raise BadArgument(f"{option} {name}={value}: {error}") from None
     return values
 
 
@@ -114,17 +123,15 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
     """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
     contents: dict[str, Content] = {}
     tensors = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    for seed, text in enumerate(fills):
-        name, equals, value = text.partition("=")
-        if not equals or name.strip() not in tensors:
-            known = ", ".join(tensors) or "none"
-            raise BadArgument(f"--fill {text}: write --fill NAME=KIND with one of {op.name}'s tensors: {known}")
-        kind, *numbers = value.strip().split(":")
+    for seed, (name, value) in enumerate(pairs("--fill", fills).items()):
+        if name not in tensors:
+            raise BadArgument(f"--fill {name}: write one of {op.name}'s tensors: {', '.join(tensors) or 'none'}")
+        kind, *numbers = value.split(":")
         try:
-            contents[name.strip()] = _content(kind, numbers, 1000 + seed)
+            contents[name] = _content(kind, numbers, 1000 + seed)
         except (ValueError, TypeError):
             raise BadArgument(
-                f"--fill {text}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
+                f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
             ) from None
     return contents
 

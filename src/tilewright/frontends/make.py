@@ -34,6 +34,21 @@ _STYLES = {"passed": "green", "cannot run here": "yellow", "seen before": "yello
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """How a finished kernel is handed over."""
+
+    as_json: bool = False
+    output: Path | None = None  # where it is wanted too
+    output_is_new: bool = True  # said now, rather than when the run was begun
+    author: str = ""  # the one named now; "" where nobody was
+
+    @property
+    def stored_output(self) -> str:
+        """The output as a run remembers it: it may be resumed from another folder."""
+        return os.path.abspath(self.output) if self.output else ""
+
+
+@dataclass(frozen=True)
 class MakeReport:
     """What `--json` prints at the end of `make` and `resume`."""
 
@@ -58,21 +73,6 @@ class SpecificationReport:
     run: str
     folder: str
     specification: Specification
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How a finished kernel is handed over."""
-
-    as_json: bool = False
-    output: Path | None = None  # where it is wanted too
-    output_is_new: bool = True  # said now, rather than when the run was begun
-    author: str = ""  # the one named now; "" where nobody was
-
-    @property
-    def stored_output(self) -> str:
-        """The output as a run remembers it: it may be resumed from another folder."""
-        return os.path.abspath(self.output) if self.output else ""
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:

@@ -11,23 +11,13 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from tilewright import records
 from tilewright.frontends import run_words
 from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
 from tilewright.frontends.run_words import dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import (
-    UNSTATED,
-    Attempt,
-    Measured,
-    Measurement,
-    Modelled,
-    Passed,
-    Provenance,
-    Run,
-    Task,
-    TuneResult,
-)
+from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
 from tilewright.store import LibraryKernel, RunFolder, RunList
 
 _MARKS = {True: "best", False: "kept"}
@@ -126,7 +116,7 @@ def show_attempt(console: Console, run: Run, attempt: Attempt, source: str) -> N
         show_measurement(console, attempt.measurement)
 
 
-def _show_tune(console: Console, tune: TuneResult) -> None:
+def _show_tune(console: Console, tune: records.TuneResult) -> None:
     console.print(Text("constants tried by the autotuner", style="bold"))
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         constants = ", ".join(f"{name}={value}" for name, value in choice)
@@ -151,7 +141,7 @@ def show_measurement(console: Console, measurement: Measurement) -> None:
         _show_model(console, measurement)
 
 
-def _show_model(console: Console, measurement: Modelled) -> None:
+def _show_model(console: Console, measurement: records.Modelled) -> None:
     for term in measurement.terms:
         console.print(Text(f"  {term.name:<20} {microseconds(term.time_us):>9} us  {term.detail}"))
     sampled = f"{measurement.sampled_blocks} of {measurement.grid_blocks:,} blocks sampled"
@@ -161,7 +151,7 @@ def _show_model(console: Console, measurement: Modelled) -> None:
 
 def show_notes(console: Console, best: Attempt) -> None:
     """What the referee could not cover of a kernel that passed."""
-    for note in best.verdict.notes if isinstance(best.verdict, Passed) else ():
+    for note in best.verdict.notes if isinstance(best.verdict, records.Passed) else ():
         console.print(Text(f"not covered: {note}", style="yellow"))
 
 
@@ -234,7 +224,7 @@ def _show_kernel(console: Console, task: Task, path: Path) -> None:
 
 def show_provenance(console: Console, made: Provenance, authors: Sequence[int], kernel: str) -> None:
     """`authors`: for every line of the kernel the attempt that wrote it."""
-    licence = "nobody has stated one (--license)" if made.licence == UNSTATED else made.licence
+    licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
     console.print(Text.assemble((made.op, "bold"), f"  run {made.run} of {made.created}, tilewright {made.tilewright}"))
     console.print(Text(f"kernel {made.kernel}, task {made.task_hash}; licence: {licence}"))
     where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
