@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -296,6 +297,25 @@ def test_a_shared_run_that_is_given_up_is_begun_anew(
         with pytest.raises(NotAcceptedYet) as caught:
             made.result(timeout=60)
     assert caught.value.run not in (given_up.path.name, other.id)
+
+
+def test_who_asks_at_the_very_same_moment_shares_too(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    start, box = Barrier(3), tmp_path / "box"
+
+    def asking() -> str:
+        start.wait()
+        with pytest.raises(NotAcceptedYet) as caught:
+            tw.make(WORDS, x="64:f32", gpu="H200", model=f"relay:{box}", quiet=True)
+        return caught.value.run
+
+    with Correspondent(box, {"0000-1": SPECIFICATION}) as somebody, ThreadPoolExecutor(3) as pool:
+        runs = {one.result(timeout=60) for one in [pool.submit(asking) for _ in range(3)]}
+    assert runs == {one.id for one in Store(home).runs().waiting}
+    assert len(runs) == 1
+    assert somebody.answered == ["0000-1"]
 
 
 def test_what_another_makes_for_the_same_task_is_taken_over(

@@ -43,6 +43,14 @@ class State(str, Enum):
     ABSENT = "absent"
     PROBLEM = "problem"
 
+    @property
+    def mark(self) -> Text:
+        return {
+            State.GOOD: Text("ok", style="green"),
+            State.ABSENT: Text("-", style="yellow"),
+            State.PROBLEM: Text("!", style="red"),
+        }[self]
+
 
 @dataclass(frozen=True)
 class MachineFact:
@@ -72,17 +80,12 @@ def diagnose() -> tuple[MachineFact, ...]:
 
 
 def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
-    marks = {
-        State.GOOD: Text("ok", style="green"),
-        State.ABSENT: Text("-", style="yellow"),
-        State.PROBLEM: Text("!", style="red"),
-    }
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for fact in facts:
-        table.add_row(marks[fact.state], fact.about, Text(fact.found))
+        table.add_row(fact.state.mark, fact.about, Text(fact.found))
         if fact.improve:
             table.add_row("", "", Text(f"-> {fact.improve}", style="dim"))
     console.print(table)
