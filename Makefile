@@ -45,7 +45,7 @@ sanitize: $(READY)
 	tests/ptx/sanitize.sh $(BIN)/python
 
 docs: $(READY)
-	$(BIN)/python -m tilewright.frontends.help_pages docs/commands.md
+	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
 
 # A developer's build stops at an error in C: setup.py would go on with the objects of an earlier build.
 $(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1

@@ -22,19 +22,28 @@ class Done:
     stderr: str
 
 
-def tilewright(home: Path, *arguments: object) -> Done:
-    """The command's own entry, in this process: what it prints, and the status it would end with."""
+def tilewright(home: Path, *arguments: object, folder: Path | None = None, **variables: str) -> Done:
+    """The command's own entry, in this process: what it prints, and the status it would end with.
+
+    `folder`: where it is called from; `variables`: of its environment, which has no other keys.
+    """
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
     ):
-        patch.setenv("TILEWRIGHT_HOME", str(home))
         for key in key_variables():
             patch.delenv(key, raising=False)
+        for name, value in {"TILEWRIGHT_HOME": str(home), **variables}.items():
+            patch.setenv(name, value)
+        if folder is not None:
+            patch.chdir(folder)
         patch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
         patch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command replaces
-        with pytest.raises(SystemExit) as ended:
+        try:
             main()
-    return Done(int(ended.value.code or 0), stdout.getvalue(), stderr.getvalue())
+            code: object = 0
+        except SystemExit as ended:
+            code = ended.code
+    return Done(code if isinstance(code, int) else 0, stdout.getvalue(), stderr.getvalue())

@@ -63,3 +63,8 @@ def record(folder: Path, *replies: tuple[str, str]) -> Path:
         reply = Reply("recorded", text, StopReason.END, Usage(1000, 100), 0.0)
         AttemptFolder(folder / "attempts" / number, int(number)).reply_to(int(k), question, lambda _, r=reply: r)
     return folder
+
+
+def kernel_text(reply: str) -> str:
+    """The kernel file in a reply."""
+    return reply.partition("```cuda\n")[2].partition("```")[0]

@@ -8,18 +8,24 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.frontends.recordings import RIGHT, SPECIFICATION, record
+from tests.frontends.recordings import RIGHT, SPECIFICATION, kernel_text, record
+from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
 import tilewright as tw
-from tilewright.frontends.api import Made, NotAcceptedYet, read_arguments
-from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet, read_arguments
+from tilewright.frontends.conduct import task_of
 from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.frontends.function_source import function_source
+from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.records import Ending
 from tilewright.runtime import NoKernelApplies, ReferenceUsed
+from tilewright.store import Request, Store
 from tilewright.tasks import TaskError
 
 FACTOR = 1.0
@@ -61,6 +67,18 @@ def made(decorated: DecoratedKernel, tmp_path_factory: pytest.TempPathFactory) -
     assert "the function itself runs" in decorated.explain(x)
     recording = record(tmp_path_factory.mktemp("recording"), ("0001-1", RIGHT))
     return decorated.make(x=x, model=f"replay:{recording}", attempts=1, gpu="H200")
+
+
+def put_into_library(function: Any, **shapes: str) -> None:
+    """A run that made the kernel of `RIGHT` for a function, as if it had been verified."""
+    request = Request(function_source(function), shapes, function=function.__name__)
+    task = task_of(request)
+    assert task is not None
+    folder = Store().create_run(task, SETTINGS, ENVIRONMENT, request)
+    folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
+    folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+    folder.end(Ending.ATTEMPTS)
+    Store().library_add(folder)
 
 
 def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:
@@ -108,7 +126,8 @@ def test_a_module_of_ones_own_that_has_changed_is_noticed(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     numbers, functions = importlib.import_module("tw_numbers"), importlib.import_module("tw_functions")
     decorated, x = tw.kernel(functions.scaled_silu), torch.randn(64)
-    made = decorated.make(x=x, model=f"replay:{record(tmp_path / 'r', ('0001-1', RIGHT))}", attempts=1, gpu="H200")
+    put_into_library(functions.scaled_silu, x="64:f32")
+    made = decorated.make(x=x, gpu="H200")
     assert "always tw_numbers_ONE = 1.0" in made.task.assumptions
     assert str(made.kernel) in decorated.explain(x)
     monkeypatch.setattr(numbers, "ONE", 3.0)
@@ -221,8 +240,6 @@ def test_a_mistake_is_said_in_terms_of_the_call(tmp_path: Path) -> None:
 
 
 def test_a_file_to_improve_is_not_answered_from_the_library(made: Made) -> None:
-    """The last of this file: the library has another kernel after it."""
-    start = made.kernel.read_text().replace("THREADS = 128 | 256", "THREADS = 32")
-    again = tw.make(scaled_silu, x="2048:f32", gpu="H200", start=start, author="playbook", attempts=1, quiet=True)
-    assert again.run is not None
-    assert again.kernel.read_text() == start != made.kernel.read_text()
+    with pytest.raises(NoKernelMade) as caught:  # a file that is refused is quick to be judged
+        tw.make(scaled_silu, x="2048:f32", gpu="H200", start="// no plan\n", author="playbook", attempts=1, quiet=True)
+    assert [one.summary for one in caught.value.run.attempts] == ["the kernel file to start from"]

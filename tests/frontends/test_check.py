@@ -1,14 +1,12 @@
-"""`tilewright check` as a person meets it: a real process, NVRTC and the emulator, its output and its exit code."""
+"""`tilewright check` as a person meets it: NVRTC and the emulator, its output and its exit code."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.frontends.in_process import Done, tilewright
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GOOD = """\
@@ -52,11 +50,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tilewright", "check", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False, cwd=cwd
-    )
+def check(*arguments: object, cwd: Path, **environment: str) -> Done:
+    return tilewright(cwd / "home", "check", *arguments, folder=cwd, **environment)
 
 
 def test_a_sound_kernel_is_clean(folder: Path) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.frontends.in_process import Done, tilewright
 
 # Bytes a kilobyte apart: each takes the race detector 32 KiB, and a GiB is all it has.
 SOURCE = """//! op      touch(x) -> y
@@ -22,10 +21,9 @@ __global__ void gather(const unsigned char* far, unsigned char* y) { y[threadIdx
 """
 
 
-def check(folder: Path, blocks: int, *more: str) -> subprocess.CompletedProcess[str]:
+def check(folder: Path, blocks: int, *more: str) -> Done:
     (folder / "touch.cu").write_text(SOURCE.replace("BLOCKS", str(blocks)))
-    command = (sys.executable, "-m", "tilewright", "check", "touch.cu", "--shape", "x=32:u8", *more)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return tilewright(folder / "home", "check", "touch.cu", "--shape", "x=32:u8", *more, folder=folder)
 
 
 @pytest.mark.parametrize(("blocks", "complete"), [(1, True), (1280, False)])

@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK
 
-from tilewright.frontends.arguments import BadArgument
-from tilewright.frontends.author_choice import author_name, check_key, checked_url, open_author
-from tilewright.frontends.make_options import checked_against
-from tilewright.frontends.place_choice import (
-    choose_place,
-    emulated_place,
+from tilewright.frontends.choices import (
+    author_name,
+    check_key,
+    checked_against,
+    checked_url,
+    choose_device,
+    emulated_device,
     known_profile,
-    named_gpu,
+    open_author,
     open_devices,
-    same_place,
+    same_device,
 )
+from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
 from tilewright.models import MissingKey, providers
 from tilewright.records import PROFILES, Environment
 from tilewright.store import NoSuchRun, Store
@@ -118,23 +120,23 @@ def test_gpus_are_known_by_name_and_architecture() -> None:
 
 
 def test_without_such_a_gpu_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: ())
-    place = choose_place(None)
-    assert place == emulated_place("H200")
-    assert "modelled, not measured" in place.words
-    assert choose_place("sm_80").gpu == "A100"
-    with open_devices(place) as (emulator, gpu):
+    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: ())
+    device = choose_device(None)
+    assert device == emulated_device("H200")
+    assert "modelled, not measured" in device.words
+    assert choose_device("sm_80").gpu == "A100"
+    with open_devices(device) as (emulator, gpu):
         assert emulator.profile == PROFILES["H200"]
         assert gpu is None
 
 
 def test_a_local_gpu_is_used_where_it_is_the_one_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     local = replace(PROFILES["H100"], name="NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: (local,))
+    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: (local,))
     for wanted in (None, "H100", "sm_90a"):
-        place = choose_place(wanted)
-        assert (place.gpu, place.index, place.is_emulated) == ("H100", 0, False)
-    elsewhere = choose_place("A100")
+        device = choose_device(wanted)
+        assert (device.gpu, device.index, device.is_emulated) == ("H100", 0, False)
+    elsewhere = choose_device("A100")
     assert elsewhere.is_emulated
     assert "this machine has NVIDIA H100" in elsewhere.words
 
@@ -142,9 +144,9 @@ def test_a_local_gpu_is_used_where_it_is_the_one_wanted(monkeypatch: pytest.Monk
 def test_a_run_goes_on_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "NVIDIA H200 (cuda:0)", "Linux", emulated=False)
     emulated = replace(measured, device="H200, by the emulator", emulated=True)
-    monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: ())
+    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: ())
     with pytest.raises(BadArgument, match="was measured on NVIDIA H200"):
-        same_place(measured, "H200", "")
-    monkeypatch.setattr("tilewright.frontends.place_choice.profiles", lambda: (PROFILES["H200"],))
-    assert same_place(emulated, "H200", "").is_emulated
-    assert same_place(measured, "H200", "").index == 0
+        same_device(measured, "H200", "")
+    monkeypatch.setattr("tilewright.frontends.choices.profiles", lambda: (PROFILES["H200"],))
+    assert same_device(emulated, "H200", "").is_emulated
+    assert same_device(measured, "H200", "").index == 0

@@ -1,14 +1,14 @@
-"""The command as a person meets it: a real process, its output and its exit code."""
+"""The command as a person meets it: its output and its exit code."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.frontends import in_process
 
 from tilewright.frontends import doctor
 from tilewright.frontends.terminal import stdout_console
@@ -37,9 +37,9 @@ def kernel(tmp_path: Path) -> Path:
     return path
 
 
-def tilewright(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tilewright", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+def tilewright(*arguments: object, **environment: str) -> in_process.Done:
+    """The command, in this process; it keeps nothing."""
+    return in_process.tilewright(Path("/nowhere"), *arguments, **environment)
 
 
 def test_build_shows_plan_resources_and_highlights(kernel: Path, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_build_json_is_the_same_report(kernel: Path) -> None:
     ("arguments", "message"),
     [
         (["build", "missing.cu"], "no such file"),
-        (["build", "KERNEL", "--arch", "sm_12"], "unknown; write one of sm_75"),
-        (["build", "KERNEL", "--gpu", "H2OO"], "unknown; write one of T4"),
+        (["build", "KERNEL", "--arch", "sm_12"], "sm_12 is no GPU known here; write one of T4"),
+        (["build", "KERNEL", "--gpu", "H2OO"], "H2OO is no GPU known here; write one of T4"),
         (["build", "KERNEL", "--shape", "z=3"], "one of double_it's parameters: x"),
         (["build", "KERNEL", "--shape", "x=3y4"], "write sizes and a dtype"),
         (["build", "KERNEL", "-o", "KERNEL"], "a file; give the folder to write the cubin and PTX files into"),
@@ -117,8 +117,7 @@ def test_a_file_that_does_not_apply_says_which_need(kernel: Path) -> None:
 
 
 def test_doctor_names_keys_and_never_their_values(tmp_path: Path) -> None:
-    home = {"TILEWRIGHT_HOME": str(tmp_path / "home")}
-    done = tilewright("doctor", "--json", ANTHROPIC_API_KEY="sk-very-secret", **home)
+    done = in_process.tilewright(tmp_path / "home", "doctor", "--json", ANTHROPIC_API_KEY="sk-very-secret")
     assert done.returncode == 0, done.stderr
     assert "very-secret" not in done.stdout + done.stderr
     found = {finding["about"]: finding for finding in json.loads(done.stdout)}
@@ -142,10 +141,18 @@ def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         "other": Provider("other", open_model, package="absent_client", install="y"),
     }
     monkeypatch.setattr(doctor, "providers", lambda: table)
-    doctor.show_findings(stdout_console(), doctor.diagnose())
+    doctor.show_facts(stdout_console(), doctor.diagnose())
     shown = capsys.readouterr().out
     for text in ("NVRTC", "the built-in playbook", "ImportError: of another version", "pip install y", "0 runs"):
         assert text in shown, text
+
+
+def test_the_command_in_a_process_of_its_own() -> None:
+    command = (sys.executable, "-m", "tilewright")
+    done = subprocess.run([*command, "build", "missing.cu"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tilewright: missing.cu: no such file")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_version_and_help() -> None:

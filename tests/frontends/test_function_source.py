@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import bfloat16
 
 import tilewright as tw
-from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.function_source import function_source, source_and_globals
+from tilewright.frontends.kernel_arguments import BadArgument
 
 EPS = 1e-3
 SCALES = (1.0, (2, 3))

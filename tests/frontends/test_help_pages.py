@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tilewright.frontends.help_pages import help_pages
+from tests.frontends.help_pages import help_pages
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 

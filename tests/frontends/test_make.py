@@ -1,22 +1,36 @@
-"""`make` and `resume` as a person meets them: real processes, the emulator, recorded or relayed replies."""
+"""`make` and `resume` as a person meets them: the emulator, recorded or relayed replies, real processes for signals."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
-from tests.frontends import in_process
-from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, record
+import torch
+from tests.frontends.in_process import Done, tilewright
+from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, kernel_text, record
 from tests.models.servers import AnthropicServer, OpenAIServer, ScriptedServer, Status
+from tests.refine.scripted_replies import Correspondent
+from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
-from tilewright.records import Provenance, from_json
-from tilewright.store import Store, provenance_path
+import tilewright as tw
+from tilewright.frontends.api import NotAcceptedYet
+from tilewright.frontends.conduct import task_of
+from tilewright.models import key_variables
+from tilewright.records import Ending, Provenance, from_json
+from tilewright.runtime import NoKernelApplies
+from tilewright.store import Request, RunFolder, Store, provenance_path
 
 LAYERNORM = "LayerNorm over the last dimension, then exact GELU"
 WORDS = "SiLU of every element, scaled"
@@ -34,124 +48,300 @@ def function(tmp_path: Path) -> str:
     return f"{path}:scaled_silu"
 
 
-def environment(home: Path, **variables: str) -> dict[str, str]:
-    names = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
-    return {**{k: v for k, v in os.environ.items() if k not in names}, "TILEWRIGHT_HOME": str(home), **variables}
+def environment(home: Path) -> dict[str, str]:
+    return {**{k: v for k, v in os.environ.items() if k not in key_variables()}, "TILEWRIGHT_HOME": str(home)}
 
 
-def tilewright(
-    home: Path, *arguments: object, folder: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tilewright", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=environment(home, **variables),
-        check=False,
+def started(home: Path, *arguments: object) -> subprocess.Popen[str]:
+    """The command in a process and a session of its own, as a terminal starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tilewright", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
-    )
-
-
-def test_from_words_to_a_kernel_with_an_interruption(home: Path, tmp_path: Path) -> None:
-    recording = record(tmp_path / "recording", ("0000-1", SPECIFICATION), ("0001-1", WRONG), ("0002-1", RIGHT))
-    replay, asked = f"replay:{recording}", ("make", WORDS, "--shape", "x=2048:f32", "--gpu", "H200")
-    # Nobody is there to accept the specification: it is shown and waits.
-    output = tmp_path / "mine.cu"
-    waiting = tilewright(
-        home, *asked, "--model", replay, "--attempts", 2, "-o", os.path.relpath(output), "--license", "MIT"
-    )
-    assert waiting.returncode == 2, waiting.stderr
-    for text in ("author  replay:", "at most 2 attempts", "modelled, not measured", "silu(x) * scale", "one number"):
-        assert text in waiting.stderr, text
-    assert "tilewright resume silu-of-every-element" in waiting.stderr.splitlines()[-1]
-    assert waiting.stdout == ""
-    [name] = [one.id for one in Store(home).runs().waiting]
-    # Accepted, it goes on with an author who does not answer, until it is interrupted.
-    interrupted(home, name, tmp_path / "box")
-    # Resumed with the first author, it is carried to its end: nothing is asked for twice, and the kernel goes where it
-    # was wanted in the beginning, seen from there.
-    done = tilewright(home, "resume", name, "--model", replay, "--json", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert [one["verdict"]["is"] for one in report["run"]["attempts"]] == ["Rejected", "Passed"]
-    assert (report["best"], report["kernel"]) == (2, str(output))
-    assert "* scale;" in output.read_text()
-    assert json.loads(Path(f"{output}.tuned.json").read_text())["entries"][0]["gpu"] == "H200"
-    assert [line.split()[:3] for line in done.stderr.splitlines() if line[:3].strip().isdecimal()] == [
-        ["1", "draft", "wrong"],
-        ["2", "repair-wrong", "passed"],
-    ]
-    for line in (
-        "specification: asking replay:",
-        "attempt 1, draft: asking replay:",
-        "attempt 2, repair-wrong: asking",
-    ):
-        assert line in (waiting.stderr + done.stderr), line
-    # An ended run puts its kernel there again where it is missing, and leaves alone what was edited since.
-    kernel = output.read_text()
-    output.unlink()
-    assert tilewright(home, "resume", name).returncode == 0
-    assert output.read_text() == kernel
-    output.write_text("// mine now")
-    assert f"kernel: {home}" in tilewright(home, "resume", name).stdout
-    assert output.read_text() == "// mine now"
-    other = tmp_path / "other.cu"
-    assert tilewright(home, "resume", name, "-o", other).returncode == 0
-    assert other.read_text() == kernel
-    provenance = from_json(Provenance, json.loads(provenance_path(other).read_text()))
-    assert (provenance.licence, provenance.run) == ("MIT", name)
-    assert {one.author for one in provenance.contributions} == {"recorded"}  # who wrote it, not who handed it over
-    # The same words are found again, free and without an author.
-    again = tilewright(home, *asked)
-    assert again.returncode == 0, again.stderr
-    assert f"already made by run {name}" in again.stdout
-    # What was asked for beyond the kernel itself is done or said: another author, another licence, a file to improve.
-    box, copy = tmp_path / "nobody", tmp_path / "copy.cu"
-    other = in_process.tilewright(home, *asked, "--model", f"relay:{box}", "--license", "Apache-2.0", "-o", copy)
-    assert f"so relay:{box} was not asked for one; --fresh has it made anew by relay:{box}" in other.stdout
-    assert from_json(Provenance, json.loads(provenance_path(copy).read_text())).licence == "Apache-2.0"
-    assert copy.read_text() == kernel
-    assert "-o FILE.cu" in in_process.tilewright(home, *asked, "--license", "Apache-2.0").stdout
-    improved = tilewright(home, *asked, "--model", replay, "--start", copy, "--attempts", 1)
-    assert improved.returncode == 2, improved.stderr  # it is a run of its own, whose words wait to be accepted
-    [waits] = [one.id for one in Store(home).runs().waiting]
-    done = tilewright(home, "resume", waits, "--yes", "--json")
-    assert json.loads(done.stdout)["run"]["attempts"][0]["summary"] == "the kernel file to start from"
-    assert "seed" in tilewright(home, "show", name, "--attempt", 1).stdout  # the case that failed
-    assert WORDS in tilewright(home, "show", name, "--prompt", 0).stdout
-    ended = tilewright(home, "resume", name, "--hint", "use vectors")
-    assert ended.returncode == 2
-    assert "add more with --attempts N" in ended.stderr
-
-
-def interrupted(home: Path, run: str, box: Path) -> None:
-    """Resume a run with a relay that nobody serves; Ctrl-C once it waits for its first candidate."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tilewright", "resume", run, "--yes", "--model", f"relay:{box}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(home),
         start_new_session=True,
     )
+
+
+@contextmanager
+def ending(*children: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever happens, none of these processes stays."""
     try:
-        deadline = time.monotonic() + 120
-        while not (box / "0001-1.prompt.md").exists():
-            assert time.monotonic() < deadline
+        yield
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def wait_until(condition: Callable[[], bool], *children: subprocess.Popen[str]) -> None:
+    """Until it holds, while these processes live."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        for child in children:
             assert child.poll() is None, child.communicate()
-            time.sleep(0.05)
-        busy = tilewright(home, "resume", run)
+        time.sleep(0.05)
+
+
+# -- words, from the first to a kernel --
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run from words to a kernel: it waits to be accepted, is interrupted, is carried to its end."""
+
+    home: Path
+    run: str
+    output: Path  # where its kernel was wanted from the beginning
+    kernel: str
+    replay: str  # the author
+    waiting: Done
+    interrupted: str  # what was said on stderr when it was
+    done: Done
+
+
+ASKED = ("make", WORDS, "--shape", "x=256:f32", "--gpu", "H200")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("story")
+    home, output, box = folder / "home", folder / "mine.cu", folder / "box"
+    recording = record(folder / "recording", ("0000-1", SPECIFICATION), ("0001-1", WRONG), ("0002-1", RIGHT))
+    options = ("--model", f"replay:{recording}", "--attempts", 2, "-o", os.path.relpath(output), "--license", "MIT")
+    waiting = tilewright(home, *ASKED, *options)
+    [name] = [one.id for one in Store(home).runs().waiting]
+    # Accepted, it goes on with an author who does not answer, until it is interrupted.
+    child = started(home, "resume", name, "--yes", "--model", f"relay:{box}")
+    with ending(child):
+        wait_until((box / "0001-1.prompt.md").exists, child)
+        busy = tilewright(home, "resume", name)
         assert busy.returncode == 3
         assert f"being worked on by process {child.pid}" in busy.stderr
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
-        _, stderr = child.communicate(timeout=60)
-    finally:
-        child.kill()
-        child.wait()
-    assert child.returncode == 130, stderr
-    assert stderr.splitlines()[-1] == f"tilewright: interrupted; resume with: tilewright resume {run}"
+        stderr = child.communicate(timeout=60)[1]
+        assert child.returncode == 130, stderr
+    # Resumed with the first author, and from another folder.
+    done = tilewright(home, "resume", name, "--model", f"replay:{recording}", "--json", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return Story(home, name, output, output.read_text(), f"replay:{recording}", waiting, stderr, done)
+
+
+@pytest.fixture
+def told(story: Story, tmp_path: Path) -> Story:
+    """The story, in a home and with an output of this test's own."""
+    shutil.copytree(story.home, tmp_path / "home")
+    folder = RunFolder(tmp_path / "home" / "runs" / story.run)
+    output = tmp_path / "mine.cu"
+    header = folder.header()
+    folder.reopen(replace(header.settings, output=str(output)))
+    assert header.ending is not None
+    folder.end(header.ending)
+    return replace(story, home=tmp_path / "home", output=output)
+
+
+def test_words_wait_until_their_specification_is_accepted(story: Story) -> None:
+    assert story.waiting.returncode == 2, story.waiting.stderr
+    for text in ("author  replay:", "at most 2 attempts", "modelled, not measured", "silu(x) * scale", "one number"):
+        assert text in story.waiting.stderr, text
+    assert f"tilewright resume {story.run} --yes" in story.waiting.stderr.splitlines()[-1]
+    assert story.waiting.stdout == ""
+
+
+def test_an_interrupted_run_is_carried_to_its_end(story: Story) -> None:
+    last = story.interrupted.splitlines()[-1]
+    assert last == f"tilewright: interrupted; resume with: tilewright resume {story.run}"
+    report = json.loads(story.done.stdout)
+    assert [one["verdict"]["is"] for one in report["run"]["attempts"]] == ["Rejected", "Passed"]
+    assert (report["best"], report["kernel"]) == (2, str(story.output))  # where it was wanted in the beginning
+    assert "* scale;" in story.kernel
+    assert json.loads(Path(f"{story.output}.tuned.json").read_text())["entries"][0]["gpu"] == "H200"
+    said = story.waiting.stderr + story.done.stderr
+    assert [line.split()[:3] for line in said.splitlines() if line[:3].strip().isdecimal()] == [
+        ["1", "draft", "wrong"],
+        ["2", "repair-wrong", "passed"],
+    ]
+    for line in ("specification: asking", "attempt 1, draft: asking", "attempt 2, repair-wrong: asking"):
+        assert said.count(f"{line} replay:") == 1, line  # nothing is asked for twice
+
+
+def test_an_ended_run_writes_its_kernel_where_it_is_missing(told: Story, tmp_path: Path) -> None:
+    home, name, output = told.home, told.run, told.output
+    assert tilewright(home, "resume", name).returncode == 0
+    assert output.read_text() == told.kernel
+    output.write_text("// mine now")  # what was edited since is left alone
+    assert f"kernel: {home}" in tilewright(home, "resume", name).stdout
+    assert output.read_text() == "// mine now"
+    other = tmp_path / "other.cu"
+    assert tilewright(home, "resume", name, "-o", other).returncode == 0
+    assert other.read_text() == told.kernel
+    provenance = from_json(Provenance, json.loads(provenance_path(other).read_text()))
+    assert (provenance.licence, provenance.run) == ("MIT", name)
+    assert {one.author for one in provenance.contributions} == {"recorded"}  # who wrote it, not who handed it over
+    ended = tilewright(home, "resume", name, "--hint", "use vectors")
+    assert ended.returncode == 2
+    assert "add more with --attempts N" in ended.stderr
+
+
+def test_what_was_made_can_be_shown(story: Story) -> None:
+    assert "seed" in tilewright(story.home, "show", story.run, "--attempt", 1).stdout  # the case that failed
+    assert WORDS in tilewright(story.home, "show", story.run, "--prompt", 0).stdout
+
+
+def test_the_same_words_are_found_again_free_and_without_an_author(told: Story, tmp_path: Path) -> None:
+    again = tilewright(told.home, *ASKED)
+    assert again.returncode == 0, again.stderr
+    assert f"already made by run {told.run}" in again.stdout
+    # What was asked for beyond the kernel itself is done or said: another author, another licence.
+    box, copy = tmp_path / "nobody", tmp_path / "copy.cu"
+    other = tilewright(told.home, *ASKED, "--model", f"relay:{box}", "--license", "Apache-2.0", "-o", copy)
+    assert f"so relay:{box} was not asked for one; --fresh has it made anew by relay:{box}" in other.stdout
+    assert from_json(Provenance, json.loads(provenance_path(copy).read_text())).licence == "Apache-2.0"
+    assert copy.read_text() == told.kernel
+    assert "-o FILE.cu" in tilewright(told.home, *ASKED, "--license", "Apache-2.0").stdout
+
+
+def test_other_words_for_a_known_task_find_its_kernel(
+    told: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author has a specification on record and no kernel, so asking it for one would fail."""
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(told.home))
+    model = f"replay:{record(tmp_path / 'specified', ('0000-1', SPECIFICATION))}"
+    words = "each element times its sigmoid, then scaled"
+    made = tw.make(words, x="256:f32", gpu="H200", model=model, yes=True, quiet=True)
+    assert (made.entry.run, made.run) == (told.run, None)
+    assert made.kernel.read_text() == told.kernel
+    with pytest.raises(NoKernelApplies):  # a reference that a model wrote never runs in this process
+        made(torch.zeros(8, dtype=torch.float64))
+
+
+def test_a_file_to_improve_makes_a_run_of_its_own(told: Story, tmp_path: Path) -> None:
+    start = tmp_path / "start.cu"
+    start.write_text(told.kernel)
+    improved = tilewright(told.home, *ASKED, "--model", told.replay, "--start", start)
+    assert improved.returncode == 2, improved.stderr  # its words wait to be accepted
+    [waits] = [one.id for one in Store(told.home).runs().waiting]
+    assert Store(told.home).open_run(waits).header().settings.start == told.kernel
+
+
+# -- several who ask for the same at the same time --
+
+
+def test_those_who_ask_for_the_same_share_one_run(home: Path, tmp_path: Path) -> None:
+    box = tmp_path / "box"
+    asked = ("make", WORDS, "--shape", "x=64:f32", "--gpu", "H200", "--model", f"relay:{box}", "--attempts", 1, "--yes")
+    first = started(home, *asked)
+    with ending(first):
+        wait_until((box / "0000-1.prompt.md").exists, first)
+        [run] = Store(home).runs().waiting
+        second, third = started(home, *asked, "--json"), started(home, *asked)
+        with ending(second, third):
+            said = f"run     {run.id}, which process {first.pid} is making for the same request: waiting for it\n"
+            assert said in heard(second, "waiting")
+            assert said in heard(third, "waiting")
+            # Ctrl-C in one that waits leaves the others alone.
+            os.killpg(third.pid, signal.SIGINT)
+            stderr = third.communicate(timeout=60)[1]
+            assert third.returncode == 130
+            assert stderr == f"tilewright: interrupted; run {run.id} of process {first.pid} goes on\n"
+            assert (first.poll(), second.poll()) == (None, None)
+            # Where the one that works is killed, one that waits takes over; whoever comes next waits for that.
+            os.killpg(first.pid, signal.SIGKILL)
+            assert f"run     {run.id}\n" in heard(second, "asking relay")
+            with ThreadPoolExecutor(1) as pool:
+                fourth = pool.submit(tilewright, home, *asked, "--json")
+                with Correspondent(box, {"0000-1": SPECIFICATION, "0001-1": RIGHT}) as somebody:
+                    stdout, stderr = second.communicate(timeout=120)
+                assert second.returncode == 0, stderr
+                assert fourth.result().returncode == 0, fourth.result().stderr
+    assert somebody.answered == ["0000-1", "0001-1"]  # and nobody asked again
+    assert [one.id for one in Store(home).runs().runs] == [run.id]
+    report = json.loads(stdout)
+    assert report["run"]["id"] == run.id
+    assert Path(report["kernel"]).read_text() in RIGHT
+    assert json.loads(fourth.result().stdout)["kernel"] == report["kernel"]
+
+
+def heard(child: subprocess.Popen[str], end: str) -> str:
+    """What a process says on stderr up to the line that has `end` in it."""
+    lines = []
+    assert child.stderr is not None
+    for line in child.stderr:
+        lines.append(line)
+        if end in line:
+            break
+    return "".join(lines)
+
+
+def test_a_shared_run_that_is_given_up_is_begun_anew(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    model = f"replay:{record(tmp_path / 'r', ('0000-1', SPECIFICATION))}"
+    request = Request(WORDS, {"x": "64:f32"})
+    given_up = Store(home).create_request(request, replace(SETTINGS, author=model), ENVIRONMENT)
+    other = Store(home).create_request(request, SETTINGS, ENVIRONMENT)  # of another author, who is at work too
+    with ThreadPoolExecutor(1) as pool, other.lock():
+        with given_up.lock():
+            made = pool.submit(tw.make, WORDS, x="64:f32", gpu="H200", model=model)
+            said = ""
+            while "waiting for it" not in said:
+                assert not made.done(), made.exception()
+                said += capsys.readouterr().err
+            assert f"run     {given_up.id}, which process" in said
+            given_up.discard()
+        with pytest.raises(NotAcceptedYet) as caught:
+            made.result(timeout=60)
+    assert caught.value.run not in (given_up.path.name, other.id)
+
+
+def test_who_asks_at_the_very_same_moment_shares_too(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    start, box = Barrier(3), tmp_path / "box"
+
+    def asking() -> str:
+        start.wait()
+        with pytest.raises(NotAcceptedYet) as caught:
+            tw.make(WORDS, x="64:f32", gpu="H200", model=f"relay:{box}", quiet=True)
+        return caught.value.run
+
+    with Correspondent(box, {"0000-1": SPECIFICATION}) as somebody, ThreadPoolExecutor(3) as pool:
+        runs = {one.result(timeout=60) for one in [pool.submit(asking) for _ in range(3)]}
+    assert runs == {one.id for one in Store(home).runs().waiting}
+    assert len(runs) == 1
+    assert somebody.answered == ["0000-1"]
+
+
+def test_what_another_makes_for_the_same_task_is_taken_over(
+    home: Path, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+    task = task_of(Request(function, {"x": "64:f32"}))
+    assert task is not None
+    folder = Store(home).create_run(task, replace(SETTINGS, author="playbook"), ENVIRONMENT)
+    with ThreadPoolExecutor(1) as pool:
+        with folder.lock():
+            made = pool.submit(tw.make, function, x="64:f32", gpu="H200", author="playbook")
+            said = ""
+            while "waiting for it" not in said:
+                assert not made.done(), made.exception()
+                said += capsys.readouterr().err
+            folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
+            folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+            folder.end(Ending.ATTEMPTS)
+        run = made.result(timeout=60).run
+    assert run is not None
+    assert run.id == folder.id
+    assert made.result().kernel.read_text() == kernel_text(RIGHT)
+
+
+# -- models, the playbook, and what is refused --
 
 
 @pytest.mark.parametrize(("provider", "serve"), [("anthropic", AnthropicServer), ("openai", OpenAIServer)])
@@ -181,7 +371,7 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         "make",
         LAYERNORM,
         "--shape",
-        "x=64x256:f32",
+        "x=8x64:f32",
         "--author",
         "playbook",
         "--attempts",
@@ -215,7 +405,7 @@ def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, argumen
     empty = Path(function).parent / "empty.cu"
     empty.write_text("// nothing\n")
     given = {"FUNCTION": function, "EMPTY": empty}
-    done = in_process.tilewright(home, "make", *(given.get(one, one) for one in arguments))
+    done = tilewright(home, "make", *(given.get(one, one) for one in arguments))
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -231,7 +421,7 @@ def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, argumen
     ],
 )
 def test_a_refused_request_leaves_no_run(home: Path, arguments: list[str], message: str) -> None:
-    done = in_process.tilewright(home, "make", *arguments, "--yes")
+    done = tilewright(home, "make", *arguments, "--yes")
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert done.stderr.splitlines()[-1] == "nothing was done, so no run is kept"

@@ -1,4 +1,4 @@
-"""`tilewright make` with every kind of model, as a person meets it: real processes, real protocols, local servers."""
+"""`tilewright make` with every kind of model, as a person meets it: real protocols, local servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.frontends.in_process import Done, tilewright
 from tests.models.servers import Answer, AnthropicServer, Cut, OpenAIServer, Status
 from tests.refine.scripted_replies import (
     FAST_KERNEL,
@@ -31,7 +32,7 @@ from tests.refine.scripted_replies import (
     make_random_model,
 )
 
-KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HF_TOKEN")
+from tilewright.models import key_variables
 
 
 class Person:
@@ -46,22 +47,16 @@ class Person:
 
     def environment(self, variables: dict[str, str]) -> dict[str, str]:
         own = {"TILEWRIGHT_HOME": str(self.home), "TILEWRIGHT_PRICES": str(self._prices)}
-        return {**{name: value for name, value in os.environ.items() if name not in KEYS}, **own, **variables}
+        inherited = {name: value for name, value in os.environ.items() if name not in key_variables()}
+        return {**inherited, **own, **variables}
 
-    def says(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tilewright", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=self.environment(variables),
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+    def says(self, *arguments: object, **variables: str) -> Done:
+        done = tilewright(self.home, *arguments, TILEWRIGHT_PRICES=str(self._prices), **variables)
         self.heard += done.stdout + done.stderr
         return done
 
     def request(self, model: str, *more: object) -> tuple[object, ...]:
-        return ("make", f"{self._source}:squash", "--shape", "x=64x1000:f32", "--gpu", "H200", "--model", model, *more)
+        return ("make", f"{self._source}:squash", "--shape", "x=8x100:f32", "--gpu", "H200", "--model", model, *more)
 
     def asks(self, *arguments: object) -> Any:
         """What a command that only reads says with `--json`."""

@@ -18,8 +18,7 @@ from tests.frontends.in_process import tilewright
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK, attempt, modelled, question, reply
 
 from tilewright.frontends.make import show_specification
-from tilewright.frontends.runs_text import show_runs
-from tilewright.frontends.show_text import show_diff
+from tilewright.frontends.show_text import show_diff, show_runs
 from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Specification, Timing
 from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
 from tilewright.store import Request, RunFolder, Store

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.prompts.samples import LAYERNORM, TASKS
 
-from tilewright.frontends.place_choice import known_profile, named_gpu
+from tilewright.frontends.choices import known_profile
+from tilewright.frontends.kernel_arguments import named_gpu
 from tilewright.measure.floor import floor_us
 from tilewright.measure.traffic import least_traffic
 from tilewright.prompts.question import system_text

@@ -8,39 +8,26 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tilewright.frontends.arguments import BadArgument, checked_licence
-from tilewright.frontends.author_choice import author_name, checked_url, open_author
-from tilewright.frontends.found_words import found_words
+from tilewright.frontends.choices import author_name, choose_device, with_checked
+from tilewright.frontends.conduct import KernelFound, conduct
 from tilewright.frontends.function_source import function_source
-from tilewright.frontends.making import (
-    Finished,
-    accept,
-    announcement,
-    carry,
-    opened_run,
-    same_request,
-    specify,
-    task_of,
-    way_on,
-)
-from tilewright.frontends.place_choice import Place, choose_place
-from tilewright.frontends.plain_progress import PlainProgress, say
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.remedies import in_keywords
-from tilewright.frontends.task_words import task_words
-from tilewright.playbook.errors import PlaybookProblem
-from tilewright.records import Budget, Goal, Precision, Run, Settings, Specification, Task, TensorSpec
+from tilewright.frontends.run_words import found_words
+from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
+from tilewright.records import Budget, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import Operation, load
-from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store
-from tilewright.tasks import TaskError
+from tilewright.store import LibraryEntry, LibraryKernel, Request
+from tilewright.tasks import RefusedRequest
+
+__all__ = ["Made", "NoKernelMade", "NotAcceptedYet", "make"]
 
 Function = Callable[..., Any]
 _BUDGET = Budget()
@@ -54,20 +41,6 @@ class NoKernelMade(RuntimeError):
         super().__init__(
             f"no attempt of run {run.id} passed ({run.ending.words if run.ending else 'it may go on'}); "
             f"see `tilewright show {run.id}`, and go on with `tilewright resume {run.id} --hint ...`"
-        )
-
-
-class NotAcceptedYet(RuntimeError):
-    """A request in words was specified, and nobody has accepted the specification; it is here to be read."""
-
-    def __init__(self, run: str, specification: Specification, shown: bool = False) -> None:
-        """`shown`: whether it was printed before, so that the message need not hold it."""
-        self.run = run
-        self.specification = specification
-        text = "" if shown else f"\n\n{specification_text(specification)}"
-        super().__init__(
-            f"the specification of run {run} waits to be accepted: read it, then call make again with yes=True "
-            f"(it is not paid for again), or `tilewright resume {run} --yes`{text}"
         )
 
 
@@ -145,48 +118,51 @@ def make(
     the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
     that is kept in the record of the kernel's provenance.
     """
+    writer = author_name(model, author, os.environ)
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
+    asked = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
+    asked = replace(asked, precision=Precision(precision), goal=Goal(goal))
+    asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
+    return _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+
+
+def _request(
+    request: str | Function, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
+) -> Request:
+    tensors, numbers = read_arguments(arguments)
+    if isinstance(request, str):
+        return Request(request, tensors, numbers, dict(values), fixed=fixed)
     if isinstance(request, torch.nn.Module):
         raise BadArgument(_module_words(request))
-    tensors, numbers = read_arguments({**(shapes or {}), **arguments})
-    place = choose_place(gpu, spool)
-    asked = Request(
-        text=request if isinstance(request, str) else function_source(inspect.unwrap(request)),
-        shapes=tensors,
-        numbers=numbers,
-        values=dict(values or {}),
-        gpu=place.gpu,
-        precision=Precision(precision),
-        goal=Goal(goal),
-        allow_library=allow_library,
-        fixed=tuple(fixed),
-        allow_degenerate=allow_degenerate,
-        function="" if isinstance(request, str) else inspect.unwrap(request).__name__,
-    )
-    writer = author_name(model, author, os.environ)
-    settings = Settings(
-        author=writer,
-        budget=Budget(attempts, tokens, dollars, seconds),
-        candidates=candidates,
-        good_enough=enough,
-        against=against,
-        start=start,
-        base_url=checked_url(base_url, writer),
-        spool=str(Path(spool).resolve()) if spool else "",
-        licence=checked_licence(license),
-    )
-    store, progress = Store(), PlainProgress(quiet)
-    anew = fresh or bool(start)
-    found = same_request(store, asked) if asked.function and not anew else None
-    task = _task_of(asked) if found is None else found.task()
-    if found is None and not anew:
-        found = same_request(store, asked) if task is None else store.library_find(task.hash)
-    if found is not None:
-        _say_found(found.entry, writer if model or author else "", settings.licence, progress)
-        return Made(found, None, own_reference=task is not None)
-    done = _Making(store, asked, task, settings, place, fresh, yes, progress).carried()
-    if done.kernel is None:
-        raise NoKernelMade(done.run)
-    return Made(done.kernel, done.run, own_reference=task is not None)
+    function = inspect.unwrap(request)
+    text = function_source(function)
+    return Request(text, tensors, numbers, dict(values), fixed=fixed, function=function.__name__)
+
+
+def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, talk: Talk, wanted: str) -> Made:
+    """What is made or found for a request; `wanted` is the author named for it, if any."""
+    device = choose_device(gpu, settings.spool)
+    try:
+        result = conduct(replace(request, gpu=device.gpu), settings, device, talk, fresh=fresh)
+    except RefusedRequest as error:
+        error.args = (in_keywords(error),)
+        raise
+    if isinstance(result, KernelFound):
+        _say_ignored(result, wanted, talk)
+        return Made(result.kernel, None, own_reference=not result.from_words)
+    if result.kernel is None:
+        raise NoKernelMade(result.run)
+    return Made(result.kernel, result.run, own_reference=not result.from_words)
+
+
+def _say_ignored(found: KernelFound, wanted: str, talk: Talk) -> None:
+    """Say which options a kernel of the library leaves without effect; without such, nothing."""
+    if wanted and wanted != found.kernel.entry.author:
+        talk.say(found_words(found.kernel.entry, wanted, "fresh=True"))
+    if found.licence:
+        talk.say(f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
 
 
 def _module_words(module: torch.nn.Module) -> str:
@@ -197,83 +173,6 @@ def _module_words(module: torch.nn.Module) -> str:
     except (TypeError, OSError):
         path = "FILE.py"
     return f'{kind.__name__}: give a module as text, with the arguments that make it: "{path}:{kind.__name__}(...)"'
-
-
-def _say_found(entry: LibraryEntry, wanted: str, licence: str, progress: PlainProgress) -> None:
-    """Say which options a kernel of the library leaves without effect; without such, nothing."""
-    if wanted and wanted != entry.author:
-        progress.line(found_words(entry, wanted, "fresh=True"))
-    if licence:
-        progress.line(f"license={licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
-
-
-def _task_of(request: Request) -> Task | None:
-    try:
-        return task_of(request)
-    except TaskError as error:
-        error.args = (in_keywords(error),)
-        raise
-
-
-@dataclass(frozen=True)
-class _Making:
-    """A kernel that is nowhere to be found, in the making."""
-
-    store: Store
-    request: Request
-    task: Task | None  # None where the request is words
-    settings: Settings
-    place: Place
-    fresh: bool
-    yes: bool
-    progress: PlainProgress
-
-    def carried(self) -> Finished:
-        """The run from its first word to its end: who writes for how much is said first."""
-        progress = self.progress
-        with open_author(self.settings.author, self.settings.base_url, say, self.settings.budget.seconds) as opened:
-            for title, text in announcement(opened, self.settings.budget, self.place):
-                progress.line(f"{title}  {text}")
-            chosen = progress.following(opened)
-            folder, new = opened_run(self.store, self.request, self.task, self.settings, self.place, self.fresh)
-            progress.line(f"run {folder.id}")
-            with folder.lock(), _resumable(folder, new):
-                if self.task is None:
-                    _agree(folder, self.request, specify(folder, self.request, chosen, progress), self.yes)
-                for line in task_words(folder.load().task):
-                    progress.line(f"task    {line}")
-                return carry(self.store, folder, chosen, self.place, progress)
-
-
-@contextmanager
-def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
-    """Whatever ends the block early says how to go on; see `way_on`."""
-    try:
-        yield
-    except NotAcceptedYet:
-        raise
-    except BaseException as error:
-        if isinstance(error, PlaybookProblem):
-            error.args = (in_keywords(error),)
-        error.add_note(way_on(folder, error, new=new))
-        raise
-
-
-def _agree(folder: RunFolder, request: Request, specification: Specification, yes: bool) -> None:
-    if not yes and not sys.stdin.isatty():
-        raise NotAcceptedYet(folder.id, specification)
-    if not yes:
-        say(specification_text(specification))
-        if input("Is this what is meant? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise NotAcceptedYet(folder.id, specification, shown=True)
-    accept(folder, request, specification)
-
-
-def specification_text(specification: Specification) -> str:
-    """The reference, its inputs, and what was assumed beyond what they say."""
-    unsaid = [one for one in specification.assumptions if one not in specification.description]
-    parts = [specification.reference.strip(), "", specification.description.strip()]
-    return "\n".join([*parts, *(f"assumed: {one}" for one in unsaid)])
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

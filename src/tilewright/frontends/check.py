@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tilewright.devices.emulated import EmulatedDevice
 from tilewright.devices.emulation.listing import Listing, costly_lines, listing_of
-from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.check_records import (
     CheckReport,
@@ -22,6 +21,7 @@ from tilewright.frontends.check_records import (
     ReferenceVerdict,
     ResultVerdict,
 )
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, Evaluation, KernelFile, bind, evaluate, settle
 from tilewright.records import (
     BoundPlan,

@@ -18,34 +18,25 @@ from typing import Annotated, TextIO
 import typer
 
 from tilewright import __version__
-from tilewright.frontends import make_options as options
-from tilewright.frontends.arguments import (
-    SMALL_SHAPES,
-    BadArgument,
-    checked_licence,
-    complete_arguments,
-    parse_arguments,
-    parse_contents,
-)
+from tilewright.frontends import options
 from tilewright.frontends.build_report import report_build
 from tilewright.frontends.build_text import show_build
 from tilewright.frontends.check import CheckOptions, check_file
 from tilewright.frontends.check_text import show_check
-from tilewright.frontends.doctor import diagnose, show_findings
-from tilewright.frontends.exits import FAULT, error_text, exit_code
-from tilewright.frontends.terminal import JsonOption, SetOption, ShapeOption, print_json, progress, stdout_console
-from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import (
-    ARCHITECTURES,
-    PROFILES,
-    TYPICAL,
-    Budget,
-    Emulation,
-    Goal,
-    GpuProfile,
-    Precision,
-    Settings,
+from tilewright.frontends.doctor import diagnose, show_facts
+from tilewright.frontends.kernel_arguments import (
+    SMALL_SHAPES,
+    BadArgument,
+    choose_profiles,
+    complete_arguments,
+    pairs,
+    parse_arguments,
+    parse_contents,
 )
+from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
+from tilewright.frontends.terminal import FAULT, error_text, exit_code, print_json, progress, stdout_console
+from tilewright.kernel_file import KernelFile, KernelFileError, parse
+from tilewright.records import ARCHITECTURES, PROFILES, Budget, Emulation, Goal, Precision, Settings
 from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
 
@@ -178,60 +169,40 @@ def make(
     model: options.ModelOption = None,
     author: options.AuthorOption = None,
     base_url: options.BaseUrlOption = None,
-    start: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")] = None,
-    against: Annotated[
-        str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
-    ] = "",
-    attempts: Annotated[int, typer.Option(min=1, help="Most attempts.")] = _BUDGET.attempts,
-    tokens: Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")] = _BUDGET.tokens,
-    dollars: Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")] = _BUDGET.dollars,
-    seconds: Annotated[float, typer.Option(min=1, help="Most time.")] = _BUDGET.seconds,
-    candidates: Annotated[int, typer.Option(min=1, help="Candidates for each step.")] = 1,
-    enough: Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")] = Settings.good_enough,
+    start: options.StartOption = None,
+    against: options.AgainstOption = "",
+    attempts: options.AttemptsOption = _BUDGET.attempts,
+    tokens: options.TokensOption = _BUDGET.tokens,
+    dollars: options.DollarsOption = _BUDGET.dollars,
+    seconds: options.SecondsOption = _BUDGET.seconds,
+    candidates: options.CandidatesOption = 1,
+    enough: options.EnoughOption = Settings.good_enough,
     precision: options.PrecisionOption = Precision.DTYPE,
     goal: options.GoalOption = Goal.THROUGHPUT,
-    allow_library: Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")] = False,
-    allow_degenerate: Annotated[
-        bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
-    ] = False,
+    allow_library: options.AllowLibraryOption = False,
+    allow_degenerate: options.AllowDegenerateOption = False,
     fixed: options.FixedOption = None,
     yes: options.YesOption = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")] = False,
+    fresh: options.FreshOption = False,
     spool: options.SpoolOption = None,
     output: options.OutputOption = None,
     licence: options.LicenceOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
-    from tilewright.frontends.author_choice import author_name, checked_url
-    from tilewright.frontends.make import Manner, make_run
+    from tilewright.frontends.choices import author_name, with_checked
+    from tilewright.frontends.make import Delivery, make_run
 
+    tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
     asked = Request(
-        request,
-        options.pairs("--shape", shape),
-        options.pairs("--set", set_),
-        options.pairs("--fill", fill),
-        precision=precision,
-        goal=goal,
-        allow_library=allow_library,
-        fixed=tuple(fixed or ()),
-        allow_degenerate=allow_degenerate,
+        request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
     )
     chosen = author_name(model, author, os.environ)
-    settings = Settings(
-        author=chosen,
-        budget=Budget(attempts, tokens, dollars, seconds),
-        candidates=candidates,
-        good_enough=enough,
-        against=options.checked_against(against, elsewhere=spool is not None),
-        start=read_start(start) if start else "",
-        base_url=checked_url(base_url, chosen),
-        spool=str(spool.resolve()) if spool else "",
-        licence=checked_licence(licence),
-    )
-    named = chosen if model or author else ""
-    manner = Manner(yes, as_json, output, author=named, licence=settings.licence)
-    make_run(asked, settings, options.wanted_gpu(gpu, arch), fresh, manner)
+    budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
+    settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
+    delivery = Delivery(as_json, output, author=chosen if model or author else "")
+    make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 
 
 @app.command()
@@ -251,21 +222,14 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was interrupted or has ended, with a hint or more budget."""
-    from tilewright.frontends.author_choice import author_name, checked_url
-    from tilewright.frontends.make import Manner, resume_run
-    from tilewright.frontends.making import Addition
+    from tilewright.frontends.choices import author_name, checked_url
+    from tilewright.frontends.conduct import Addition
+    from tilewright.frontends.make import Delivery, resume_run
 
-    addition = Addition(
-        attempts,
-        tokens,
-        dollars,
-        seconds,
-        hint,
-        author_name(model, author, os.environ) if model or author else "",
-        checked_url(base_url),
-        str(spool.resolve()) if spool else "",
-    )
-    resume_run(run, addition, Manner(yes, as_json, output))
+    chosen = author_name(model, author, os.environ) if model or author else ""
+    place = str(spool.resolve()) if spool else ""
+    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), place)
+    resume_run(run, addition, yes, Delivery(as_json, output))
 
 
 @app.command()
@@ -297,13 +261,19 @@ def show(
 @app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
-    findings = diagnose()
+    facts = diagnose()
     if as_json:
-        print_json(findings)
+        print_json(facts)
     else:
-        show_findings(stdout_console(), findings)
-    if any(finding.blocks for finding in findings):
+        show_facts(stdout_console(), facts)
+    if any(fact.blocks for fact in facts):
         raise typer.Exit(3)
+
+
+def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
+    if gpu is not None and arch is not None:
+        raise BadArgument("--gpu and --arch name two targets; drop one")
+    return gpu or arch
 
 
 def split_reference(text: str) -> tuple[Path, str]:
@@ -332,23 +302,6 @@ def read_start(path: Path) -> str:
         return read_kernel_file(path).text
     except KernelFileError as error:
         raise BadArgument(f"--start {error}") from None
-
-
-def choose_profiles(archs: list[str], gpus: list[str]) -> list[GpuProfile]:
-    """The named architectures and GPUs; the H200 when none is named."""
-    profiles: list[GpuProfile] = []
-    by_name = {name.lower().replace(" ", ""): profile for name, profile in PROFILES.items()}
-    for arch in archs:
-        full = arch if arch in TYPICAL else f"{arch}a"  # sm_90 is built as sm_90a: the device is targeted exactly
-        if full not in TYPICAL:
-            raise BadArgument(f"--arch {arch}: unknown; write one of {', '.join(ARCHITECTURES)}")
-        profiles.append(TYPICAL[full])
-    for gpu in gpus:
-        key = gpu.lower().replace(" ", "")
-        if key not in by_name:
-            raise BadArgument(f"--gpu {gpu}: unknown; write one of {', '.join(PROFILES)}")
-        profiles.append(by_name[key])
-    return list(dict.fromkeys(profiles)) or [PROFILES["H200"]]
 
 
 def _show_warning(

@@ -17,8 +17,8 @@ import torch
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.frontends.api import Made, make, read_arguments
-from tilewright.frontends.arguments import BadArgument
 from tilewright.frontends.function_source import Global, source_and_globals
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import KernelFileError
 from tilewright.records import DType, NumberInput, Task, TensorInput
 from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed, load

@@ -30,13 +30,23 @@ LOW_DISK_BYTES = 5 << 30
 
 
 class State(str, Enum):
+    """How a thing was found: as it should be, not there, or there and not as it should be."""
+
     GOOD = "good"
     ABSENT = "absent"
     PROBLEM = "problem"
 
+    @property
+    def mark(self) -> Text:
+        return {
+            State.GOOD: Text("ok", style="green"),
+            State.ABSENT: Text("-", style="yellow"),
+            State.PROBLEM: Text("!", style="red"),
+        }[self]
+
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFact:
     """One thing looked at. `blocks`: without it kernels cannot be built here."""
 
     about: str
@@ -46,7 +56,7 @@ class Finding:
     blocks: bool = False
 
 
-def diagnose() -> tuple[Finding, ...]:
+def diagnose() -> tuple[MachineFact, ...]:
     """Look at everything once; nothing is installed, spent or sent."""
     return (
         _system(),
@@ -62,31 +72,26 @@ def diagnose() -> tuple[Finding, ...]:
     )
 
 
-def show_findings(console: Console, findings: tuple[Finding, ...]) -> None:
-    marks = {
-        State.GOOD: Text("ok", style="green"),
-        State.ABSENT: Text("-", style="yellow"),
-        State.PROBLEM: Text("!", style="red"),
-    }
+def show_facts(console: Console, facts: tuple[MachineFact, ...]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    for finding in findings:
-        table.add_row(marks[finding.state], finding.about, Text(finding.found))
-        if finding.improve:
-            table.add_row("", "", Text(f"-> {finding.improve}", style="dim"))
+    for fact in facts:
+        table.add_row(fact.state.mark, fact.about, Text(fact.found))
+        if fact.improve:
+            table.add_row("", "", Text(f"-> {fact.improve}", style="dim"))
     console.print(table)
 
 
-def _system() -> Finding:
+def _system() -> MachineFact:
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "cuda-bindings"))
     text = f"tilewright {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        return Finding(
+        return MachineFact(
             "system", State.PROBLEM, text, "NVRTC wheels exist for Linux only; use Linux or WSL", blocks=True
         )
-    return Finding("system", State.GOOD, f"{text}; {packages}")
+    return MachineFact("system", State.GOOD, f"{text}; {packages}")
 
 
 def _version(distribution: str) -> str:
@@ -96,61 +101,61 @@ def _version(distribution: str) -> str:
         return "not installed"
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Iterator[MachineFact]:
     try:
         toolkit = find_toolkit()
     except ToolchainError as error:
-        yield Finding("compiler", State.PROBLEM, "NVRTC was not found", str(error), blocks=True)
+        yield MachineFact("compiler", State.PROBLEM, "NVRTC was not found", str(error), blocks=True)
         return
-    yield Finding("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
+    yield MachineFact("compiler", State.GOOD, f"{toolkit.compiler} ({toolkit.library})")
     if toolkit.cute_include is None:
         advice = "pip install --no-deps nvidia-cutlass, for files that include <cute/...>"
-        yield Finding("CuTe headers", State.ABSENT, "not found", advice)
+        yield MachineFact("CuTe headers", State.ABSENT, "not found", advice)
     else:
-        yield Finding("CuTe headers", State.GOOD, str(toolkit.cute_include))
+        yield MachineFact("CuTe headers", State.GOOD, str(toolkit.cute_include))
     if toolkit.cuobjdump is None or toolkit.nvdisasm is None:
         advice = "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
-        yield Finding("disassembler", State.ABSENT, "cuobjdump or nvdisasm not found; no SASS highlights", advice)
+        yield MachineFact("disassembler", State.ABSENT, "cuobjdump or nvdisasm not found; no SASS highlights", advice)
     else:
-        yield Finding("disassembler", State.GOOD, str(toolkit.cuobjdump))
+        yield MachineFact("disassembler", State.GOOD, str(toolkit.cuobjdump))
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[MachineFact]:
     try:
         driver = driver_version()
         found = profiles()
     except DriverError as error:
         advice = "kernels run emulated; to time them, feed a GPU machine through `python -m tilewright.worker DIR`"
-        yield Finding("GPU", State.ABSENT, f"none ({error})", advice)
+        yield MachineFact("GPU", State.ABSENT, f"none ({error})", advice)
         return
     for index, profile in enumerate(found):
         memory = f"{profile.memory_bytes / 1e9:.0f} GB" if profile.memory_bytes else "unknown memory"
         text = f"cuda:{index} {profile.name}, {profile.arch}, {profile.sms} SMs, {memory}, L2 {profile.l2 >> 20} MiB"
-        yield Finding("GPU", State.GOOD, text)
+        yield MachineFact("GPU", State.GOOD, text)
     yield _driver(driver)
     yield _tool("profiler", find_ncu(), "Nsight Compute (ncu)", "the last stage then sees the GPU's own counters")
     yield _tool("sanitizer", find_sanitizer(), "compute-sanitizer", "kernels that no emulator runs are then checked")
 
 
-def _tool(about: str, path: str | None, name: str, use: str) -> Finding:
+def _tool(about: str, path: str | None, name: str, use: str) -> MachineFact:
     if path is None:
-        return Finding(about, State.ABSENT, f"{name} not found", f"install it with the CUDA toolkit: {use}")
-    return Finding(about, State.GOOD, path)
+        return MachineFact(about, State.ABSENT, f"{name} not found", f"install it with the CUDA toolkit: {use}")
+    return MachineFact(about, State.GOOD, path)
 
 
-def _driver(driver: tuple[int, int]) -> Finding:
+def _driver(driver: tuple[int, int]) -> MachineFact:
     text = f"supports CUDA {driver[0]}.{driver[1]}"
     try:
         compiler = _major_minor(find_toolkit().compiler)
     except ToolchainError:
-        return Finding("driver", State.GOOD, text)
+        return MachineFact("driver", State.GOOD, text)
     if compiler > driver:
         advice = (
             f"the compiler is CUDA {compiler[0]}.{compiler[1]}; install nvidia-cuda-nvrtc=={driver[0]}.{driver[1]}.* "
             "or a newer driver if a kernel fails to load"
         )
-        return Finding("driver", State.PROBLEM, text, advice)
-    return Finding("driver", State.GOOD, text)
+        return MachineFact("driver", State.PROBLEM, text, advice)
+    return MachineFact("driver", State.GOOD, text)
 
 
 def _major_minor(compiler: str) -> tuple[int, int]:
@@ -159,39 +164,39 @@ def _major_minor(compiler: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _launcher() -> Finding:
+def _launcher() -> MachineFact:
     if launcher_available():
-        return Finding("launcher", State.GOOD, "compiled")
+        return MachineFact("launcher", State.GOOD, "compiled")
     advice = "install a C compiler and reinstall tilewright; calls then cost a few microseconds less"
-    return Finding("launcher", State.ABSENT, "pure Python", advice)
+    return MachineFact("launcher", State.ABSENT, "pure Python", advice)
 
 
-def _emulator() -> Finding:
+def _emulator() -> MachineFact:
     problem = core_problem()
     if problem is None:
-        return Finding("emulator", State.GOOD, f"compiled, {core_width()} code chosen for this processor")
-    return Finding("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
+        return MachineFact("emulator", State.GOOD, f"compiled, {core_width()} code chosen for this processor")
+    return MachineFact("emulator", State.ABSENT, "its interpreter is not compiled; kernels need a GPU to run", problem)
 
 
-def _keys() -> Finding:
+def _keys() -> MachineFact:
     keys = key_variables()
     present = [name for name in keys if os.environ.get(name, "").strip()]
     if present:
-        return Finding("keys", State.GOOD, f"{', '.join(present)} set")
-    return Finding("keys", State.ABSENT, f"none of {', '.join(keys)} is set; nothing here needs one")
+        return MachineFact("keys", State.GOOD, f"{', '.join(present)} set")
+    return MachineFact("keys", State.ABSENT, f"none of {', '.join(keys)} is set; nothing here needs one")
 
 
-def _author() -> Finding:
+def _author() -> MachineFact:
     """Who would write a kernel if `make` were not told."""
     chosen = default_provider(os.environ)
     if chosen is None:
         advice = "it knows pointwise operations and those along rows; name another author with --model PROVIDER:NAME"
-        return Finding("author", State.GOOD, "the built-in playbook, as no key is set", advice)
+        return MachineFact("author", State.GOOD, "the built-in playbook, as no key is set", advice)
     name = f"{chosen.name}:{chosen.default_model}"
-    return Finding("author", State.GOOD, f"{name}, as {chosen.key} is set; --author playbook asks nobody")
+    return MachineFact("author", State.GOOD, f"{name}, as {chosen.key} is set; --author playbook asks nobody")
 
 
-def _clients() -> Iterator[Finding]:
+def _clients() -> Iterator[MachineFact]:
     """Whether the packages behind the models can be imported; they are, because that is where they fail."""
     for package in dict.fromkeys(one.package for one in providers().values() if one.package):
         users = [one for one in providers().values() if one.package == package]
@@ -199,18 +204,18 @@ def _clients() -> Iterator[Finding]:
         about = package
         if importlib.util.find_spec(package) is None:
             advice = f"pip install {requirement}, for {served} models"
-            yield Finding(about, State.ABSENT, "not installed", advice)
+            yield MachineFact(about, State.ABSENT, "not installed", advice)
             continue
         try:
             importlib.import_module(package)
         except Exception as error:  # whatever a package that does not fit its surroundings raises
             reason = f"cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            yield Finding(about, State.PROBLEM, reason, f"reinstall it, for {served} models")
+            yield MachineFact(about, State.PROBLEM, reason, f"reinstall it, for {served} models")
             continue
-        yield Finding(about, State.GOOD, f"{_version(package)}, for {served} models")
+        yield MachineFact(about, State.GOOD, f"{_version(package)}, for {served} models")
 
 
-def _runs() -> Finding:
+def _runs() -> MachineFact:
     store = Store()
     listing = store.runs()
     kernels = sum(1 for _ in store.library.all())
@@ -219,23 +224,25 @@ def _runs() -> Finding:
     text = f"{store.home}: {', '.join(counts)}"
     if listing.broken:
         advice = f"{len(listing.broken)} cannot be read; `tilewright runs` says why"
-        return Finding("runs", State.PROBLEM, text, advice)
-    return Finding("runs", State.GOOD, text)
+        return MachineFact("runs", State.PROBLEM, text, advice)
+    return MachineFact("runs", State.GOOD, text)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _disk() -> Finding:
+def _disk() -> MachineFact:
     directory = cache_directory()
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     text = f"build cache {directory}, {cache_size_bytes() / 2**20:.0f} MiB used, {free / 2**30:.0f} GiB free"
     if not os.access(existing, os.W_OK):
-        return Finding(
+        return MachineFact(
             "disk", State.PROBLEM, text, "the folder cannot be written; set TILEWRIGHT_CACHE to one that can"
         )
     if free < LOW_DISK_BYTES:
-        return Finding("disk", State.PROBLEM, text, "little room is left; free some or set TILEWRIGHT_CACHE elsewhere")
-    return Finding("disk", State.GOOD, text)
+        return MachineFact(
+            "disk", State.PROBLEM, text, "little room is left; free some or set TILEWRIGHT_CACHE elsewhere"
+        )
+    return MachineFact("disk", State.GOOD, text)

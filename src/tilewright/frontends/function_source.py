@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends.kernel_arguments import BadArgument
 
 _CONSTANTS = (int, float, bool, str, bytes, type(None))
 _INSTALLED = ("site-packages", "dist-packages")
@@ -176,10 +176,7 @@ class _Rewriting(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._modules:
-            raise BadArgument(
-                f"{self._gathered.asked_for} uses the module {node.id} as a whole, which a source text cannot hold; "
-                f"write {node.id}.NAME for what it needs"
-            )
+            raise self._whole_module(node.id)
         return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -207,15 +204,18 @@ class _Rewriting(ast.NodeTransformer):
             used += 1
         said = ".".join(path[:used])
         if isinstance(value, types.ModuleType) and _is_own(value):
-            raise BadArgument(
-                f"{self._gathered.asked_for} uses the module {said} as a whole, which a source text cannot hold; "
-                f"write {said}.NAME for what it needs"
-            )
+            raise self._whole_module(said)
         home, avoid = self._function.__module__, self._own_names
         made: ast.expr = ast.Name(self._gathered.take("_".join(path[:used]), value, said, home, avoid), ast.Load())
         for name in path[used:]:
             made = ast.Attribute(made, name, ast.Load())
         return made
+
+    def _whole_module(self, said: str) -> BadArgument:
+        return BadArgument(
+            f"{self._gathered.asked_for} uses the module {said} as a whole, which a source text cannot hold; "
+            f"write {said}.NAME for what it needs"
+        )
 
     def _refuse_import(self, node: ast.AST) -> None:
         """An import within the function runs in the child, which does not find the person's own modules."""

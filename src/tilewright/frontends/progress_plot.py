@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from tilewright.frontends.run_rows import Row, is_measured, microseconds, rows
+from tilewright.frontends.run_words import Row, is_measured, microseconds, rows
 from tilewright.records import Run
 
 BAR_CELLS = 40

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tilewright.frontends.arguments import BadArgument
+from tilewright.frontends import show_text
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.progress_plot import svg_plot
-from tilewright.frontends.provenance_text import show_provenance
-from tilewright.frontends.runs_text import show_runs
-from tilewright.frontends.show_text import diff_text, show_attempt, show_diff, show_notes, show_run
 from tilewright.frontends.terminal import print_exactly, print_json, stdout_console
 from tilewright.records import Attempt, Run
 from tilewright.store import RunFolder, Store, line_authors, provenance_of, write_text
@@ -74,9 +72,9 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
     elif parts:
         _print_part(folder, run, wanted)
     elif wanted.plot is None:
-        show_run(stdout_console(), run, folder.worker)
+        show_text.show_run(stdout_console(), run, folder.worker)
         if run.best is not None:
-            show_notes(stdout_console(), run.best)
+            show_text.show_notes(stdout_console(), run.best)
             stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))
     else:
         stdout_console().print(Text(f"wrote {wanted.plot}"))
@@ -96,7 +94,7 @@ def show_all(as_json: bool) -> None:
     if as_json:
         print_json(listing)
     else:
-        show_runs(stdout_console(), listing)
+        show_text.show_runs(stdout_console(), listing)
 
 
 def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
@@ -117,7 +115,7 @@ def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
             run.id,
             attempt,
             place.find_text("kernel.cu") or "",
-            diff_text(folder, attempt),
+            show_text.diff_text(folder, attempt),
             _prompts(folder, number),
             tuple(reply.text for reply in place.replies()),
         )
@@ -131,9 +129,11 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     elif wanted.provenance:
         best = _best(run)
         authors = line_authors(folder, run, best)
-        show_provenance(console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu"))
+        show_text.show_provenance(
+            console, provenance_of(folder), authors, folder.attempt(best.number).text("kernel.cu")
+        )
     elif wanted.diff is not None:
-        show_diff(console, diff_text(folder, _attempt(run, wanted.diff)))
+        show_text.show_diff(console, show_text.diff_text(folder, _attempt(run, wanted.diff)))
     elif wanted.prompt is not None:
         prompts = _prompts(folder, wanted.prompt)
         if not prompts:
@@ -146,7 +146,7 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
         print_exactly("\n".join(f"{reply.text.rstrip()}\n" for reply in replies))
     elif wanted.attempt is not None:
         attempt = _attempt(run, wanted.attempt)
-        show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
+        show_text.show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
 
 
 def _prompts(folder: RunFolder, number: int) -> tuple[str, ...]:

@@ -1,31 +1,33 @@
-"""A run in words: its task, a table of its attempts, a plot of its progress, and one attempt in full."""
+"""Runs at a terminal: all of them, one as a table and a plot, one attempt in full, what it came to, who wrote it."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from tilewright import records
+from tilewright.frontends import run_words
+from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
-from tilewright.frontends.run_rows import (
-    dollars_words,
-    gain_words,
-    is_measured,
-    microseconds,
-    rows,
-    seconds_words,
-    spend_words,
-    time_words,
-)
-from tilewright.frontends.runs_text import when
-from tilewright.frontends.task_words import task_words
+from tilewright.frontends.run_words import dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Attempt, Measured, Measurement, Modelled, Passed, Run, Task, TuneResult
-from tilewright.store import RunFolder
+from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
+from tilewright.store import LibraryKernel, RunFolder, RunList
 
 _MARKS = {True: "best", False: "kept"}
+_HASH_SHOWN = 12
+_NUMBERS = ("attempts", "best", "cost")
+_LEFT_OUT = ("op", "GPU", "cost", "author", "when", "attempts", "state", "best")  # the first goes first
+_BREAKABLE = {"author": 20, "state": 20}  # such cells may go over several lines of at least this width
+
+
+# -- one run --
 
 
 def show_run(console: Console, run: Run, worker: str = "") -> None:
@@ -46,26 +48,26 @@ def show_attempts(console: Console, run: Run) -> None:
     if not run.attempts:
         console.print(Text("no attempt is finished yet"))
         return
-    console.print(_table(run))
+    console.print(_attempts_table(run))
     plot = text_plot(run)
     if plot:
         console.print()
         console.print(Text("\n".join(plot)))
 
 
-def _table(run: Run) -> Table:
+def _attempts_table(run: Run) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    kind = "measured us" if is_measured(run.attempts) else "modelled us"
-    for heading in ("#", "stage", "verdict", kind, "vs best", "", "cost", "summary"):
-        table.add_column(heading, justify="right" if heading in ("#", kind, "vs best", "cost") else "left")
-    for row in rows(run):
+    kind = "measured us" if run_words.is_measured(run.attempts) else "modelled us"
+    for heading in ("#", "stage", "verdict", kind, "speedup", "", "cost", "summary"):
+        table.add_column(heading, justify="right" if heading in ("#", kind, "speedup", "cost") else "left")
+    for row in run_words.rows(run):
         style = "bold green" if row.best else "" if row.kept else "dim"
         table.add_row(
             str(row.attempt.number),
             row.attempt.stage.value,
             row.verdict,
             "" if row.time_us is None else microseconds(row.time_us),
-            gain_words(row.gain),
+            run_words.speedup_words(row.speedup),
             _MARKS[row.best] if row.kept else "",
             dollars_words(row.attempt.dollars) if row.attempt.replies else "",
             Text(row.summary),
@@ -103,7 +105,7 @@ def show_attempt(console: Console, run: Run, attempt: Attempt, source: str) -> N
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, "
-    console.print(Text(f"{cost if attempt.replies else ''}{seconds_words(attempt.seconds)}", style="dim"))
+    console.print(Text(f"{cost if attempt.replies else ''}{run_words.seconds_words(attempt.seconds)}", style="dim"))
     console.print()
     console.print(Text(verdict_text(attempt.verdict, source)))
     if attempt.tune is not None and len(attempt.tune.tried) > 1:
@@ -114,8 +116,8 @@ def show_attempt(console: Console, run: Run, attempt: Attempt, source: str) -> N
         show_measurement(console, attempt.measurement)
 
 
-def _show_tune(console: Console, tune: TuneResult) -> None:
-    console.print(Text("constants tried", style="bold"))
+def _show_tune(console: Console, tune: records.TuneResult) -> None:
+    console.print(Text("constants tried by the autotuner", style="bold"))
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         constants = ", ".join(f"{name}={value}" for name, value in choice)
         chosen = "  chosen" if choice == tune.choice else ""
@@ -131,15 +133,15 @@ def show_measurement(console: Console, measurement: Measurement) -> None:
     console.print(Text(f"{time_words(measurement)} on {measurement.gpu} at {sizes}, {of_roofline}", style="bold"))
     if isinstance(measurement, Measured):
         for timing in measurement.baselines:
-            gain = timing.median_us / measurement.time_us
-            console.print(Text(f"  {timing.name:<14} {microseconds(timing.median_us):>9} us  {gain:.2f}x"))
+            speedup = timing.median_us / measurement.time_us
+            console.print(Text(f"  {timing.name:<14} {microseconds(timing.median_us):>9} us  {speedup:.2f}x"))
         for note in measurement.notes:
             console.print(Text(f"  {note}", style="dim"))
     else:
         _show_model(console, measurement)
 
 
-def _show_model(console: Console, measurement: Modelled) -> None:
+def _show_model(console: Console, measurement: records.Modelled) -> None:
     for term in measurement.terms:
         console.print(Text(f"  {term.name:<20} {microseconds(term.time_us):>9} us  {term.detail}"))
     sampled = f"{measurement.sampled_blocks} of {measurement.grid_blocks:,} blocks sampled"
@@ -149,7 +151,7 @@ def _show_model(console: Console, measurement: Modelled) -> None:
 
 def show_notes(console: Console, best: Attempt) -> None:
     """What the referee could not cover of a kernel that passed."""
-    for note in best.verdict.notes if isinstance(best.verdict, Passed) else ():
+    for note in best.verdict.notes if isinstance(best.verdict, records.Passed) else ():
         console.print(Text(f"not covered: {note}", style="yellow"))
 
 
@@ -171,3 +173,151 @@ def diff_text(folder: RunFolder, attempt: Attempt) -> str:
         f"attempt {attempt.number}",
     )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+# -- what a run came to --
+
+
+def show_finished(console: Console, run: Run, path: Path | None) -> None:
+    """The end of `make`: attempts, the best one's time, and the path of its kernel with a call of it."""
+    show_attempts(console, run)
+    console.print()
+    console.print(Text(f"{state_words(run)}; {spend_words(run)}"))
+    if run.best is None or path is None:
+        console.print(Text("no attempt passed, so there is no kernel", style="bold red"))
+        _show_next_commands(console, run)
+        return
+    if run.best.measurement is not None:
+        show_measurement(console, run.best.measurement)
+    show_notes(console, run.best)
+    console.print()
+    _show_kernel(console, run.task, path)
+    console.print(Text(f"more: tilewright show {run.id}", style="dim"))
+
+
+def _show_next_commands(console: Console, run: Run) -> None:
+    """What to look at and what to add where no attempt passed. The playbook reads no hints."""
+    if run.attempts:
+        console.print(Text(f"see why: tilewright show {run.id} --attempt {run.attempts[-1].number}"))
+    addition = "--model PROVIDER:NAME" if run.settings.author == PLAYBOOK else "--hint ..."
+    console.print(Text(f"go on: tilewright resume {run.id} {addition}"))
+
+
+def show_found(console: Console, kernel: LibraryKernel, path: Path, wanted: str = "") -> None:
+    """A kernel that was made before. `wanted`: the author named for this request, who was not asked."""
+    console.print(Text(run_words.found_words(kernel.entry, wanted, "--fresh"), style="bold"))
+    _show_kernel(console, kernel.task(), path)
+
+
+def _show_kernel(console: Console, task: Task, path: Path) -> None:
+    tensors = [one.name for one in task.tensors if not one.optional]
+    numbers = [f"{one.name}={one.value!r}" for one in task.numbers if not one.default]
+    arguments = ", ".join([*tensors, *numbers])
+    results = ", ".join(one.name for one in task.outputs)
+    assigned = f"{results} = " if results else ""
+    console.print(Text(f"kernel: {path}", style="bold green"))
+    console.print(Text(f'call it: {assigned}tilewright.load("{path}")({arguments})'))
+
+
+# -- where a kernel comes from --
+
+
+def show_provenance(console: Console, made: Provenance, authors: Sequence[int], kernel: str) -> None:
+    """`authors`: for every line of the kernel the attempt that wrote it."""
+    licence = "nobody has stated one (--license)" if made.licence == records.UNSTATED else made.licence
+    console.print(Text.assemble((made.op, "bold"), f"  run {made.run} of {made.created}, tilewright {made.tilewright}"))
+    console.print(Text(f"kernel {made.kernel}, task {made.task_hash}; licence: {licence}"))
+    where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
+    worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
+    console.print(Text(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}"))
+    if made.degenerate:
+        console.print(Text(f"passing proves nothing: {made.degenerate}", style="yellow"))
+    console.print()
+    console.print(_contributions_table(made))
+    console.print()
+    for number, (author, line) in enumerate(zip(authors, kernel.splitlines(), strict=True), start=1):
+        console.print(Text.assemble((f"#{author:<3}{number:>5}  ", "dim"), line), soft_wrap=True)
+
+
+def _contributions_table(made: Provenance) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("#", "lines", "stage", "author", "prompt", "summary"):
+        table.add_column(heading, justify="right" if heading in ("#", "lines") else "left")
+    for one in made.contributions:
+        table.add_row(
+            str(one.attempt),
+            str(sum(last - first + 1 for first, last in one.lines)),
+            one.stage,
+            one.author,
+            one.prompts[-1][:_HASH_SHOWN] if one.prompts else "",
+            Text(" ".join(one.summary.split())),
+        )
+    return table
+
+
+# -- all runs --
+
+
+def show_runs(console: Console, listing: RunList) -> None:
+    """One line for each run, newest first, then what waits to be accepted and what cannot be read."""
+    if not (listing.runs or listing.waiting or listing.broken):
+        console.print(Text('no runs yet; begin with: tilewright make "softmax over the last dimension"'))
+        return
+    if listing.runs:
+        console.print(_runs_table(listing, console.width))
+    for one in listing.waiting:
+        words = " ".join(one.request.text.split())
+        worker = listing.workers.get(one.id)
+        state = f"{worker} is on it" if worker else f"tilewright resume {one.id} --yes"
+        line = f"{one.id}  {when(one.created)}  has no accepted specification yet: {words[:60]!r}; {state}"
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+    for broken in listing.broken:
+        console.print(Text(f"{broken.path} cannot be read: {broken.problem}", style="red"))
+
+
+def _runs_table(listing: RunList, width: int) -> Table:
+    """Columns are left out until no cell but an author's or a state's must be broken; the run always stays."""
+    rows = [_cells(run, listing.workers.get(run.id)) for run in listing.runs]
+    headings = list(rows[0])
+    for least in _LEFT_OUT:
+        if sum(_needed(heading, rows) + 2 for heading in headings) <= width:
+            break
+        headings.remove(least)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        justify: JustifyMethod = "right" if heading in _NUMBERS else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading not in _BREAKABLE)
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
+    return table
+
+
+def _cells(run: Run, worker: str | None) -> dict[str, Text]:
+    best = time_words(run.best.measurement) if run.best else "none passed" if run.attempts else ""
+    return {
+        "run": Text(run.id, style="bold"),
+        "when": Text(when(run.created)),
+        "op": Text(run.task.name),
+        "GPU": Text(run.task.gpu),
+        "author": Text(run.settings.author, overflow="fold"),
+        "attempts": Text(str(len(run.attempts))),
+        "best": Text(best),
+        "cost": Text(dollars_words(run.dollars)),
+        "state": _state(run, worker),
+    }
+
+
+def _needed(heading: str, rows: Sequence[dict[str, Text]]) -> int:
+    """How wide a column must be."""
+    return min(max(len(heading), *(row[heading].cell_len for row in rows)), _BREAKABLE.get(heading, 1000))
+
+
+def _state(run: Run, worker: str | None) -> Text:
+    if worker:
+        return Text(f"{worker} is on it", style="green")
+    return Text(run.ending.words) if run.ending else Text("may go on", style="yellow")
+
+
+def when(created: str) -> str:
+    """A time of the record in this machine's own zone, to the minute."""
+    return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,8 @@
-"""What all commands share of the terminal: consoles, JSON on stdout, and options that several of them take."""
+"""What all commands share of the terminal: consoles, JSON on stdout, and errors as one sentence and an exit code.
+
+Exit codes: 0 done; 1 no kernel, or one that is rejected; 2 bad input; 3 a fault of the machine or of a service;
+130 interrupted. An error that has no code here is a fault of this program: it shows its traceback, and ends with 3.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
+from tilewright.devices.protocol import DeviceError
+from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.kernel_file import KernelFileError
 from tilewright.records import to_json
+from tilewright.store import NoSuchRun, NotAccepted, StoreError
+from tilewright.toolchain import ToolchainError
 
 PIPE_WIDTH = 160
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
-ShapeOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
-]
+INTERRUPTED = 130
+FAULT = 3
 
 
 def stdout_console() -> Console:
@@ -74,3 +74,68 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+# -- errors --
+
+
+class NotDone(Exception):
+    """A command that ends without a fault and without what was asked for; the message says why."""
+
+    def __init__(self, message: str, code: int) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The code of an error that is to be expected; None for any other."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, NotDone):
+        return error.code
+    if isinstance(error, KernelFileError):
+        return 1
+    if isinstance(error, (BadArgument, NoSuchRun, NotAccepted)):
+        return 2
+    if isinstance(error, (ToolchainError, DeviceError, StoreError, OSError)):
+        return 3
+    return _code_of_making(error)
+
+
+def _code_of_making(error: BaseException) -> int | None:
+    # Looked up late: building and checking a file need none of these.
+    from tilewright.frontends.talk import NotAcceptedYet
+    from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
+    from tilewright.prompts.replies import ReplyProblem
+    from tilewright.reference import ReferenceProblem
+    from tilewright.tasks import RefusedRequest
+
+    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet)):
+        return 2
+    if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
+        return 2
+    if isinstance(error, ReplyProblem):
+        return 1
+    return 3 if isinstance(error, ModelError) else None
+
+
+def _in_options(error: BaseException) -> str:
+    # Looked up late, as above.
+    from tilewright.frontends.remedies import in_options
+    from tilewright.tasks import RefusedRequest
+
+    return in_options(error) if isinstance(error, RefusedRequest) else str(error)
+
+
+def error_text(error: BaseException) -> str:
+    """The one sentence to print, and how to go on where a run is under way."""
+    if isinstance(error, KeyboardInterrupt):
+        text = "tilewright: interrupted"
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        text = f"tilewright: {place}{error.strerror or error}"
+    elif isinstance(error, KernelFileError):
+        text = str(error)
+    else:
+        text = f"tilewright: {_in_options(error)}"
+    return "\n".join([text, *getattr(error, "__notes__", ())])

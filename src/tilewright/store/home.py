@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +140,18 @@ class Store:
             tuple(broken),
             workers,
         )
+
+    def busy(self) -> list[RunFolder]:
+        """The runs that somebody works on at this moment."""
+        return [folder for folder in self._folders() if folder.worker]
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """Be the only process that looks for a run and begins it where there is none; a moment's work."""
+        self._check_home()
+        with open(self.home / "opening.lock", "a", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
 
     @property
     def _runs(self) -> Path:

@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TextIO
 
 from tilewright.records import Attempt, Ending, Environment, Goal, Precision, Run, Settings, Task
 from tilewright.store import durable
 from tilewright.store.attempt_folder import AttemptFolder
-from tilewright.store.durable import Damaged, NotAccepted, RunBusy
+from tilewright.store.durable import Damaged, NoSuchRun, NotAccepted, RunBusy
 
 HEADER, REQUEST, TASK, ATTEMPTS, LOCK = "run.json", "request.json", "task.json", "attempts", "lock"
 FORMAT = 1
@@ -146,29 +147,38 @@ class RunFolder:
         return ""
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, wait: bool = False) -> Iterator[None]:
         """Be the only process that works on this run. It ends with the process, however that ends.
 
-        Raises `RunBusy` at once where another process holds it.
+        Where another process holds it, `RunBusy` is raised at once, or its end is waited for; `NoSuchRun` is raised
+        where that process has deleted the run.
         """
-        with open(self.path / LOCK, "a+", encoding="utf-8") as stream:
+        with self._lock_file() as stream:
             deadline = time.monotonic() + _LOOKED_AT_SECONDS
             while True:
                 try:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > deadline:
+                    if time.monotonic() > deadline and not wait:
                         raise RunBusy(
                             f"run {self.path.name} is being worked on by {_holder(self.path / LOCK)}; "
                             "wait for it to end or stop it"
                         ) from None
-                    time.sleep(_LOOKED_AT_SECONDS / 5)
+                    time.sleep(_LOOKED_AT_SECONDS if wait else _LOOKED_AT_SECONDS / 5)
+            if not (self.path / HEADER).exists():
+                raise NoSuchRun(f"run {self.path.name} was deleted by the process that worked on it")
             stream.truncate(0)
             stream.write(str(os.getpid()))
             stream.flush()
             durable.sweep_unfinished(self.path)
             yield
+
+    def _lock_file(self) -> TextIO:
+        try:
+            return open(self.path / LOCK, "a+", encoding="utf-8")
+        except FileNotFoundError:
+            raise NoSuchRun(f"run {self.path.name} was deleted by the process that worked on it") from None
 
 
 def _holder(lock: Path) -> str:

@@ -1,6 +1,7 @@
-"""A run as rows: what each attempt was, how it compares with the best before it, and whether it was kept.
+"""A run, its attempts, its task and what it cost in words that every front end uses; nothing here knows a terminal.
 
-Tables, plots and live progress are all made of these rows. Nothing here knows a terminal.
+Tables, plots and live progress are all made of `rows`: what each attempt was, how it compares with the best before it,
+and whether it was kept.
 """
 
 from __future__ import annotations
@@ -9,34 +10,22 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tilewright.records import (
-    Attempt,
-    BadPlan,
-    Crashed,
-    Declined,
-    Measured,
-    Measurement,
-    NotBuilt,
-    Passed,
-    Rejected,
-    Run,
-    Severity,
-    Unsupported,
-    Verdict,
-    WrongValues,
-)
+from tilewright import records
+from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
+from tilewright.store import LibraryEntry
+from tilewright.tasks import task_op_line
 
 _WHY_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
 class Row:
-    """One attempt in a few words. `gain`: the best time before it over its own; above 1 it is faster."""
+    """One attempt in a few words. `speedup`: the best time before it over its own."""
 
     attempt: Attempt
     verdict: str
     time_us: float | None
-    gain: float | None
+    speedup: float | None
     kept: bool  # it became the best when it was made
     best: bool  # it is the best of the whole run
 
@@ -61,18 +50,18 @@ def rows(run: Run) -> tuple[Row, ...]:
 def _row(attempt: Attempt, before: Attempt | None, kept: bool, best: bool) -> Row:
     time_us = attempt.time_us
     earlier_us = before.time_us if before else None
-    gain = earlier_us / time_us if earlier_us and time_us else None
-    return Row(attempt, verdict_words(attempt.verdict), time_us, gain, kept, best)
+    speedup = earlier_us / time_us if earlier_us and time_us else None
+    return Row(attempt, verdict_words(attempt.verdict), time_us, speedup, kept, best)
 
 
 def verdict_words(verdict: Verdict) -> str:
     """A word or two for a table."""
     match verdict:
-        case Passed():
+        case records.Passed():
             return "passed"
         case Rejected():
             return verdict.reason
-        case Unsupported():
+        case records.Unsupported():
             return "cannot run here"
 
 
@@ -81,17 +70,17 @@ def why_words(verdict: Verdict) -> str:
     said = ""
     evidence = verdict.evidence if isinstance(verdict, Rejected) else None
     match evidence:
-        case BadPlan(problems=(first, *_)):
+        case records.BadPlan(problems=(first, *_)):
             said = (f"line {first.line}: " if first.line else "") + first.message
-        case NotBuilt(diagnostics=diagnostics, reason=reason):
-            errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+        case records.NotBuilt(diagnostics=diagnostics, reason=reason):
+            errors = [one for one in diagnostics if one.severity is records.Severity.ERROR]
             place = f"line {errors[0].line}: " if errors and errors[0].line else ""
             said = f"{place}{errors[0].message}" if errors else reason.value
-        case Declined(message=message) | Crashed(message=message):
+        case records.Declined(message=message) | records.Crashed(message=message):
             said = message
-        case WrongValues(outputs=(first, *_)):
+        case records.WrongValues(outputs=(first, *_)):
             said = f"{first.output}: {first.description}"
-    if isinstance(verdict, Unsupported):
+    if isinstance(verdict, records.Unsupported):
         said = verdict.message
     return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")
 
@@ -110,8 +99,8 @@ def microseconds(time_us: float) -> str:
     return f"{time_us:.1f}" if time_us >= 10 else f"{time_us:.2f}"
 
 
-def gain_words(gain: float | None) -> str:
-    return "" if gain is None else f"{gain:.2f}x"
+def speedup_words(speedup: float | None) -> str:
+    return "" if speedup is None else f"{speedup:.2f}x"
 
 
 def dollars_words(dollars: float | None) -> str:
@@ -141,3 +130,55 @@ def spend_words(run: Run) -> str:
 def is_measured(attempts: Iterable[Attempt]) -> bool:
     """Whether the times of these attempts were measured on a GPU rather than modelled."""
     return any(isinstance(one.measurement, Measured) for one in attempts)
+
+
+# -- a task --
+
+
+def task_words(task: Task) -> list[str]:
+    """Lines for a person, who sees here that a result is of another dtype, or a size fixed, than was meant."""
+    lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task)]
+    lines += [f"assumed: {assumption}" for assumption in task.assumptions]
+    return lines
+
+
+def input_words(task: Task) -> list[str]:
+    """`x = bf16[4096, 1024]`, `eps = 1e-05`."""
+    specs = task.specs()
+    return [
+        f"{one.name} = {one.value if isinstance(one, NumberInput) else specs.get(one.name, 'None')}"
+        for one in task.inputs
+    ]
+
+
+def _results(task: Task) -> str:
+    results = ", ".join(f"{name} = {spec}" for name, spec in task.output_specs().items())
+    return f" -> {results}" if results else ""
+
+
+def _sizes(task: Task) -> list[str]:
+    """Which dimensions may have other sizes in a call, and which may not; those of size 1 go without saying."""
+    varying = [f"{one.name}{_limits(one)}" for one in task.free if one.varies]
+    follow = [f"{one.name} = {one.formula}" for one in task.dimensions if one.varies and one.formula is not None]
+    fixed = [f"{one.name} = {one.size}" for one in task.dimensions if not one.varies and one.size != 1]
+    parts = [f"any {', '.join(varying)}"] if varying else []
+    parts += [f"then {', '.join(follow)}"] if follow else []
+    parts += [f"always {', '.join(fixed)}"] if fixed else []
+    return ["; ".join(parts)] if parts else []
+
+
+def _limits(one: Dimension) -> str:
+    limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
+    limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    return f" ({', '.join(limits)})" if limits else ""
+
+
+# -- a kernel of the library --
+
+
+def found_words(entry: LibraryEntry, wanted: str, anew: str) -> str:
+    """Who made it. `wanted`: the author named for this request, if any; `anew`: the option that has it made anew."""
+    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu})"
+    if wanted and wanted != entry.author:
+        return f"{made}, so {wanted} was not asked for one; {anew} has it made anew by {wanted}"
+    return f"{made}; {anew} makes it anew"

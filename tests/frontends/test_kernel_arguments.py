@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.frontends.arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
 from tilewright.kernel_file import parse
 from tilewright.records import PROFILES, DType, TensorSpec
 

@@ -1,14 +1,28 @@
-"""Arguments of an op from the command line: `--shape x=4096x1024:bf16`, `--set eps=1e-5`, or an honest guess."""
+"""What `build` and `check` take beside a kernel file: GPUs by name, and arguments of its op, said or guessed.
+
+`--shape x=4096x1024:bf16`, `--set eps=1e-5`, `--fill x=uniform:0:1`.
+"""
 
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, Op, Parameter, evaluate
-from tilewright.records import Content, DType, GpuProfile, Integers, Normal, ScalarType, TensorSpec, Uniform
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    TYPICAL,
+    Content,
+    DType,
+    GpuProfile,
+    Integers,
+    Normal,
+    ScalarType,
+    TensorSpec,
+    Uniform,
+)
 
 GUESS_SECONDS = 2.0
 
@@ -30,26 +44,54 @@ class BadArgument(ValueError):
     """Something on the command line that cannot be used; the message says what to write instead."""
 
 
+def named_gpu(text: str) -> GpuProfile:
+    """A known GPU by its name or its architecture: `H200`, `rtx4090`, `sm_90a`, `sm_90`."""
+    plain = text.lower().replace(" ", "")
+    for full in (plain, f"{plain}a"):  # sm_90 is built as sm_90a: the device is targeted exactly
+        if full in TYPICAL:
+            return TYPICAL[full]
+    for name, profile in PROFILES.items():
+        if name.lower().replace(" ", "") == plain:
+            return profile
+    raise BadArgument(
+        f"{text} is no GPU known here; write one of {', '.join(PROFILES)}, or one of {', '.join(ARCHITECTURES)}"
+    )
+
+
+def choose_profiles(archs: Sequence[str], gpus: Sequence[str]) -> list[GpuProfile]:
+    """The named architectures and GPUs; the H200 when none is named."""
+    return list(dict.fromkeys(map(named_gpu, (*archs, *gpus)))) or [PROFILES["H200"]]
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=VALUE`, repeated, as a dictionary."""
+    made: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE")
+        if name in made:
+            raise BadArgument(f"{option} {text}: {name} is given twice")
+        made[name] = value.strip()
+    return made
+
+
 def parse_arguments(op: Op, shapes: Sequence[str], scalars: Sequence[str]) -> dict[str, ArgumentValue]:
     """What the options say, checked against the op's parameters."""
     values: dict[str, ArgumentValue] = {}
-    for option, text in [*(("--shape", s) for s in shapes), *(("--set", s) for s in scalars)]:
-        name, equals, value = text.partition("=")
-        parameter = next((p for p in op.parameters if p.name == name.strip()), None)
-        if not equals or parameter is None:
-            known = ", ".join(p.name for p in op.parameters) or "none"
-            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE with one of {op.name}'s parameters: {known}")
-        if parameter.name in values:
-            raise BadArgument(f"{option} {text}: {parameter.name} is given twice")
-        if (parameter.scalar is None) != (option == "--shape"):
-            other = "--set" if option == "--shape" else "--shape"
-            raise BadArgument(f"{option} {text}: {parameter.name} is given with {other}")
-        try:
-            values[parameter.name] = (
-                TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
-            )
-        except ValueError as error:
-            raise BadArgument(f"{option} {text}: {error}") from None
+    parameters = {parameter.name: parameter for parameter in op.parameters}
+    for option, other, texts in (("--shape", "--set", shapes), ("--set", "--shape", scalars)):
+        for name, value in pairs(option, texts).items():
+            if (parameter := parameters.get(name)) is None:
+                known = ", ".join(parameters) or "none"
+                raise BadArgument(f"{option} {name}: write one of {op.name}'s parameters: {known}")
+            if (parameter.scalar is None) != (option == "--shape"):
+                raise BadArgument(f"{option} {name}={value}: {name} is given with {other}")
+            try:
+                values[name] = TensorSpec.parse(value) if parameter.scalar is None else parse_scalar(parameter, value)
+            except ValueError as error:
+                raise BadArgument(f"{option} {name}={value}: {error}") from None
     return values
 
 
@@ -81,17 +123,15 @@ def parse_contents(op: Op, fills: Sequence[str]) -> dict[str, Content]:
     """`x=normal`, `x=uniform:0:1`, `index=integers:0:100`: what tensors hold, where the usual will not do."""
     contents: dict[str, Content] = {}
     tensors = [parameter.name for parameter in op.parameters if parameter.scalar is None]
-    for seed, text in enumerate(fills):
-        name, equals, value = text.partition("=")
-        if not equals or name.strip() not in tensors:
-            known = ", ".join(tensors) or "none"
-            raise BadArgument(f"--fill {text}: write --fill NAME=KIND with one of {op.name}'s tensors: {known}")
-        kind, *numbers = value.strip().split(":")
+    for seed, (name, value) in enumerate(pairs("--fill", fills).items()):
+        if name not in tensors:
+            raise BadArgument(f"--fill {name}: write one of {op.name}'s tensors: {', '.join(tensors) or 'none'}")
+        kind, *numbers = value.split(":")
         try:
-            contents[name.strip()] = _content(kind, numbers, 1000 + seed)
+            contents[name] = _content(kind, numbers, 1000 + seed)
         except (ValueError, TypeError):
             raise BadArgument(
-                f"--fill {text}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
+                f"--fill {name}={value}: write normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH or integers:LOW:HIGH"
             ) from None
     return contents
 
@@ -165,10 +205,3 @@ def _near_uniform(options: Shapes, count: int) -> Iterator[tuple[tuple[int, ...]
         return ((option,) * count for option in options)
     mixtures = itertools.product(options, repeat=count)
     return iter(sorted(mixtures, key=lambda mixture: (len(mixture[0]) < 2, len(set(mixture)))))
-
-
-def checked_licence(text: str) -> str:
-    """An SPDX expression, or nothing."""
-    if text and not re.fullmatch(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*", text.strip()):
-        raise BadArgument(f"--license {text}: write an SPDX expression, such as Apache-2.0 or MIT OR Apache-2.0")
-    return text.strip()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.task_words import task_words
+from tilewright.frontends.run_words import task_words
 from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, TensorInput
 
 TASK = Task(

@@ -1,19 +1,23 @@
-"""The options of `make` and `resume`: how they are written, and the records they become."""
+"""The options of the commands, as typer takes them; those of one command alone stand in `cli`."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilewright.frontends.arguments import BadArgument
 from tilewright.records import ARCHITECTURES, PROFILES, Goal, Precision
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZES:DTYPE", help="A tensor, such as x=4096x1024:bf16; may be repeated."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A number, such as eps=1e-5 or stride=2,2; may be repeated."),
+]
 RequestArgument = Annotated[
     str,
     typer.Argument(
@@ -24,6 +28,21 @@ RequestArgument = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
 ]
+StartOption = Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")]
+AgainstOption = Annotated[
+    str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
+]
+AttemptsOption = Annotated[int, typer.Option(min=1, help="Most attempts.")]
+TokensOption = Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")]
+DollarsOption = Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")]
+SecondsOption = Annotated[float, typer.Option(min=1, help="Most time.")]
+CandidatesOption = Annotated[int, typer.Option(min=1, help="Candidates for each step.")]
+EnoughOption = Annotated[float, typer.Option(min=0, help="End at this fraction of the roofline.")]
+AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow cuBLAS and the like.")]
+AllowDegenerateOption = Annotated[
+    bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
+]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
 ValuesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -69,38 +88,3 @@ PrecisionOption = Annotated[
     Precision, typer.Option(help="Arithmetic allowed inside: what the dtype promises, TF32, or 16 bits.")
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]
-
-
-def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE`, repeated, as a dictionary."""
-    made: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        if not equals or not name or not value.strip():
-            raise BadArgument(f"{option} {text}: write {option} NAME=VALUE")
-        if name in made:
-            raise BadArgument(f"{option} {text}: {name} is given twice")
-        made[name] = value.strip()
-    return made
-
-
-def wanted_gpu(gpu: str | None, arch: str | None) -> str | None:
-    if gpu is not None and arch is not None:
-        raise BadArgument("--gpu and --arch name two targets; drop one")
-    return gpu or arch
-
-
-def checked_against(text: str, elsewhere: bool = False) -> str:
-    """`MODULE:FUNCTION` whose module can be found from here, or nothing. It is imported only to be timed.
-
-    Where that happens `elsewhere`, only the machine that times it can tell whether it is found.
-    """
-    if not text:
-        return ""
-    module, _, function = text.partition(":")
-    if not function.isidentifier() or not all(name.isidentifier() for name in module.split(".")):
-        raise BadArgument(f"--against {text}: write MODULE:FUNCTION")
-    if not elsewhere and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
-        raise BadArgument(f"--against {text}: no module {module} is found here or in this environment")
-    return text

@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.refine.scripted_replies import TASK
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.frontends.author_choice import ChosenAuthor
-from tilewright.frontends.plain_progress import PlainProgress, spoken
-from tilewright.frontends.progress_view import ProgressView
+from tilewright.frontends.choices import ChosenAuthor
+from tilewright.frontends.make import TerminalTalk
+from tilewright.frontends.talk import PlainTalk
 from tilewright.records import (
     Attempt,
     BadPlan,
@@ -46,25 +46,38 @@ def at_once(asked: Question, on_text: Callable[[str], None]) -> Reply:
     return Reply("relay:box", "here", StopReason.END)
 
 
-def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None:
-    lines: list[str] = []
-    reminded = threading.Event()
+class Listed(PlainTalk):
+    """A talk whose lines are kept."""
 
-    def line(text: str) -> None:
-        lines.append(text)
-        if len(lines) >= 3:
-            reminded.set()
+    def __init__(self, stage: str = "") -> None:
+        super().__init__()
+        self.stage = stage
+        self.lines: list[str] = []
+        self.reminded = threading.Event()
+
+    def say(self, text: str, title: str = "") -> None:
+        self.lines.append(text)
+        if len(self.lines) >= 3:
+            self.reminded.set()
+
+
+def terminal(stream: io.StringIO, *, live: bool = False) -> TerminalTalk:
+    return TerminalTalk(Console(file=stream, force_terminal=live, color_system=None, width=80))
+
+
+def test_a_long_wait_is_said_again_and_again_until_the_answer_is_there() -> None:
+    talk = Listed("structure")
 
     def slow(asked: Question, on_text: Callable[[str], None]) -> Reply:
         on_text("a thousand and one " * 100)
-        assert reminded.wait(60)
+        assert talk.reminded.wait(60)
         return Reply("relay:box", "done", StopReason.END)
 
     heard: list[str] = []
-    author = spoken(chosen(slow), line, lambda: "structure", every_s=0.01)
+    author = talk.following(chosen(slow), every_s=0.01)
     assert author.complete(question("0012-2"), heard.append).text == "done"
-    assert lines[0] == "attempt 12, structure: asking relay:box"
-    assert lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
+    assert talk.lines[0] == "attempt 12, structure: asking relay:box"
+    assert talk.lines[1].startswith("attempt 12, structure: relay:box at it for 0 s, 1,900 characters so far")
     assert len(heard) == 1
 
 
@@ -72,31 +85,35 @@ def test_a_question_that_fails_ends_the_waiting() -> None:
     def fails(asked: Question, on_text: Callable[[str], None]) -> Reply:
         raise ConnectionError("gone")
 
-    before, lines = threading.active_count(), list[str]()
+    before, talk = threading.active_count(), Listed()
     with pytest.raises(ConnectionError):
-        spoken(chosen(fails), lines.append, lambda: "").complete(question("0000-1"), lambda text: None)
-    assert lines == ["specification: asking relay:box"]
+        talk.following(chosen(fails)).complete(question("0000-1"), lambda text: None)
+    assert talk.lines == ["specification: asking relay:box"]
     assert threading.active_count() == before
 
 
 def test_without_a_terminal_each_question_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    situation = Situation(TASK, Stage.REPAIR_BUILD, 3)
     stream = io.StringIO()
-    with ProgressView(Console(file=stream, width=200)) as view:
-        view.asking(situation)
-        view.following(chosen(at_once)).complete(question("0003-1"), view.text)
-    assert stream.getvalue() == "attempt 3, repair-build: asking relay:box\n"
-    for quiet in (False, True):
-        progress = PlainProgress(quiet)
-        progress.asking(situation)
-        progress.following(chosen(at_once)).complete(question("0003-1"), progress.text)
-        assert capsys.readouterr().err == ("" if quiet else stream.getvalue())
+    for talk, expected in (
+        (terminal(stream), "attempt 3, repair-build: asking relay:box\n"),
+        (PlainTalk(), "attempt 3, repair-build: asking relay:box\n"),
+        (PlainTalk(quiet=True), ""),
+    ):
+        with talk.live():
+            talk.asking(Situation(TASK, Stage.REPAIR_BUILD, 3))
+            talk.following(chosen(at_once)).complete(question("0003-1"), talk.text)
+        assert stream.getvalue() + capsys.readouterr().err == expected
+        stream.truncate(0)
+        stream.seek(0)
 
 
 def test_a_terminal_has_its_live_line_instead() -> None:
-    author = chosen(at_once)
-    with ProgressView(Console(file=io.StringIO(), force_terminal=True, width=80)) as view:
-        assert view.following(author) is author
+    stream = io.StringIO()
+    talk = terminal(stream, live=True)
+    with talk.live("waiting for a specification"):
+        talk.following(chosen(at_once)).complete(question("0000-1"), talk.text)
+    assert "waiting for a specification" in stream.getvalue()
+    assert "asking" not in stream.getvalue()
 
 
 def _run(*attempts: Attempt, hints: tuple[tuple[int, str], ...] = ()) -> Run:
@@ -109,11 +126,12 @@ def test_why_a_plan_is_refused_is_on_the_screen(capsys: pytest.CaptureFixture[st
     problem = PlanProblem(1, 5, "wrong-op", "the op must be `double(x) -> y`", "write that line")
     refused = Attempt(1, 1, Stage.DRAFT, None, "the kernel file to start from", "k", Rejected(BadPlan((problem,))))
     stream = io.StringIO()
-    with ProgressView(Console(file=stream, force_terminal=True, color_system=None, width=80)) as view:
-        view.attempted(_run(refused), refused)
+    talk = terminal(stream, live=True)
+    with talk.live():
+        talk.attempted(_run(refused), refused)
     assert "plan refused" in stream.getvalue()
     assert "line 1: the op must be `double(x) -> y`" in stream.getvalue()
-    PlainProgress().attempted(_run(refused), refused)
+    PlainTalk().attempted(_run(refused), refused)
     assert capsys.readouterr().err == (
         "attempt 1, draft, plan refused: line 1: the op must be `double(x) -> y` (the kernel file to start from)\n"
     )
@@ -123,10 +141,9 @@ def test_that_the_playbook_reads_no_hints_is_said(capsys: pytest.CaptureFixture[
     sentence = "the playbook reads no hints; a model does: tilewright resume r --model PROVIDER:NAME\n"
     for hints, said in (((), ""), (((0, "one warp per row"),), sentence)):
         stream = io.StringIO()
-        with ProgressView(Console(file=stream, width=80)) as view:
-            view.started(_run(hints=hints))
-        PlainProgress().started(_run(hints=hints))
+        terminal(stream).started(_run(hints=hints))
+        PlainTalk().started(_run(hints=hints))
         assert stream.getvalue() == capsys.readouterr().err == said
     told = _run(hints=((0, "one warp per row"),))
-    PlainProgress().started(replace(told, settings=replace(told.settings, author="relay:box")))
+    PlainTalk().started(replace(told, settings=replace(told.settings, author="relay:box")))
     assert capsys.readouterr().err == ""

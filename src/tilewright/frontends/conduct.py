@@ -1,0 +1,461 @@
+"""From a request to a finished kernel: the one way of it, for the command line and for Python. It knows no terminal.
+
+`conduct` finds the kernel in the library or has it made; `resume` goes on with a run. A request that is a function, a
+module, a problem file or a folder becomes a task at once. Words become a run first, so that the specification an author
+writes for them is on record before anybody is asked to accept it. Whoever asks for what another process is making
+waits for that run and shares it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tilewright import __version__, records, tasks
+from tilewright.frontends import choices
+from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
+from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
+from tilewright.frontends.talk import NotAcceptedYet, Talk, reminding
+from tilewright.kernel_file import TunedChoices, parse
+from tilewright.measure import Stopwatch
+from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
+from tilewright.playbook.errors import PlaybookProblem
+from tilewright.records import Budget, Ending, Environment, Origin, Run, Settings, Specification, Task
+from tilewright.reference import Reference, ReferenceLimits
+from tilewright.refine import Workshop, next_step, refine
+from tilewright.store import LibraryKernel, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
+from tilewright.toolchain import find_toolkit
+from tilewright.verify import Referee
+
+# What is refused once is refused again, whether the request was bad or the author.
+_REFUSALS = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
+
+EVERY_DIMENSION = "all"  # among the fixed ones
+
+
+@dataclass(frozen=True)
+class KernelFound:
+    """A kernel that the library had, so nobody was asked to write one."""
+
+    kernel: LibraryKernel
+    from_words: bool  # the reference is not the person's own code
+    licence: str  # stated with the request
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """A run at its end, and its best kernel as the library keeps it: None where none passed."""
+
+    run: Run
+    folder: RunFolder
+    kernel: LibraryKernel | None
+    licence: str  # stated with the request, or before where the run was resumed
+    before: bool = False  # it had ended before anybody asked to go on with it
+
+    @property
+    def from_words(self) -> bool:
+        return self.run.task.origin is Origin.WORDS
+
+
+MakeResult = KernelFound | RunEnded
+
+
+def conduct(
+    request: Request, settings: Settings, device: ChosenDevice, talk: Talk, *, fresh: bool = False
+) -> MakeResult:
+    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made."""
+    store = Store()
+    anew = fresh or bool(settings.start)
+    known = None if anew else _same_request(store, request)
+    if known is None:
+        choices.check_key(settings.author, settings.base_url, os.environ)
+    elif request.function:  # its text is all there is to it; a path may have other code behind it by now
+        return KernelFound(known, False, settings.licence)
+    with talk.live("reading the request"):
+        task = task_of(request)
+    if task is not None:
+        known = None if anew else store.library_find(task.hash)
+    if known is not None:
+        return KernelFound(known, task is None, settings.licence)
+    noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
+    wanted = _WantedRun(store, request, task, replace(settings, noise=noise), _environment(device), fresh)
+    with choices.open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
+        _announce(talk, chosen, settings.budget, device)
+        with wanted.opened(talk) as (folder, new):
+            result = _go_on(store, folder, new, chosen, device, talk, look=not anew)
+    return replace(result, licence=settings.licence)  # a run that is shared may have stated another
+
+
+def task_of(request: Request) -> Task | None:
+    """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
+    options = _task_options(request)
+    if request.function:
+        task = tasks.task_from_source(
+            request.text, request.function, request.shapes, request.numbers, options, request.values
+        )
+        closed = (node for node in ast.parse(request.text).body if isinstance(node, ast.Assign))
+        return replace(task, assumptions=(*task.assumptions, *(f"always {ast.unparse(node)}" for node in closed)))
+    return tasks.open_task(request.text, request.shapes, request.numbers, request.values, options)
+
+
+def _task_options(request: Request) -> tasks.TaskOptions:
+    return tasks.TaskOptions(
+        gpu=request.gpu,
+        precision=request.precision,
+        goal=request.goal,
+        allow_library=request.allow_library,
+        fixed=tuple(name for name in request.fixed if name != EVERY_DIMENSION),
+        fixed_all=EVERY_DIMENSION in request.fixed,
+        allow_degenerate=request.allow_degenerate,
+    )
+
+
+def _same_request(store: Store, request: Request) -> LibraryKernel | None:
+    """A finished kernel for the very same words, shapes and options: their specification was accepted before."""
+    for kernel in store.library.all():
+        with contextlib.suppress(StoreError):
+            if kernel.request() == request:
+                return kernel
+    return None
+
+
+def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDevice) -> None:
+    """Say who writes at what price, the most it may cost, and where kernels run, before anything is spent."""
+    paid = chosen.price is None or chosen.price.input > 0 or chosen.price.output > 0
+    if paid and chosen.price and not budget.dollars:
+        raise BadArgument(
+            f"a budget of $0.00 allows no reply of {chosen.name}; raise --dollars, or use --author playbook"
+        )
+    limits = [f"{budget.attempts} attempt{'s' if budget.attempts != 1 else ''}", seconds_words(budget.seconds)]
+    if chosen.name != choices.PLAYBOOK and paid:
+        limits += [f"{budget.tokens:,} tokens", *([dollars_words(budget.dollars)] if chosen.price else [])]
+    talk.say(f"{chosen.name}: {chosen.price_words}", "author")
+    talk.say(f"at most {', '.join(limits)}", "budget")
+    talk.say(device.words, "device")
+
+
+# -- the run of a request --
+
+
+def _environment(device: ChosenDevice) -> Environment:
+    return Environment(
+        tilewright=__version__,
+        python=platform.python_version(),
+        torch=importlib.metadata.version("torch"),
+        compiler=find_toolkit().compiler,
+        device=device.label,
+        platform=f"{platform.system()} {platform.machine()}",
+        emulated=device.is_emulated,
+    )
+
+
+@dataclass(frozen=True)
+class _WantedRun:
+    """A run to be found or begun."""
+
+    store: Store
+    request: Request
+    task: Task | None  # None where the request is words
+    settings: Settings
+    environment: Environment
+    fresh: bool
+
+    @contextlib.contextmanager
+    def opened(self, talk: Talk) -> Iterator[tuple[RunFolder, bool]]:
+        """The run's folder, locked, and whether it is new. What another process is making is waited for."""
+        with contextlib.ExitStack() as held:
+            folder, new = self._locked(held, talk)
+            yield folder, new
+
+    def _locked(self, held: contextlib.ExitStack, talk: Talk) -> tuple[RunFolder, bool]:
+        while True:
+            with self.store.opening():
+                shared = None if self.fresh or self.settings.start else self._being_made()
+                if shared is None:
+                    folder, new = self._begun()
+                    held.enter_context(folder.lock())
+                    return folder, new
+            with contextlib.suppress(NoSuchRun), _waiting(talk, shared):  # it may be given up
+                held.enter_context(shared.lock(wait=True))
+                return shared, False
+
+    def _being_made(self) -> RunFolder | None:
+        """A run in which another process has the same author make a kernel for the same request or task."""
+        for folder in self.store.busy():
+            with contextlib.suppress(StoreError, OSError):
+                if folder.header().settings.author != self.settings.author:
+                    continue
+                same = folder.request() == self.request if self.task is None else self._has_task(folder)
+                if same:
+                    return folder
+        return None
+
+    def _begun(self) -> tuple[RunFolder, bool]:
+        """A new run, or one that waits with the very same words: their specification is not paid for twice."""
+        if self.task is not None:
+            return self.store.create_run(self.task, self.settings, self.environment, self.request), True
+        listing = RunList(()) if self.fresh else self.store.runs()
+        for one in listing.waiting:
+            if one.request == self.request and one.id not in listing.workers:
+                folder = self.store.open_run(one.id)
+                folder.reopen(self.settings)
+                return folder, False
+        return self.store.create_request(self.request, self.settings, self.environment), True
+
+    def _has_task(self, folder: RunFolder) -> bool:
+        run = _loaded(folder)
+        return run is not None and self.task is not None and run.task.hash == self.task.hash
+
+
+def _loaded(folder: RunFolder) -> Run | None:
+    """The run; None where it has no task yet."""
+    try:
+        return folder.load()
+    except NotAccepted:
+        return None
+
+
+@contextlib.contextmanager
+def _waiting(talk: Talk, folder: RunFolder) -> Iterator[None]:
+    """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
+    worker = folder.worker or "another process"
+
+    def still(seconds: float) -> None:
+        with contextlib.suppress(StoreError, OSError):
+            attempts = len(folder.load().attempts)
+            talk.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
+
+    try:
+        talk.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
+        with talk.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
+            yield
+    except KeyboardInterrupt as error:
+        error.add_note(f"run {folder.id} of {worker} goes on")
+        raise
+
+
+# -- from wherever a run stands to its end --
+
+
+def _go_on(
+    store: Store, folder: RunFolder, new: bool, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, *, look: bool
+) -> MakeResult:
+    """Bring a run, whose lock is held, to its end: from words to a task, if it began so, and on to a kernel.
+
+    `look`: its task is first looked for in the library, as words may turn out to mean what was made before.
+    """
+    talk.say(folder.id, "run")
+    run = _loaded(folder)
+    if run is not None and run.ending is not None:  # whoever was waited for has made it
+        return _ended(store, folder, run)
+    with _resumable(folder, new):
+        author = talk.following(chosen)
+        task = run.task if run else _agree(folder, author, talk)
+        found = store.library_find(task.hash) if look else None
+        if found is not None:
+            licence = folder.header().settings.licence
+            if folder.untouched:
+                folder.discard()
+            return KernelFound(found, task.origin is Origin.WORDS, licence)
+        for number, line in enumerate(task_words(task)):
+            talk.say(line, "task" if number == 0 else " ")
+        with talk.live():
+            return _ended(store, folder, _refined(folder, author, device, talk))
+
+
+@contextlib.contextmanager
+def _resumable(folder: RunFolder, new: bool) -> Iterator[None]:
+    """Whatever ends the block early says how to go on."""
+    try:
+        yield
+    except NotAcceptedYet:
+        raise
+    except BaseException as error:
+        error.add_note(how_to_go_on(folder, error, new=new))
+        raise
+
+
+def how_to_go_on(folder: RunFolder, error: BaseException, *, new: bool) -> str:
+    """What to do after an error that ended the work on a run; whoever calls it holds the run's lock.
+
+    A `new` run whose request was refused before anything was done is deleted: it could only be refused again.
+    """
+    if isinstance(error, _REFUSALS) and new and folder.untouched:
+        folder.discard()
+        return "nothing was done, so no run is kept"
+    if isinstance(error, PlaybookProblem):
+        return f"go on with: tilewright resume {folder.id} --model PROVIDER:NAME"
+    if isinstance(error, tasks.TaskError):
+        return f"what was asked and answered is kept in run {folder.id}; ask again in other words or with other options"
+    kept = "" if isinstance(error, KeyboardInterrupt) else "what was done is kept; "
+    return f"{kept}resume with: tilewright resume {folder.id}"
+
+
+def _agree(folder: RunFolder, chosen: ChosenAuthor, talk: Talk) -> Task:
+    """Have the words of a run specified and, once a person has accepted that, make it the run's task.
+
+    Only then is the reference run, in a limited child process.
+    """
+    request = folder.request()
+    assert request is not None  # a run without a task has one
+    with talk.live(f"waiting for {chosen.name} to write a specification"):
+        specification = _specify(folder, request, chosen, talk)
+    talk.accept(folder, specification)
+    with talk.live("running the reference"):
+        task = tasks.task_from_specification(specification, _task_options(request))
+    task = replace(task, words=request.text, origin=Origin.WORDS)
+    folder.accept(task)
+    return task
+
+
+def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Talk) -> Specification:
+    """What the author takes the words to mean. Its replies are on record, so asking again costs nothing.
+
+    The person's own shapes, numbers and values stand in it; raises `TaskError` where it has no place for one of them.
+    """
+    place = folder.attempt(0)
+    asked = 0
+
+    def ask(question: records.Question) -> records.Reply:
+        nonlocal asked
+        asked += 1
+        number = asked
+
+        def heard(text: str) -> None:
+            place.stream(number, text)
+            talk.text(text)
+
+        return place.reply_to(number, question, lambda one: chosen.complete(one, heard))
+
+    specification = chosen.author.specify(request.text, request.shapes, request.gpu, ask)
+    return tasks.fit_specification(specification, request.shapes, request.numbers, request.values)
+
+
+def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Run:
+    """A run that has a task, after its last attempt."""
+    run = folder.load()
+    task, against = run.task, run.settings.against
+    # Inputs too large to carry are drawn where the kernel runs, and judged there.
+    limits = ReferenceLimits.on_gpu() if device.index is not None else None
+    say = talk.working
+    with (
+        Reference(task.reference, task.function, limits=limits) as reference,
+        choices.open_devices(device) as (emulator, gpu),
+    ):
+        far = choices.gpu_reference(device, task, gpu)
+        with (
+            Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
+            Stopwatch(
+                task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, against=against, say=say
+            ) as stopwatch,
+        ):
+            return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
+
+
+def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
+    """A run that has ended, its best kernel put into the library if it is not there yet."""
+    kernel = None if run.best is None else store.library_add(folder, _tuned_text(folder, run))
+    return RunEnded(run, folder, kernel, run.settings.licence, before)
+
+
+def _tuned_text(folder: RunFolder, run: Run) -> str | None:
+    """The autotuner's choice of the best attempt, as it lies beside a kernel file; None where it had no choice."""
+    best = run.best
+    if best is None or best.tune is None or not best.tune.choice:
+        return None
+    file = parse(folder.attempt(best.number).text("kernel.cu"), run.task.name, allow_library=run.task.allow_library)
+    tuned = TunedChoices()
+    for gpu in sorted({run.task.gpu, best.measurement.gpu if best.measurement else run.task.gpu}):
+        tuned = tuned.with_choice(file, gpu, run.task.arguments(), best.tune.choice)
+    return json.dumps(records.to_json(tuned), indent=1)
+
+
+# -- more of a run --
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a person adds to a run to have it go on: so much beyond what is spent, a hint, another author."""
+
+    attempts: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+    hint: str = ""
+    author: str = ""
+    base_url: str = ""
+    spool: str = ""
+
+
+def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> MakeResult:
+    """Go on with a run, wherever it stopped; `output` is where its kernel is wanted now."""
+    store = Store()
+    with folder.lock():
+        settings = _reopened(folder, addition, output)
+        run, request = _loaded(folder), folder.request()
+        if settings is None:
+            assert run is not None
+            assert run.ending is not None
+            talk.say(f"run {run.id} has ended: {run.ending.words}; {_remedy(run.ending)}")
+            return _ended(store, folder, run, before=True)
+        gpu = run.task.gpu if run else request.gpu if request else "H200"
+        device = choices.same_device(folder.header().environment, gpu, settings.spool)
+        left = settings.budget.seconds - (run.seconds if run else 0.0)
+        with choices.open_author(settings.author, settings.base_url, talk.say, left) as chosen:
+            _announce(talk, chosen, settings.budget, device)
+            return _go_on(store, folder, False, chosen, device, talk, look=run is None and not settings.start)
+
+
+def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:
+    """The settings to go on with; None where the run has ended and nothing was added."""
+    run, before = _loaded(folder), folder.header().settings
+    settings = replace(_continued(before, addition, run), output=output)
+    if run is not None and run.ending is not None:
+        if addition == Addition():
+            return None
+        at_once = next_step(replace(run, settings=settings, ending=None))
+        if isinstance(at_once, Ending):
+            raise BadArgument(f"run {run.id} would end at once, because {at_once.value}; {_remedy(at_once)}")
+        folder.reopen(settings)
+    elif settings != before:
+        folder.reopen(settings)
+    return settings
+
+
+def _remedy(ending: Ending) -> str:
+    """What makes a run that ended so go on."""
+    options = {
+        Ending.ATTEMPTS: "--attempts N",
+        Ending.TOKENS: "--tokens N",
+        Ending.DOLLARS: "--dollars X",
+        Ending.SECONDS: "--seconds S",
+    }
+    return f"add more with {options[ending]}" if ending in options else "add a hint with --hint TEXT"
+
+
+def _continued(settings: Settings, addition: Addition, run: Run | None) -> Settings:
+    """The settings to go on with; `run` is None where there is no task yet, and so nothing but the settings."""
+    budget = settings.budget
+    made = len(run.attempts) if run else 0
+    tokens = run.usage.all_input_tokens + run.usage.output_tokens if run else 0
+    hint = (made, addition.hint)
+    return replace(
+        settings,
+        budget=Budget(
+            budget.attempts if addition.attempts is None else made + addition.attempts,
+            budget.tokens if addition.tokens is None else tokens + addition.tokens,
+            budget.dollars if addition.dollars is None else ((run.dollars if run else 0.0) or 0.0) + addition.dollars,
+            budget.seconds if addition.seconds is None else (run.seconds if run else 0.0) + addition.seconds,
+        ),
+        hints=(*settings.hints, hint) if addition.hint and hint not in settings.hints else settings.hints,
+        author=addition.author or settings.author,
+        base_url=addition.base_url or settings.base_url,
+        spool=addition.spool or settings.spool,
+    )
