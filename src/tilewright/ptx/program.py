@@ -65,10 +65,6 @@ class Program:
         self._variables = {variable.name: variable for variable in placed}
         self._loaded: dict[str, _Loaded] = {}
 
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        return tuple(function.name for function in self.module.functions.values() if function.is_entry)
-
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
         return self._load(kernel).lowered

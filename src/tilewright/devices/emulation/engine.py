@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.devices.emulation.input_content import BadContent, input_bytes
 from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
-from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused
+from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
-from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
+from tilewright.devices.emulation.schedules import run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
 from tilewright.ptx.global_memory import Bytes
 from tilewright.ptx.syntax import PtxError
@@ -46,21 +47,14 @@ _FAULT_OF = {
 }
 
 
+@dataclass
 class _Fault(Exception):
     """A job's fault on its way out."""
 
-    def __init__(
-        self,
-        kind: FaultKind,
-        message: str,
-        step: PackedLaunch | LibraryCall | None = None,
-        emulated: EmulatedRun | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.step = step
-        self.emulated = emulated
+    kind: FaultKind
+    message: str
+    step: PackedLaunch | LibraryCall | None = None
+    emulated: EmulatedRun | None = None
 
 
 class EmulatorEngine:
@@ -106,7 +100,7 @@ class EmulatorEngine:
         outputs = tuple(_returned(name, run.memory) for name in job.returns)
         return Completed(job.id, label(self.profile), outputs, (), run.emulated)
 
-    def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> ScheduledRun:
+    def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
             report(Progress(Stage.STEP, number, _name(step), step.line))
 
