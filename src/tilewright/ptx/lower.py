@@ -87,6 +87,10 @@ class ModuleLayout:
     addresses: dict[str, int]  # of module variables in global and constant memory
     function_numbers: dict[str, int]
 
+    def function_address(self, name: str) -> int | None:
+        number = self.function_numbers.get(name)
+        return None if number is None else FUNCTION_WINDOW + 16 * number
+
 
 def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
     """Raises `UnsupportedPtx` for what the interpreter does not know, `PtxError` for what makes no sense."""
@@ -300,9 +304,9 @@ class _KernelLowering:
         address = self.layout.addresses.get(name)
         if address is not None:
             return Placed("address", address, size_bytes=self._variables[name].size_bytes)
-        number = self.layout.function_numbers.get(name)
-        if number is not None:
-            return Placed("function", FUNCTION_WINDOW + 16 * number)
+        function = self.layout.function_address(name)
+        if function is not None:
+            return Placed("function", function)
         variable = self._variables.get(name)
         if variable is not None and variable.external:
             raise syntax.UnsupportedPtx(

@@ -15,16 +15,7 @@ import numpy as np
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
-from tilewright.ptx.native import (
-    FUNCTION_WINDOW,
-    FunctionInfo,
-    ProgramSource,
-    RawCount,
-    RawFinding,
-    RawLaunch,
-    RawRegion,
-    core,
-)
+from tilewright.ptx.native import FunctionInfo, ProgramSource, RawCount, RawFinding, RawLaunch, RawRegion, core
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.reporting import CountedInstructions, Reporter, missed_sentences
 from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
@@ -123,13 +114,10 @@ class Program:
         return np.frombuffer(data, dtype=np.uint8)
 
     def _address_of(self, symbol: str) -> int:
-        address = self._layout.addresses.get(symbol)
-        if address is not None:
-            return address
-        number = self._layout.function_numbers.get(symbol)
-        if number is None:
+        address = self._layout.addresses.get(symbol, self._layout.function_address(symbol))
+        if address is None:
             raise UnsupportedPtx(f"not supported by the emulator: the address of `{symbol}` in an initialiser")
-        return FUNCTION_WINDOW + 16 * number
+        return address
 
 
 def load_program(ptx_text: str) -> Program:
