@@ -84,7 +84,7 @@ def test_only_the_kernel_that_uses_it_is_refused() -> None:
     other = module("wgmma.fence.sync.aligned;").replace("entry k(", "entry bad(")
     text = module("") + other[other.index(".visible") :]
     program = load_program(text)
-    assert program.kernels == ("k", "bad")
+    assert list(program.module.functions) == ["k", "bad"]
     program.prepare("k")
     with pytest.raises(UnsupportedPtx):
         program.prepare("bad")

@@ -11,34 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tilewright.ptx.declarations import (
-    Tuning,
-    read_directive,
-    read_parameters,
-    read_registers,
-    read_tuning,
-    read_variables,
-)
+from tilewright.ptx import declarations, operand_text, syntax
 from tilewright.ptx.lexer import IDENTIFIER, Cursor, one_line
-from tilewright.ptx.operand_text import (
-    FunctionNames,
-    NameScope,
-    OperandError,
-    UnknownOperand,
-    read_operand,
-    split_operands,
-)
-from tilewright.ptx.syntax import (
-    Function,
-    Instruction,
-    Label,
-    Operand,
-    ParameterDeclaration,
-    PtxError,
-    Register,
-    UnsupportedPtx,
-    Variable,
-)
+from tilewright.ptx.operand_text import FunctionNames, NameScope, OperandError, UnknownOperand
+from tilewright.ptx.syntax import Function, Instruction, Operand, ParameterDeclaration, PtxError, Register, Variable
 from tilewright.records import SourcePlace
 
 # One pattern for both, white space and all: it is tried at every statement.
@@ -144,7 +120,7 @@ class BodyReader:
     is_entry: bool
     parameters: tuple[ParameterDeclaration, ...]
     results: tuple[ParameterDeclaration, ...]
-    tuning: Tuning
+    tuning: declarations.Tuning
     _names: FunctionNames = field(default_factory=FunctionNames)
     _depth: int = 0
     _location: Location | None = None
@@ -211,7 +187,7 @@ class BodyReader:
     def _label(self, cursor: Cursor, name: str, start: int) -> None:
         for directive in (".branchtargets", ".calltargets", ".callprototype"):
             if cursor.text.startswith(directive, cursor.position):
-                read_directive(cursor)
+                declarations.read_directive(cursor)
                 self._named_table(cursor, name, directive, start)
                 return
         unique = self._scope.declare_label(name)
@@ -224,10 +200,10 @@ class BodyReader:
         if unique is None:
             cursor.fail(f"`{name}` stands twice in one block", start)
         if directive == ".callprototype":
-            read_parameters(cursor)
+            declarations.read_parameters(cursor)
             cursor.accept("_")
-            parameters = read_parameters(cursor)
-            read_tuning(cursor)
+            parameters = declarations.read_parameters(cursor)
+            declarations.read_tuning(cursor)
             cursor.expect(";", "after a prototype")
             self._prototypes[unique] = tuple(parameter.size_bytes for parameter in parameters)
             return
@@ -238,11 +214,11 @@ class BodyReader:
 
     def _directive(self, cursor: Cursor, places: PlaceTable) -> None:
         start = cursor.position
-        word = read_directive(cursor)
+        word = declarations.read_directive(cursor)
         if word == "loc":
             self._location = places.read_loc(cursor, start)
         elif word == "reg":
-            for register in read_registers(cursor):
+            for register in declarations.read_registers(cursor):
                 if not self._scope.declare_register(register):
                     cursor.fail(f"the register `{register.name}` is declared twice in one block", start)
         elif word == "pragma":
@@ -262,7 +238,7 @@ class BodyReader:
 
     def _add_variables(self, cursor: Cursor, external: bool) -> None:
         start = cursor.position
-        for variable in read_variables(cursor, external):
+        for variable in declarations.read_variables(cursor, external):
             unique = self._scope.declare_symbol(variable.name)
             if unique is None:
                 cursor.fail(f"`{variable.name}` is declared twice in one block", start)
@@ -315,7 +291,7 @@ class BodyReader:
             guard = None if guard_name is None else _guard(guard_name, scope)
             operands = _operands(rest, scope) if rest else ()
         except OperandError as error:
-            kind = UnsupportedPtx if isinstance(error, UnknownOperand) else PtxError
+            kind = syntax.UnsupportedPtx if isinstance(error, UnknownOperand) else PtxError
             raise kind(str(error), ptx_line, one_line(text)[:160]) from None
         source = () if location is None else places.places(location)
         return Instruction(split[0], split[1], operands, guard, bool(negated), source, ptx_line, one_line(text))
@@ -333,10 +309,10 @@ def _operands(text: str, scope: NameScope) -> tuple[Operand, ...]:
         scope = scope.parent
     known = scope.operands
     operands: list[Operand] = []
-    for piece in split_operands(text):
+    for piece in operand_text.split_operands(text):
         operand = known.get(piece)
         if operand is None:
-            operand = known[piece] = read_operand(piece, scope)
+            operand = known[piece] = operand_text.read_operand(piece, scope)
         operands.append(operand)
     return tuple(operands)
 
@@ -345,7 +321,7 @@ def _targets(table: _Table) -> tuple[str, ...]:
     names: list[str] = []
     for item in table.items:
         target = table.scope.lookup(item)
-        if not isinstance(target, Label):
+        if not isinstance(target, syntax.Label):
             raise PtxError(f"`{item}` is no label of this function", table.ptx_line)
         names.append(target.name)
     return tuple(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.ptx import (
     lower_bits,
@@ -87,6 +87,10 @@ class ModuleLayout:
     addresses: dict[str, int]  # of module variables in global and constant memory
     function_numbers: dict[str, int]
 
+    def function_address(self, name: str) -> int | None:
+        number = self.function_numbers.get(name)
+        return None if number is None else FUNCTION_WINDOW + 16 * number
+
 
 def lower_kernel(module: Module, name: str, layout: ModuleLayout) -> LoweredKernel:
     """Raises `UnsupportedPtx` for what the interpreter does not know, `PtxError` for what makes no sense."""
@@ -108,18 +112,20 @@ def symbols_of(operand: Operand | None) -> Iterator[str]:
             yield from symbols_of(item)
 
 
+@dataclass
 class _KernelLowering:
-    def __init__(self, module: Module, kernel: Function, layout: ModuleLayout) -> None:
-        self._module = module
-        self._kernel = kernel
-        self._layout = layout
-        self._variables = {variable.name: variable for variable in module.variables}
-        self._code = ProgramCode()
-        self._shared: dict[str, SharedVariable] = {}
-        self._shared_state = bytearray()
-        self._lowered: dict[str, FunctionInfo] = {}
-        self._calls: list[tuple[int, str]] = []
-        self._globals: dict[str, None] = {}
+    module: Module
+    kernel: Function
+    layout: ModuleLayout
+    _code: ProgramCode = field(default_factory=ProgramCode)
+    _shared: dict[str, SharedVariable] = field(default_factory=dict)
+    _shared_state: bytearray = field(default_factory=bytearray)
+    _lowered: dict[str, FunctionInfo] = field(default_factory=dict)
+    _calls: list[tuple[int, str]] = field(default_factory=list)
+    _globals: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._variables = {variable.name: variable for variable in self.module.variables}
 
     def run(self) -> LoweredKernel:
         functions = self._reachable()
@@ -127,28 +133,27 @@ class _KernelLowering:
         for function in functions:
             self._lowered[function.name] = self._function(function)
         for position, name in self._calls:
-            self._code.patch(position, self._layout.function_numbers[name], 40)
-        numbers = self._layout.function_numbers
+            self._code.patch(position, self.layout.function_numbers[name], 40)
+        numbers = self.layout.function_numbers
         table = [self._lowered.get(name) for name in numbers]
-        kernel = self._kernel
         static = sum(v.size_bytes for v in self._shared.values())
         return LoweredKernel(
-            name=kernel.name,
+            name=self.kernel.name,
             encoded=bytes(self._code.encoded),
             extra=tuple(self._code.extra) or (0,),
             constants=bytes(self._code.constants.data),
             functions=tuple(table),
-            kernel=numbers[kernel.name],
+            kernel=numbers[self.kernel.name],
             origins=tuple(self._code.origins),
             shared=tuple(self._shared.values()),
             reserved_shared_bytes=static,
             shared_state=bytes(self._shared_state),
             local_bytes=self._local_stack(functions),
-            parameter_bytes=Parameters.of_kernel(kernel.parameters).total_bytes,
+            parameter_bytes=Parameters.of_kernel(self.kernel.parameters).total_bytes,
             globals=tuple(self._globals),
-            max_threads=kernel.max_threads,
-            prints=any(name in self._module.externals for name in ("vprintf", "__assertfail")),
-            is_cluster=kernel.cluster is not None and any(extent != 1 for extent in kernel.cluster),
+            max_threads=self.kernel.max_threads,
+            prints=any(name in self.module.externals for name in ("vprintf", "__assertfail")),
+            is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
         )
 
     # -- what belongs to the kernel --
@@ -156,15 +161,15 @@ class _KernelLowering:
     def _reachable(self) -> list[Function]:
         """The kernel and every function it names, in bodies or through initialisers of variables it names."""
         found: dict[str, Function] = {}
-        waiting = [self._kernel.name]
+        waiting = [self.kernel.name]
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()
             if name in seen:
                 continue
             seen.add(name)
-            function = self._module.functions.get(name)
-            if function is not None and (not function.is_entry or function is self._kernel):
+            function = self.module.functions.get(name)
+            if function is not None and (not function.is_entry or function is self.kernel):
                 found[name] = function
                 local = {v.name for v in function.variables} | {p.name for p in function.parameters}
                 for instruction in function.body:
@@ -181,7 +186,7 @@ class _KernelLowering:
     def _place_shared(self, functions: list[Function]) -> None:
         """Static variables one after the other with guard zones between, the dynamic part behind them."""
         named = {symbol for f in functions for i in f.body for o in i.operands for symbol in symbols_of(o)}
-        variables = [v for v in self._module.variables if v.space is Space.SHARED and v.name in named]
+        variables = [v for v in self.module.variables if v.space is Space.SHARED and v.name in named]
         variables += [v for f in functions for v in f.variables if v.space is Space.SHARED]
         static = [v for v in variables if v.size_bytes]
         dynamic = [v for v in variables if not v.size_bytes]
@@ -190,7 +195,7 @@ class _KernelLowering:
                 self._shared_state.extend([_OUTSIDE] * _GUARD_BYTES)
             self._align_shared(max(variable.align, 128 if self._shared_state else 1))
             if len(self._shared_state) + variable.size_bytes > MOST_SHARED_BYTES + _GUARD_BYTES * 2 * len(static):
-                raise PtxError(f"`{self._kernel.name}` declares more shared memory than any GPU has")
+                raise PtxError(f"`{self.kernel.name}` declares more shared memory than any GPU has")
             self._shared[variable.name] = SharedVariable(variable.name, len(self._shared_state), variable.size_bytes)
             self._shared_state.extend(bytes(variable.size_bytes))
         if dynamic:
@@ -206,12 +211,12 @@ class _KernelLowering:
         self._shared_state.extend([_OUTSIDE] * (-len(self._shared_state) % align))
 
     def _local_stack(self, functions: list[Function]) -> int:
-        own: int = self._lowered[self._kernel.name].local_bytes
+        own: int = self._lowered[self.kernel.name].local_bytes
         if len(functions) > 1:
             own += sum(self._lowered[f.name].local_bytes for f in functions[1:]) + _RECURSIVE_STACK_BYTES
         if own > MOST_LOCAL_BYTES:
             raise PtxError(
-                f"`{self._kernel.name}` needs {own} bytes of local memory per thread; {MOST_LOCAL_BYTES} is the most"
+                f"`{self.kernel.name}` needs {own} bytes of local memory per thread; {MOST_LOCAL_BYTES} is the most"
             )
         return own
 
@@ -222,7 +227,7 @@ class _KernelLowering:
         places: dict[str, Placed] = {}
         builder = FunctionBuilder(
             self._code,
-            self._module,
+            self.module,
             function,
             graph,
             lambda name: places.get(name) or self._global(name),
@@ -296,12 +301,12 @@ class _KernelLowering:
         shared = self._shared.get(name)
         if shared is not None:
             return Placed("shared", shared.offset, size_bytes=shared.size_bytes)
-        address = self._layout.addresses.get(name)
+        address = self.layout.addresses.get(name)
         if address is not None:
             return Placed("address", address, size_bytes=self._variables[name].size_bytes)
-        number = self._layout.function_numbers.get(name)
-        if number is not None:
-            return Placed("function", FUNCTION_WINDOW + 16 * number)
+        function = self.layout.function_address(name)
+        if function is not None:
+            return Placed("function", function)
         variable = self._variables.get(name)
         if variable is not None and variable.external:
             raise syntax.UnsupportedPtx(

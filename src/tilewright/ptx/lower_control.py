@@ -96,31 +96,38 @@ def griddepcontrol(b: FunctionBuilder, i: Instruction) -> None:
 # -- calls --
 
 
+Variables = list[FrameVariable]
+
+
 def call(b: FunctionBuilder, i: Instruction) -> None:
+    """`call (result), function, (arguments), prototype`, of which only the function must be there."""
     only_flags(i, "uni")
     operands = list(i.operands)
-    results: tuple[Operand, ...] = ()
-    if operands and isinstance(operands[0], Tuple_):
-        results = operands[0].items
-        del operands[0]
+    returned = _listed(b, operands)
     if not operands:
         raise b.wrong("a call without a function")
     callee = operands.pop(0)
-    arguments: tuple[Operand, ...] = ()
-    if operands and isinstance(operands[0], Tuple_):
-        arguments = operands[0].items
-        del operands[0]
-    given = [_frame_variable(b, operand) for operand in arguments]
-    returned = [_frame_variable(b, operand) for operand in results]
-    if isinstance(callee, SymbolOperand) and callee.name in (_PRINTF, _ASSERT) and callee.name in b.module.externals:
-        _system(b, i, callee.name, given, returned)
-    elif isinstance(callee, SymbolOperand) and callee.name in b.module.functions:
-        _direct(b, i, callee.name, given, returned)
-    elif isinstance(callee, Register):
-        _indirect(b, i, callee, operands, given, returned)
+    given = _listed(b, operands)
+    name = callee.name if isinstance(callee, SymbolOperand) else "this"
+    if isinstance(callee, Register):
+        _indirect(b, i, callee, operands[-1] if operands else None, given, returned)
+    elif name in (_PRINTF, _ASSERT) and name in b.module.externals:
+        _system(b, name, given, returned)
+    elif name in b.module.functions:
+        sizes = tuple(parameter.size_bytes for parameter in b.module.functions[name].parameters)
+        extra, _ = _argument_list(b, given, returned, sizes, f"`{name}`")
+        b.fixups.calls.append((b.emit("call", flags=CONTROL, extra=extra), name))
     else:
-        name = callee.name if isinstance(callee, SymbolOperand) else "this"
         raise unsupported(i, f"calling `{name}`, which is not defined in the module")
+
+
+def _listed(b: FunctionBuilder, operands: list[Operand]) -> Variables:
+    """The variables in parentheses at the front, taken away; none where there are no parentheses."""
+    first = operands[0] if operands else None
+    if not isinstance(first, Tuple_):
+        return []
+    del operands[0]
+    return [_frame_variable(b, operand) for operand in first.items]
 
 
 def _frame_variable(b: FunctionBuilder, operand: Operand) -> FrameVariable:
@@ -130,51 +137,39 @@ def _frame_variable(b: FunctionBuilder, operand: Operand) -> FrameVariable:
     return placed.frame
 
 
-def _argument_list(given: list[FrameVariable], returned: list[FrameVariable], layout: Parameters) -> tuple[int, ...]:
+def _argument_list(
+    b: FunctionBuilder, given: Variables, returned: Variables, sizes: tuple[int, ...], callee: str
+) -> tuple[tuple[int, ...], int]:
+    """Where the core finds arguments and results, and how many bytes the arguments take."""
+    if tuple(variable.size_bytes for variable in given) != sizes or len(returned) > 1:
+        raise b.wrong(f"the arguments do not fit {callee}")
+    layout = Parameters.of_function(sizes)
     extra = [len(given)]
     for variable, offset in zip(given, layout.offsets, strict=True):
         extra += [variable.at, variable.stride, variable.size_bytes, offset]
     extra += [len(returned)]
     for variable in returned:
         extra += [variable.at, variable.stride]
-    return tuple(extra)
-
-
-def _direct(
-    b: FunctionBuilder, i: Instruction, name: str, given: list[FrameVariable], returned: list[FrameVariable]
-) -> None:
-    function = b.module.functions[name]
-    sizes = [parameter.size_bytes for parameter in function.parameters]
-    if [variable.size_bytes for variable in given] != sizes or len(returned) > 1:
-        raise b.wrong(f"the arguments do not fit `{name}`")
-    layout = Parameters.of_function(tuple(sizes))
-    position = b.emit("call", flags=CONTROL, extra=_argument_list(given, returned, layout))
-    b.fixups.calls.append((position, name))
+    return tuple(extra), layout.total_bytes
 
 
 def _indirect(
     b: FunctionBuilder,
     i: Instruction,
     callee: Register,
-    rest: list[Operand],
-    given: list[FrameVariable],
-    returned: list[FrameVariable],
+    prototype: Operand | None,
+    given: Variables,
+    returned: Variables,
 ) -> None:
-    prototype = rest[-1] if rest else None
     sizes = b.function.prototypes.get(prototype.name) if isinstance(prototype, (SymbolOperand, Label)) else None
     if sizes is None:
         raise unsupported(i, "an indirect call without a prototype")
-    if [variable.size_bytes for variable in given] != list(sizes) or len(returned) > 1:
-        raise b.wrong("the arguments do not fit the prototype")
-    layout = Parameters.of_function(sizes)
-    extra = _argument_list(given, returned, layout)
-    b.emit("call_indirect", (0, b.source(callee, 8)), flags=CONTROL, imm=layout.total_bytes, extra=extra)
+    extra, size = _argument_list(b, given, returned, sizes, "the prototype")
+    b.emit("call_indirect", (0, b.source(callee, 8)), flags=CONTROL, imm=size, extra=extra)
     b.emit("join", flags=CONTROL, guarded=False)
 
 
-def _system(
-    b: FunctionBuilder, i: Instruction, name: str, given: list[FrameVariable], returned: list[FrameVariable]
-) -> None:
+def _system(b: FunctionBuilder, name: str, given: Variables, returned: Variables) -> None:
     wanted = 2 if name == _PRINTF else 5
     if len(given) != wanted:
         raise b.wrong(f"{name} takes {wanted} arguments")

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 import re
 
+from tilewright.ptx import declarations
 from tilewright.ptx.body import BodyReader, PlaceTable
-from tilewright.ptx.declarations import (
-    Tuning,
-    read_directive,
-    read_parameters,
-    read_plain_global,
-    read_tuning,
-    read_variables,
-)
 from tilewright.ptx.lexer import Cursor
 from tilewright.ptx.syntax import Function, Module, ParameterDeclaration, PtxError, Variable
 
@@ -46,7 +39,7 @@ class _ModuleReader:
     def read(self) -> Module:
         cursor = self._cursor
         while not cursor.at_end:
-            variable = read_plain_global(cursor)
+            variable = declarations.read_plain_global(cursor)
             if variable is not None:
                 self._add_variable(variable)
             elif cursor.character == ".":
@@ -80,7 +73,7 @@ class _ModuleReader:
     def _directive(self) -> None:
         cursor = self._cursor
         start = cursor.position
-        word = read_directive(cursor)
+        word = declarations.read_directive(cursor)
         if word == "version":
             version = cursor.match(_VERSION)
             if version is None:
@@ -130,14 +123,14 @@ class _ModuleReader:
         cursor = self._cursor
         external = False
         while any(cursor.text.startswith(linkage, cursor.position) for linkage in _LINKAGES):
-            external |= read_directive(cursor) == "extern"
+            external |= declarations.read_directive(cursor) == "extern"
         start = cursor.position
-        word = read_directive(cursor)
+        word = declarations.read_directive(cursor)
         if word in ("entry", "func"):
             self._function(word == "entry", start)
         elif word in _VARIABLE_SPACES:
             cursor.position = start
-            for variable in read_variables(cursor, external):
+            for variable in declarations.read_variables(cursor, external):
                 self._add_variable(variable)
                 if variable.relocations:
                     self._holding_addresses.append((variable, start))
@@ -153,11 +146,11 @@ class _ModuleReader:
 
     def _function(self, is_entry: bool, start: int) -> None:
         cursor = self._cursor
-        tuning = _joined(Tuning(), read_tuning(cursor))  # `.func .attribute(...) name`
-        results = () if is_entry else read_parameters(cursor)
+        tuning = _joined(declarations.Tuning(), declarations.read_tuning(cursor))  # `.func .attribute(...) name`
+        results = () if is_entry else declarations.read_parameters(cursor)
         name = cursor.identifier("the name of a function")
-        parameters = read_parameters(cursor)
-        tuning = _joined(tuning, read_tuning(cursor))
+        parameters = declarations.read_parameters(cursor)
+        tuning = _joined(tuning, declarations.read_tuning(cursor))
         if not cursor.accept(";"):
             if name in self._bodies:
                 cursor.fail(f"`{name}` is defined twice", start)
@@ -167,5 +160,5 @@ class _ModuleReader:
         self._declared[name] = parameters
 
 
-def _joined(first: Tuning, second: Tuning) -> Tuning:
-    return Tuning(second.max_threads or first.max_threads, second.cluster or first.cluster)
+def _joined(first: declarations.Tuning, second: declarations.Tuning) -> declarations.Tuning:
+    return declarations.Tuning(second.max_threads or first.max_threads, second.cluster or first.cluster)

@@ -15,16 +15,7 @@ import numpy as np
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
-from tilewright.ptx.native import (
-    FUNCTION_WINDOW,
-    FunctionInfo,
-    ProgramSource,
-    RawCount,
-    RawFinding,
-    RawLaunch,
-    RawRegion,
-    core,
-)
+from tilewright.ptx.native import FunctionInfo, ProgramSource, RawCount, RawFinding, RawLaunch, RawRegion, core
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.reporting import CountedInstructions, Reporter, missed_sentences
 from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
@@ -64,10 +55,6 @@ class Program:
         self._layout, placed = module_layout(module, base)
         self._variables = {variable.name: variable for variable in placed}
         self._loaded: dict[str, _Loaded] = {}
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        return tuple(function.name for function in self.module.functions.values() if function.is_entry)
 
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
@@ -127,13 +114,10 @@ class Program:
         return np.frombuffer(data, dtype=np.uint8)
 
     def _address_of(self, symbol: str) -> int:
-        address = self._layout.addresses.get(symbol)
-        if address is not None:
-            return address
-        number = self._layout.function_numbers.get(symbol)
-        if number is None:
+        address = self._layout.addresses.get(symbol, self._layout.function_address(symbol))
+        if address is None:
             raise UnsupportedPtx(f"not supported by the emulator: the address of `{symbol}` in an initialiser")
-        return FUNCTION_WINDOW + 16 * number
+        return address
 
 
 def load_program(ptx_text: str) -> Program:

@@ -15,14 +15,7 @@ from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
 from tilewright.ptx.native import LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, RawCount, RawFinding, RawLaunch
 from tilewright.ptx.syntax import Instruction
-from tilewright.records import (
-    CountsRecord,
-    FindingKind,
-    FindingRecord,
-    InstructionRecord,
-    SourcePlace,
-    ThreadRecord,
-)
+from tilewright.records import CountsRecord, FindingKind, FindingRecord, InstructionRecord, SourcePlace, ThreadRecord
 from tilewright.records.emulation import kernel_line
 from tilewright.records.steps import Dim3
 

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
-from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, refuse_unsupported
+from tilewright.devices.emulation.plan_run import (
+    LaunchNotEmulable,
+    LaunchRefused,
+    LibraryRefused,
+    PlanOutcome,
+    refuse_unsupported,
+)
 from tilewright.devices.emulation.programs import core_problem, program_of
-from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
+from tilewright.devices.emulation.schedules import run_schedules
 from tilewright.kernel_file import (
     Dispatcher,
     KernelFile,
@@ -192,7 +198,7 @@ def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu
     )
 
 
-def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> ScheduledRun:
+def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanOutcome:
     size = sum(spec.storage_bytes for spec in call.specs if spec is not None)
     size += sum(buffer.spec.storage_bytes for buffer in ready.plan.buffers)
     if size > MOST_BYTES:

@@ -5,33 +5,21 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright import records
 from tilewright.devices.emulation.input_content import BadContent, input_bytes
 from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
-from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused
+from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
-from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
+from tilewright.devices.emulation.schedules import run_schedules
 from tilewright.devices.messages import Finished, Progress, Stage
 from tilewright.ptx.global_memory import Bytes
 from tilewright.ptx.syntax import PtxError
-from tilewright.records import (
-    ARCHITECTURES,
-    Completed,
-    EmulatedRun,
-    Execution,
-    Faulted,
-    FaultKind,
-    FindingKind,
-    GpuProfile,
-    Job,
-    LibraryCall,
-    PackedLaunch,
-    ReturnedTensor,
-    runs_on,
-)
+from tilewright.records import FaultKind, FindingKind, GpuProfile, Job, LibraryCall, PackedLaunch
 
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
@@ -46,21 +34,14 @@ _FAULT_OF = {
 }
 
 
+@dataclass
 class _Fault(Exception):
     """A job's fault on its way out."""
 
-    def __init__(
-        self,
-        kind: FaultKind,
-        message: str,
-        step: PackedLaunch | LibraryCall | None = None,
-        emulated: EmulatedRun | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.step = step
-        self.emulated = emulated
+    kind: FaultKind
+    message: str
+    step: PackedLaunch | LibraryCall | None = None
+    emulated: records.EmulatedRun | None = None
 
 
 class EmulatorEngine:
@@ -75,7 +56,7 @@ class EmulatorEngine:
 
     def run(self, job: Job, report: Report) -> Finished:
         """One job to its end; a fault is a value."""
-        execution: Execution
+        execution: records.Execution
         try:
             execution = self._completed(job, report)
         except _Fault as fault:
@@ -87,12 +68,12 @@ class EmulatorEngine:
             )
         return Finished(execution, fit=True)
 
-    def _faulted(self, job: Job, fault: _Fault) -> Faulted:
+    def _faulted(self, job: Job, fault: _Fault) -> records.Faulted:
         step = fault.step
         name, line = (None, None) if step is None else (_name(step), step.line)
-        return Faulted(job.id, label(self.profile), fault.kind, fault.message, name, line, fault.emulated)
+        return records.Faulted(job.id, label(self.profile), fault.kind, fault.message, name, line, fault.emulated)
 
-    def _completed(self, job: Job, report: Report) -> Completed:
+    def _completed(self, job: Job, report: Report) -> records.Completed:
         check_job(job, self.profile)
         report(Progress(Stage.LOADING))
         program = self._program(job)
@@ -104,9 +85,9 @@ class EmulatorEngine:
         run = self._run(job, program, contents, report)
         report(Progress(Stage.RETURNING))
         outputs = tuple(_returned(name, run.memory) for name in job.returns)
-        return Completed(job.id, label(self.profile), outputs, (), run.emulated)
+        return records.Completed(job.id, label(self.profile), outputs, (), run.emulated)
 
-    def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> ScheduledRun:
+    def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
             report(Progress(Stage.STEP, number, _name(step), step.line))
 
@@ -150,10 +131,10 @@ def label(profile: GpuProfile) -> str:
 
 
 def check_job(job: Job, profile: GpuProfile) -> None:
-    if job.arch not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    if job.arch not in records.ARCHITECTURES:
+        known = ", ".join(records.ARCHITECTURES)
         raise _Fault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
-    if not runs_on(job.arch, profile.cc):
+    if not records.runs_on(job.arch, profile.cc):
         message = f"the job is built for {job.arch} and {profile.name} is emulated, {profile.arch}: build it for that"
         raise _Fault(FaultKind.UNSUITABLE, message)
     if job.timed_runs:
@@ -180,8 +161,8 @@ def check_job(job: Job, profile: GpuProfile) -> None:
         )
 
 
-def _returned(name: str, memory: PlanMemory) -> ReturnedTensor:
-    return ReturnedTensor(name, memory.spec(name), memory.content(name).tobytes())
+def _returned(name: str, memory: PlanMemory) -> records.ReturnedTensor:
+    return records.ReturnedTensor(name, memory.spec(name), memory.content(name).tobytes())
 
 
 def _name(step: PackedLaunch | LibraryCall) -> str:

@@ -257,23 +257,16 @@ def costly_lines(listing: Listing) -> tuple[CostlyLine, ...]:
     """Lines whose requests cost far more than they need, in the order of the file."""
     costly: list[CostlyLine] = []
     for line in listing.lines:
-        costly += _costs(listing.summary.kernel, line)
+        kernel = listing.summary.kernel
+        if _is_costly(line.sectors, line.ideal_sectors, line.global_requests):
+            count = line.global_requests
+            actual, ideal = line.sectors / count, line.ideal_sectors / count
+            costly.append(CostlyLine(kernel, line.line, count, actual, ideal, 0.0, 0.0))
+        if _is_costly(line.passes, line.ideal_passes, line.shared_requests):
+            count = line.shared_requests
+            actual, ideal = line.passes / count, line.ideal_passes / count
+            costly.append(CostlyLine(kernel, line.line, count, 0.0, 0.0, actual, ideal))
     return tuple(costly)
-
-
-def _costs(kernel: str, line: LineCounts) -> list[CostlyLine]:
-    costs = []
-    if _is_costly(line.sectors, line.ideal_sectors, line.global_requests):
-        requests = line.global_requests
-        costs.append(
-            CostlyLine(kernel, line.line, requests, line.sectors / requests, line.ideal_sectors / requests, 0.0, 0.0)
-        )
-    if _is_costly(line.passes, line.ideal_passes, line.shared_requests):
-        requests = line.shared_requests
-        costs.append(
-            CostlyLine(kernel, line.line, requests, 0.0, 0.0, line.passes / requests, line.ideal_passes / requests)
-        )
-    return costs
 
 
 def _is_costly(actual: int, ideal: int, requests: int) -> bool:

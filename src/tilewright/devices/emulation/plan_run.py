@@ -19,6 +19,7 @@ from tilewright.records import (
     Check,
     Clearing,
     CountsRecord,
+    EmulatedRun,
     Emulation,
     FindingKind,
     FindingRecord,
@@ -70,15 +71,17 @@ class LibraryRefused(StepRefused):
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    findings: tuple[FindingRecord, ...]
-    counts: tuple[CountsRecord, ...]
-    thread_instructions: int
-    printed: str
+    """One run of a plan, or several under different schedules: up to the first that went wrong."""
+
+    emulated: EmulatedRun
+    memory: PlanMemory  # as the first run left it
     stopped_by: FindingRecord | None  # None: every step ran to its end
     stopped_at: PackedLaunch | None
     counter_left: FindingRecord | None  # one of the findings
-    seconds: float
-    incomplete: tuple[str, ...]  # what the checkers could not see to the end
+
+    @property
+    def went_well(self) -> bool:
+        return self.stopped_by is None and self.counter_left is None
 
 
 def announce_nothing(number: int, step: PackedLaunch | LibraryCall) -> None:
@@ -214,17 +217,17 @@ class _Run:
             self._findings += self._unwritten_outputs()
         if counter_left is not None:
             self._findings.append(counter_left)
-        return PlanOutcome(
+        emulated = EmulatedRun(
             findings=tuple(self._findings),
             counts=tuple(self._counts),
             thread_instructions=min(self._used, self.emulation.instruction_budget - 1),
+            schedules=1,
+            varying=(),
             printed="".join(self._printed),
-            stopped_by=self.stopped_by,
-            stopped_at=self._stopped_at,
-            counter_left=counter_left,
             seconds=time.perf_counter() - self._started,
             incomplete=tuple(self._incomplete),
         )
+        return PlanOutcome(emulated, self.memory, self.stopped_by, self._stopped_at, counter_left)
 
     def _unwritten_outputs(self) -> list[FindingRecord]:
         found = []

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.plan_memory import PlanMemory
 from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
-from tilewright.records import (
-    BoundPlan,
-    Check,
-    EmulatedRun,
-    Emulation,
-    FindingKind,
-    FindingRecord,
-    PackedLaunch,
-)
+from tilewright.records import BoundPlan, Check, EmulatedRun, Emulation, FindingKind, FindingRecord
 
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
-
-
-@dataclass(frozen=True)
-class ScheduledRun:
-    """All schedules of a plan, or those up to the first that went wrong."""
-
-    emulated: EmulatedRun
-    memory: PlanMemory  # as the first schedule left it
-    stopped_by: FindingRecord | None
-    stopped_at: PackedLaunch | None
-    counter_left: FindingRecord | None
 
 
 def run_schedules(
@@ -42,23 +23,23 @@ def run_schedules(
     emulation: Emulation,
     returned: Sequence[str],
     announce: Announce = announce_nothing,
-) -> ScheduledRun:
+) -> PlanOutcome:
     """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
-    first = make_memory()
-    outcomes = [run_plan(program, plan, first, emulation, emulation.schedule_seed(0), announce)]
+    first = run_plan(program, plan, make_memory(), emulation, emulation.schedule_seed(0), announce)
+    outcomes = [first]
     varying: set[str] = set()
-    while len(outcomes) < emulation.schedules and _went_well(outcomes[-1]):
-        memory = make_memory()
+    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
         seed = emulation.schedule_seed(len(outcomes))
-        outcomes.append(run_plan(program, plan, memory, _without_counters(emulation), seed, announce))
-        if _went_well(outcomes[-1]):
-            varying |= {name for name in returned if first.content(name).tobytes() != memory.content(name).tobytes()}
-    last = outcomes[-1]
-    return ScheduledRun(_summary(outcomes, varying), first, last.stopped_by, last.stopped_at, last.counter_left)
+        latest = run_plan(program, plan, make_memory(), _without_counters(emulation), seed, announce)
+        outcomes.append(latest)
+        if latest.went_well:
+            varying |= {name for name in returned if _bytes(first, name) != _bytes(latest, name)}
+    emulated = _summary([outcome.emulated for outcome in outcomes], varying)
+    return replace(outcomes[-1], emulated=emulated, memory=first.memory)
 
 
-def _went_well(outcome: PlanOutcome) -> bool:
-    return outcome.stopped_by is None and outcome.counter_left is None
+def _bytes(outcome: PlanOutcome, name: str) -> bytes:
+    return outcome.memory.content(name).tobytes()
 
 
 def _without_counters(emulation: Emulation) -> Emulation:
@@ -66,16 +47,14 @@ def _without_counters(emulation: Emulation) -> Emulation:
     return replace(emulation, checks=tuple(check for check in emulation.checks if check is not Check.COUNTERS))
 
 
-def _summary(outcomes: Sequence[PlanOutcome], varying: set[str]) -> EmulatedRun:
-    return EmulatedRun(
-        findings=merged(outcome.findings for outcome in outcomes),
-        counts=outcomes[0].counts,
-        thread_instructions=outcomes[0].thread_instructions,
-        schedules=len(outcomes),
+def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
+    return replace(
+        runs[0],
+        findings=merged(run.findings for run in runs),
+        schedules=len(runs),
         varying=tuple(sorted(varying)),
-        printed=outcomes[0].printed,
-        seconds=sum(outcome.seconds for outcome in outcomes),
-        incomplete=tuple(dict.fromkeys(sentence for outcome in outcomes for sentence in outcome.incomplete)),
+        seconds=sum(run.seconds for run in runs),
+        incomplete=tuple(dict.fromkeys(sentence for run in runs for sentence in run.incomplete)),
     )
 
 
