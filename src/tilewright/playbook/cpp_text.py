@@ -8,26 +8,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import EXACT_HELPERS, QUICK_HELPERS
-from tilewright.playbook.row_program import (
-    COLS,
-    Constant,
-    LaunchNumber,
-    Load,
-    NumberKind,
-    Pointwise,
-    ProgramInput,
-    Reduce,
-    Reduction,
-    RowProgram,
-    Value,
-)
+from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction, RowProgram
 from tilewright.records import DType
 
 _INLINE_LENGTH = 48  # a longer expression gets a name
 _INLINE_LOAD_LENGTH = 20  # and a longer load too, where there are several
 
-LoadText = Callable[[ProgramInput], str]
+LoadText = Callable[[row_program.ProgramInput], str]
 
 # Precedences, as C++ has them; higher binds tighter.
 TERNARY, OR, AND, EQUALITY, ORDER, SUM, PRODUCT, UNARY, PRIMARY = range(9)
@@ -45,21 +34,15 @@ class Text:
         return self.text if self.precedence >= precedence else f"({self.text})"
 
 
-_INFIX = {
-    "add": ("+", SUM),
-    "sub": ("-", SUM),
-    "mul": ("*", PRODUCT),
-    "div": ("/", PRODUCT),
-    "eq": ("==", EQUALITY),
-    "ne": ("!=", EQUALITY),
-    "xor": ("!=", EQUALITY),  # of booleans
-    "lt": ("<", ORDER),
-    "le": ("<=", ORDER),
-    "gt": (">", ORDER),
-    "ge": (">=", ORDER),
-    "and": ("&&", AND),
-    "or": ("||", OR),
+_SIGNS = {
+    SUM: {"add": "+", "sub": "-"},
+    PRODUCT: {"mul": "*", "div": "/"},
+    EQUALITY: {"eq": "==", "ne": "!=", "xor": "!="},  # the last of booleans
+    ORDER: {"lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+    AND: {"and": "&&"},
+    OR: {"or": "||"},
 }
+_INFIX = {name: (sign, precedence) for precedence, signs in _SIGNS.items() for name, sign in signs.items()}
 
 _WITH_F = """
 exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc
@@ -148,7 +131,7 @@ class Namer:
         self.tensors = {one.name: self.fresh(one.name) for one in program.inputs}
         self.tensors |= {one.name: self.fresh(one.name) for one in program.outputs if not one.in_place}
         numbers = sorted({one for one in program.values if isinstance(one, LaunchNumber)}, key=lambda one: one.name)
-        self.parameters = {one: "cols" if one == COLS else self.fresh(one.name) for one in numbers}
+        self.parameters = {one: "cols" if one == row_program.COLS else self.fresh(one.name) for one in numbers}
 
     def fresh(self, wanted: str) -> str:
         """The wanted name, or the wanted name with a number."""
@@ -167,43 +150,43 @@ class Namer:
 
     def _wanted(self, index: int) -> str:
         value = self._program.values[index]
-        if isinstance(value, Load):
+        if isinstance(value, row_program.Load):
             return f"{self.tensors[value.input]}_value"
         if isinstance(value, Reduce):
             squares = value.op is Reduction.SUM and self._is_square(value.argument)
             return "squares" if squares else _OF_REDUCTION[value.op]
-        if isinstance(value, Pointwise):
+        if isinstance(value, row_program.Pointwise):
             return self._wanted_pointwise(value)
         return "number"
 
-    def _wanted_pointwise(self, value: Pointwise) -> str:
+    def _wanted_pointwise(self, value: row_program.Pointwise) -> str:
         first = self._value(value.arguments[0])
-        if value.op == "to_float" and first == COLS:
+        if value.op == "to_float" and first == row_program.COLS:
             return "length"
         second = self._value(value.arguments[1]) if len(value.arguments) > 1 else None
         if value.op == "div" and isinstance(first, Reduce) and first.op is Reduction.SUM and self._is_count(second):
             if not self._is_square(first.argument):
                 return "mean"
             factor = self._value(self._program.arguments(first.argument)[0])
-            centered = isinstance(factor, Pointwise) and factor.op == "sub"
+            centered = isinstance(factor, row_program.Pointwise) and factor.op == "sub"
             return "variance" if centered else "mean_square"
-        if value.op == "sub" and isinstance(second, Pointwise) and second.op == "div":
+        if value.op == "sub" and isinstance(second, row_program.Pointwise) and second.op == "div":
             return "centered"
         if value.op == "sub" and isinstance(second, Reduce):
             return "shifted"
         return _OF_OP.get(value.op, "flag" if value.op in ("lt", "le", "gt", "ge", "eq", "ne") else f"{value.op}_value")
 
-    def _value(self, index: int) -> Value:
+    def _value(self, index: int) -> row_program.Value:
         return self._program.values[index]
 
     def _is_square(self, index: int) -> bool:
         value = self._value(index)
-        return isinstance(value, Pointwise) and value.op == "mul" and len(set(value.arguments)) == 1
+        return isinstance(value, row_program.Pointwise) and value.op == "mul" and len(set(value.arguments)) == 1
 
-    def _is_count(self, value: Value | None) -> bool:
-        if isinstance(value, Pointwise) and value.op in ("to_float", "sub"):
+    def _is_count(self, value: row_program.Value | None) -> bool:
+        if isinstance(value, row_program.Pointwise) and value.op in ("to_float", "sub"):
             return self._is_count(self._value(value.arguments[0]))
-        return value == COLS or (isinstance(value, Constant) and value.value == 1.0)
+        return value == row_program.COLS or (isinstance(value, row_program.Constant) and value.value == 1.0)
 
 
 # -- expressions --
@@ -231,13 +214,13 @@ class Forms:
     def leaf(self, index: int) -> Text | None:
         """A constant or a parameter; None for anything else."""
         value = self._program.values[index]
-        if isinstance(value, Constant):
+        if isinstance(value, row_program.Constant):
             return literal(value.value, self._program.kinds[index])
         return Text(self._namer.parameters[value]) if isinstance(value, LaunchNumber) else None
 
     def pointwise(self, index: int, arguments: list[Text]) -> Text:
         value = self._program.values[index]
-        assert isinstance(value, Pointwise)
+        assert isinstance(value, row_program.Pointwise)
         op, first = value.op, arguments[0]
         if op in _INFIX:
             sign, precedence = _INFIX[op]
@@ -299,14 +282,14 @@ class Statements:
         uses = Counter(targets)
         for index in order:
             uses.update(self.program.arguments(index))
-        loads = sum(isinstance(self.program.values[index], Load) for index in order)
+        loads = sum(isinstance(self.program.values[index], row_program.Load) for index in order)
         lines: list[str] = []
         texts = dict(known)
         for index in order:
             text = self._text(index, texts, load)
             simple = self.forms.leaf(index) is not None
             longest = _INLINE_LENGTH
-            if loads > 1 and isinstance(self.program.values[index], Load):
+            if loads > 1 and isinstance(self.program.values[index], row_program.Load):
                 longest = _INLINE_LOAD_LENGTH
             if simple or (uses[index] == 1 and len(text.text) <= longest and index not in named):
                 texts[index] = text
@@ -349,9 +332,9 @@ class Statements:
         if leaf is not None:
             return leaf
         value = self.program.values[index]
-        if isinstance(value, Load):
+        if isinstance(value, row_program.Load):
             return read_text(self._inputs[value.input].dtype, load(self._inputs[value.input]))
-        assert isinstance(value, Pointwise), f"value {index} is not known yet"
+        assert isinstance(value, row_program.Pointwise), f"value {index} is not known yet"
         return self.forms.pointwise(index, [texts[one] for one in value.arguments])
 
 

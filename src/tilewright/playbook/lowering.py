@@ -9,7 +9,6 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import (
     COLS,
     Constant,
-    LaunchNumber,
     Load,
     NumberKind,
     Pointwise,
@@ -297,7 +296,7 @@ class Lowering:
             return self.constant(first, NumberKind.INT if isinstance(first, int) else NumberKind.FLOAT)
         found = explain(tuple(float(one) for one in numbers), self._probes, self._sizes, node.target)
         whole = all(isinstance(one, int) for one in numbers)
-        return self.add(LaunchNumber(found.name, found.expression), NumberKind.INT if whole else NumberKind.FLOAT)
+        return self.add(found, NumberKind.INT if whole else NumberKind.FLOAT)
 
 
 def kind_of(dtype: str) -> NumberKind:

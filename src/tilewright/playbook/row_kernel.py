@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import CANDIDATE, COMBINERS, SHUFFLE, SHUFFLE_CANDIDATE
 from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
-from tilewright.playbook.row_program import (
-    Load,
-    NumberKind,
-    Pointwise,
-    ProgramInput,
-    ProgramOutput,
-    Reduce,
-    Reduction,
-    RowProgram,
-)
+from tilewright.playbook.row_program import NumberKind, Reduce, Reduction, RowProgram
 
 
 @dataclass(frozen=True)
@@ -32,6 +24,7 @@ class RowKernel:
 
     def __init__(self, program: RowProgram, quick: bool) -> None:
         self.program = program
+        self.quick = quick
         self.namer = Namer(program)
         self.forms = Forms(program, self.namer, quick)
         self.statements = Statements(program, self.forms, self.namer)
@@ -69,13 +62,13 @@ class RowKernel:
         return tuple(one for one in frontier if self._is_dear(one, known))
 
     def _is_dear(self, index: int, known: set[int]) -> bool:
-        if not isinstance(self.program.values[index], Pointwise):
+        if not isinstance(self.program.values[index], row_program.Pointwise):
             return False
         inner = self.statements.closure((index,), known)
         made = [self.program.values[one] for one in inner if self.program.varies[one]]
         whole = {one.name for one in self.program.streams}
-        loads = sum(isinstance(one, Load) and one.input in whole for one in made)
-        return loads > 1 or any(isinstance(one, Pointwise) and one.op not in CHEAP for one in made)
+        loads = sum(isinstance(one, row_program.Load) and one.input in whole for one in made)
+        return loads > 1 or any(isinstance(one, row_program.Pointwise) and one.op not in CHEAP for one in made)
 
     def sweep(
         self,
@@ -149,7 +142,10 @@ class RowKernel:
     def _twin(self, index: int) -> int | None:
         """The reduction that finds the place of this maximum or minimum, and so its value too."""
         one = self._reduce(index)
-        wanted = {Reduction.MAXIMUM: Reduction.ARGMAX, Reduction.MINIMUM: Reduction.ARGMIN}.get(one.op)
+        wanted = {
+            Reduction.MAXIMUM: Reduction.ARGMAX,
+            Reduction.MINIMUM: Reduction.ARGMIN,
+        }.get(one.op)
         if wanted is None or self.program.kinds[one.argument] is not NumberKind.FLOAT:
             return None
         twins = (other for other in self.program.reductions if self._reduce(other) == Reduce(wanted, one.argument))
@@ -171,7 +167,7 @@ class RowKernel:
 
     # -- rows of tensors --
 
-    def index_lines(self, *inputs: ProgramInput) -> list[str]:
+    def index_lines(self, *inputs: row_program.ProgramInput) -> list[str]:
         """The rows of tensors that have some of the row dimensions."""
         lines: list[str] = []
         for one in inputs:
@@ -184,18 +180,18 @@ class RowKernel:
             lines += [f"const long long {name}_row = {text};"] if one.parts else []
         return lines
 
-    def row_of(self, input: ProgramInput) -> str:
+    def row_of(self, input: row_program.ProgramInput) -> str:
         """The number of the input's own row."""
         if input.parts is None:
             return "row"
         return f"{self.name(input.name)}_row" if input.parts else "0"
 
-    def row_start(self, input: ProgramInput) -> str:
+    def row_start(self, input: row_program.ProgramInput) -> str:
         """The address of the input's own row."""
         name, row = self.name(input.name), self.row_of(input)
         return name if row == "0" else f"{name} + {row} * cols"
 
-    def row_load(self, input: ProgramInput) -> str:
+    def row_load(self, input: row_program.ProgramInput) -> str:
         """How inputs without columns are read."""
         return f"{self.name(input.name)}[{self.row_of(input)}]"
 
@@ -218,7 +214,7 @@ class RowKernel:
             for one in self.program.outputs_along
         ]
 
-    def target(self, output: ProgramOutput) -> str:
+    def target(self, output: row_program.ProgramOutput) -> str:
         """The pointer to an output's row; an input changed in place has one to read by too."""
         return f"{self.name(output.name)}_{'target' if output.in_place else 'along'}"
 
@@ -233,7 +229,9 @@ class RowKernel:
     def loaded(self, number: int, known: Collection[int]) -> set[str]:
         """The inputs that a sweep reads where these values are known."""
         inner = self.statements.closure(self.targets(number), set(known))
-        return {value.input for value in (self.program.values[one] for one in inner) if isinstance(value, Load)}
+        return {
+            value.input for value in (self.program.values[one] for one in inner) if isinstance(value, row_program.Load)
+        }
 
     # -- reductions --
 

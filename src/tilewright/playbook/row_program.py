@@ -51,6 +51,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Constant:
+    """A number of the function's own."""
+
     value: int | float | bool
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.row_program import LaunchNumber
 from tilewright.records import NumberInput, ScalarType, Task
 
 _TOLERANCE = 1e-6  # a number may have been rounded to f32 on its way
@@ -53,6 +54,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class TraceRequest:
+    """What the child is asked."""
+
     task: Task
     probes: tuple[Probe, ...]
 
@@ -211,14 +214,6 @@ def _single(value: Any, numbers: dict[Any, int]) -> Node | Scalar:
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What a number is at every size: a name for the kernel and an expression for the plan."""
-
-    name: str
-    expression: str
-
-
-@dataclass(frozen=True)
 class ProbeSet:
     """The calls that were traced. `fixed`: only with the task's own sizes and numbers; nothing is known of others."""
 
@@ -245,20 +240,22 @@ def fixed_probe(task: Task) -> ProbeSet:
     return ProbeSet((Probe(task.sizes, {}),), fixed=True)
 
 
-def explain(values: tuple[float, ...], probes: ProbeSet, size_expressions: dict[str, str], operation: str) -> Explained:
+def explain(
+    values: tuple[float, ...], probes: ProbeSet, size_expressions: dict[str, str], operation: str
+) -> LaunchNumber:
     """What the number is that took these values; `size_expressions` has a plan expression for each dimension's name."""
     for name in probes.probes[0].numbers:
         given = tuple(probe.numbers[name] for probe in probes.probes)
         for label, expression, function in _OF_NUMBER:
             if _agree(values, tuple(function(one) for one in given)):
-                return Explained(label.format(n=name), expression.format(n=name))
+                return LaunchNumber(label.format(n=name), expression.format(n=name))
     for count in range(1, min(len(size_expressions), 4) + 1):
         for chosen in itertools.combinations(size_expressions, count):
             products = tuple(float(math.prod(probe.sizes[name] for name in chosen)) for probe in probes.probes)
             for label, expression, function in _OF_SIZE:
                 if _agree(values, tuple(function(one) for one in products)):
                     product = " * ".join(size_expressions[name] for name in chosen)
-                    return Explained(label.format(n="_".join(chosen)), expression.format(e=product))
+                    return LaunchNumber(label.format(n="_".join(chosen)), expression.format(e=product))
     shown = ", ".join(f"{value:g}" for value in values)
     raise NotSupported(f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown})")
 

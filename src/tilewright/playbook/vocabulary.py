@@ -16,7 +16,17 @@ class Shape(str, Enum):
     COLUMN = "one element per column"
 
 
+@dataclass(frozen=True)
+class Extra:
+    """A tensor or a number that an operation takes beside the value at hand."""
+
+    name: str
+    shape: Shape | None  # None: a number, which is the first that was said
+
+
 class Effect(str, Enum):
+    """What an operation does to a row."""
+
     ELEMENTS = "keeps every element"
     WHOLE_ROW = "keeps every element, and needs the whole row"
     REDUCES = "leaves one element per row"
@@ -27,14 +37,6 @@ class Form(str, Enum):
 
     FUNCTION = "as a name: gelu, gelu(x), gelu of x"
     ACTION = "as something done to the value at hand: add bias, scale by 2"
-
-
-@dataclass(frozen=True)
-class Extra:
-    """A tensor or a number that an operation takes beside the value at hand."""
-
-    name: str
-    shape: Shape | None  # None: a number, which is the first that was said
 
 
 @dataclass(frozen=True)

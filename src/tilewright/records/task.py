@@ -99,6 +99,9 @@ class NumberInput:
     default: bool = True  # whether the function itself gives that value when none is passed
 
 
+TaskInput = TensorInput | NumberInput
+
+
 @dataclass(frozen=True)
 class TaskOutput:
     """A result as the reference returns it: each size a dimension's name or a number."""
@@ -157,7 +160,7 @@ class Task:
     name: str  # the op's name in kernel files
     reference: str
     function: str
-    inputs: tuple[TensorInput | NumberInput, ...]
+    inputs: tuple[TaskInput, ...]
     outputs: tuple[TaskOutput, ...]
     dimensions: tuple[Dimension, ...]
     kind: Kind = Kind.OTHER

@@ -17,6 +17,7 @@ from tilewright.records import (
     Origin,
     Precision,
     Task,
+    TaskInput,
     TaskOutput,
     TensorInput,
     following,
@@ -55,7 +56,7 @@ class Draft:
     name: str
     source: str
     function: str
-    inputs: tuple[TensorInput | NumberInput, ...]
+    inputs: tuple[TaskInput, ...]
     dimensions: tuple[Dimension, ...]
     unsaid: frozenset[str]  # tensors whose values nobody said
     origin: Origin
@@ -130,7 +131,7 @@ def _assemble(
     met = () if draft.named else (label for one in answer.tensors for label in one.dimensions)
     order = dict.fromkeys([*met, *(label for label in (names if draft.named else found) if label in names)])
     probed = {one.name: _renamed(one, names) for one in answer.tensors}
-    inputs: list[TensorInput | NumberInput] = []
+    inputs: list[TaskInput] = []
     for one in draft.inputs:
         made = probed.get(one.name, one)
         if isinstance(one, TensorInput) and isinstance(made, TensorInput) and not draft.named:
@@ -147,7 +148,7 @@ def _assemble(
 
 def build_task(
     draft: Draft,
-    inputs: tuple[TensorInput | NumberInput, ...],
+    inputs: tuple[TaskInput, ...],
     outputs: tuple[TaskOutput, ...],
     dimensions: tuple[Dimension, ...],
     options: TaskOptions,

@@ -8,18 +8,11 @@ from enum import Enum
 
 
 class ArgumentKind(str, Enum):
+    """What a person may give for a parameter."""
+
     SHAPE = "shape"
     NUMBER = "number"
     VALUES = "values"
-
-
-@dataclass(frozen=True)
-class GivenArgument:
-    """What a person gave for a parameter; `text` is empty where its name alone is at fault."""
-
-    kind: ArgumentKind
-    name: str
-    text: str = ""
 
 
 class RemedyKind(Enum):
@@ -36,6 +29,15 @@ class RemedyKind(Enum):
 
 
 PLAIN_WORDS = {kind: kind.value for kind in RemedyKind}
+
+
+@dataclass(frozen=True)
+class GivenArgument:
+    """What a person gave for a parameter; `text` is empty where its name alone is at fault."""
+
+    kind: ArgumentKind
+    name: str
+    text: str = ""
 
 
 @dataclass(frozen=True)

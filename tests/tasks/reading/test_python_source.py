@@ -10,8 +10,6 @@ import pytest
 from tilewright.records import Task
 from tilewright.tasks import TaskOptions, open_task, task_from_module
 from tilewright.tasks.reading.python_source import (
-    ComputedDefault,
-    WrittenDefault,
     find_function,
     names_in,
     needed_source,
@@ -39,13 +37,8 @@ def test_parameters_and_results() -> None:
     found = parameters_of(node, "here")
     assert [one.name for one in found] == ["x", "y", "z", "w", "v"]
     assert [one.positional_only for one in found] == [True, False, False, False, False]
-    assert [one.default for one in found] == [
-        None,
-        None,
-        WrittenDefault((1, 2)),
-        ComputedDefault("torch.pi"),
-        WrittenDefault(1),
-    ]
+    assert [one.default for one in found] == [None, None, "(1, 2)", "torch.pi", "1"]
+    assert [one.value for one in found] == [None, None, (1, 2), None, 1]
     assert result_names(node) == ("a", "b")
 
 

@@ -48,11 +48,11 @@ _HEADERS = {
 
 
 def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
-    writer = _LongRows(program, holding, quick)
+    kernel = RowKernel(program, quick)
+    writer = _LongRows(kernel, holding)
     plan = PlanLines(program, op_line)
     signature, kernel_name, longer = writer.plan(plan)
     text = signature.kernel(writer.bounds(), kernel_name, writer.body())
-    kernel = writer.kernel
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
     helpers += [one for one in (longer.helpers if longer else []) if one not in helpers]
     more: list[str] = []
@@ -79,12 +79,10 @@ def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
 
 
 class _LongRows:
-    def __init__(self, program: RowProgram, holding: Holding, quick: bool) -> None:
-        self.program = program
+    def __init__(self, kernel: RowKernel, holding: Holding) -> None:
+        self.kernel, self.program = kernel, kernel.program
         self.holding = holding
-        self.quick = quick
-        self.kernel = RowKernel(program, quick)
-        self.held = held_inputs(program) if holding is not Holding.NOWHERE else ()
+        self.held = held_inputs(kernel.program) if holding is not Holding.NOWHERE else ()
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows | None]:
         """The plan's lines; the main kernel's head, and the kernel for rows that fit no shared memory."""
@@ -124,7 +122,7 @@ class _LongRows:
         plan.launch(kernel_name, grid, block, signature.given, attributes)
         if not self.held:
             return signature, kernel_name, None
-        longer = longer_rows(self.program, cols, self.quick)
+        longer = longer_rows(self.program, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, kernel_name, longer
 

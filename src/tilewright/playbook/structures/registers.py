@@ -73,11 +73,11 @@ def register_rows(
 
     `teams` are the numbers of warps or lanes that the tuner is offered; the first that fits is the default.
     """
-    writer = _RegisterRows(program, team, quick)
+    kernel = RowKernel(program, quick)
+    writer = _RegisterRows(kernel, team)
     plan = PlanLines(program, op_line)
     signature, kernel_name, longer = writer.plan(plan, teams)
     text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints))
-    kernel = writer.kernel
     reduce = [LANES_REDUCE] if team is Team.LANES else []
     needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
     helpers = ([one] for one in dict.fromkeys(needed))
@@ -86,11 +86,9 @@ def register_rows(
 
 
 class _RegisterRows:
-    def __init__(self, program: RowProgram, team: Team, quick: bool) -> None:
-        self.program = program
+    def __init__(self, kernel: RowKernel, team: Team) -> None:
+        self.kernel, self.program = kernel, kernel.program
         self.team = team
-        self.quick = quick
-        self.kernel = RowKernel(program, quick)
 
     # -- plan --
 
@@ -123,7 +121,7 @@ class _RegisterRows:
         sizes = [("long long rows", rows), ("int cols", cols)][self.team is Team.BLOCK :]
         signature = KernelSignature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_{'held' if self.team is not Team.LANES else 'short'}_rows"
-        longer = longer_rows(self.program, cols, self.quick)
+        longer = longer_rows(self.program, cols, self.kernel.quick)
         plan.launch(kernel_name, grid, block, signature.given, f" when {held}")
         longer.launch(plan, rows, block, held)
         return signature, kernel_name, longer

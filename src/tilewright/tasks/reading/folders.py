@@ -14,6 +14,7 @@ from tilewright.records import (
     ScalarType,
     Specification,
     Task,
+    TaskInput,
     TensorInput,
     following,
 )
@@ -23,7 +24,6 @@ from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
 from tilewright.tasks.reading.description import Described, print_described, print_description, read_description
 from tilewright.tasks.reading.parameters import SCALARS, read_number, read_shape, read_values
 from tilewright.tasks.reading.python_source import (
-    WrittenDefault,
     find_function,
     parameters_of,
     parse_source,
@@ -229,7 +229,7 @@ def _followed(
     return made
 
 
-def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TensorInput | NumberInput, ...]:
+def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TaskInput, ...]:
     """The inputs as the task has them, but for what only running the reference tells."""
     parameters = {one.name: one for one in parameters_of(node, REFERENCE_FILE)}
     for name in described.inputs:
@@ -238,13 +238,12 @@ def _inputs(described: Described, node: ast.FunctionDef) -> tuple[TensorInput | 
     for one in parameters.values():
         if one.default is None and one.name not in described.inputs:
             raise TaskError(f"{node.name} takes {one.name}, which [inputs] does not have")
-    made: list[TensorInput | NumberInput] = []
+    made: list[TaskInput] = []
     for name, given in described.inputs.items():
         if isinstance(given, TensorInput):
             made.append(given)
             continue
-        own = parameters[name].default
-        default = own.value if isinstance(own, WrittenDefault) else None
+        default = parameters[name].value
         scalar = SCALARS[type(given)]
         if scalar is ScalarType.INT and (type(default) is float or parameters[name].annotation == "float"):
             scalar, given = ScalarType.FLOAT, float(given)

@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tilewright.records import (
-    Dimension,
-    NormalValues,
-    NumberInput,
-    Origin,
-    Task,
-    TensorInput,
-    UniformValues,
-)
+from tilewright.records import Dimension, NormalValues, NumberInput, Origin, Task, TaskInput, TensorInput, UniformValues
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks import questions
 from tilewright.tasks.drafts import Draft, TaskOptions, axes_of, probe_task, with_finding
@@ -50,7 +42,7 @@ def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str,
         raise TaskError(
             f"{path}: get_inputs gives {len(answer.inputs)} inputs and Model.forward takes {len(maker.forward)}"
         )
-    given: list[TensorInput | NumberInput] = []
+    given: list[TaskInput] = []
     for parameter, one in zip(forward, answer.inputs, strict=True):
         name = usable_name(parameter.name, (other.name for other in given), "x")
         if isinstance(one, questions.FoundNumber):
@@ -146,7 +138,7 @@ class _ModuleMaker:
     def make(
         self,
         name: str,
-        given: list[TensorInput | NumberInput],
+        given: list[TaskInput],
         calls: list[str],
         answer: questions.ModuleAnswer,
         options: TaskOptions,
@@ -192,8 +184,8 @@ class _ModuleMaker:
         return named
 
     def _filled(
-        self, given: list[TensorInput | NumberInput], named: dict[str, TensorInput], values: Mapping[str, str]
-    ) -> tuple[list[TensorInput | NumberInput], dict[str, TensorInput]]:
+        self, given: list[TaskInput], named: dict[str, TensorInput], values: Mapping[str, str]
+    ) -> tuple[list[TaskInput], dict[str, TensorInput]]:
         """Inputs and parameters with the values that a person wants."""
         known = {one.name: one for one in (*given, *named.values()) if isinstance(one, TensorInput)}
         for name, text in values.items():
@@ -207,7 +199,7 @@ class _ModuleMaker:
     def _draft(
         self,
         name: str,
-        given: list[TensorInput | NumberInput],
+        given: list[TaskInput],
         calls: list[str],
         named: dict[str, TensorInput],
         absent: list[str],
@@ -227,7 +219,7 @@ class _ModuleMaker:
 
     def _wrapper(
         self,
-        inputs: tuple[TensorInput | NumberInput, ...],
+        inputs: tuple[TaskInput, ...],
         calls: list[str],
         named: dict[str, TensorInput],
         absent: list[str],

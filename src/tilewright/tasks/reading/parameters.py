@@ -15,6 +15,7 @@ from tilewright.records import (
     NormalValues,
     NumberInput,
     ScalarType,
+    TaskInput,
     TensorInput,
     TensorSpec,
     UniformValues,
@@ -22,7 +23,7 @@ from tilewright.records import (
 )
 from tilewright.tasks.drafts import axes_of
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind, TaskError
-from tilewright.tasks.reading.python_source import SourceParameter, WrittenDefault, usable_name
+from tilewright.tasks.reading.python_source import SourceParameter, usable_name
 
 SCALARS = {bool: ScalarType.BOOL, int: ScalarType.INT, float: ScalarType.FLOAT}
 _TYPE_NAMES = {kind.__name__: scalar for kind, scalar in SCALARS.items()}
@@ -34,7 +35,7 @@ _VALUE_FORMS = "normal, normal:MEAN:DEVIATION, uniform:LOW:HIGH, integers:LOW:HI
 class Arguments:
     """The inputs of the op, and the source that takes exactly those by name."""
 
-    inputs: tuple[TensorInput | NumberInput, ...]
+    inputs: tuple[TaskInput, ...]
     dimensions: tuple[Dimension, ...]
     unsaid: frozenset[str]  # tensors whose values nobody said
     source: str
@@ -50,8 +51,9 @@ def match_arguments(
     values: Mapping[str, str],
 ) -> Arguments:
     """Every parameter as an input of the op; what is neither tensor nor number is closed over in a wrapper."""
-    _refuse_unknown(function, parameters, shapes, numbers, values)
-    inputs: list[TensorInput | NumberInput] = []
+    given = (shapes, numbers, values)
+    _refuse_unknown(function, [one.name for one in parameters], dict(zip(ArgumentKind, given, strict=True)))
+    inputs: list[TaskInput] = []
     dimensions: dict[str, Dimension] = {}
     closed: dict[str, object] = {}
     called: dict[str, str] = {}  # input -> the function's own name for it
@@ -80,21 +82,14 @@ def match_arguments(
     return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function)
 
 
-def _refuse_unknown(
-    function: str,
-    parameters: Sequence[SourceParameter],
-    shapes: Mapping[str, str],
-    numbers: Mapping[str, str],
-    values: Mapping[str, str],
-) -> None:
-    known = [one.name for one in parameters]
-    for kind, names in zip(ArgumentKind, (shapes, numbers, values), strict=True):
+def _refuse_unknown(function: str, known: Sequence[str], given: Mapping[ArgumentKind, Mapping[str, str]]) -> None:
+    for kind, names in given.items():
         for name in names:
             if name not in known:
                 found = f"{function} has no such parameter; it has {', '.join(known) or 'none'}"
                 raise TaskError(found, given=GivenArgument(kind, name))
-    for name in values:
-        if name not in shapes:
+    for name in given[ArgumentKind.VALUES]:
+        if name not in given[ArgumentKind.SHAPE]:
             remedy = Remedy(RemedyKind.GIVE_SHAPE, name, _USUAL_SHAPE)
             raise TaskError("only a tensor holds values", remedy, given=GivenArgument(ArgumentKind.VALUES, name))
 
@@ -166,7 +161,7 @@ def print_values(values: Values) -> str:
 
 def scalar_type(parameter: SourceParameter) -> ScalarType | None:
     """The type that an annotation or a default says, where it says one."""
-    default = parameter.default.value if isinstance(parameter.default, WrittenDefault) else None
+    default = parameter.value
     if type(default) in SCALARS:
         # `eps: float = 1` is a float.
         whole = type(default) is int and parameter.annotation == "float"
@@ -178,7 +173,7 @@ def scalar_type(parameter: SourceParameter) -> ScalarType | None:
 def _number(function: str, one: SourceParameter, name: str, text: str | None) -> NumberInput | None:
     """The parameter as a number; None where it is none, or where None is its value."""
     scalar = scalar_type(one)
-    default = one.default.value if isinstance(one.default, WrittenDefault) else None
+    default = one.value
     if text is None:
         if scalar is None or default is None:
             return None
@@ -236,7 +231,8 @@ def _missing(
 ) -> TaskError:
     if one is None:
         return TaskError(f"{function} takes no parameters; an op has at least one tensor")
-    call = f"{function}({', '.join(map(_shown, parameters))})"
+    listed = (other.name if other.default is None else f"{other.name}={other.default}" for other in parameters)
+    call = f"{function}({', '.join(listed)})"
     if one.annotation in _TYPE_NAMES:
         remedy = Remedy(RemedyKind.GIVE_NUMBER, one.name)
         return TaskError(f"{call}: no value is given for {one.name}", remedy)
@@ -244,22 +240,11 @@ def _missing(
     return TaskError(f"{call}: no shape is given for {one.name}", remedy)
 
 
-def _shown(parameter: SourceParameter) -> str:
-    if parameter.default is None:
-        return parameter.name
-    default = parameter.default
-    return (
-        f"{parameter.name}={default.value!r}"
-        if isinstance(default, WrittenDefault)
-        else f"{parameter.name}={default.text}"
-    )
-
-
 def _wrapped(
     source: str,
     function: str,
     parameters: Iterable[SourceParameter],
-    inputs: Sequence[TensorInput | NumberInput],
+    inputs: Sequence[TaskInput],
     called: Mapping[str, str],
     closed: Mapping[str, object],
 ) -> tuple[str, str]:
@@ -269,8 +254,8 @@ def _wrapped(
     passed = []
     for one in parameters:
         text = of.get(one.name) or (repr(closed[one.name]) if one.name in closed else None)
-        if text is None and one.positional_only and isinstance(one.default, WrittenDefault):
-            text = repr(one.default.value)  # a later one may follow it
+        if text is None and one.positional_only:
+            text = one.default  # a later one may follow it
         if text is not None:
             passed.append(text if one.positional_only else f"{one.name}={text}")
     taken = ", ".join(

@@ -35,25 +35,19 @@ def read_source(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class WrittenDefault:
-    """A default that is written out: a number, a text, None, a tuple."""
-
-    value: object
-
-
-@dataclass(frozen=True)
-class ComputedDefault:
-    """A default that only running the source would tell."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class SourceParameter:
     name: str
     annotation: str  # "" where there is none
-    default: WrittenDefault | ComputedDefault | None  # None: it must be given
+    default: str | None  # as it is written; None: it must be given
     positional_only: bool = False
+
+    @property
+    def value(self) -> object:
+        """The default where it is written out: a number, a text, a tuple. None where only running it would tell."""
+        try:
+            return None if self.default is None else ast.literal_eval(self.default)
+        except (ValueError, TypeError, SyntaxError):
+            return None
 
 
 def parse_source(source: str, where: str) -> ast.Module:
@@ -92,18 +86,11 @@ def parameters_of(node: ast.FunctionDef, where: str) -> tuple[SourceParameter, .
         SourceParameter(
             one.arg,
             ast.unparse(one.annotation) if one.annotation else "",
-            None if default is None else _default(default),
+            None if default is None else ast.unparse(default),
             one in given.posonlyargs,
         )
         for one, default in pairs
     )
-
-
-def _default(node: ast.expr) -> WrittenDefault | ComputedDefault:
-    try:
-        return WrittenDefault(ast.literal_eval(node))
-    except (ValueError, TypeError, SyntaxError):
-        return ComputedDefault(ast.unparse(node))
 
 
 def result_names(node: ast.FunctionDef) -> tuple[str, ...]:
