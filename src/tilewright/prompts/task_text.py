@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.kernel_file import print_op
-from tilewright.kernel_file.task_op import op_of_task, size_expression
+from tilewright.kernel_file.op_line import op_of_task, size_expression
 from tilewright.prompts.bounds import memory_bounds
 from tilewright.prompts.rendering import render
 from tilewright.records import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.kernel_file import Op, print_op
-from tilewright.kernel_file.task_op import op_of_task
+from tilewright.kernel_file.op_line import op_of_task
 from tilewright.records import Task
 
 
