@@ -18,7 +18,6 @@ from tilewright.kernel_file import (
     combinations,
     compare_out,
     evaluate,
-    normalise_call,
     out_specs,
     parse,
 )
@@ -394,10 +393,10 @@ def test_calls_are_made_regular() -> None:
         "out y: f32[1]\nlaunch k<<<1, 1>>>(x, m, n, p, b, l, s if has(s) else 1.0, y)"
     ).plan.op
     x = object()
-    assert normalise_call(op, (x, None, 3), {}) == (x, None, 3, 0.5, False, (1, 2), None)
-    assert normalise_call(op, (x,), {"n": 3, "p": 2, "s": 1, "l": [5, 6]}) == (x, None, 3, 2.0, False, (5, 6), 1.0)
-    assert normalise_call(op, (x, x, 3, 1.0, True, 4), {}) == (x, x, 3, 1.0, True, (4, 4), None)
-    assert type(normalise_call(op, (x, None, 3, 2), {})[3]) is float
+    assert Signature(op).normalise((x, None, 3), {}) == (x, None, 3, 0.5, False, (1, 2), None)
+    assert Signature(op).normalise((x,), {"n": 3, "p": 2, "s": 1, "l": [5, 6]}) == (x, None, 3, 2.0, False, (5, 6), 1.0)
+    assert Signature(op).normalise((x, x, 3, 1.0, True, 4), {}) == (x, x, 3, 1.0, True, (4, 4), None)
+    assert type(Signature(op).normalise((x, None, 3, 2), {})[3]) is float
     for args, kwargs, found in (
         ((), {}, "misses 'x'"),
         ((x, None), {}, "misses 'n'"),
@@ -418,7 +417,7 @@ def test_calls_are_made_regular() -> None:
         ((x, None, 3), {"l": "ab"}, "l is a list; found str 'ab'"),
     ):
         with pytest.raises(CallError) as caught:
-            normalise_call(op, args, kwargs)
+            Signature(op).normalise(args, kwargs)
         assert found in str(caught.value)
         assert str(caught.value).startswith("f()")
     text = "f(x, m?, n: int, p: float = 0.5, b: bool = false, l: int[2] = [1, 2], s: float? = none) -> y"

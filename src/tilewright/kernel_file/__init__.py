@@ -1,7 +1,7 @@
 """The kernel file: parse and check it, evaluate its plan at concrete shapes, bind it to a build, choose among files."""
 
 from tilewright.kernel_file.bind import bind, pack_late, settle
-from tilewright.kernel_file.calls import Arguments, ArgumentValue, CallError, Signature, normalise_call
+from tilewright.kernel_file.calls import Arguments, ArgumentValue, CallError, Signature
 from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.dispatch import (
     ConstantSets,
@@ -64,7 +64,6 @@ __all__ = [
     "compare_out",
     "contract",
     "evaluate",
-    "normalise_call",
     "op_of_task",
     "out_specs",
     "pack_late",

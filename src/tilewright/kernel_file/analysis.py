@@ -226,7 +226,7 @@ class Analysis:
 
     def _subscript(self, node: syntax.Index | syntax.Slice) -> Part:
         base, run = self._part(node.base)
-        ends = (node.index,) if isinstance(node, syntax.Index) else (node.low, node.high)
+        ends = (node.position,) if isinstance(node, syntax.Index) else (node.low, node.high)
         runs = [_NOTHING if end is None else self._single(end, "an index", TypeKind.INT)[1] for end in ends]
         if base.is_unknown:
             return UNKNOWN, _NOTHING

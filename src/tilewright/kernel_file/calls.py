@@ -71,11 +71,6 @@ class Signature:
         return values
 
 
-def normalise_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of all parameters of `op` in order; keep a `Signature` where this is done often."""
-    return Signature(op).normalise(args, kwargs)
-
-
 def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:
     what = f"{op}(): {parameter.name}"
     if parameter.scalar is None:

@@ -172,7 +172,7 @@ def _peek(node: Expr, values: Mapping[str, Any]) -> tuple[bool, Any]:
                 tensor = values.get(owner)
                 if isinstance(tensor, Tensor):
                     return True, TENSOR_ATTRIBUTES[name][1](tensor)
-            case syntax.Index(base=base, index=position):
+            case syntax.Index(base=base, position=position):
                 known, value = _peek(base, values)
                 number = _written_int(position)
                 if known and number is not None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
@@ -39,8 +39,7 @@ class Selected:
     late: LateValues
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why one file does not take a call."""
 
     file: str

@@ -54,15 +54,15 @@ class PlanText:
 
 
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t]+)
-      | (?P<comment>\#.*)
+    r"""[ \t]*(?:
+        (?P<comment>\#.*)
       | (?P<float>\d[\d_]*\.(?!\.)\d*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)
       | (?P<int>\d[\d_]*)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
       | (?P<other>\*\*|<<(?!<)|>>(?!>))
       | (?P<op><<<|>>>|->|==|!=|<=|>=|&&|\|\||//|::|[-+*/%<>=(),.:\[\]|?!;])
-      | (?P<strange>.)
-    """,
+      | (?P<strange>[^ \t])
+    )""",
     re.VERBOSE | re.ASCII,
 )
 _HEX = re.compile(r"0[xX][0-9A-Fa-f]+\Z")
@@ -83,9 +83,9 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
     tokens: list[Token] = []
     for match in _TOKEN.finditer(body):
         kind = match.lastgroup or "strange"
-        if kind in ("space", "comment"):
-            continue
-        token = Token(kind, match.group(), line, first_column + match.start())
+        if kind == "comment":
+            break
+        token = Token(kind, match.group(kind), line, first_column + match.start(kind))
         if kind in ("other", "strange"):
             remedy = words.OPERATOR_SPELLINGS.get(token.text, _NO_SUCH_CHARACTER)
             problems.append(Problem.at(token.at, Code.SYNTAX, f"unexpected `{token.text}`", remedy))

@@ -78,8 +78,8 @@ def _postfix(expression: Expr) -> str:
             return name
         case syntax.Attribute(base=base, name=name):
             return f"{_expression(base, _POSTFIX)}.{name}"
-        case syntax.Index(base=base, index=index):
-            return f"{_expression(base, _POSTFIX)}[{print_expression(index)}]"
+        case syntax.Index(base=base, position=position):
+            return f"{_expression(base, _POSTFIX)}[{print_expression(position)}]"
         case syntax.Slice(base=base, low=low, high=high):
             ends = ("" if end is None else print_expression(end) for end in (low, high))
             return f"{_expression(base, _POSTFIX)}[{':'.join(ends)}]"

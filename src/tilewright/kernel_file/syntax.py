@@ -20,24 +20,21 @@ class Span(NamedTuple):
 # -- expressions --
 
 
-@dataclass(frozen=True)
-class Literal:
+class Literal(NamedTuple):
     """`3`, `0.5`, `true`, `bf16`, `none`."""
 
     value: int | float | bool | DType | None  # None is `none`
     at: Span
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(NamedTuple):
     """`rows`, `x`, `device`."""
 
     id: str
     at: Span
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """`x.shape`, `device.sms`."""
 
     base: Expr
@@ -45,17 +42,15 @@ class Attribute:
     at: Span
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """`x.shape[-1]`."""
 
     base: Expr
-    index: Expr
+    position: Expr
     at: Span
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """`x.shape[1:]`."""
 
     base: Expr
@@ -64,16 +59,14 @@ class Slice:
     at: Span
 
 
-@dataclass(frozen=True)
-class ListOf:
+class ListOf(NamedTuple):
     """`[rows, 2]`."""
 
     items: tuple[Expr, ...]
     at: Span
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """`ceil_div(n, 4)`."""
 
     function: str
@@ -81,8 +74,7 @@ class Call:
     at: Span
 
 
-@dataclass(frozen=True)
-class Unary:
+class Unary(NamedTuple):
     """`-n`, `not flag`."""
 
     operator: str
@@ -90,8 +82,7 @@ class Unary:
     at: Span
 
 
-@dataclass(frozen=True)
-class Infix:
+class Infix(NamedTuple):
     """An operator between two expressions."""
 
     operator: str
@@ -112,8 +103,7 @@ class Logical(Infix):
     """`and or`, which evaluate only what they need."""
 
 
-@dataclass(frozen=True)
-class Conditional:
+class Conditional(NamedTuple):
     """`a if condition else b`."""
 
     condition: Expr
@@ -130,7 +120,7 @@ def children(node: Expr) -> tuple[Expr, ...]:
     match node:
         case Attribute(base=base):
             return (base,)
-        case Index(base=base, index=position):
+        case Index(base=base, position=position):
             return (base, position)
         case Slice(base=base, low=low, high=high):
             return (base, *(end for end in (low, high) if end is not None))
