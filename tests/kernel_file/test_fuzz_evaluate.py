@@ -25,15 +25,15 @@ from tilewright.kernel_file import (
     Selected,
     combinations,
     evaluate,
-    operations,
+    expression_values,
     parse,
     words,
 )
-from tilewright.kernel_file.analysis import Analysed, Analysis, KnownName, NameTable
 from tilewright.kernel_file.closures import Bindings, EvaluationFailure
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_values import INT_MAX, INT_MIN, MAX_LIST_LENGTH, MapName, Tensor, Type, TypeKind
 from tilewright.kernel_file.expressions import ExpressionParser
 from tilewright.kernel_file.lexer import Token, tokenize
-from tilewright.kernel_file.operations import INT_MAX, INT_MIN, MAX_LIST_LENGTH, MapName, Tensor, Type, TypeKind
 from tilewright.kernel_file.syntax import (
     Attribute,
     Binary,
@@ -60,14 +60,14 @@ FEW = settings(max_examples=80, deadline=10000, suppress_health_check=[HealthChe
 # -- what the static pass lets through --
 
 NAMES = {
-    "x": operations.TENSOR,
+    "x": expression_values.TENSOR,
     "m": Type(TypeKind.TENSOR, optional=True),
     "s": Type(TypeKind.FLOAT, optional=True),
-    "n": operations.INT,
-    "p": operations.FLOAT,
-    "b": operations.BOOL,
-    "l": operations.INT_LIST,
-    "t": operations.MAP,
+    "n": expression_values.INT,
+    "p": expression_values.FLOAT,
+    "b": expression_values.BOOL,
+    "l": expression_values.INT_LIST,
+    "t": expression_values.MAP,
 }
 ATTRIBUTES = (*words.TENSOR_ATTRIBUTES, "sms", "cc", "smem_block", "__class__")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.kernel_file.analysis import Analysed, Analysis, KnownName, NameTable
 from tilewright.kernel_file.compiled_plan import DefinitionLine
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_values import BOOL, DTYPE, FLOAT, INT, INT_LIST, NONE, TENSOR, Type, TypeKind
 from tilewright.kernel_file.expressions import ExpressionParser
 from tilewright.kernel_file.lexer import Token, tokenize
-from tilewright.kernel_file.operations import BOOL, DTYPE, FLOAT, INT, INT_LIST, NONE, TENSOR, Type, TypeKind
 from tilewright.kernel_file.parser import parse
 from tilewright.kernel_file.problems import Problem
 

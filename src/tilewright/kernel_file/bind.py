@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from tilewright import records
 from tilewright.kernel_file.evaluate import Evaluation
+from tilewright.kernel_file.expression_values import SCALAR_TYPES, show_value
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT, argument_block_problem, compiled_problems
-from tilewright.kernel_file.operations import SCALAR_TYPES, show_value
 from tilewright.kernel_file.problems import Code, KernelFileError, Problem
 from tilewright.records import KernelParameter, LateField, Launch, PackedLaunch, ParameterKind, PointeeKind, ScalarType
 

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilewright.kernel_file.operations import INT_MAX, INT_MIN, MAX_LIST_LENGTH
+from tilewright.kernel_file.expression_values import INT_MAX, INT_MIN, MAX_LIST_LENGTH
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.syntax import Op, Parameter
 from tilewright.records import ScalarType, TensorSpec

@@ -1,8 +1,8 @@
 """Expressions at run time: closures over the values of names, and failures in words.
 
-Nothing is ever given to `eval`: a closure calls the operations of `operations`, so an expression can do nothing else.
-Which closure an expression gets is decided by `analysis`. One that fails raises `EvaluationFailure`, which knows the
-expression, its place and the values involved.
+Nothing is ever given to `eval`: a closure calls the operations of `expression_values`, so an expression can do nothing
+else. Which closure an expression gets is decided by `expression_analysis`. One that fails raises `EvaluationFailure`,
+which knows the expression, its place and the values involved.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.kernel_file import syntax, words
-from tilewright.kernel_file.operations import TENSOR_ATTRIBUTES, OperationFault, Tensor, index, show_value
+from tilewright.kernel_file.expression_values import TENSOR_ATTRIBUTES, OperationFault, Tensor, index, show_value
 from tilewright.kernel_file.printer import print_expression
 from tilewright.kernel_file.problems import Code, Problem
 from tilewright.kernel_file.syntax import Expr, Span

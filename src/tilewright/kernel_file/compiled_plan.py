@@ -9,8 +9,8 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilewright.kernel_file.analysis import Analysed
 from tilewright.kernel_file.calls import Signature
+from tilewright.kernel_file.expression_analysis import Analysed
 from tilewright.kernel_file.syntax import (
     Accept,
     BufferDirective,

@@ -14,8 +14,8 @@ from tilewright import records
 from tilewright.kernel_file.calls import Arguments, CallError
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, KernelFile, TuneLine
+from tilewright.kernel_file.expression_values import MapName, Tensor, show_value
 from tilewright.kernel_file.limits import buffer_problems, is_dense, layout_problem
-from tilewright.kernel_file.operations import MapName, Tensor, show_value
 from tilewright.kernel_file.plan_steps import LateExpressions, Steps
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError, TuneSearch, run_line

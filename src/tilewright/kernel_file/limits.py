@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from tilewright import records
-from tilewright.kernel_file.operations import show_value
+from tilewright.kernel_file.expression_values import show_value
 from tilewright.kernel_file.problems import Code, Problem
 from tilewright.kernel_file.syntax import Accept, Parameter, Span
 from tilewright.records import CompiledKernel, Dim3, DType, GpuProfile, Launch, TensorSpec

@@ -11,10 +11,10 @@ from typing import Any
 
 from tilewright import records
 from tilewright.kernel_file import limits, syntax
-from tilewright.kernel_file.analysis import Analysed
 from tilewright.kernel_file.closures import Bindings, Closure, EvaluationFailure, show
 from tilewright.kernel_file.compiled_plan import KernelFile, LaunchLine, LibraryLine
-from tilewright.kernel_file.operations import INT_MIN, SCALAR_TYPES, MapName, Tensor, show_value
+from tilewright.kernel_file.expression_analysis import Analysed
+from tilewright.kernel_file.expression_values import INT_MIN, SCALAR_TYPES, MapName, Tensor, show_value
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.tensor_map import MapFault, tensor_map
 from tilewright.records import Argument, Dim3, DType, GpuProfile, Launch, LibraryCall, ScalarType, Step, TensorMap

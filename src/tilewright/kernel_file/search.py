@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.kernel_file.closures import Bindings, EvaluationFailure, described
 from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, Line, NeedLine, TuneLine
-from tilewright.kernel_file.operations import OperationFault, Tensor, checked_int, show_value, spliced
+from tilewright.kernel_file.expression_values import OperationFault, Tensor, checked_int, show_value, spliced
 from tilewright.kernel_file.problems import Code, Problem
 from tilewright.kernel_file.syntax import Let
 from tilewright.records import TensorSpec, contiguous_stride

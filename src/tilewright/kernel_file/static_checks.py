@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.kernel_file import compiled_plan, operations, syntax, words
-from tilewright.kernel_file.analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file import compiled_plan, expression_values, syntax, words
 from tilewright.kernel_file.compiled_plan import CompiledPlan
-from tilewright.kernel_file.operations import TENSOR, Type, TypeKind
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_values import TENSOR, Type, TypeKind
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Span
 from tilewright.records import BufferRole, Clearing, DType, ScalarType
@@ -153,7 +153,7 @@ class _Checker:
         for parameter in op.parameters:
             if parameter.scalar is ScalarType.FLOAT:
                 self.float_parameters.add(parameter.name)
-            type_ = operations.parameter_type(parameter)
+            type_ = expression_values.parameter_type(parameter)
             self._define(parameter.name, type_, parameter.at, frozenset({parameter.name}), line=op.at.line)
         seen: set[str] = set()
         for result in op.results:
@@ -230,7 +230,7 @@ class _Checker:
             self._problem(Code.LIMIT, tune.at, found, f"at most {limit}; drop choices or constants")
         self.lines.append(compiled_plan.TuneLine(tune, len(self.tunes)))
         self.tunes[tune.name] = 1 << len(self.tunes)
-        self._define(tune.name, operations.literal_type(tune.choices[0]), tune.at, frozenset({tune.name}))
+        self._define(tune.name, expression_values.literal_type(tune.choices[0]), tune.at, frozenset({tune.name}))
 
     def _buffer(self, buffer: BufferDirective) -> None:
         dtype = self._value(buffer.dtype, "an element type", TypeKind.DTYPE)
@@ -296,7 +296,7 @@ class _Checker:
         options = tuple((key, self._map_option(key, value)) for key, value in map_.options)
         origins = self._decide(value for _, value in options)
         self.uses.required[map_.name] = ("map", map_.at)
-        self._define(map_.name, operations.MAP, map_.at, origins)
+        self._define(map_.name, expression_values.MAP, map_.at, origins)
         self.maps[map_.name] = compiled_plan.MapLine(map_, options)
 
     def _map_option(self, key: str, expression: Expr) -> Analysed:

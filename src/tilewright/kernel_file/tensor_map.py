@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.operations import OperationFault, Tensor, show_value
+from tilewright.kernel_file.expression_values import OperationFault, Tensor, show_value
 from tilewright.kernel_file.problems import Code
 from tilewright.records import DType, TensorMap, TensorSpec, contiguous_stride
 

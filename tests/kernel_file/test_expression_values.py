@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tilewright.kernel_file import Code, parse
-from tilewright.kernel_file.analysis import Analysed
 from tilewright.kernel_file.closures import Bindings, EvaluationFailure, show, values_of
 from tilewright.kernel_file.compiled_plan import DefinitionLine
-from tilewright.kernel_file.operations import Tensor
+from tilewright.kernel_file.expression_analysis import Analysed
+from tilewright.kernel_file.expression_values import Tensor
 from tilewright.records import PROFILES, DType, TensorSpec
 
 INT_MAX = 2**63 - 1

@@ -1,8 +1,8 @@
 """What the expressions of a launch plan compute with: static types, values, operators and functions.
 
 Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; an operation on finite
-floats must stay finite. Operands have the types that `analysis` found: nothing asks for them again here. Faults carry
-no place: `closures` knows which expression it was.
+floats must stay finite. Operands have the types that `expression_analysis` found: nothing asks for them again here.
+Faults carry no place: `closures` knows which expression it was.
 """
 
 from __future__ import annotations

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilewright.kernel_file import operations, syntax, words
+from tilewright.kernel_file import expression_values, syntax, words
 from tilewright.kernel_file.closures import Closure, applied, constant, guarded_lookup, lookup
-from tilewright.kernel_file.operations import BOOL, DIVIDED_INT, FLOAT, INT, UNKNOWN, PlanFunction, Type, TypeKind
+from tilewright.kernel_file.expression_values import (
+    BOOL,
+    DIVIDED_INT,
+    FLOAT,
+    INT,
+    UNKNOWN,
+    PlanFunction,
+    Type,
+    TypeKind,
+)
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import Expr, Span
 
@@ -111,7 +120,7 @@ class Analysis:
                 return self.problem(Code.TYPE, item.at, found, "a list has one type")
             first = first or type_
         if first is None:
-            return UNKNOWN if items else operations.INT_LIST
+            return UNKNOWN if items else expression_values.INT_LIST
         return Type(first.kind, is_list=True, divided=divided)
 
     def _part(self, node: Expr) -> Part:
@@ -119,7 +128,7 @@ class Analysis:
             case syntax.Name():
                 return self._name(node)
             case syntax.Literal(value=value):
-                return operations.literal_type(value), constant(value)
+                return expression_values.literal_type(value), constant(value)
             case syntax.Attribute():
                 return self._attribute(node)
             case syntax.Binary():
@@ -153,7 +162,7 @@ class Analysis:
 
     def _name(self, name: syntax.Name) -> Part:
         if name.id == "device":
-            return operations.DEVICE, _NOTHING
+            return expression_values.DEVICE, _NOTHING
         known = self.names.known.get(name.id)
         if known is None:
             return self._unknown_name(name), _NOTHING
@@ -198,9 +207,9 @@ class Analysis:
                 return INT, lambda values: getattr(values["device"], name)
             return self._unknown_attribute(node, "device", words.DEVICE_ATTRIBUTES), _NOTHING
         if type_.kind is TypeKind.TENSOR:
-            if name not in operations.TENSOR_ATTRIBUTES:
+            if name not in expression_values.TENSOR_ATTRIBUTES:
                 return self._unknown_attribute(node, "a tensor", words.TENSOR_ATTRIBUTES), _NOTHING
-            result, read = operations.TENSOR_ATTRIBUTES[name]
+            result, read = expression_values.TENSOR_ATTRIBUTES[name]
             return result, applied(node, read, run)
         remedy = "only tensors and `device` have attributes"
         if type_.kind is TypeKind.DTYPE and name == "itemsize":
@@ -236,8 +245,8 @@ class Analysis:
                 remedy = "a plan never reads a tensor's content; its sizes are .shape[i]"
             return self.problem(Code.TYPE, node.at, f"`[` after {_a(base)}", remedy), _NOTHING
         if isinstance(node, syntax.Slice):
-            return base.present, applied(node, operations.cut, run, *runs)
-        return base.element, applied(node, operations.index, run, *runs)
+            return base.present, applied(node, expression_values.cut, run, *runs)
+        return base.element, applied(node, expression_values.index, run, *runs)
 
     # -- operators --
 
@@ -245,7 +254,7 @@ class Analysis:
         left, run_left = self._part(node.left)
         right, run_right = self._part(node.right)
         sign = node.operator
-        run = applied(node, operations.OPERATORS[sign], run_left, run_right)
+        run = applied(node, expression_values.OPERATORS[sign], run_left, run_right)
         remedy = "both sides must be numbers"
         if left.is_number and right.is_number:
             if left.is_unknown or right.is_unknown:
@@ -264,7 +273,7 @@ class Analysis:
         operand, run = self._part(node.operand)
         if not operand.is_number:
             operand = self.problem(Code.TYPE, node.at, f"`-` before {_a(operand)}", "negate numbers only")
-        return operand.present, applied(node, operations.negate, run)
+        return operand.present, applied(node, expression_values.negate, run)
 
     def _compare(self, node: syntax.Compare) -> Part:
         left, run_left = self._part(node.left)
@@ -278,17 +287,17 @@ class Analysis:
         elif sign == "in":
             if not right.is_list:
                 remedy = "the right side of `in` is a list such as [f16, bf16]"
-            elif not operations.comparable(left, right.element):
+            elif not expression_values.comparable(left, right.element):
                 remedy = "the list must hold the type of the left side"
         elif sign in ("==", "!="):
-            if not operations.comparable(left, right):
+            if not expression_values.comparable(left, right):
                 remedy = "compare numbers, bools, dtypes or lists of one type"
         elif not (left.is_number and right.is_number):
             remedy = "only numbers have an order"
         if remedy is not None:
             found = f"`{sign}` between {left} and {right}"
             self.problem(Code.TYPE, node.at, found, remedy, _has_instead(node))
-        compare = operations.OPERATORS[sign]  # which cannot fail
+        compare = expression_values.OPERATORS[sign]  # which cannot fail
         return BOOL, lambda values: compare(run_left(values), run_right(values))
 
     def _logical(self, node: syntax.Logical) -> Part:
@@ -317,12 +326,12 @@ class Analysis:
     def _list(self, node: syntax.ListOf) -> Part:
         parts = [self._part(item) for item in node.items]
         type_ = self.list_type([(item, part[0]) for item, part in zip(node.items, parts, strict=True)])
-        return type_, applied(node, lambda *items: operations.spliced(items), *(run for _, run in parts))
+        return type_, applied(node, lambda *items: expression_values.spliced(items), *(run for _, run in parts))
 
     # -- functions --
 
     def _call(self, node: syntax.Call) -> Part:
-        function = operations.FUNCTIONS[node.function]
+        function = expression_values.FUNCTIONS[node.function]
         if not self._counted(node, function.count):
             return UNKNOWN, _NOTHING
         argument_of = self._list_argument if function.of_list else self._single_argument
