@@ -182,7 +182,8 @@ def build_all(pairs: list[tuple[Case, Size]], gpu: GpuProfile) -> float:
     start = time.perf_counter()
     evaluations = (_first_evaluation(case, size, gpu) for case, size in pairs)
     requests = {e.build_request(gpu.arch) for e in evaluations if e is not None}
-    build_many(sorted(requests, key=lambda request: "cute" not in request.source))  # the slow ones first
+    built = [request for request in requests if request is not None]
+    build_many(sorted(built, key=lambda request: "cute" not in request.source))  # the slow ones first
     return time.perf_counter() - start
 
 

@@ -318,7 +318,7 @@ class _Attempt:
         return reply
 
     def _read(self, proposal: Proposal) -> tuple[KernelFile | BadPlan | None, str | None]:
-        """The file, mended where that is mechanical, and its identity; it is kept whether it can be read or not."""
+        """The file, fixed where that is mechanical, and its identity; it is kept whether it can be read or not."""
         if proposal.text is None:
             return None, None
         kernel = read_kernel(proposal.text, self._run.task)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.contract import contract
 from tilewright.kernel_file.evaluate import evaluate
 from tilewright.kernel_file.parser import parse
 from tilewright.kernel_file.problems import Code, KernelFileError
 from tilewright.kernel_file.source_scan import ALLOWED_FOLDERS, ALLOWED_HEADERS
+from tilewright.kernel_file.words import contract
 from tilewright.records import PROFILES, DType, Launch, TensorSpec
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "kernel-file.md").read_text()
@@ -62,7 +62,7 @@ def test_the_list_of_directives_is_a_plan() -> None:
     lines = [re.sub(r"(?<=\S)\s{3,}(?![\s(]).*", "", line[12:]) for line in listing.splitlines()]
     plan = "".join(line[:12] + rest + "\n" for line, rest in zip(listing.splitlines(), lines, strict=True))
     file = parse(plan + "__global__ void f(int a = COLS + HAS_MASK) {}\n", "directives.cu")
-    assert len(file.plan.directives) == 13
+    assert len(file.plan.directives) == 12
     assert {line[4:12].strip() for line in listing.splitlines()} | {"library"} == set(words.DIRECTIVES)
 
 

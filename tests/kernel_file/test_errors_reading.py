@@ -24,7 +24,7 @@ class Case:
     text: str
     code: Code
     remedy: str
-    mended: bool = False  # has exactly one mechanical mend
+    fixable: bool = False  # has exactly one mechanical mend
 
 
 def line(text: str) -> str:
@@ -67,7 +67,7 @@ SYNTAX = [
     Case("comment by slashes", line("let a = x.numel @@// number of elements"), Code.SYNTAX, "start with #", True),
     Case("buffer without dtype", line("scratch t: @@[1]"), Code.SYNTAX, "a dtype"),
     Case("buffer without sizes", line("scratch t: f32@@"), Code.SYNTAX, "`[`"),
-    Case("save zeroed", line("save t: f32[1] @@zeroed"), Code.SYNTAX, "end of the line"),
+    Case("zeroed counter", line("scratch t: i32[1] zeroed @@counter"), Code.SYNTAX, "end of the line"),
     Case("stride of scratch", line("scratch t: f32[1] @@stride [1]"), Code.SYNTAX, "end of the line"),
     Case("empty stride", OP + "//! out y: f32[n] stride [@@]\n" + LAUNCH + CODE, Code.SYNTAX, "a stride"),
     Case("tune with commas", line("tune A = 1@@, 2"), Code.SYNTAX, "`|`", True),
@@ -116,6 +116,7 @@ SYNTAX = [
         "plan after a comment", OP + OUT + "/* a */ @@//! need flag\n" + LAUNCH + CODE, Code.SYNTAX, "starts with //!"
     ),
     Case("unknown directive", line("@@stream s = 1"), Code.UNKNOWN_DIRECTIVE, "known: version, op"),
+    Case("a directive that is gone", line("@@save t: f32[1]"), Code.UNKNOWN_DIRECTIVE, "say `scratch`"),
     Case("near directive", line("@@neeed flag"), Code.UNKNOWN_DIRECTIVE, "write need", True),
     Case("unknown function", line("let a = @@sin(n)"), Code.UNKNOWN_FUNCTION, "known: ceil_div"),
     Case("triton's name", line("let a = @@cdiv(n, 2)"), Code.UNKNOWN_FUNCTION, "write ceil_div", True),
@@ -157,12 +158,6 @@ SHAPE = [
         line("scratch t: f32[1] zeroed\n//! library @@t = aten.mm(x, x)"),
         Code.LIBRARY,
         "drop `zeroed`",
-    ),
-    Case(
-        "library into a save",
-        line("save t: f32[1]\n//! library @@t = aten.mm(x, x)"),
-        Code.LIBRARY,
-        "an out or a scratch",
     ),
 ]
 
@@ -235,7 +230,6 @@ NAMES = [
         Code.UNUSED,
         "pass it to a launch",
     ),
-    Case("unused save", line("save @@t: f32[1]"), Code.UNUSED, "pass it to a launch"),
     Case("unused map", line("map @@m = tiled(x, box=[1])"), Code.UNUSED, "pass it to a launch"),
     Case(
         "unused out",
@@ -344,8 +338,8 @@ RULES = [
         "results of the op line are: y",
     ),
     Case(
-        "save of a result",
-        "//! op f(x) -> y, z\n" + OUT + "//! save @@z: f32[1]\n//! launch f<<<1, 32>>>(y, z)\n" + CODE,
+        "scratch of a result",
+        "//! op f(x) -> y, z\n" + OUT + "//! scratch @@z: f32[1]\n//! launch f<<<1, 32>>>(y, z)\n" + CODE,
         Code.OUT,
         "with `out`",
     ),
@@ -456,7 +450,7 @@ def test_error(case: Case) -> None:
     assert (problems[0].line, problems[0].column) == place
     assert case.remedy in problems[0].remedy
     assert problems[0].found
-    assert (problems[0].mend is not None) == case.mended
+    assert (problems[0].autofix is not None) == case.fixable
 
 
 # A result called like a parameter can have no out line, which is another problem.

@@ -14,18 +14,17 @@ from tilewright.kernel_file import (
     Evaluation,
     KernelFile,
     Signature,
+    bind,
     combinations,
     compare_out,
     evaluate,
-    normalise_call,
     out_specs,
     parse,
 )
-from tilewright.kernel_file import compiled_plan as compiled_plan_module
-from tilewright.kernel_file.compiled_plan import compiled_plan
 from tilewright.records import (
     PROFILES,
     AbsentArgument,
+    BoundPlan,
     Buffer,
     BufferRole,
     Clearing,
@@ -145,7 +144,7 @@ def test_a_failing_line_decides_for_all_choices_it_does_not_depend_on() -> None:
     text = f"op f(x, n: int) -> y\nout y: f32[1]\n{tunes}\nneed A + B > 2\nneed L == 3\nlaunch k<<<{total}, 1>>>(y, x)"
     file = plan(text, "__global__ void k(float* y, const float* x) { int t = 0; }")
     runs = 0
-    for line in compiled_plan(file).lines:
+    for line in file.compiled.lines:
         for part in getattr(line, "parts", ()):
             original = part.run
 
@@ -201,7 +200,7 @@ def test_buffers() -> None:
         op      f(x) -> y, z
         out     y: x.dtype[x.shape] stride [x.shape[1] * x.shape[2], 1, x.shape[1]]
         out     z: i64[]
-        save    lse: f32[x.shape[:-1]]
+        scratch lse: f32[x.shape[:-1]]
         scratch a: f32[x.shape[:2], 7] zeroed
         scratch t: i32[4] counter
         const   T = x.dtype
@@ -212,7 +211,7 @@ def test_buffers() -> None:
     assert evaluation.buffers == (
         Buffer("y", BufferRole.OUT, TensorSpec(DType.F16, (2, 3, 4), (12, 1, 3))),
         Buffer("z", BufferRole.OUT, tensor(":i64")),
-        Buffer("lse", BufferRole.SAVE, tensor("2x3:f32")),
+        Buffer("lse", BufferRole.SCRATCH, tensor("2x3:f32")),
         Buffer("a", BufferRole.SCRATCH, tensor("2x3x7:f32"), Clearing.ZEROED),
         Buffer("t", BufferRole.SCRATCH, tensor("4:i32"), Clearing.COUNTER),
         Buffer("u", BufferRole.SCRATCH, tensor("3:f16")),
@@ -255,6 +254,14 @@ def test_library_calls() -> None:
     assert call == LibraryCall("t", "aten.convolution", expected, 4)
 
 
+def test_a_file_of_library_steps_alone_asks_for_no_build() -> None:
+    file = plan("op f(a, b) -> y\nout y: f32[a.shape[0], b.shape[1]]\nlibrary y = aten.mm(a, b)", "")
+    evaluation = evaluate(file, {"a": tensor("4x8:f32"), "b": tensor("8x2:f32")}, H200)
+    assert evaluation.build_request("sm_90a") is None
+    call = LibraryCall("y", "aten.mm", (TensorArgument("a"), TensorArgument("b")), 3)
+    assert bind(evaluation, None, H200) == BoundPlan(evaluation.buffers, (), (call,))
+
+
 # -- scalars that decide, and scalars that are passed on --
 
 SCALARS = """
@@ -276,8 +283,8 @@ def scalar_arguments(**changes: Any) -> dict[str, Any]:
 
 def test_only_deciding_scalars_are_fixed() -> None:
     file = plan(SCALARS, SCALARS_CODE)
-    assert compiled_plan(file).deciding == {"dim", "flag"}
-    assert compiled_plan(file).late == {"p", "seed", "pads", "axes", "w"}
+    assert file.compiled.deciding == {"dim", "flag"}
+    assert file.compiled.late == {"p", "seed", "pads", "axes", "w"}
     evaluation = evaluate(file, scalar_arguments(), H200)
     (launch,) = launches(evaluation)
     int_, float_ = ScalarType.INT, ScalarType.FLOAT
@@ -334,16 +341,7 @@ def test_a_late_let_that_fails_means_does_not_apply() -> None:
 )
 def test_what_decides(launch: str, deciding: set[str]) -> None:
     file = plan(f"op f(x, n: int, l: int[]) -> y\nout y: f32[1]\nlet u = n + 1, v = u * 2\nlaunch {launch}")
-    assert compiled_plan(file).deciding == deciding
-
-
-def test_plans_are_compiled_once_for_as_long_as_the_file_lives() -> None:
-    file = plan(SILU, SILU_CODE)
-    assert compiled_plan(file) is compiled_plan(file)
-    key = id(file)
-    assert key in compiled_plan_module._PLANS
-    del file
-    assert key not in compiled_plan_module._PLANS
+    assert file.compiled.deciding == deciding
 
 
 # -- layout --
@@ -395,10 +393,10 @@ def test_calls_are_made_regular() -> None:
         "out y: f32[1]\nlaunch k<<<1, 1>>>(x, m, n, p, b, l, s if has(s) else 1.0, y)"
     ).plan.op
     x = object()
-    assert normalise_call(op, (x, None, 3), {}) == (x, None, 3, 0.5, False, (1, 2), None)
-    assert normalise_call(op, (x,), {"n": 3, "p": 2, "s": 1, "l": [5, 6]}) == (x, None, 3, 2.0, False, (5, 6), 1.0)
-    assert normalise_call(op, (x, x, 3, 1.0, True, 4), {}) == (x, x, 3, 1.0, True, (4, 4), None)
-    assert type(normalise_call(op, (x, None, 3, 2), {})[3]) is float
+    assert Signature(op).normalise((x, None, 3), {}) == (x, None, 3, 0.5, False, (1, 2), None)
+    assert Signature(op).normalise((x,), {"n": 3, "p": 2, "s": 1, "l": [5, 6]}) == (x, None, 3, 2.0, False, (5, 6), 1.0)
+    assert Signature(op).normalise((x, x, 3, 1.0, True, 4), {}) == (x, x, 3, 1.0, True, (4, 4), None)
+    assert type(Signature(op).normalise((x, None, 3, 2), {})[3]) is float
     for args, kwargs, found in (
         ((), {}, "misses 'x'"),
         ((x, None), {}, "misses 'n'"),
@@ -419,7 +417,7 @@ def test_calls_are_made_regular() -> None:
         ((x, None, 3), {"l": "ab"}, "l is a list; found str 'ab'"),
     ):
         with pytest.raises(CallError) as caught:
-            normalise_call(op, args, kwargs)
+            Signature(op).normalise(args, kwargs)
         assert found in str(caught.value)
         assert str(caught.value).startswith("f()")
     text = "f(x, m?, n: int, p: float = 0.5, b: bool = false, l: int[2] = [1, 2], s: float? = none) -> y"

@@ -14,7 +14,7 @@ from tilewright.kernel_file.limits import (
     grid_problem,
     smem_problem,
 )
-from tilewright.kernel_file.syntax import Place
+from tilewright.kernel_file.syntax import Span
 from tilewright.records import (
     PROFILES,
     Buffer,
@@ -30,7 +30,7 @@ from tilewright.records import (
 )
 
 H200, T4 = PROFILES["H200"], PROFILES["T4"]
-AT = Place(7, 12)
+AT = Span(7, 12)
 
 
 def check(problem: Problem | None, found: str) -> None:
@@ -79,7 +79,7 @@ def scratch(name: str, spec: str, clearing: Clearing = Clearing.UNDEFINED) -> Bu
 
 def test_scratch_in_total() -> None:
     half = scratch("a", f"{4 << 30}:u8")
-    places = {"a": Place(1, 1), "b": AT, "c": AT, "y": AT}
+    places = {"a": Span(1, 1), "b": AT, "c": AT, "y": AT}
     assert buffer_problems([half, scratch("b", f"{4 << 30}:u8")], places) == ()
     (problem,) = buffer_problems([half, scratch("b", f"{(4 << 30) + 1}:u8"), scratch("c", "9:u8")], places)
     check(problem, "brings scratch to 8589934593 bytes, the limit is 8589934592 (8 GiB)")

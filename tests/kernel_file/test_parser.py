@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ExpressionParser
-from tilewright.kernel_file.grammar import StatementParser
 from tilewright.kernel_file.lexer import Token, tokenize
 from tilewright.kernel_file.op_line import compare_op, parse_op
 from tilewright.kernel_file.parser import parse
@@ -22,12 +22,11 @@ from tilewright.kernel_file.syntax import (
     Expr,
     LaunchDirective,
     Let,
-    Library,
+    LibraryDirective,
     Literal,
     MapDirective,
     Name,
-    Need,
-    Place,
+    Span,
     Tune,
     Unary,
 )
@@ -90,18 +89,18 @@ def test_precedence(text: str, tree: str) -> None:
 
 
 def test_literals() -> None:
-    assert expression("1_000") == Literal(1000, Place(1, 1, 5))
-    assert expression("1.5e3") == Literal(1500.0, Place(1, 1, 5))
-    assert expression("bf16") == Literal(DType.BF16, Place(1, 1, 4))
-    assert expression("none") == Literal(None, Place(1, 1, 4))
-    assert expression(str(2**63 - 1)) == Literal(2**63 - 1, Place(1, 1, 19))
+    assert expression("1_000") == Literal(1000, Span(1, 1, 5))
+    assert expression("1.5e3") == Literal(1500.0, Span(1, 1, 5))
+    assert expression("bf16") == Literal(DType.BF16, Span(1, 1, 4))
+    assert expression("none") == Literal(None, Span(1, 1, 4))
+    assert expression(str(2**63 - 1)) == Literal(2**63 - 1, Span(1, 1, 19))
 
 
 def test_places_of_operators() -> None:
-    assert expression("aa + b") == Binary("+", Name("aa", Place(1, 1, 2)), Name("b", Place(1, 6, 1)), Place(1, 4, 1))
+    assert expression("aa + b") == Binary("+", Name("aa", Span(1, 1, 2)), Name("b", Span(1, 6, 1)), Span(1, 4, 1))
     tree = expression("a <= b")
     assert isinstance(tree, Compare)
-    assert tree.at == Place(1, 3, 2)
+    assert tree.at == Span(1, 3, 2)
 
 
 def directive(text: str) -> object:
@@ -118,9 +117,9 @@ def test_buffers() -> None:
     scratch = directive("scratch t: i32[] counter")
     assert isinstance(scratch, BufferDirective)
     assert (scratch.role, scratch.sizes, scratch.clearing) == (BufferRole.SCRATCH, (), Clearing.COUNTER)
-    save = directive("save t: T[1]")
-    assert isinstance(save, BufferDirective)
-    assert (save.role, save.dtype) == (BufferRole.SAVE, Name("T", Place(1, 9, 1)))
+    named = directive("scratch t: T[1]")
+    assert isinstance(named, BufferDirective)
+    assert (named.dtype, named.clearing) == (Name("T", Span(1, 12, 1)), Clearing.UNDEFINED)
 
 
 def test_definitions() -> None:
@@ -128,15 +127,9 @@ def test_definitions() -> None:
     assert [type(d).__name__ + d.name for d in parser.directives() if isinstance(d, Let)] == ["Leta", "Letb"]
     const = directive("const A = 1")
     assert isinstance(const, Const)
-    assert directive("tune A = 4 | -1") == Tune("A", (4, -1), Place(1, 6, 1))
-    assert directive("tune A = true | false") == Tune("A", (True, False), Place(1, 6, 1))
-    assert directive("accept x: unaligned, strided") == Accept("x", True, True, Place(1, 8, 1))
-
-
-def test_need_keeps_its_words() -> None:
-    need = directive("need a%8==0   and b")
-    assert isinstance(need, Need)
-    assert need.text == "a%8==0 and b"
+    assert directive("tune A = 4 | -1") == Tune("A", (4, -1), Span(1, 6, 1))
+    assert directive("tune A = true | false") == Tune("A", (True, False), Span(1, 6, 1))
+    assert directive("accept x: unaligned, strided") == Accept("x", True, True, Span(1, 8, 1))
 
 
 def test_map_and_library() -> None:
@@ -144,14 +137,14 @@ def test_map_and_library() -> None:
     assert isinstance(tiled, MapDirective)
     assert (tiled.name, tiled.tensor, [key for key, _ in tiled.options]) == ("m", "x", ["box", "swizzle"])
     library = directive("library t = aten.convolution(x, none, [1, 1], false)")
-    assert isinstance(library, Library)
+    assert isinstance(library, LibraryDirective)
     assert (library.target, library.function, len(library.arguments)) == ("t", "aten.convolution", 4)
 
 
 def test_launch() -> None:
     launch = directive("launch a::f<1, T><<<dim3(n, 2), 32, 48>>>(x, y) when n > 1 pdl cluster(2, 1)")
     assert isinstance(launch, LaunchDirective)
-    assert (launch.kernel, launch.at) == ("a::f", Place(1, 8, 4))
+    assert (launch.kernel, launch.at) == ("a::f", Span(1, 8, 4))
     assert launch.template is not None
     assert launch.cluster is not None
     counts = (len(launch.template), len(launch.grid), len(launch.block), len(launch.arguments), len(launch.cluster))
@@ -194,7 +187,7 @@ def test_bad_op_lines(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "found", "column", "mended"),
+    ("task", "found", "column", "fixable"),
     [
         ("f(x, n: int) -> y", [], 0, False),
         ("g(x, n: int) -> y", ["the op is called f, not g"], 5, True),
@@ -207,7 +200,7 @@ def test_bad_op_lines(text: str) -> None:
         ("f(x, n: int) -> z", ["the results are y, in the task z"], 5, False),
     ],
 )
-def test_compare_op(task: str, found: list[str], column: int, mended: bool) -> None:
+def test_compare_op(task: str, found: list[str], column: int, fixable: bool) -> None:
     file = parse(PLAN.format("//! need n > 0"))
     problems = compare_op(file, parse_op(task))
     assert [problem.found for problem in problems] == found
@@ -215,7 +208,7 @@ def test_compare_op(task: str, found: list[str], column: int, mended: bool) -> N
         assert problem.code is Code.TASK_MISMATCH
         assert (problem.line, problem.column) == (1, column)
         assert problem.remedy == f"write the line as the task has it: op      {task}"
-        assert (problem.mend is not None) == mended
+        assert (problem.autofix is not None) == fixable
 
 
 def test_every_problem_is_reported_in_file_order() -> None:

@@ -275,8 +275,13 @@ def test_digraphs_and_template_colons() -> None:
 
 def test_every_needless_header_is_mended_away() -> None:
     problem = problems_of("#include <cuda_runtime.h> // not needed\n")[0]
-    assert problem.mend is not None
-    assert (problem.mend.line, problem.mend.column, problem.mend.length, problem.mend.replacement) == (4, 1, 25, "")
+    assert problem.autofix is not None
+    assert (problem.autofix.line, problem.autofix.column, problem.autofix.length, problem.autofix.replacement) == (
+        4,
+        1,
+        25,
+        "",
+    )
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def prepare(
     described = {name: _spec(value) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
     evaluation = evaluate(file, described, gpu, choice)
     request = evaluation.build_request(gpu.arch)
-    if not request.kernels:
-        return Prepared(evaluation, BoundPlan(evaluation.buffers, evaluation.maps, evaluation.steps), None, given)  # type: ignore[arg-type]
+    if request is None:
+        return Prepared(evaluation, bind(evaluation, None, gpu), None, given)
     made = _build(request)
     scalars = {name: value for name, value in described.items() if not isinstance(value, TensorSpec)}
     plan = settle(bind(evaluation, made, gpu), evaluation.late_values(scalars))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.verify import kernels, tasks
 
 from tilewright.kernel_file import KernelFile, compare_op, parse, print_op
-from tilewright.kernel_file.task_op import op_of_task
+from tilewright.kernel_file.op_line import op_of_task
 from tilewright.records import (
     BadPlan,
     Dimension,

@@ -112,7 +112,9 @@ def _target(
         evaluation = evaluate(file, arguments, gpu)
     except DoesNotApply as refusal:
         return NotBuilt(gpu.name, gpu.arch, False, str(refusal), ()), None
-    result = build(evaluation.build_request(gpu.arch))
+    request = evaluation.build_request(gpu.arch)
+    assert request is not None
+    result = build(request)
     if isinstance(result, BuildFailure):
         return NotBuilt(gpu.name, gpu.arch, True, result.reason.value, result.diagnostics), None
     bind(evaluation, result, gpu)  # arguments against the compiled parameter lists, and every limit

@@ -39,7 +39,6 @@ from tilewright.records import (
     InputTensor,
     Integers,
     Job,
-    Launch,
     LibraryCall,
     Limits,
     Normal,
@@ -106,8 +105,8 @@ class _Check:
             evaluation = evaluate(self._file, self._arguments, gpu)
         except DoesNotApply as refusal:
             return self._report(Outcome.DOES_NOT_APPLY, str(refusal))
-        launches = any(isinstance(step, Launch) for step in evaluation.steps)
-        built = build(evaluation.build_request(gpu.arch)) if launches else None
+        request = evaluation.build_request(gpu.arch)
+        built = None if request is None else build(request)
         if isinstance(built, BuildFailure):
             return self._report(Outcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
         job = self._job(evaluation, built)

@@ -1,8 +1,8 @@
 """The kernel file: parse and check it, evaluate its plan at concrete shapes, bind it to a build, choose among files."""
 
 from tilewright.kernel_file.bind import bind, pack_late, settle
-from tilewright.kernel_file.calls import Arguments, ArgumentValue, CallError, Signature, normalise_call
-from tilewright.kernel_file.contract import contract
+from tilewright.kernel_file.calls import Arguments, ArgumentValue, CallError, Signature
+from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.dispatch import (
     ConstantSets,
     Dispatcher,
@@ -20,19 +20,19 @@ from tilewright.kernel_file.evaluate import (
     out_specs,
     try_evaluate,
 )
-from tilewright.kernel_file.inference import expression_type
-from tilewright.kernel_file.mend import Mended, mend
-from tilewright.kernel_file.op_line import compare_op, parse_op
-from tilewright.kernel_file.parser import parse
+from tilewright.kernel_file.op_line import compare_op, op_of_task, parse_op, size_expression
+from tilewright.kernel_file.parser import apply_autofixes, autofix, parse
 from tilewright.kernel_file.printer import print_expression, print_op, print_plan
-from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Mend, Problem
+from tilewright.kernel_file.problems import Autofix, Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
-from tilewright.kernel_file.syntax import KernelFile, Op, Parameter, Plan
+from tilewright.kernel_file.syntax import Op, Parameter, Plan
 from tilewright.kernel_file.tuned import TunedChoice, TunedChoices, TunedTensor, tuned_path
+from tilewright.kernel_file.words import contract
 
 __all__ = [
     "ArgumentValue",
     "Arguments",
+    "Autofix",
     "CallError",
     "Choice",
     "ChoiceError",
@@ -43,8 +43,6 @@ __all__ = [
     "Evaluation",
     "KernelFile",
     "KernelFileError",
-    "Mend",
-    "Mended",
     "NoneApplies",
     "Op",
     "Parameter",
@@ -58,15 +56,15 @@ __all__ = [
     "TunedChoice",
     "TunedChoices",
     "TunedTensor",
+    "apply_autofixes",
+    "autofix",
     "bind",
     "combinations",
     "compare_op",
     "compare_out",
     "contract",
     "evaluate",
-    "expression_type",
-    "mend",
-    "normalise_call",
+    "op_of_task",
     "out_specs",
     "pack_late",
     "parse",
@@ -75,6 +73,7 @@ __all__ = [
     "print_op",
     "print_plan",
     "settle",
+    "size_expression",
     "try_evaluate",
     "tuned_path",
 ]

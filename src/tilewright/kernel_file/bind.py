@@ -11,36 +11,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.kernel_file.compiled_plan import compiled_plan
+from tilewright import records
 from tilewright.kernel_file.evaluate import Evaluation
-from tilewright.kernel_file.layout import TENSOR_ALIGNMENT
-from tilewright.kernel_file.limits import argument_block_problem, compiled_problems
+from tilewright.kernel_file.expression_values import SCALAR_TYPES, show_value
+from tilewright.kernel_file.limits import TENSOR_ALIGNMENT, argument_block_problem, compiled_problems
 from tilewright.kernel_file.problems import Code, KernelFileError, Problem
-from tilewright.kernel_file.values import show_value
-from tilewright.records import (
-    ALLOCATION_ALIGNMENT,
-    AbsentArgument,
-    Argument,
-    BoundPlan,
-    Build,
-    CompiledKernel,
-    DType,
-    GpuProfile,
-    KernelParameter,
-    LateArgument,
-    LateField,
-    Launch,
-    LibraryCall,
-    MapArgument,
-    MapField,
-    PackedLaunch,
-    ParameterKind,
-    PointeeKind,
-    PointerField,
-    ScalarArgument,
-    ScalarType,
-    TensorArgument,
-)
+from tilewright.records import KernelParameter, LateField, Launch, PackedLaunch, ParameterKind, PointeeKind, ScalarType
 
 TENSOR_MAP_BYTES = 128
 _SIGNED = {1: "<b", 2: "<h", 4: "<i", 8: "<q"}
@@ -50,7 +26,7 @@ _INTEGER_RANGES = {
     **{code: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) for size, code in _SIGNED.items()},
     **{code: (0, 2 ** (8 * size) - 1) for size, code in _UNSIGNED.items()},
 }
-_HALVES = {DType.F16: PointeeKind.F16, DType.BF16: PointeeKind.BF16}
+_HALVES = {records.DType.F16: PointeeKind.F16, records.DType.BF16: PointeeKind.BF16}
 
 
 class _Misfit(Exception):
@@ -63,24 +39,28 @@ class _Misfit(Exception):
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _BoundTensor:
     """What binding needs to know of a tensor by name."""
 
-    dtype: DType
+    dtype: records.DType
     is_input: bool
     is_unaligned: bool
     alignment: int  # that the file may count on
 
 
-def bind(evaluation: Evaluation, build: Build, gpu: GpuProfile) -> BoundPlan:
-    """The plan with packed launches; raises `KernelFileError` with every argument and limit that does not fit."""
+def bind(evaluation: Evaluation, build: records.Build | None, gpu: records.GpuProfile) -> records.BoundPlan:
+    """The plan with packed launches; `build` is None where there are none.
+
+    Raises `KernelFileError` with every argument and limit that does not fit.
+    """
     tensors = _tensors(evaluation)
     problems: list[Problem] = []
-    steps: list[PackedLaunch | LibraryCall] = []
+    steps: list[PackedLaunch | records.LibraryCall] = []
     for step in evaluation.steps:
-        if isinstance(step, LibraryCall):
+        if isinstance(step, records.LibraryCall):
             steps.append(step)
             continue
+        assert build is not None, "a plan that launches kernels needs their build"
         kernel = build.kernel(step.kernel)
         packed, found = _pack(step, kernel, tensors)
         problems.extend(found)
@@ -89,11 +69,11 @@ def bind(evaluation: Evaluation, build: Build, gpu: GpuProfile) -> BoundPlan:
             steps.append(packed)
     if problems:
         raise KernelFileError(tuple(problems), evaluation.file.name)
-    return BoundPlan(evaluation.buffers, evaluation.maps, tuple(steps))
+    return records.BoundPlan(evaluation.buffers, evaluation.maps, tuple(steps))
 
 
-def _tensors(evaluation: Evaluation) -> dict[str, _Tensor]:
-    accepts = compiled_plan(evaluation.file).accepts
+def _tensors(evaluation: Evaluation) -> dict[str, _BoundTensor]:
+    accepts = evaluation.file.compiled.accepts
     tensors = {}
     for parameter in evaluation.file.plan.op.parameters:
         accept = accepts.get(parameter.name)
@@ -101,9 +81,9 @@ def _tensors(evaluation: Evaluation) -> dict[str, _Tensor]:
         for name, spec in evaluation.tensors:
             if name == parameter.name:
                 alignment = spec.dtype.itemsize if unaligned else TENSOR_ALIGNMENT
-                tensors[name] = _Tensor(spec.dtype, not parameter.in_place, unaligned, alignment)
+                tensors[name] = _BoundTensor(spec.dtype, not parameter.in_place, unaligned, alignment)
     for buffer in evaluation.buffers:
-        tensors[buffer.name] = _Tensor(buffer.spec.dtype, False, False, ALLOCATION_ALIGNMENT)
+        tensors[buffer.name] = _BoundTensor(buffer.spec.dtype, False, False, records.ALLOCATION_ALIGNMENT)
     return tensors
 
 
@@ -111,7 +91,7 @@ def _tensors(evaluation: Evaluation) -> dict[str, _Tensor]:
 
 
 def _pack(
-    launch: Launch, kernel: CompiledKernel, tensors: dict[str, _Tensor]
+    launch: Launch, kernel: records.CompiledKernel, tensors: dict[str, _BoundTensor]
 ) -> tuple[PackedLaunch | None, list[Problem]]:
     given, declared = len(launch.arguments), len(kernel.parameters)
     if given != declared:
@@ -122,7 +102,7 @@ def _pack(
     places = launch.places or ((launch.line, launch.column),) * given
     layout = _layout(kernel.parameters)
     size = max((offset + length for offset, length in layout), default=0)
-    writer = _Writer(bytearray(size), tensors)
+    writer = _ArgumentBlock(bytearray(size), tensors)
     rows = zip(launch.arguments, kernel.parameters, layout, places, strict=True)
     for number, (argument, parameter, (offset, _), place) in enumerate(rows, 1):
         try:
@@ -166,39 +146,35 @@ def _layout(parameters: Sequence[KernelParameter]) -> tuple[tuple[int, int], ...
     return tuple(layout)
 
 
-class _Writer:
+class _ArgumentBlock:
     """Fills an argument block, and notes what is filled in later."""
 
-    def __init__(self, block: bytearray, tensors: dict[str, _Tensor]) -> None:
+    def __init__(self, block: bytearray, tensors: dict[str, _BoundTensor]) -> None:
         self.block = block
         self.tensors = tensors
-        self.pointers: list[PointerField] = []
-        self.maps: list[MapField] = []
+        self.pointers: list[records.PointerField] = []
+        self.maps: list[records.MapField] = []
         self.late: list[LateField] = []
 
-    def write(self, argument: Argument, parameter: KernelParameter, offset: int, place: tuple[int, int]) -> None:
+    def write(
+        self, argument: records.Argument, parameter: KernelParameter, offset: int, place: tuple[int, int]
+    ) -> None:
         match argument:
-            case TensorArgument(name=name):
+            case records.TensorArgument(name=name):
                 _check_pointer(name, self.tensors[name], parameter)
-                self.pointers.append(PointerField(offset, name))
-            case AbsentArgument(name=name):
+                self.pointers.append(records.PointerField(offset, name))
+            case records.AbsentArgument(name=name):
                 _check_absent(name, parameter)  # the block is zero there: a null pointer
-            case MapArgument(name=name):
+            case records.MapArgument(name=name):
                 _check_map(name, parameter)
-                self.maps.append(MapField(offset, name))
-            case ScalarArgument(value=value, divided=divided):
-                code = _format(_scalar_type(value), divided, show_value(value), parameter)
+                self.maps.append(records.MapField(offset, name))
+            case records.ScalarArgument(value=value, divided=divided):
+                code = _format(SCALAR_TYPES[type(value)], divided, show_value(value), parameter)
                 _check_range(code, value, parameter)
                 struct.pack_into(code, self.block, offset, value)
-            case LateArgument(index=index, type=scalar_type, divided=divided):
+            case records.LateArgument(index=index, type=scalar_type, divided=divided):
                 code = _format(scalar_type, divided, f"a {scalar_type.value}", parameter)
                 self.late.append(LateField(offset, code, index, place))
-
-
-def _scalar_type(value: int | float | bool) -> ScalarType:
-    if isinstance(value, bool):
-        return ScalarType.BOOL
-    return ScalarType.INT if isinstance(value, int) else ScalarType.FLOAT
 
 
 # -- rules --
@@ -217,7 +193,7 @@ def describe_parameter(parameter: KernelParameter) -> str:
     return f"a {parameter.kind.value}"
 
 
-def _check_pointer(name: str, tensor: _Tensor, parameter: KernelParameter) -> None:
+def _check_pointer(name: str, tensor: _BoundTensor, parameter: KernelParameter) -> None:
     declared = describe_parameter(parameter)
     what = f"{name} is a tensor of {tensor.dtype}, the kernel declares {declared}"
     fitting = f"`{'const ' if tensor.is_input else ''}{tensor.dtype.cpp}*`"
@@ -328,9 +304,9 @@ def _late_error(launch: PackedLaunch, late: LateField, value: int | float | bool
     return KernelFileError((Problem(Code.ARGUMENT, line, column, found, _WIDER),))
 
 
-def settle(plan: BoundPlan, values: Sequence[int | float | bool]) -> BoundPlan:
+def settle(plan: records.BoundPlan, values: Sequence[int | float | bool]) -> records.BoundPlan:
     """The plan with the late numbers of one call written in, so that it stands on its own."""
-    steps: list[PackedLaunch | LibraryCall] = []
+    steps: list[PackedLaunch | records.LibraryCall] = []
     for step in plan.steps:
         if isinstance(step, PackedLaunch) and step.late:
             block = bytearray(step.block_template)

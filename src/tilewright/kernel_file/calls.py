@@ -9,9 +9,9 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tilewright.kernel_file.expression_values import INT_MAX, INT_MIN, MAX_LIST_LENGTH
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.syntax import Op, Parameter
-from tilewright.kernel_file.values import INT_MAX, INT_MIN, MAX_LIST_LENGTH
 from tilewright.records import ScalarType, TensorSpec
 
 ArgumentValue = TensorSpec | int | float | bool | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | None
@@ -69,11 +69,6 @@ class Signature:
             else:
                 raise CallError(f"{name}() misses {parameter.name!r}; it is {self}")
         return values
-
-
-def normalise_call(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of all parameters of `op` in order; keep a `Signature` where this is done often."""
-    return Signature(op).normalise(args, kwargs)
 
 
 def _converter(op: str, parameter: Parameter) -> Callable[[Any], Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from tilewright.kernel_file.problems import Code, Mend, Problem
+from tilewright.kernel_file.problems import Autofix, Code, Problem
 
 MAX_FILE_CHARACTERS = 1_000_000
 _MAX_HIDDEN_REPORTED = 20  # of one sort: a binary file is one mistake, not thousands
@@ -55,9 +55,9 @@ class CppText:
         line = bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
 
-    def report(self, code: Code, token: CppToken, found: str, remedy: str, mend: Mend | None = None) -> None:
+    def report(self, code: Code, token: CppToken, found: str, remedy: str, autofix: Autofix | None = None) -> None:
         line, column = self.place(token.start)
-        self.problems.append(Problem(code, line, column, found, remedy, mend))
+        self.problems.append(Problem(code, line, column, found, remedy, autofix))
 
 
 _TOKEN = re.compile(
@@ -103,7 +103,7 @@ def hidden_text(text: str) -> list[Problem]:
 def _hidden(character: str, line: int, column: int) -> Problem:
     found = f"the character U+{ord(character):04X}"
     remedy = "delete it; it shows nothing or misleads"
-    return Problem(Code.SYNTAX, line, column, found, remedy, Mend(line, column, 1, ""))
+    return Problem(Code.SYNTAX, line, column, found, remedy, Autofix(line, column, 1, ""))
 
 
 def _trigraph(trigraph: str, line: int, column: int) -> Problem:
@@ -113,7 +113,7 @@ def _trigraph(trigraph: str, line: int, column: int) -> Problem:
 
 def _blanks(written: str, line: int, column: int) -> Problem:
     found = "blanks after a `\\` at the end of a line"
-    return Problem(Code.SYNTAX, line, column, found, "delete the blanks", Mend(line, column, len(written), "\\"))
+    return Problem(Code.SYNTAX, line, column, found, "delete the blanks", Autofix(line, column, len(written), "\\"))
 
 
 def tokenize_cpp(text: str) -> CppText:

@@ -28,7 +28,7 @@ _MAX_HEAD = 200  # tokens of a declaration that are looked at again
 _REMEDY = "use registers, __shared__ or a constexpr table; memory across blocks is a //! scratch buffer"
 
 
-class _Scope(Enum):
+class _Enclosing(Enum):
     NAMESPACE = "namespace"
     CLASS = "class"
 
@@ -37,7 +37,7 @@ class _Scope(Enum):
 class _Open:
     """A namespace or class whose closing brace is awaited; `head` is what stood before its opening brace."""
 
-    scope: _Scope
+    enclosing: _Enclosing
     head: list[CppToken]
 
 
@@ -51,7 +51,7 @@ class _Walker:
         self.cpp = cpp
         self.tokens = cpp.code
         self.closing = _closing_brackets(cpp.code)
-        self.open = [_Open(_Scope.NAMESPACE, [])]
+        self.open = [_Open(_Enclosing.NAMESPACE, [])]
         self.head: list[CppToken] = []  # of the declaration being read
 
     def walk(self) -> None:
@@ -88,7 +88,7 @@ class _Walker:
         words = [token.text for token in head if token.is_identifier]
         linkage = len(head) == 2 and head[0].text == "extern" and head[1].kind == "string"
         if "namespace" in words[:2] or linkage or not head:
-            self.open.append(_Open(_Scope.NAMESPACE, []))
+            self.open.append(_Open(_Enclosing.NAMESPACE, []))
             self.head = []
             return position
         end = self._matching(position)
@@ -100,7 +100,7 @@ class _Walker:
             self.head = []
             return end
         if _CLASS_WORDS & set(words) and not any(token.text == "=" for token in head):
-            self.open.append(_Open(_Scope.CLASS, head))
+            self.open.append(_Open(_Enclosing.CLASS, head))
             self.head = []
             return position
         self.head = [*self.head[:_MAX_HEAD], CppToken("punct", "{", self.tokens[position].start)]
@@ -111,7 +111,7 @@ class _Walker:
             self.head = []
             return
         closed = self.open.pop()
-        self.head = [] if closed.scope is _Scope.NAMESPACE else _after_body(closed.head, brace)
+        self.head = [] if closed.enclosing is _Enclosing.NAMESPACE else _after_body(closed.head, brace)
 
     def _function(self, start: int, end: int) -> None:
         for index in range(start, end):
@@ -135,7 +135,7 @@ class _Walker:
         tokens = _without_template(head)
         if not tokens or tokens[0].text in _NO_VARIABLE or _is_function(tokens) or _is_constant(tokens):
             return
-        in_class = self.open[-1].scope is _Scope.CLASS
+        in_class = self.open[-1].enclosing is _Enclosing.CLASS
         if in_class and all(token.text != "static" for token in tokens):
             return
         if not _declares_type_only(tokens):

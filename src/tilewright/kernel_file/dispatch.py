@@ -11,22 +11,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.kernel_file.calls import Arguments
-from tilewright.kernel_file.compiled_plan import compiled_plan
+from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
+from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
 from tilewright.kernel_file.search import ChoiceError
-from tilewright.kernel_file.syntax import KernelFile
 from tilewright.kernel_file.tuned import TunedChoices
 from tilewright.records import ConstantValue, GpuProfile
 
 MAX_CONSTANT_SETS = 16
 DEFAULT_CAPACITY = 1024
 MAX_REMEMBERED_FILES = 4096
-TENSOR_ALIGNMENT = 16
 
 LateValues = tuple[int | float | bool, ...]
 
@@ -40,8 +39,7 @@ class Selected:
     late: LateValues
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why one file does not take a call."""
 
     file: str
@@ -131,9 +129,8 @@ class Dispatcher:
         self._lock = Lock()
         self._turns = itertools.count()
         self._cache: dict[Hashable, _Entry] = {}
-        plans = [compiled_plan(file) for file in files]
         #: Scalar parameters that decide something in some file; the others never need to be part of a key.
-        self.deciding: frozenset[str] = frozenset().union(*(plan.deciding for plan in plans))
+        self.deciding: frozenset[str] = frozenset().union(*(file.compiled.deciding for file in files))
         self._tensor_names = tuple(p.name for p in op.parameters if p.scalar is None)
         self._deciding_names = tuple(p.name for p in op.parameters if p.name in self.deciding)
         late = [p for p in op.parameters if p.scalar is not None and p.name not in self.deciding]
@@ -232,4 +229,4 @@ def _too_many_sets(file: KernelFile, limit: int) -> Problem:
     at = file.plan.op.at
     found = f"{limit} different sets of `const` values were used in this process already"
     remedy = "pass the value as an argument instead, or start a new process"
-    return Problem(Code.LIMIT, at.line, at.column, found, remedy)
+    return Problem.at(at, Code.LIMIT, found, remedy)

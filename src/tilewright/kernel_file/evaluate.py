@@ -10,37 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright import records
 from tilewright.kernel_file.calls import Arguments, CallError
-from tilewright.kernel_file.closures import Environment, Failure
-from tilewright.kernel_file.compiled_plan import (
-    BufferLine,
-    CompiledPlan,
-    ConstLine,
-    LetLine,
-    NeedLine,
-    TuneLine,
-    compiled_plan,
-    out_lines,
-)
-from tilewright.kernel_file.late import LateExpressions
-from tilewright.kernel_file.layout import is_dense, layout_problem
-from tilewright.kernel_file.limits import buffer_problems
+from tilewright.kernel_file.closures import Bindings
+from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, KernelFile, TuneLine
+from tilewright.kernel_file.expression_values import MapName, Tensor, show_value
+from tilewright.kernel_file.limits import buffer_problems, is_dense, layout_problem
+from tilewright.kernel_file.plan_steps import LateExpressions, Steps
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
-from tilewright.kernel_file.search import Choice, ChoiceError, Search, buffer_value, need_problem
-from tilewright.kernel_file.steps import Steps
-from tilewright.kernel_file.syntax import KernelFile, Place
-from tilewright.kernel_file.values import MapName, Tensor, show_value
-from tilewright.records import (
-    Buffer,
-    BufferRole,
-    BuildRequest,
-    ConstantValue,
-    GpuProfile,
-    Launch,
-    Step,
-    TensorMap,
-    TensorSpec,
-)
+from tilewright.kernel_file.search import Choice, ChoiceError, TuneSearch, run_line
+from tilewright.kernel_file.syntax import Const, Let, Span
+from tilewright.records import Buffer, BufferRole, BuildRequest, ConstantValue, GpuProfile, Launch, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -53,13 +33,15 @@ class Evaluation:
     constants: tuple[tuple[str, ConstantValue], ...]  # tunes and consts, in written order
     tensors: tuple[tuple[str, TensorSpec], ...]  # the tensors given
     buffers: tuple[Buffer, ...]
-    maps: tuple[TensorMap, ...]  # of the launches that run
-    steps: tuple[Step, ...]  # launches with an empty grid or a false `when` are left out
+    maps: tuple[records.TensorMap, ...]  # of the launches that run
+    steps: tuple[records.Step, ...]  # launches with an empty grid or a false `when` are left out
     late: LateExpressions = field(repr=False)
 
-    def build_request(self, arch: str) -> BuildRequest:
-        """What to compile: the text, its constants, and each kernel launched, once."""
+    def build_request(self, arch: str) -> BuildRequest | None:
+        """What to compile: the text, its constants, and each kernel launched, once; None where none is launched."""
         kernels = dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Launch))
+        if not kernels:
+            return None
         return BuildRequest(self.file.text, self.constants, tuple(kernels), arch, self.file.name)
 
     def late_values(self, scalars: Mapping[str, Any]) -> tuple[int | float | bool, ...]:
@@ -69,8 +51,8 @@ class Evaluation:
     @property
     def constant_set(self) -> tuple[tuple[str, ConstantValue], ...]:
         """The `const` values that no `tune` choice has a part in: what the limit on builds per file counts."""
-        plan = compiled_plan(self.file)
-        counted = {line.directive.name for line in plan.lines if isinstance(line, ConstLine) and not line.tunes}
+        definitions = (line for line in self.file.compiled.lines if isinstance(line, DefinitionLine) and not line.tunes)
+        counted = {line.directive.name for line in definitions if isinstance(line.directive, Const)}
         return tuple(pair for pair in self.constants if pair[0] in counted)
 
 
@@ -97,26 +79,24 @@ def try_evaluate(
     file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None
 ) -> Evaluation | Refused:
     """`evaluate` with refusal as a value."""
-    plan = compiled_plan(file)
-    regular = plan.signature.arguments(arguments)
-    refusal = _layout(file, plan, regular)
+    regular = file.signature.arguments(arguments)
+    refusal = _layout(file, regular)
     if refusal is not None:
         return Refused(refusal, False)
-    environment = _environment(file, plan, regular, gpu)
-    search = Search(plan, environment, _checked_choice(plan, choice))
+    bindings = _bindings(file, regular, gpu)
+    search = TuneSearch(file.compiled, bindings, _checked_choice(file.compiled, choice))
     for _ in search.found():
-        return _finish(file, plan, regular, environment, gpu, search.choice())
+        return _finish(file, regular, bindings, gpu, search.choice())
     assert search.rejection is not None
     return Refused(search.rejection.problem, search.hangs_on_late)
 
 
 def combinations(file: KernelFile, arguments: Arguments, gpu: GpuProfile) -> Iterator[dict[str, int | bool]]:
     """The choices whose needs hold for these arguments, in written order; none where the layout does not fit."""
-    plan = compiled_plan(file)
-    regular = plan.signature.arguments(arguments)
-    if _layout(file, plan, regular) is not None:
+    regular = file.signature.arguments(arguments)
+    if _layout(file, regular) is not None:
         return
-    search = Search(plan, _environment(file, plan, regular, gpu), {})
+    search = TuneSearch(file.compiled, _bindings(file, regular, gpu), {})
     for _ in search.found():
         yield search.choice()
 
@@ -132,7 +112,7 @@ def _checked_choice(plan: CompiledPlan, choice: Choice | None) -> Choice:
 # -- the parts of an evaluation --
 
 
-def _layout(file: KernelFile, plan: CompiledPlan, arguments: Mapping[str, Any]) -> Problem | None:
+def _layout(file: KernelFile, arguments: Mapping[str, Any]) -> Problem | None:
     for parameter in file.plan.op.parameters:
         if parameter.scalar is not None:
             continue
@@ -141,39 +121,32 @@ def _layout(file: KernelFile, plan: CompiledPlan, arguments: Mapping[str, Any]) 
             continue
         if not isinstance(spec, TensorSpec) or len(spec.shape) != len(spec.stride):
             raise CallError(f"{parameter.name} is described by a TensorSpec, found {spec!r}; give shape and stride")
-        problem = layout_problem(parameter, spec, plan.accepts)
+        problem = layout_problem(parameter, spec, file.compiled.accepts)
         if problem is not None:
             return problem
     return None
 
 
-def _environment(
-    file: KernelFile, plan: CompiledPlan, arguments: Mapping[str, Any], gpu: GpuProfile | None
-) -> Environment:
-    environment = Environment()
+def _bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
+    bindings = Bindings()
     if gpu is not None:
-        environment["device"] = gpu
+        bindings["device"] = gpu
     for name, value in arguments.items():
-        environment[name] = Tensor(name, value) if isinstance(value, TensorSpec) else value
-    for name in plan.maps:
-        environment[name] = MapName(name)
-    return environment
+        bindings[name] = Tensor(name, value) if isinstance(value, TensorSpec) else value
+    for name in file.compiled.maps:
+        bindings[name] = MapName(name)
+    return bindings
 
 
 def _finish(
-    file: KernelFile,
-    plan: CompiledPlan,
-    arguments: Mapping[str, Any],
-    environment: Environment,
-    gpu: GpuProfile,
-    choice: Choice,
+    file: KernelFile, arguments: Mapping[str, Any], bindings: Bindings, gpu: GpuProfile, choice: Choice
 ) -> Evaluation:
     """A combination is chosen: from here on an error is an error."""
-    if environment.failures:
-        raise KernelFileError(tuple(failure.problem for failure in environment.failures.values()), file.name)
-    constants = _constants(plan, environment)
-    buffers = _buffers(file, plan, environment)
-    steps = Steps(file, plan, environment, gpu)
+    if bindings.failures:
+        raise KernelFileError(tuple(failure.problem for failure in bindings.failures.values()), file.name)
+    constants = _constants(file.compiled, bindings)
+    buffers = _buffers(file, bindings)
+    steps = Steps(file, bindings, gpu)
     done = steps.run()
     return Evaluation(
         file=file,
@@ -184,24 +157,25 @@ def _finish(
         buffers=buffers,
         maps=tuple(steps.maps.values()),
         steps=done,
-        late=LateExpressions(file, plan, tuple(steps.late), environment),
+        late=LateExpressions(file, tuple(steps.late), bindings),
     )
 
 
-def _constants(plan: CompiledPlan, environment: Environment) -> tuple[tuple[str, ConstantValue], ...]:
-    lines = (line for line in plan.lines if isinstance(line, (TuneLine, ConstLine)))
-    return tuple((line.directive.name, environment[line.directive.name]) for line in lines)
+def _constants(plan: CompiledPlan, bindings: Bindings) -> tuple[tuple[str, ConstantValue], ...]:
+    lines = (line for line in plan.lines if isinstance(line, (TuneLine, DefinitionLine)))
+    names = (line.directive.name for line in lines if not isinstance(line.directive, Let))
+    return tuple((name, bindings[name]) for name in names)
 
 
-def _buffers(file: KernelFile, plan: CompiledPlan, environment: Environment) -> tuple[Buffer, ...]:
+def _buffers(file: KernelFile, bindings: Bindings) -> tuple[Buffer, ...]:
     buffers: list[Buffer] = []
     problems: list[Problem] = []
-    places: dict[str, Place] = {}
-    for line in plan.lines:
+    places: dict[str, Span] = {}
+    for line in file.compiled.lines:
         if not isinstance(line, BufferLine):
             continue
         directive = line.directive
-        spec = environment[directive.name].spec
+        spec = bindings[directive.name].spec
         places[directive.name] = directive.at
         buffers.append(Buffer(directive.name, directive.role, spec, directive.clearing))
         if line.stride is not None:
@@ -215,12 +189,12 @@ def _buffers(file: KernelFile, plan: CompiledPlan, environment: Environment) -> 
 def _stride_problems(line: BufferLine, spec: TensorSpec) -> Iterator[Problem]:
     at = line.directive.at
     stride, name = show_value(spec.stride), line.directive.name
-    if len(spec.stride) != spec.ndim or any(type(step) is not int for step in spec.stride):
+    if len(spec.stride) != spec.ndim:
         found = f"{name}: stride {stride} for sizes {show_value(spec.shape)}"
-        yield Problem(Code.OUT, at.line, at.column, found, "give one int for each dimension")
+        yield Problem.at(at, Code.OUT, found, "give one int for each dimension")
     elif not is_dense(spec):
         found = f"{name}: {spec} with stride {stride} has gaps or overlaps"
-        yield Problem(Code.OUT, at.line, at.column, found, "an output fills its memory; permute contiguous strides")
+        yield Problem.at(at, Code.OUT, found, "an output fills its memory; permute contiguous strides")
 
 
 # -- results --
@@ -232,44 +206,25 @@ def out_specs(file: KernelFile, arguments: Arguments, check_needs: bool = True) 
     Raises `DoesNotApply` where a line they depend on fails or, with `check_needs`, a `need` that hangs on neither
     tune nor device is false.
     """
-    plan = compiled_plan(file)
-    environment = _environment(file, plan, plan.signature.arguments(arguments), None)
+    plan = file.compiled
+    bindings = _bindings(file, file.signature.arguments(arguments), None)
     unknown = {"device", *(tune.name for tune in plan.tunes)}
     for line in plan.lines:
         if isinstance(line, TuneLine) or line.origins & unknown:
             continue
-        problem = _out_line(line, environment, check_needs)
-        if problem is not None:
+        problem = run_line(line, bindings)
+        if problem is not None and check_needs:
             raise DoesNotApply(problem)
-    specs: dict[str, TensorSpec] = {}
-    for line in out_lines(plan):
-        name = line.directive.name
-        failure = environment.failures.get(name)
+    for line in plan.outs:
+        failure = bindings.failures.get(line.directive.name)
         if failure is not None:
             raise DoesNotApply(failure.problem)
-        specs[name] = environment[name].spec
-    return tuple(specs[name] for name in file.plan.op.results)
-
-
-def _out_line(
-    line: LetLine | ConstLine | NeedLine | BufferLine, environment: Environment, check_needs: bool
-) -> Problem | None:
-    if isinstance(line, NeedLine):
-        return need_problem(line, environment) if check_needs else None
-    name = line.directive.name
-    try:
-        environment[name] = (
-            buffer_value(line, environment) if isinstance(line, BufferLine) else line.value.run(environment)
-        )
-    except Failure as failure:
-        environment.fail(name, failure)
-        return failure.problem if check_needs and isinstance(line, LetLine) else None
-    return None
+    return tuple(bindings[name].spec for name in file.plan.op.results)
 
 
 def compare_out(evaluation: Evaluation, expected: Mapping[str, TensorSpec]) -> tuple[Problem, ...]:
     """Where the outputs differ from the task's in dtype or sizes, or miss one; strides are the file's own affair."""
-    places = {line.directive.name: line.directive.at for line in out_lines(compiled_plan(evaluation.file))}
+    places = {line.directive.name: line.directive.at for line in evaluation.file.compiled.outs}
     outputs = {buffer.name: buffer.spec for buffer in evaluation.buffers if buffer.role is BufferRole.OUT}
     op_at = evaluation.file.plan.op.at
     problems = []
@@ -277,14 +232,12 @@ def compare_out(evaluation: Evaluation, expected: Mapping[str, TensorSpec]) -> t
         at = places.get(name, op_at)
         given = outputs.get(name)
         if given is None:
-            problems.append(
-                Problem(Code.OUT, at.line, at.column, f"no `out` for {name}", f"write `out {name}: {spec}`")
-            )
+            problems.append(Problem.at(at, Code.OUT, f"no `out` for {name}", f"write `out {name}: {spec}`"))
         elif (given.dtype, given.shape) != (spec.dtype, spec.shape):
             found = f"{name} is {given}, the task has {spec}"
-            problems.append(Problem(Code.OUT, at.line, at.column, found, "write the `out` line as the task has it"))
+            problems.append(Problem.at(at, Code.OUT, found, "write the `out` line as the task has it"))
     for name, given in outputs.items():
         if name not in expected:
             found = f"{name}: {given} is no result of the task"
-            problems.append(Problem(Code.OUT, *places[name][:2], found, "use `save` or `scratch`, or leave it out"))
+            problems.append(Problem.at(places[name], Code.OUT, found, "use `scratch`, or leave it out"))
     return tuple(problems)

@@ -10,29 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from tilewright.kernel_file import words
+from tilewright.kernel_file import syntax, words
 from tilewright.kernel_file.lexer import Token
-from tilewright.kernel_file.problems import Code, Mend, Problem
-from tilewright.kernel_file.syntax import (
-    Attribute,
-    Binary,
-    Call,
-    Compare,
-    Conditional,
-    Expr,
-    Index,
-    ListOf,
-    Literal,
-    Logical,
-    Name,
-    Slice,
-    Unary,
-)
+from tilewright.kernel_file.problems import Autofix, Code, Problem
+from tilewright.kernel_file.syntax import Expr
 
 Item = TypeVar("Item")
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">=", "in"))
 _LOGICAL_SIGNS = {"||": "or", "&&": "and"}
+_A_VALUE = "a value: a number, a name, a function or a bracket"
 
 
 class ParseFailure(Exception):
@@ -44,7 +31,7 @@ class ParseFailure(Exception):
 
 
 class ExpressionParser:
-    """Reads expressions from the tokens of one statement; `grammar` adds the directives."""
+    """Reads expressions from the tokens of one statement; `directives` adds the directives."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = tokens
@@ -84,8 +71,8 @@ class ExpressionParser:
     def fail(self, expected: str, why: str = "") -> NoReturn:
         self.fail_at(self.token, Code.SYNTAX, f"found {self.token}", f"expected {expected}{why}")
 
-    def fail_at(self, token: Token, code: Code, found: str, remedy: str, mend: Mend | None = None) -> NoReturn:
-        raise ParseFailure(Problem(code, token.line, token.column, found, remedy, mend))
+    def fail_at(self, token: Token, code: Code, found: str, remedy: str, autofix: Autofix | None = None) -> NoReturn:
+        raise ParseFailure(Problem.at(token.at, code, found, remedy, autofix))
 
     def sequence(self, item: Callable[[], Item], closer: str) -> tuple[Item, ...]:
         """Items parted by commas, up to and with the closing bracket; there may be none."""
@@ -136,33 +123,46 @@ class ExpressionParser:
         otherwise = self.expression()
         self.leave()
         self.grow(max(height, self.height), word)
-        return Conditional(condition, then, otherwise, word.at)
+        return syntax.Conditional(condition, then, otherwise, word.at)
 
     def disjunction(self) -> Expr:
-        return self._logical(("or", "||"), self.conjunction)
+        return self._chain(syntax.Logical, ("or", "||"), self.conjunction)
 
     def conjunction(self) -> Expr:
-        return self._logical(("and", "&&"), self.negation)
+        return self._chain(syntax.Logical, ("and", "&&"), self.negation)
 
-    def _logical(self, signs: tuple[str, str], part: Callable[[], Expr]) -> Expr:
+    def negation(self) -> Expr:
+        return self._prefixed("not", self.negation) if self.at("not", "!") else self.comparison()
+
+    def arithmetic(self) -> Expr:
+        return self._chain(syntax.Binary, ("+", "-"), self.term)
+
+    def term(self) -> Expr:
+        return self._chain(syntax.Binary, ("*", "/", "//", "%"), self.unary)
+
+    def unary(self) -> Expr:
+        return self._prefixed("-", self.unary) if self.at("-") else self.postfix()
+
+    def _chain(
+        self, kind: type[syntax.Binary | syntax.Logical], signs: tuple[str, ...], part: Callable[[], Expr]
+    ) -> Expr:
+        """Parts joined by operators that bind equally, from the left."""
         left = part()
         height = self.height
         while self.token.text in signs:
             sign = self.advance()
             right = part()
             height = self.grow(max(height, self.height), sign)
-            left = Logical(_LOGICAL_SIGNS.get(sign.text, sign.text), left, right, sign.at)
+            left = kind(_LOGICAL_SIGNS.get(sign.text, sign.text), left, right, sign.at)
         return left
 
-    def negation(self) -> Expr:
-        if not self.at("not", "!"):
-            return self.comparison()
+    def _prefixed(self, operator: str, operand: Callable[[], Expr]) -> Expr:
         sign = self.advance()
         self.enter(sign)
-        operand = self.negation()
+        inner = operand()
         self.leave()
         self.grow(self.height, sign)
-        return Unary("not", operand, sign.at)
+        return syntax.Unary(operator, inner, sign.at)
 
     def comparison(self) -> Expr:
         start = self.position
@@ -178,48 +178,20 @@ class ExpressionParser:
         right = self.arithmetic()
         self.grow(max(height, self.height), sign)
         if self.token.text in _COMPARISONS:
-            again = self.token
-            self.fail_at(
-                again, Code.SYNTAX, f"found {again} after a comparison", "write `a < b and b < c`; no chaining"
-            )
-        return Compare(sign.text, left, right, sign.at)
+            found = f"found {self.token} after a comparison"
+            self.fail_at(self.token, Code.SYNTAX, found, "write `a < b and b < c`; no chaining")
+        return syntax.Compare(sign.text, left, right, sign.at)
 
     def _fail_is(self, start: int) -> NoReturn:
         """`mask is not None` has one meaning here: `has(mask)`."""
         left, word = self.tokens[start], self.advance()
         negated = self.accept("not") is not None
         last = self.token
-        mend = None
-        if start == self.position - 1 - (1 + negated) and last.text in ("None", "none") and last.line == left.line:
+        test = None
+        if start == self.position - 1 - (1 + negated) and last.text in ("None", "none"):
             test = f"has({left.text})" if negated else f"not has({left.text})"
-            mend = Mend(left.line, left.column, last.end_column - left.column, test)
-        self.fail_at(word, Code.SYNTAX, "found `is`", "write has(x) for a given optional, not has(x) for none", mend)
-
-    def arithmetic(self) -> Expr:
-        return self._chain(("+", "-"), self.term)
-
-    def term(self) -> Expr:
-        return self._chain(("*", "/", "//", "%"), self.unary)
-
-    def _chain(self, signs: tuple[str, ...], part: Callable[[], Expr]) -> Expr:
-        left = part()
-        height = self.height
-        while self.token.text in signs:
-            sign = self.advance()
-            right = part()
-            height = self.grow(max(height, self.height), sign)
-            left = Binary(sign.text, left, right, sign.at)
-        return left
-
-    def unary(self) -> Expr:
-        sign = self.accept("-")
-        if sign is None:
-            return self.postfix()
-        self.enter(sign)
-        operand = self.unary()
-        self.leave()
-        self.grow(self.height, sign)
-        return Unary("-", operand, sign.at)
+        remedy = "write has(x) for a given optional, not has(x) for none"
+        self.fail_at(word, Code.SYNTAX, "found `is`", remedy, Autofix.between(left.at, last.at, test))
 
     # -- names, attributes, indices --
 
@@ -232,7 +204,7 @@ class ExpressionParser:
                 name = self.name("an attribute such as .shape")
                 if self.at("("):
                     self._fail_method(name)
-                result = Attribute(result, name.text, name.at)
+                result = syntax.Attribute(result, name.text, name.at)
             else:
                 result = self._subscript(result, sign)
             self.grow(max(height, self.height), sign)
@@ -245,11 +217,11 @@ class ExpressionParser:
         if self.accept(":"):
             high = None if self.at("]") else self.expression()
             self.expect("]", " (a slice is [low:high], without a step)" if self.at(":") else "")
-            result: Expr = Slice(base, low, high, bracket.at)
+            result: Expr = syntax.Slice(base, low, high, bracket.at)
         else:
             assert low is not None
             self.expect("]")
-            result = Index(base, low, bracket.at)
+            result = syntax.Index(base, low, bracket.at)
         self.height = max(height, self.height)
         self.leave()
         return result
@@ -260,18 +232,17 @@ class ExpressionParser:
         first, second, third = self.following(), self.following(2), self.following(3)
         negative = first.text == "-"
         index, closer = (second, third) if negative else (first, second)
-        mend = None
+        autofix = None
         remedy = "tensors have attributes only: " + " ".join(f".{word}" for word in words.TENSOR_ATTRIBUTES)
         if known is not None:
             remedy = f"write .{known}"
-            if first.text == ")" and first.line == name.line:
-                mend = Mend(name.line, name.column, first.end_column - name.column, known)
+            if first.text == ")":
+                autofix = Autofix.between(name.at, first.at, known)
             elif known in ("shape", "stride") and index.kind in ("int", "name") and closer.text == ")":
                 written = f"{known}[{'-' if negative else ''}{index.text}]"
                 remedy = f"write .{written}"
-                if closer.line == name.line:
-                    mend = Mend(name.line, name.column, closer.end_column - name.column, written)
-        self.fail_at(name, Code.UNKNOWN_FUNCTION, f"`.{name.text}(` is a method call", remedy, mend)
+                autofix = Autofix.between(name.at, closer.at, written)
+        self.fail_at(name, Code.UNKNOWN_FUNCTION, f"`.{name.text}(` is a method call", remedy, autofix)
 
     def atom(self) -> Expr:
         token = self.token
@@ -288,44 +259,41 @@ class ExpressionParser:
             self.expect(")")
             return inner
         if token.text != "[":
-            self.fail("a value: a number, a name, a function or a bracket")
+            self.fail(_A_VALUE)
         self.advance()
         return self.list_of(token)
 
-    def list_of(self, bracket: Token) -> ListOf:
-        return ListOf(self._items("]", bracket), bracket.at)
+    def list_of(self, bracket: Token) -> syntax.ListOf:
+        return syntax.ListOf(self._items("]", bracket), bracket.at)
 
-    def number(self) -> Literal:
+    def number(self) -> syntax.Literal:
         token = self.advance()
         digits = token.text.replace("_", "")
         if token.kind == "int":
             value = int(digits)
             if value > words.MAX_INT:
                 self.fail_at(token, Code.VALUE, f"{_shortened(token.text)} does not fit in 64 bits", "at most 2^63 - 1")
-            return Literal(value, token.at)
+            return syntax.Literal(value, token.at)
         real = float(digits)
         if math.isinf(real):
-            self.fail_at(
-                token, Code.VALUE, f"{_shortened(token.text)} is too large for a float", "at most about 1.8e308"
-            )
-        return Literal(real, token.at)
+            found = f"{_shortened(token.text)} is too large for a float"
+            self.fail_at(token, Code.VALUE, found, "at most about 1.8e308")
+        return syntax.Literal(real, token.at)
 
     def _word(self, token: Token) -> Expr:
         text = token.text
         if text in words.LITERAL_WORDS:
-            return Literal(words.LITERAL_WORDS[text], token.at)
+            return syntax.Literal(words.LITERAL_WORDS[text], token.at)
         if text in words.FUNCTIONS:
             bracket = self.expect("(")
-            return Call(text, self._items(")", bracket), token.at)
+            return syntax.Call(text, self._items(")", bracket), token.at)
         if self.at("("):
             self._fail_function(token)
         if text in words.DTYPES:
-            return Literal(words.DTYPES[text], token.at)
+            return syntax.Literal(words.DTYPES[text], token.at)
         if text in words.OPERATOR_WORDS or text in ("dim3", "tiled"):
-            self.fail_at(
-                token, Code.SYNTAX, f"found {token}", "expected a value: a number, a name, a function or a bracket"
-            )
-        return Name(text, token.at)
+            self.fail_at(token, Code.SYNTAX, f"found {token}", f"expected {_A_VALUE}")
+        return syntax.Name(text, token.at)
 
     def _items(self, closer: str, bracket: Token) -> tuple[Expr, ...]:
         self.enter(bracket)
@@ -343,14 +311,14 @@ class ExpressionParser:
         return items
 
     def _fail_function(self, token: Token) -> NoReturn:
-        near = words.near_names(token.text, words.FUNCTIONS)
-        meant = words.FUNCTION_SPELLINGS.get(token.text) or (near[0] if len(near) == 1 else None)
-        mend = Mend(token.line, token.column, len(token.text), meant) if meant else None
+        meant = words.FUNCTION_SPELLINGS.get(token.text) or words.meant_name(token.text, words.FUNCTIONS)
         known = f"known: {words.quoted(words.FUNCTIONS)}"
         remedy = f"write {meant}; {known}" if meant else known
         if token.text == "dim3":
             remedy = "dim3(...) stands only in a launch's grid or block"
-        self.fail_at(token, Code.UNKNOWN_FUNCTION, f"unknown function `{token.text}`", remedy, mend)
+        self.fail_at(
+            token, Code.UNKNOWN_FUNCTION, f"unknown function `{token.text}`", remedy, Autofix.of(token.at, meant)
+        )
 
 
 def _shortened(text: str) -> str:

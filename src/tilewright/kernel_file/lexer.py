@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.problems import Code, Mend, Problem
-from tilewright.kernel_file.syntax import Place
+from tilewright.kernel_file.problems import Autofix, Code, Problem
+from tilewright.kernel_file.syntax import Span
 
 
 class Token(NamedTuple):
@@ -23,8 +23,8 @@ class Token(NamedTuple):
     column: int  # 1-based
 
     @property
-    def at(self) -> Place:
-        return Place(self.line, self.column, len(self.text))
+    def at(self) -> Span:
+        return Span(self.line, self.column, len(self.text))
 
     @property
     def end_column(self) -> int:
@@ -54,21 +54,22 @@ class PlanText:
 
 
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t]+)
-      | (?P<comment>\#.*)
+    r"""[ \t]*(?:
+        (?P<comment>\#.*)
       | (?P<float>\d[\d_]*\.(?!\.)\d*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)
       | (?P<int>\d[\d_]*)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
       | (?P<other>\*\*|<<(?!<)|>>(?!>))
       | (?P<op><<<|>>>|->|==|!=|<=|>=|&&|\|\||//|::|[-+*/%<>=(),.:\[\]|?!;])
-      | (?P<strange>.)
-    """,
+      | (?P<strange>[^ \t])
+    )""",
     re.VERBOSE | re.ASCII,
 )
 _HEX = re.compile(r"0[xX][0-9A-Fa-f]+\Z")
 _SUFFIX = re.compile(r"(?:[uU]?[lL]{0,2}|[fF])\Z")
 _CLOSER = {"(": ")", "[": "]", "<<<": ">>>"}
 _CLOSERS = frozenset(_CLOSER.values())
+_NO_SUCH_CHARACTER = "delete it; a plan is written in names, numbers and + - * /"
 _NOT_PLAN_CHARACTER = re.compile(r"[^\t\x20-\x7e]")
 
 
@@ -82,35 +83,33 @@ def tokenize(body: str, line: int, first_column: int, problems: list[Problem]) -
     tokens: list[Token] = []
     for match in _TOKEN.finditer(body):
         kind = match.lastgroup or "strange"
-        if kind in ("space", "comment"):
-            continue
-        token = Token(kind, match.group(), line, first_column + match.start())
+        if kind == "comment":
+            break
+        token = Token(kind, match.group(kind), line, first_column + match.start(kind))
         if kind in ("other", "strange"):
-            remedy = words.OPERATOR_SPELLINGS.get(
-                token.text, "delete it; a plan is written in names, numbers and + - * /"
-            )
-            problems.append(Problem(Code.SYNTAX, line, token.column, f"unexpected `{token.text}`", remedy))
-        elif (
-            kind == "name" and tokens and tokens[-1].kind in ("int", "float") and tokens[-1].end_column == token.column
-        ):
-            tokens[-1] = _number_with_letters(tokens[-1], token, problems)
+            remedy = words.OPERATOR_SPELLINGS.get(token.text, _NO_SUCH_CHARACTER)
+            problems.append(Problem.at(token.at, Code.SYNTAX, f"unexpected `{token.text}`", remedy))
+        elif kind == "name" and tokens and _is_number_up_to(tokens[-1], token):
+            _number_with_letters(tokens[-1], token, problems)
         else:
             tokens.append(token)
     return tokens
 
 
-def _number_with_letters(number: Token, letters: Token, problems: list[Problem]) -> Token:
-    """`0x40`, `1.0f`, `256u`: say what is meant, and go on with the plain number."""
+def _is_number_up_to(number: Token, token: Token) -> bool:
+    return number.kind in ("int", "float") and number.end_column == token.column
+
+
+def _number_with_letters(number: Token, letters: Token, problems: list[Problem]) -> None:
+    """`0x40`, `1.0f`, `256u`: say what is meant; the plain number stays."""
     whole = number.text + letters.text
     plain = number.text
     if _HEX.match(whole):
         plain = str(int(whole, 16))
-    mend = None
+    autofix, remedy = None, "numbers are decimal; a name does not start with a digit"
     if _HEX.match(whole) or _SUFFIX.match(letters.text):
-        mend = Mend(number.line, number.column, len(whole), plain)
-    remedy = f"write {plain}" if mend else "numbers are decimal; a name does not start with a digit"
-    problems.append(Problem(Code.SYNTAX, number.line, number.column, f"`{whole}` is no plan number", remedy, mend))
-    return number
+        autofix, remedy = Autofix.between(number.at, letters.at, plain), f"write {plain}"
+    problems.append(Problem.at(number.at, Code.SYNTAX, f"`{whole}` is no plan number", remedy, autofix))
 
 
 class _PlanReader:
@@ -138,17 +137,13 @@ class _PlanReader:
         self._finish()
         return self.result
 
-    def _problem(self, code: Code, line: int, column: int, found: str, remedy: str, mend: Mend | None = None) -> None:
-        self.result.problems.append(Problem(code, line, column, found, remedy, mend))
+    def _problem(self, code: Code, line: int, column: int, found: str, remedy: str) -> None:
+        self.result.problems.append(Problem(code, line, column, found, remedy))
 
     def _misplaced(self, number: int, line: str) -> None:
-        self._problem(
-            Code.PLAN_AFTER_CODE,
-            number,
-            line.index("//!") + 1,
-            "a //! line below the first line of code",
-            f"move it above line {self.code_line}; the whole plan stands before the code",
-        )
+        remedy = f"move it above line {self.code_line}; the whole plan stands before the code"
+        found = "a //! line below the first line of code"
+        self._problem(Code.PLAN_AFTER_CODE, number, line.index("//!") + 1, found, remedy)
 
     def _between(self, number: int, line: str) -> None:
         """A line that is no plan line: blank, a comment, or the first line of code."""
@@ -156,10 +151,8 @@ class _PlanReader:
         while True:
             if self.in_comment:
                 if line[position:].lstrip().startswith("//!"):
-                    column = line.index("//!", position) + 1
-                    self._problem(
-                        Code.SYNTAX, number, column, "a //! line inside a block comment", "move it out of /* */"
-                    )
+                    found = "a //! line inside a block comment"
+                    self._problem(Code.SYNTAX, number, line.index("//!", position) + 1, found, "move it out of /* */")
                 end = line.find("*/", position)
                 if end < 0:
                     return
@@ -208,14 +201,10 @@ class _PlanReader:
         for ending in ("\\", "??/"):
             if stripped.endswith(ending):
                 column = start + len(stripped) - len(ending) + 1
-                self._problem(
-                    Code.SYNTAX,
-                    number,
-                    column,
-                    f"a plan line ending in `{ending}`",
-                    f"delete the `{ending}`; a directive continues while a bracket is open",
-                    Mend(number, column, len(body) - len(stripped) + len(ending), ""),
-                )
+                at = Span(number, column, len(body) - len(stripped) + len(ending))
+                remedy = f"delete the `{ending}`; a directive continues while a bracket is open"
+                found = f"a plan line ending in `{ending}`"
+                self.result.problems.append(Problem.at(at, Code.SYNTAX, found, remedy, Autofix.of(at, "")))
         return body
 
     def _add(self, tokens: list[Token], broken: bool) -> None:
@@ -254,14 +243,8 @@ class _PlanReader:
     def _unclosed(self) -> None:
         assert self.current is not None
         bracket = self.open[-1]
-        closer = _CLOSER[bracket.text]
-        self._problem(
-            Code.SYNTAX,
-            bracket.line,
-            bracket.column,
-            f"unclosed {bracket.text} from line {bracket.line}",
-            f"close it with `{closer}`",
-        )
+        found, remedy = f"unclosed {bracket.text} from line {bracket.line}", f"close it with `{_CLOSER[bracket.text]}`"
+        self._problem(Code.SYNTAX, bracket.line, bracket.column, found, remedy)
         self.current.broken = True
         self._close()
 

@@ -1,26 +1,19 @@
-"""What the hardware and the specification bound, checked before anything is launched.
+"""What the hardware and the specification bound, checked before anything is launched; and how tensors must lie.
 
-`shape_problems` and `buffer_problems` need no build; `compiled_problems` adds what only the compiled kernel knows.
+Layout is the one thing here that is no error: a tensor that does not lie as a file expects means another file. The
+other functions need no build but `compiled_problems`, which adds what only the compiled kernel knows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from tilewright import records
+from tilewright.kernel_file.expression_values import show_value
 from tilewright.kernel_file.problems import Code, Problem
-from tilewright.kernel_file.syntax import Place
-from tilewright.records import (
-    Buffer,
-    BufferRole,
-    Clearing,
-    CompiledKernel,
-    Dim3,
-    DType,
-    GpuProfile,
-    Launch,
-    occupancy,
-)
+from tilewright.kernel_file.syntax import Accept, Parameter, Span
+from tilewright.records import CompiledKernel, Dim3, DType, GpuProfile, Launch, TensorSpec
 
 MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
@@ -28,14 +21,15 @@ MAX_BLOCK_THREADS = 1024
 MAX_SCRATCH_BYTES = 8 << 30
 MAX_COUNTER_BYTES = 64 << 10
 MAX_ARGUMENT_BYTES = 4096
+TENSOR_ALIGNMENT = 16
 INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 
 
-def _limit(place: Place, found: str, remedy: str = "add a `need`") -> Problem:
-    return Problem(Code.LIMIT, place.line, place.column, found, remedy)
+def _limit(place: Span, found: str, remedy: str = "add a `need`") -> Problem:
+    return Problem.at(place, Code.LIMIT, found, remedy)
 
 
-def grid_problem(grid: Dim3, place: Place) -> Problem | None:
+def grid_problem(grid: Dim3, place: Span) -> Problem | None:
     for axis, size, limit in zip("xyz", grid, MAX_GRID, strict=True):
         if size > limit:
             remedy = "add a `need`, or loop over blocks inside the kernel"
@@ -43,7 +37,7 @@ def grid_problem(grid: Dim3, place: Place) -> Problem | None:
     return None
 
 
-def block_problem(block: Dim3, place: Place) -> Problem | None:
+def block_problem(block: Dim3, place: Span) -> Problem | None:
     for axis, size, limit in zip("xyz", block, MAX_BLOCK, strict=True):
         if not 1 <= size <= limit:
             return _limit(place, f"block {_show(block)}: {axis} is {size}, it must be 1 to {limit}")
@@ -53,14 +47,14 @@ def block_problem(block: Dim3, place: Place) -> Problem | None:
     return None
 
 
-def smem_problem(dynamic_bytes: int, gpu: GpuProfile, place: Place) -> Problem | None:
+def smem_problem(dynamic_bytes: int, gpu: GpuProfile, place: Span) -> Problem | None:
     if 0 <= dynamic_bytes <= gpu.smem_block:
         return None
     found = f"{dynamic_bytes} bytes of dynamic shared memory, the limit on {gpu.name} is {gpu.smem_block}"
     return _limit(place, found, "add a `need ... <= device.smem_block`")
 
 
-def cluster_problem(cluster: Dim3, grid: Dim3, gpu: GpuProfile, place: Place) -> Problem | None:
+def cluster_problem(cluster: Dim3, grid: Dim3, gpu: GpuProfile, place: Span) -> Problem | None:
     blocks = math.prod(cluster)
     if min(cluster) < 1:
         return _limit(place, f"cluster {_show(cluster)}: every size must be at least 1")
@@ -75,20 +69,20 @@ def cluster_problem(cluster: Dim3, grid: Dim3, gpu: GpuProfile, place: Place) ->
     return None
 
 
-def buffer_problems(buffers: Iterable[Buffer], places: dict[str, Place]) -> tuple[Problem, ...]:
+def buffer_problems(buffers: Iterable[records.Buffer], places: dict[str, Span]) -> tuple[Problem, ...]:
     """Scratch in total, and each counter."""
     problems = []
     scratch_bytes = 0
     for buffer in buffers:
         place = places[buffer.name]
-        if buffer.clearing is Clearing.COUNTER:
+        if buffer.clearing is records.Clearing.COUNTER:
             if buffer.spec.dtype not in INTEGERS:
                 found = f"counter {buffer.name} is {buffer.spec.dtype}"
                 problems.append(_limit(place, found, "counters are integers, such as i32"))
             if buffer.spec.storage_bytes > MAX_COUNTER_BYTES:
                 found = f"counter {buffer.name} has {buffer.spec.storage_bytes} bytes, the limit is {MAX_COUNTER_BYTES}"
                 problems.append(_limit(place, found, "add a `need`, or use `zeroed` scratch"))
-        if buffer.role is BufferRole.SCRATCH:
+        if buffer.role is records.BufferRole.SCRATCH:
             before, scratch_bytes = scratch_bytes, scratch_bytes + buffer.spec.storage_bytes
             if before <= MAX_SCRATCH_BYTES < scratch_bytes:
                 found = f"{buffer.name}: {buffer.spec} brings scratch to {scratch_bytes} bytes"
@@ -98,7 +92,7 @@ def buffer_problems(buffers: Iterable[Buffer], places: dict[str, Place]) -> tupl
 
 def compiled_problems(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile) -> tuple[Problem, ...]:
     """A launch against its compiled kernel: threads, shared memory, cluster, co-residency."""
-    place = Place(launch.line, launch.column)
+    place = Span(launch.line, launch.column)
     threads = math.prod(launch.block)
     smem_bytes = kernel.resources.static_smem_bytes + launch.dynamic_smem_bytes
     problems = []
@@ -121,12 +115,12 @@ def compiled_problems(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile) -
     return () if problem is None else (problem,)
 
 
-def _residency_problem(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile, place: Place) -> Problem | None:
+def _residency_problem(launch: Launch, kernel: CompiledKernel, gpu: GpuProfile, place: Span) -> Problem | None:
     """Whether one block fits a multiprocessor, and a cooperative grid the whole GPU."""
     threads = math.prod(launch.block)
     registers = kernel.resources.registers
     smem_bytes = kernel.resources.static_smem_bytes + launch.dynamic_smem_bytes
-    fit = occupancy(gpu, registers, threads, smem_bytes)
+    fit = records.occupancy(gpu, registers, threads, smem_bytes)
     if fit.blocks_per_sm < 1:
         found = (
             f"a block of {threads} threads with {registers} registers each and {smem_bytes} bytes of shared memory "
@@ -147,8 +141,58 @@ def argument_block_problem(launch: Launch, block_bytes: int) -> Problem | None:
     if block_bytes <= MAX_ARGUMENT_BYTES:
         return None
     found = f"the arguments of {launch.kernel} take {block_bytes} bytes, the limit is {MAX_ARGUMENT_BYTES}"
-    return _limit(Place(launch.line, launch.column), found, "pass fewer")
+    return _limit(Span(launch.line, launch.column), found, "pass fewer")
 
 
 def _show(dim: Dim3) -> str:
     return f"({', '.join(map(str, dim))})"
+
+
+# -- layout --
+
+
+def layout_problem(parameter: Parameter, spec: TensorSpec, accepts: Mapping[str, Accept]) -> Problem | None:
+    """Why this tensor keeps the file from being used, if it does."""
+    accept = accepts.get(parameter.name)
+    strided = accept is not None and accept.strided
+    unaligned = accept is not None and accept.unaligned
+    at = accept.at if accept is not None else parameter.at
+    name = parameter.name
+
+    def refused(found: str, remedy: str) -> Problem:
+        return Problem.at(at, Code.DOES_NOT_APPLY, found, remedy)
+
+    if not strided and not spec.is_contiguous:
+        found = f"{name}: {spec} has strides {show_value(spec.stride)}, which is not contiguous"
+        return refused(found, f"pass {name}.contiguous(), or a file that says `accept {name}: strided`")
+    if strided and parameter.in_place and overlaps_itself(spec):
+        found = f"{name}: {spec} has strides {show_value(spec.stride)}, so that elements share memory"
+        return refused(found, f"{name} is changed in place; pass a tensor of its own memory")
+    if spec.numel == 0:
+        return None
+    wanted = spec.dtype.itemsize if unaligned else max(TENSOR_ALIGNMENT, spec.dtype.itemsize)
+    if spec.alignment % wanted:
+        found = f"{name} starts at an address aligned to {spec.alignment} bytes, not to {wanted}"
+        remedy = f"pass {name}.clone(), or a file that says `accept {name}: unaligned`"
+        return refused(found, remedy)
+    return None
+
+
+def overlaps_itself(spec: TensorSpec) -> bool:
+    """Whether two elements may lie at one address (a stride smaller than what lies inside it)."""
+    if 0 in spec.shape:
+        return False
+    reach = 0
+    dimensions = [(s, n) for n, s in zip(spec.shape, spec.stride, strict=True) if n > 1]
+    for step, size in sorted(dimensions):
+        if step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in any order of dimensions."""
+    if any(step < 0 for step in spec.stride):
+        return False
+    return 0 in spec.shape or (not overlaps_itself(spec) and spec.extent == spec.numel)

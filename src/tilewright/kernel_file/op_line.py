@@ -1,15 +1,19 @@
-"""The op line on its own: read as a task gives it, and compared with the op line of a file."""
+"""The op line on its own: read, made of a task, and compared with the op line of a file."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.kernel_file.compiled_plan import KernelFile
+from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ParseFailure
-from tilewright.kernel_file.grammar import StatementParser
 from tilewright.kernel_file.lexer import Token, tokenize
 from tilewright.kernel_file.printer import print_op
-from tilewright.kernel_file.problems import Code, KernelFileError, Mend, Problem
-from tilewright.kernel_file.syntax import KernelFile, Op, Parameter, Place
+from tilewright.kernel_file.problems import Autofix, Code, KernelFileError, Problem
+from tilewright.kernel_file.syntax import Op, Parameter, Span
+from tilewright.records import NumberInput, ScalarType, SizeFormula, SizeTerm, Task
+
+_NOWHERE = Span(1, 1)
 
 
 def parse_op(text: str) -> Op:
@@ -38,7 +42,7 @@ def parse_op(text: str) -> Op:
 def compare_op(file: KernelFile, expected: Op) -> tuple[Problem, ...]:
     """Where a file's op line differs from the task's: name, parameters in order, types, `!`, `?`, results."""
     written = file.plan.op
-    found: list[tuple[Place, str]] = []
+    found: list[tuple[Span, str]] = []
     if written.name != expected.name:
         found.append((written.at, f"the op is called {written.name}, not {expected.name}"))
     for mine, theirs in zip(written.parameters, expected.parameters, strict=False):
@@ -52,11 +56,11 @@ def compare_op(file: KernelFile, expected: Op) -> tuple[Problem, ...]:
         mine_text, theirs_text = ", ".join(written.results) or "none", ", ".join(expected.results) or "none"
         found.append((written.at, f"the results are {mine_text}, in the task {theirs_text}"))
     remedy = f"write the line as the task has it: {print_op(expected)}"
-    mend = _mend(file, expected)
-    return tuple(Problem(Code.TASK_MISMATCH, at.line, at.column, text, remedy, mend) for at, text in found)
+    autofix = _autofix(file, expected)
+    return tuple(Problem.at(at, Code.TASK_MISMATCH, text, remedy, autofix) for at, text in found)
 
 
-def _mend(file: KernelFile, expected: Op) -> Mend | None:
+def _autofix(file: KernelFile, expected: Op) -> Autofix | None:
     """Writing the task's line is mechanical where the plan's names stay what they are."""
     written = file.plan.op
     names = [parameter.name for parameter in written.parameters]
@@ -68,12 +72,59 @@ def _mend(file: KernelFile, expected: Op) -> Mend | None:
         return None  # the op line continues on the next one
     if line[written.at.column - 1 :].count("(") != line[written.at.column - 1 :].count(")"):
         return None
-    return Mend(written.at.line, written.at.column, written.at.length, print_op(expected))
+    return Autofix.of(written.at, print_op(expected))
 
 
 def _without_place(parameter: Parameter) -> Parameter:
-    return replace(parameter, at=Place(0, 0))
+    return replace(parameter, at=_NOWHERE)
 
 
 def _show(parameter: Parameter) -> str:
     return print_op(Op("", (parameter,), (), parameter.at)).removeprefix("op      (").removesuffix(")")
+
+
+# -- the op of a task --
+
+
+def op_of_task(task: Task) -> Op:
+    """The op line as an `Op`: the inputs by name and order, numbers with the function's own defaults, the outputs."""
+    parameters = tuple(
+        _number(one)
+        if isinstance(one, NumberInput)
+        else Parameter(one.name, None, _NOWHERE, in_place=one.in_place, optional=one.optional)
+        for one in task.inputs
+    )
+    return Op(task.name, parameters, tuple(one.name for one in task.outputs), _NOWHERE)
+
+
+def _number(one: NumberInput) -> Parameter:
+    if not one.default:
+        return Parameter(one.name, one.type, _NOWHERE)
+    # A default is written in the parameter's type: `eps: float = 1` reads as 1.0.
+    value = float(one.value) if one.type is ScalarType.FLOAT else one.value
+    return Parameter(one.name, one.type, _NOWHERE, has_default=True, default=value)
+
+
+def size_expression(dimension: str, task: Task) -> str | None:
+    """The plan expression for a dimension's size, from the inputs' shapes; None where these do not tell it."""
+    expression = _axis(dimension, task)
+    formulas = {one.name: one.formula for one in task.dimensions if one.formula is not None}
+    if expression is not None:
+        return expression
+    if dimension in formulas:
+        parts = {name: size_expression(name, task) for name in formulas[dimension].names}
+        known = {name: part for name, part in parts.items() if part is not None}
+        return formulas[dimension].text(known) if len(known) == len(parts) else None
+    for name, formula in formulas.items():
+        # Of an input with 2 * cols, cols is the half.
+        axis = _axis(name, task)
+        if axis is not None and formula == SizeFormula.of([SizeTerm(formula.terms[0].coefficient, (dimension,))]):
+            return f"({axis} / {formula.terms[0].coefficient})"
+    return None
+
+
+def _axis(dimension: str, task: Task) -> str | None:
+    for one in task.tensors:
+        if not one.optional and dimension in one.dimensions:
+            return f"{one.name}.shape[{one.dimensions.index(dimension)}]"
+    return None

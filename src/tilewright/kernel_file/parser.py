@@ -1,7 +1,8 @@
 """Reading a kernel file: its plan by the grammar, the static rules, and the scan of its C++ text.
 
 `parse` raises `KernelFileError` with every problem of the file, in the file's order. A directive that cannot be
-read is reported once; the names it would have defined count as known, so one slip is one message.
+read is reported once; the names it would have defined count as known, so one slip is one message. `autofix` first
+fixes what has exactly one mechanical fix, so that no author is asked again about trivia.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.kernel_file import words
-from tilewright.kernel_file.check import Lost, check
+from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.cpp_tokens import hidden_text
+from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ParseFailure
-from tilewright.kernel_file.grammar import StatementParser
 from tilewright.kernel_file.lexer import Statement, Token, read_plan_text
-from tilewright.kernel_file.problems import Code, KernelFileError, Mend, Problem
+from tilewright.kernel_file.problems import Autofix, Code, KernelFileError, Problem
 from tilewright.kernel_file.source_scan import scan_source
-from tilewright.kernel_file.syntax import Const, Directive, KernelFile, Op, Plan, Tune
+from tilewright.kernel_file.static_checks import Lost, check
+from tilewright.kernel_file.syntax import Const, Directive, Op, Plan, Tune
+
+# A fix can uncover another problem of the same directive, so files are read again; an honest file takes one or two.
+_MAX_ROUNDS = 20
 
 
 @dataclass
@@ -41,13 +46,43 @@ def parse(text: str, name: str = "kernel.cu", *, allow_library: bool = True) -> 
     constants = [d.name for d in reading.directives if isinstance(d, (Const, Tune))]
     facts, code_problems = scan_source(text, constants)
     lost = Lost(frozenset(reading.lost_names), frozenset(reading.lost_words))
-    plan_problems = check(reading.op, reading.directives, facts, lost, allow_library=allow_library)
+    compiled, plan_problems = check(reading.op, reading.directives, facts, lost, allow_library=allow_library)
     plan_problems = [_unknown_as_comment(reading, problem) for problem in plan_problems]
     problems = _in_file_order([*reading.problems, *plan_problems, *code_problems])
     if problems:
         raise KernelFileError(problems, name)
     assert reading.op is not None
-    return KernelFile(text, Plan(reading.op, tuple(reading.directives)), name)
+    return KernelFile(text, Plan(reading.op, tuple(reading.directives)), name, compiled)
+
+
+def autofix(text: str, name: str = "kernel.cu", *, allow_library: bool = True) -> KernelFile:
+    """Read a file, fixing what can be fixed; raises `KernelFileError` with the problems that remain."""
+    seen = {text}
+    for _ in range(_MAX_ROUNDS):
+        try:
+            return parse(text, name, allow_library=allow_library)
+        except KernelFileError as error:
+            text = apply_autofixes(text, error.problems)
+            if text in seen:
+                raise
+            seen.add(text)
+    return parse(text, name, allow_library=allow_library)
+
+
+def apply_autofixes(text: str, problems: Sequence[Problem]) -> str:
+    """The text with every fix made that overlaps no later one."""
+    lines = text.split("\n")
+    free_to: dict[int, int] = {}  # per line, the first column no later fix has touched
+    fixes = [problem.autofix for problem in problems if problem.autofix is not None]
+    for fix in sorted(fixes, key=lambda fix: (fix.line, fix.column), reverse=True):
+        if not 1 <= fix.line <= len(lines):
+            continue
+        line = lines[fix.line - 1]
+        end = fix.column + fix.length
+        if end <= free_to.get(fix.line, len(line) + 1):
+            lines[fix.line - 1] = line[: fix.column - 1] + fix.replacement + line[end - 1 :]
+            free_to[fix.line] = fix.column
+    return "\n".join(lines)
 
 
 def _in_file_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -96,24 +131,25 @@ def _read_statement(reading: Reading, statement: Statement, position: int) -> No
     else:
         if reading.op is None and "op" not in reading.lost_words and not _has(reading, Code.OP_FIRST):
             found = f"`{word.text}` before the op line"
-            problem = Problem(Code.OP_FIRST, word.line, word.column, found, "the op line is the first directive")
-            reading.problems.append(problem)
+            reading.problems.append(Problem.at(word.at, Code.OP_FIRST, found, "the op line is the first directive"))
         reading.directives.extend(parser.directives())
 
 
 def _fail_directive(parser: StatementParser, word: Token) -> None:
-    near = words.near_names(word.text, words.DIRECTIVES)
-    mend = Mend(word.line, word.column, len(word.text), near[0]) if len(near) == 1 else None
-    known = f"known: {words.quoted(words.DIRECTIVES)}"
-    remedy = f"write {near[0]}; {known}" if mend else known
-    parser.fail_at(word, Code.UNKNOWN_DIRECTIVE, f"unknown directive {word}", remedy, mend)
+    meant = words.meant_name(word.text, words.DIRECTIVES)
+    remedy = f"known: {words.quoted(words.DIRECTIVES)}"
+    if word.text in words.FORMER_DIRECTIVES:
+        remedy = words.FORMER_DIRECTIVES[word.text]
+    elif meant:
+        remedy = f"write {meant}; {remedy}"
+    parser.fail_at(word, Code.UNKNOWN_DIRECTIVE, f"unknown directive {word}", remedy, Autofix.of(word.at, meant))
 
 
 def _lose(reading: Reading, statement: Statement) -> None:
     """Note what an unreadable directive was to define."""
     word = statement.word.text
-    near = words.near_names(word, words.DIRECTIVES)
-    reading.lost_words.add(word if word in words.DIRECTIVES or len(near) != 1 else near[0])
+    meant = word if word in words.DIRECTIVES else words.meant_name(word, words.DIRECTIVES)
+    reading.lost_words.add(meant or word)
     tokens = statement.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         defines = after.text in ("=", ":") and (before is tokens[0] or before.text == ",")
@@ -135,13 +171,12 @@ def _as_comment(statement: Statement, problem: Problem) -> Problem | None:
     if not _reads_well(kept):
         return None
     remedy = "comments start with #, `//` divides"
-    mend = Mend(mark.line, mark.column, 2, "#")
-    return Problem(Code.SYNTAX, mark.line, mark.column, "a comment begun with `//`", remedy, mend)
+    return Problem.at(mark.at, Code.SYNTAX, "a comment begun with `//`", remedy, Autofix.of(mark.at, "#"))
 
 
 def _unknown_as_comment(reading: Reading, problem: Problem) -> Problem:
     """`let n = x.numel // elements` divides by a name that is not there: the author meant a comment."""
-    if problem.code is not Code.UNKNOWN_NAME or problem.mend is not None:
+    if problem.code is not Code.UNKNOWN_NAME or problem.autofix is not None:
         return problem
     for statement in reading.statements:
         for before, token, after in zip(statement.tokens, statement.tokens[1:], statement.tokens[2:], strict=False):

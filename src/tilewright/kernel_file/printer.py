@@ -7,35 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilewright.kernel_file import words
-from tilewright.kernel_file.syntax import (
-    Accept,
-    Attribute,
-    Binary,
-    BufferDirective,
-    Call,
-    Compare,
-    Conditional,
-    Const,
-    Directive,
-    Expr,
-    Index,
-    LaunchDirective,
-    Let,
-    Library,
-    ListOf,
-    Literal,
-    Logical,
-    MapDirective,
-    Name,
-    Need,
-    Op,
-    Parameter,
-    Plan,
-    Slice,
-    Tune,
-    Unary,
-)
+from tilewright.kernel_file import syntax, words
+from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, Infix, LaunchDirective, Op, Parameter, Plan
 from tilewright.records import Clearing, DType
 
 _WIDTH = 110
@@ -77,46 +50,43 @@ def _expression(expression: Expr, place: int) -> str:
 
 
 def _bound(expression: Expr) -> tuple[str, int]:
-    if isinstance(expression, Binary):
-        binding = _BINDING[expression.operator]
-        return _infix(expression, binding, binding + 1), binding
-    if isinstance(expression, Logical):
-        binding = _BINDING[expression.operator]
-        return _infix(expression, binding, binding + 1), binding
-    if isinstance(expression, Compare):
+    if isinstance(expression, syntax.Compare):
         return _infix(expression, _SUM, _SUM), _COMPARE
-    if isinstance(expression, Conditional):
+    if isinstance(expression, Infix):
+        binding = _BINDING[expression.operator]
+        return _infix(expression, binding, binding + 1), binding
+    if isinstance(expression, syntax.Conditional):
         then = _expression(expression.then, _OR)
         condition = _expression(expression.condition, _OR)
         return f"{then} if {condition} else {_expression(expression.otherwise, _CONDITIONAL)}", _CONDITIONAL
-    if isinstance(expression, Unary):
+    if isinstance(expression, syntax.Unary):
         if expression.operator == "not":
             return f"not {_expression(expression.operand, _NOT)}", _NOT
         return f"-{_expression(expression.operand, _MINUS)}", _MINUS
     return _postfix(expression), _POSTFIX
 
 
-def _infix(expression: Binary | Logical | Compare, left: int, right: int) -> str:
+def _infix(expression: Infix, left: int, right: int) -> str:
     return f"{_expression(expression.left, left)} {expression.operator} {_expression(expression.right, right)}"
 
 
 def _postfix(expression: Expr) -> str:
-    if isinstance(expression, Literal):
-        return _literal(expression.value)
-    if isinstance(expression, Name):
-        return expression.id
-    if isinstance(expression, Attribute):
-        return f"{_expression(expression.base, _POSTFIX)}.{expression.name}"
-    if isinstance(expression, Index):
-        return f"{_expression(expression.base, _POSTFIX)}[{print_expression(expression.index)}]"
-    if isinstance(expression, Slice):
-        low = "" if expression.low is None else print_expression(expression.low)
-        high = "" if expression.high is None else print_expression(expression.high)
-        return f"{_expression(expression.base, _POSTFIX)}[{low}:{high}]"
-    if isinstance(expression, ListOf):
-        return f"[{_list(expression.items)}]"
-    if isinstance(expression, Call):
-        return f"{expression.function}({_list(expression.arguments)})"
+    match expression:
+        case syntax.Literal(value=value):
+            return _literal(value)
+        case syntax.Name(id=name):
+            return name
+        case syntax.Attribute(base=base, name=name):
+            return f"{_expression(base, _POSTFIX)}.{name}"
+        case syntax.Index(base=base, position=position):
+            return f"{_expression(base, _POSTFIX)}[{print_expression(position)}]"
+        case syntax.Slice(base=base, low=low, high=high):
+            ends = ("" if end is None else print_expression(end) for end in (low, high))
+            return f"{_expression(base, _POSTFIX)}[{':'.join(ends)}]"
+        case syntax.ListOf(items=items):
+            return f"[{_list(items)}]"
+        case syntax.Call(function=function, arguments=arguments):
+            return f"{function}({_list(arguments)})"
     raise AssertionError(f"no postfix form: {expression!r}")
 
 
@@ -154,25 +124,26 @@ def _print_parameter(parameter: Parameter) -> str:
 
 def _print_directive(directive: Directive) -> tuple[str, str]:
     """A directive's word and the rest of it."""
-    if isinstance(directive, BufferDirective):
-        return directive.role.value, _print_buffer(directive)
-    if isinstance(directive, Let):
-        return "let", f"{directive.name} = {_breakable(directive.value)}"
-    if isinstance(directive, Const):
-        return "const", f"{directive.name} = {_breakable(directive.value)}"
-    if isinstance(directive, Need):
-        return "need", _breakable(directive.condition)
-    if isinstance(directive, Tune):
-        return "tune", f"{directive.name} = {' | '.join(_literal(choice) for choice in directive.choices)}"
-    if isinstance(directive, Accept):
-        flags = [flag for flag in words.ACCEPT_FLAGS if getattr(directive, flag)]
-        return "accept", f"{directive.name}: {', '.join(flags)}"
-    if isinstance(directive, MapDirective):
-        options = "".join(f", {key}={print_expression(value)}" for key, value in directive.options)
-        return "map", f"{directive.name} = tiled({directive.tensor}{options})"
-    if isinstance(directive, Library):
-        return "library", f"{directive.target} = {directive.function}({_list(directive.arguments)})"
-    return "launch", _print_launch(directive)
+    match directive:
+        case BufferDirective():
+            return directive.role.value, _print_buffer(directive)
+        case syntax.Let() | syntax.Const():
+            word = "let" if isinstance(directive, syntax.Let) else "const"
+            return word, f"{directive.name} = {_breakable(directive.value)}"
+        case syntax.Need():
+            return "need", _breakable(directive.condition)
+        case syntax.Tune():
+            return "tune", f"{directive.name} = {' | '.join(_literal(choice) for choice in directive.choices)}"
+        case syntax.Accept():
+            flags = [flag for flag in words.ACCEPT_FLAGS if getattr(directive, flag)]
+            return "accept", f"{directive.name}: {', '.join(flags)}"
+        case syntax.MapDirective():
+            options = "".join(f", {key}={print_expression(value)}" for key, value in directive.options)
+            return "map", f"{directive.name} = tiled({directive.tensor}{options})"
+        case syntax.LibraryDirective():
+            return "library", f"{directive.target} = {directive.function}({_list(directive.arguments)})"
+        case LaunchDirective():
+            return "launch", _print_launch(directive)
 
 
 def _breakable(expression: Expr) -> str:

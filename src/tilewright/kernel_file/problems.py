@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.kernel_file.syntax import Span
+
 
 class Code(str, Enum):
     """The codes of docs/kernel-file.md's table of errors."""
@@ -38,13 +40,25 @@ class Code(str, Enum):
 
 
 @dataclass(frozen=True)
-class Mend:
-    """The one mechanical mend of a problem: replace `length` characters at a place by `replacement`."""
+class Autofix:
+    """The one mechanical fix of a problem: replace `length` characters at a place by `replacement`."""
 
     line: int  # 1-based
     column: int  # 1-based
     length: int
     replacement: str
+
+    @classmethod
+    def of(cls, at: Span, replacement: str | None) -> Autofix | None:
+        """Writing something else there; None where it is not known what."""
+        return None if replacement is None else cls(*at, replacement)
+
+    @classmethod
+    def between(cls, first: Span, last: Span, replacement: str | None) -> Autofix | None:
+        """Writing something else for all from one span to another, if they stand on one line."""
+        if first.line != last.line:
+            return None
+        return cls.of(first._replace(length=last.column + last.length - first.column), replacement)
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,11 @@ class Problem:
     column: int
     found: str  # what stands there
     remedy: str  # what to write instead
-    mend: Mend | None = None
+    autofix: Autofix | None = None
+
+    @classmethod
+    def at(cls, span: Span, code: Code, found: str, remedy: str, autofix: Autofix | None = None) -> Problem:
+        return cls(code, span.line, span.column, found, remedy, autofix)
 
     def __str__(self) -> str:
         place = f"{self.line}:{self.column}: " if self.line else ""

@@ -7,22 +7,14 @@ those are skipped: a file whose first `need` fails costs one line, however many 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.kernel_file.closures import Environment, Failure
-from tilewright.kernel_file.compiled_plan import (
-    BufferLine,
-    CompiledPlan,
-    ConstLine,
-    LetLine,
-    Line,
-    NeedLine,
-    TuneLine,
-)
-from tilewright.kernel_file.explain import show, start, values_of
+from tilewright.kernel_file.closures import Bindings, EvaluationFailure, described
+from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, Line, NeedLine, TuneLine
+from tilewright.kernel_file.expression_values import OperationFault, Tensor, checked_int, show_value, spliced
 from tilewright.kernel_file.problems import Code, Problem
-from tilewright.kernel_file.values import Fault, Tensor, checked_int, show_value, spliced, type_name
-from tilewright.records import ConstantValue, DType, TensorSpec, contiguous_stride
+from tilewright.kernel_file.syntax import Let
+from tilewright.records import TensorSpec, contiguous_stride
 
 Choice = Mapping[str, int | bool]
 
@@ -39,12 +31,12 @@ class Rejection:
     line: int  # position among the plan's lines
 
 
-class Search:
-    """One walk over the combinations; `environment` holds the values of the one found last."""
+class TuneSearch:
+    """One walk over the combinations; `bindings` holds the values of the one found last."""
 
-    def __init__(self, plan: CompiledPlan, environment: Environment, choice: Choice) -> None:
+    def __init__(self, plan: CompiledPlan, bindings: Bindings, choice: Choice) -> None:
         self.plan = plan
-        self.environment = environment
+        self.bindings = bindings
         self.rejection: Rejection | None = None
         self.hangs_on_late = False  # a line failed on scalars that decide nothing else
         self._lines = plan.lines
@@ -55,7 +47,7 @@ class Search:
         self._conflicts = [0] * len(self._tunes)
 
     def found(self) -> Iterator[None]:
-        """Yields once for each combination whose needs hold; the environment then has its values."""
+        """Yields once for each combination whose needs hold; `bindings` then has its values."""
         every_tune = (1 << len(self._tunes)) - 1
         position: int | None = 0
         while position is not None:
@@ -73,30 +65,17 @@ class Search:
             position = self._next_choice(line.tunes)
 
     def choice(self) -> dict[str, int | bool]:
-        return {line.directive.name: self.environment[line.directive.name] for _, line in self._tunes}
+        return {line.directive.name: self.bindings[line.directive.name] for _, line in self._tunes}
 
     def _run(self, line: Line) -> Problem | None:
-        environment = self.environment
-        match line:
-            case TuneLine(position=tune):
-                self._positions[tune] = 0
-                self._conflicts[tune] = 0
-                environment[line.directive.name] = self._choices[tune][0]
-            case LetLine():
-                try:
-                    environment[line.directive.name] = line.value.run(environment)
-                except Failure as failure:
-                    return failure.problem
-            case NeedLine():
-                return need_problem(line, environment)
-            case ConstLine():
-                # Whether a failing constant matters is known only when every need holds.
-                _keep(environment, line.directive.name, line)
-            case BufferLine():
-                _keep(environment, line.directive.name, line)
-        return None
+        if isinstance(line, TuneLine):
+            self._positions[line.position] = 0
+            self._conflicts[line.position] = 0
+            self.bindings[line.directive.name] = self._choices[line.position][0]
+            return None
+        return run_line(line, self.bindings)
 
-    def _note(self, position: int, line: LetLine | NeedLine | ConstLine | BufferLine, problem: Problem) -> None:
+    def _note(self, position: int, line: DefinitionLine | NeedLine | BufferLine, problem: Problem) -> None:
         if line.origins & self.plan.late:
             self.hangs_on_late = True
         if self.rejection is not None and self.rejection.line >= position:
@@ -105,9 +84,7 @@ class Search:
         found = problem.found
         if any(len(self._choices[i]) > 1 for i in range(len(self._tunes)) if line.tunes >> i & 1):
             found += f"; no other choice of {', '.join(names)} is taken either"
-        self.rejection = Rejection(
-            Problem(Code.DOES_NOT_APPLY, problem.line, problem.column, found, problem.remedy), position
-        )
+        self.rejection = Rejection(replace(problem, code=Code.DOES_NOT_APPLY, found=found), position)
 
     def _next_choice(self, conflict: int) -> int | None:
         """Step the last tune in the set of bits that has choices left; the line to go on from."""
@@ -117,7 +94,7 @@ class Search:
             self._positions[tune] += 1
             line_position, line = self._tunes[tune]
             if self._positions[tune] < len(self._choices[tune]):
-                self.environment[line.directive.name] = self._choices[tune][self._positions[tune]]
+                self.bindings[line.directive.name] = self._choices[tune][self._positions[tune]]
                 return line_position + 1
             conflict = self._conflicts[tune] & ~(1 << tune)
         return None
@@ -137,67 +114,48 @@ def _choices(line: TuneLine, choice: Choice) -> tuple[int | bool, ...]:
 # -- lines --
 
 
-def need_problem(line: NeedLine, environment: Environment) -> Problem | None:
-    for part in line.parts:
-        try:
-            value = part.run(environment)
-        except Failure as failure:
-            return failure.problem
-        if value is True:
-            continue
-        place = start(part.expression)
-        values = values_of(part.expression, environment)
-        state = "is false" if value is False else f"is {type_name(value)}, not a bool"
-        found = f"`{show(part.expression)}` {state}" + (f", with {values}" if values else "")
-        remedy = "call it with what the line asks for, or add a file that takes this"
-        return Problem(Code.DOES_NOT_APPLY, place.line, place.column, found, remedy)
+def run_line(line: DefinitionLine | NeedLine | BufferLine, bindings: Bindings) -> Problem | None:
+    """Compute what a line defines, or say why the file does not take the call."""
+    match line:
+        case NeedLine():
+            return _need_problem(line, bindings)
+        case DefinitionLine(directive=Let(name=name)):
+            failure = bindings.compute(name, line.value.run)
+            return None if failure is None else failure.problem
+        case DefinitionLine():
+            # Whether a failing constant or buffer matters is known only when every need holds.
+            bindings.compute(line.directive.name, line.value.run)
+        case BufferLine():
+            bindings.compute(line.directive.name, lambda values: _tensor(line, values))
     return None
 
 
-def _keep(environment: Environment, name: str, line: ConstLine | BufferLine) -> None:
+def _need_problem(line: NeedLine, bindings: Bindings) -> Problem | None:
+    for part in line.parts:
+        try:
+            if part.run(bindings):
+                continue
+        except EvaluationFailure as failure:
+            return failure.problem
+        found = described(part.expression, "is false", bindings)
+        remedy = "call it with what the line asks for, or add a file that takes this"
+        return Problem.at(part.start, Code.DOES_NOT_APPLY, found, remedy)
+    return None
+
+
+def _tensor(line: BufferLine, bindings: Bindings) -> Tensor:
+    """The tensor an `out` or `scratch` line stands for."""
+    name, at = line.directive.name, line.directive.at
+    dtype = line.dtype.run(bindings)
     try:
-        value = constant_value(line, environment) if isinstance(line, ConstLine) else buffer_value(line, environment)
-    except Failure as failure:
-        environment.fail(name, failure)
-    else:
-        environment[name] = value
-        environment.failures.pop(name, None)
-
-
-def constant_value(line: ConstLine, environment: Environment) -> ConstantValue:
-    value = line.value.run(environment)
-    if isinstance(value, (bool, int, float, DType)):
-        return value
-    at = line.directive.at
-    found = f"{line.directive.name} is {type_name(value)}"
-    raise Failure(Problem(Code.TYPE, at.line, at.column, found, "a const is an int, float, bool or dtype"))
-
-
-def buffer_value(line: BufferLine, environment: Environment) -> Tensor:
-    """The tensor an `out`, `save` or `scratch` line stands for."""
-    directive = line.directive
-    dtype = line.dtype.run(environment)
-    if isinstance(dtype, Tensor):
-        dtype = dtype.spec.dtype
-
-    def failure(code: Code, found: str, remedy: str) -> Failure:
-        at = directive.at
-        return Failure(Problem(code, at.line, at.column, f"{directive.name}: {found}", remedy))
-
-    if type(dtype) is not DType:
-        raise failure(Code.TYPE, f"{type_name(dtype)} stands where a dtype belongs", "write one, such as f32")
-    try:
-        shape = spliced(tuple(size.run(environment) for size in line.sizes))
-        if any(type(size) is not int for size in shape):
-            raise failure(Code.TYPE, f"sizes {show_value(shape)}", "sizes are ints")
+        shape = spliced(tuple(size.run(bindings) for size in line.sizes))
         if any(size < 0 for size in shape):
-            raise failure(
-                Code.VALUE, f"negative size in {show_value(shape)}", "add a `need` that keeps it from being negative"
-            )
+            remedy = "add a `need` that keeps it from being negative"
+            raise OperationFault(f"negative size in {show_value(shape)}", remedy)
         stride = contiguous_stride(shape)
         if line.stride is not None:
-            stride = spliced(tuple(step.run(environment) for step in line.stride))
+            stride = spliced(tuple(step.run(bindings) for step in line.stride))
         checked_int(TensorSpec(dtype, shape, contiguous_stride(shape)).numel * dtype.itemsize)
-    except Fault as fault:
-        raise failure(fault.code, fault.found, fault.remedy) from None
-    return Tensor(directive.name, TensorSpec(dtype, shape, stride))
+    except OperationFault as fault:
+        raise EvaluationFailure.at(at, fault.code, f"{name}: {fault.found}", fault.remedy) from None
+    return Tensor(name, TensorSpec(dtype, shape, stride))

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from tilewright.kernel_file import words
 from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
-from tilewright.kernel_file.check import CodeFacts
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
-from tilewright.kernel_file.problems import Code, Mend, Problem
+from tilewright.kernel_file.problems import Autofix, Code, Problem
+from tilewright.kernel_file.static_checks import CodeFacts
 
 ALLOWED_HEADERS = (
     "cuda_fp16.h",
@@ -163,7 +163,7 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     if match is None or any(part.startswith(".") for part in match.group(1).split("/")):
         meant = _HEADER_NAME.match(f"<{written[1:-1]}>") if written[:1] == written[-1:] == '"' else None
         if meant is not None and _is_allowed(meant.group(1)):
-            quoted = Mend(*cpp.place(rest[0].start), len(written), meant.group())
+            quoted = Autofix(*cpp.place(rest[0].start), len(written), meant.group())
             cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write {meant.group()}", quoted)
             return
         cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write the header's name in < >; {allowed}")
@@ -172,15 +172,15 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     if name in _CLOCK_HEADERS:
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", "a kernel reads no clock; delete the line")
     elif not _is_allowed(name):
-        mend = None
+        autofix = None
         remedy = allowed
         if name in _NEEDLESS_HEADERS:
             line, column = cpp.place(directive[0].start)
             start = cpp.original(directive[0].start)
             remedy = "delete the line; what it declares is there already"
             if "\n" not in cpp.text[start:last]:
-                mend = Mend(line, column, last - start, "")
-        cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy, mend)
+                autofix = Autofix(line, column, last - start, "")
+        cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy, autofix)
 
 
 def _is_allowed(name: str) -> bool:

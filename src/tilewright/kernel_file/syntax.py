@@ -1,16 +1,15 @@
-"""The parsed form of a launch plan: expressions and directives, each with the place it stands at."""
+"""The parsed form of a launch plan: expressions and directives, each with the span it stands at."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.records import BufferRole, Clearing, DType, ScalarType
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """1-based line and column in the file, and how many characters are meant."""
 
     line: int
@@ -21,93 +20,142 @@ class Place(NamedTuple):
 # -- expressions --
 
 
-@dataclass(frozen=True)
-class Literal:
+class Literal(NamedTuple):
+    """`3`, `0.5`, `true`, `bf16`, `none`."""
+
     value: int | float | bool | DType | None  # None is `none`
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(NamedTuple):
+    """`rows`, `x`, `device`."""
+
     id: str
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
+    """`x.shape`, `device.sms`."""
+
     base: Expr
     name: str
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
+    """`x.shape[-1]`."""
+
     base: Expr
-    index: Expr
-    at: Place
+    position: Expr
+    at: Span
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
+    """`x.shape[1:]`."""
+
     base: Expr
     low: Expr | None
     high: Expr | None
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class ListOf:
+class ListOf(NamedTuple):
+    """`[rows, 2]`."""
+
     items: tuple[Expr, ...]
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
+    """`ceil_div(n, 4)`."""
+
     function: str
     arguments: tuple[Expr, ...]
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Unary:
-    operator: str  # "-" or "not"
+class Unary(NamedTuple):
+    """`-n`, `not flag`."""
+
+    operator: str
     operand: Expr
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Binary:
-    operator: str  # + - * / // %
+class Infix(NamedTuple):
+    """An operator between two expressions."""
+
+    operator: str
     left: Expr
     right: Expr
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Compare:
-    operator: str  # == != < <= > >= in
-    left: Expr
-    right: Expr
-    at: Place
+class Binary(Infix):
+    """`+ - * / // %`."""
 
 
-@dataclass(frozen=True)
-class Logical:
-    operator: str  # "and" or "or"
-    left: Expr
-    right: Expr
-    at: Place
+class Compare(Infix):
+    """`== != < <= > >= in`."""
 
 
-@dataclass(frozen=True)
-class Conditional:
+class Logical(Infix):
+    """`and or`, which evaluate only what they need."""
+
+
+class Conditional(NamedTuple):
+    """`a if condition else b`."""
+
     condition: Expr
     then: Expr
     otherwise: Expr
-    at: Place
+    at: Span
 
 
 Expr = Literal | Name | Attribute | Index | Slice | ListOf | Call | Unary | Binary | Compare | Logical | Conditional
+
+
+def children(node: Expr) -> tuple[Expr, ...]:
+    """The expressions directly inside one, left to right."""
+    match node:
+        case Attribute(base=base):
+            return (base,)
+        case Index(base=base, position=position):
+            return (base, position)
+        case Slice(base=base, low=low, high=high):
+            return (base, *(end for end in (low, high) if end is not None))
+        case ListOf(items=items) | Call(arguments=items):
+            return items
+        case Unary(operand=operand):
+            return (operand,)
+        case Binary(left=left, right=right) | Compare(left=left, right=right) | Logical(left=left, right=right):
+            return (left, right)
+        case Conditional(condition=condition, then=then, otherwise=otherwise):
+            return (then, condition, otherwise)
+    return ()
+
+
+def walk(node: Expr) -> Iterator[Expr]:
+    """The expression and everything inside it, left to right, without recursion."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        yield current
+        pending.extend(reversed(children(current)))
+
+
+def start(node: Expr) -> Span:
+    """Where an expression begins: its first character, whatever place its operator has."""
+    return min((inner.at for inner in walk(node)), key=lambda span: (span.line, span.column))
+
+
+def conjuncts(node: Expr) -> Iterator[Expr]:
+    """`a and b and c` taken apart, left to right."""
+    if isinstance(node, Logical) and node.operator == "and":
+        yield from conjuncts(node.left)
+        yield from conjuncts(node.right)
+    else:
+        yield node
 
 
 # -- directives --
@@ -119,7 +167,7 @@ class Parameter:
 
     name: str
     scalar: ScalarType | None
-    at: Place
+    at: Span
     in_place: bool = False  # `x!`
     optional: bool = False  # `x?`, `scale: float?`
     is_list: bool = False  # `int[]`, `int[2]`
@@ -130,15 +178,17 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Op:
+    """`op f(x, eps: float) -> y`."""
+
     name: str
     parameters: tuple[Parameter, ...]
     results: tuple[str, ...]
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
 class BufferDirective:
-    """`out`, `save` or `scratch`."""
+    """`out` or `scratch`."""
 
     name: str
     role: BufferRole
@@ -146,77 +196,91 @@ class BufferDirective:
     sizes: tuple[Expr, ...]
     stride: tuple[Expr, ...] | None  # `out` only
     clearing: Clearing
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
-class Let:
+class Definition:
+    """A name for an expression."""
+
     name: str
     value: Expr
-    at: Place
+    at: Span
 
 
-@dataclass(frozen=True)
-class Const:
-    name: str
-    value: Expr
-    at: Place
+class Let(Definition):
+    """`let rows = x.numel / cols`."""
+
+
+class Const(Definition):
+    """`const COLS = cols`, which the C++ sees too."""
 
 
 @dataclass(frozen=True)
 class Need:
+    """`need cols % 8 == 0`."""
+
     condition: Expr
-    text: str  # as written, for messages
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
 class Tune:
+    """`tune WARPS = 8 | 4`."""
+
     name: str
     choices: tuple[int, ...] | tuple[bool, ...]
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
 class Accept:
+    """`accept x: strided, unaligned`."""
+
     name: str
     strided: bool
     unaligned: bool
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
 class MapDirective:
+    """`map t = tiled(x, box=[64, 64])`."""
+
     name: str
     tensor: str
     options: tuple[tuple[str, Expr], ...]  # in written order; keys box shape stride step swizzle fill l2
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
-class Library:
+class LibraryDirective:
+    """`library t = aten.mm(a, b)`."""
+
     target: str
     function: str  # "aten.mm"
     arguments: tuple[Expr, ...]
-    at: Place
+    at: Span
 
 
 @dataclass(frozen=True)
 class LaunchDirective:
+    """`launch k<T><<<grid, block, smem>>>(arguments) attributes`."""
+
     kernel: str  # "ns::name", without template arguments
     template: tuple[Expr, ...] | None
     grid: tuple[Expr, ...]  # 1 to 3
     block: tuple[Expr, ...]
     smem: Expr | None
     arguments: tuple[Expr, ...]
-    cluster: tuple[Expr, ...] | None
-    cooperative: bool
-    pdl: bool
-    when: Expr | None
-    at: Place
+    at: Span
+    cluster: tuple[Expr, ...] | None = None
+    cooperative: bool = False
+    pdl: bool = False
+    when: Expr | None = None
 
 
-Directive = BufferDirective | Let | Const | Need | Tune | Accept | MapDirective | Library | LaunchDirective
+Directive = BufferDirective | Let | Const | Need | Tune | Accept | MapDirective | LibraryDirective | LaunchDirective
 
 
 @dataclass(frozen=True)
@@ -225,20 +289,3 @@ class Plan:
 
     op: Op
     directives: tuple[Directive, ...]
-
-
-@dataclass(frozen=True)
-class KernelFile:
-    """A parsed and checked kernel file. Its identity is the hash of its bytes."""
-
-    text: str
-    plan: Plan
-    name: str = field(default="kernel.cu", compare=False)  # what messages call it
-
-    @cached_property
-    def identity(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @cached_property
-    def parameters(self) -> dict[str, Parameter]:
-        return {parameter.name: parameter for parameter in self.plan.op.parameters}

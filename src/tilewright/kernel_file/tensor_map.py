@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tilewright.kernel_file import words
+from tilewright.kernel_file.expression_values import OperationFault, Tensor, show_value
 from tilewright.kernel_file.problems import Code
-from tilewright.kernel_file.values import Fault, Tensor, show_value, type_name
 from tilewright.records import DType, TensorMap, TensorSpec, contiguous_stride
 
 MAX_RANK = 5
@@ -18,13 +19,11 @@ MAX_STEP = 8
 MAX_SIZE = 2**32
 MAX_STRIDE_BYTES = 2**40
 ALIGNMENT = 16
-SWIZZLES = (0, 32, 64, 128)
-L2_BYTES = (0, 64, 128, 256)
 # Out-of-bounds NaN exists where the hardware knows the element as a float; f8 travels as bytes.
 NAN_DTYPES = (DType.F64, DType.F32, DType.F16, DType.BF16)
 
 
-class MapFault(Fault):
+class MapFault(OperationFault):
     """A rule of maps that does not hold, and the option it lies with ("" for the tensor)."""
 
     def __init__(self, option: str, found: str, remedy: str) -> None:
@@ -36,8 +35,8 @@ def tensor_map(name: str, tensor: Tensor, options: Mapping[str, Any]) -> TensorM
     """The descriptor that `map name = tiled(tensor, options...)` means; raises `MapFault`."""
     spec = tensor.spec
     shape, stride = _view(spec, options)
-    box = _integers(options, "box")
-    step = _integers(options, "step") if "step" in options else (1,) * len(shape)
+    box = options["box"]
+    step = options.get("step", (1,) * len(shape))
     _check_ranks(shape, stride, box, step)
     stride = _without_idle_strides(spec.dtype.itemsize, shape, stride)
     _check_view(spec, shape, stride)
@@ -52,25 +51,13 @@ def tensor_map(name: str, tensor: Tensor, options: Mapping[str, Any]) -> TensorM
         step=step[::-1],
         swizzle=_swizzle(spec.dtype, box, options),
         fill_nan=_fill(spec.dtype, options),
-        l2_bytes=_one_of(options, "l2", L2_BYTES, 128),
+        l2_bytes=_one_of(options, "l2", 128),
     )
 
 
 def _view(spec: TensorSpec, options: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if "shape" in options:
-        shape = _integers(options, "shape")
-        stride = _integers(options, "stride") if "stride" in options else contiguous_stride(shape)
-        return shape, stride
-    return spec.shape, _integers(options, "stride") if "stride" in options else spec.stride
-
-
-def _integers(options: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    if key not in options:
-        raise MapFault("", f"no `{key}`", f"give {key}=[...], one number for each dimension, outermost first")
-    value = options[key]
-    if isinstance(value, tuple) and all(type(item) is int for item in value):
-        return value
-    raise MapFault(key, f"{key} is {type_name(value)}", f"give {key}=[...], whole numbers, outermost first")
+    shape = options.get("shape", spec.shape)
+    return shape, options.get("stride", contiguous_stride(shape) if "shape" in options else spec.stride)
 
 
 def _check_ranks(shape: tuple[int, ...], stride: tuple[int, ...], box: tuple[int, ...], step: tuple[int, ...]) -> None:
@@ -155,15 +142,14 @@ def _check_box(dtype: DType, box: tuple[int, ...], step: tuple[int, ...]) -> Non
         found = f"the inner box is {box[-1]} {dtype}, {inner_bytes} bytes"
         raise MapFault("box", found, f"it must be a multiple of {ALIGNMENT} bytes; box is outermost first")
     if step[-1] != 1:
-        raise MapFault(
-            "step", f"step {show_value(step)}", "the innermost is 1: the hardware steps along the others only"
-        )
+        remedy = "the innermost is 1: the hardware steps along the others only"
+        raise MapFault("step", f"step {show_value(step)}", remedy)
     if not all(1 <= size <= MAX_STEP for size in step):
         raise MapFault("step", f"step {show_value(step)}", f"each is 1 to {MAX_STEP}; step is outermost first")
 
 
 def _swizzle(dtype: DType, box: tuple[int, ...], options: Mapping[str, Any]) -> int:
-    swizzle = _one_of(options, "swizzle", SWIZZLES, 0)
+    swizzle = _one_of(options, "swizzle", 0)
     inner_bytes = box[-1] * dtype.itemsize
     if swizzle and inner_bytes > swizzle:
         found = f"the inner box is {inner_bytes} bytes, more than swizzle {swizzle}"
@@ -172,14 +158,15 @@ def _swizzle(dtype: DType, box: tuple[int, ...], options: Mapping[str, Any]) -> 
 
 
 def _fill(dtype: DType, options: Mapping[str, Any]) -> bool:
-    fill = _one_of(options, "fill", (0, 1), 0)
+    fill = _one_of(options, "fill", 0)
     if fill and dtype not in NAN_DTYPES:
         raise MapFault("fill", f"fill 1 is NaN, and the tensor is {dtype}", "leave `fill` out, or use a float tensor")
     return fill == 1
 
 
-def _one_of(options: Mapping[str, Any], key: str, allowed: tuple[int, ...], default: int) -> int:
-    value = options.get(key, default)
-    if type(value) is int and value in allowed:
+def _one_of(options: Mapping[str, Any], key: str, default: int) -> int:
+    value: int = options.get(key, default)
+    allowed = words.MAP_CHOICES[key]
+    if value in allowed:
         return value
     raise MapFault(key, f"{key} {show_value(value)}", f"it is one of {', '.join(map(str, allowed))}")

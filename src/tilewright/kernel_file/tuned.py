@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.kernel_file.calls import Arguments
-from tilewright.kernel_file.syntax import KernelFile
+from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.records import DType, RecordError, TensorSpec, from_json, to_json
 
 

@@ -1,12 +1,15 @@
 """The vocabulary of a launch plan: its words, its limits, and the mis-spellings whose meaning is certain.
 
-Only data and look-ups; the grammar is in `grammar` and `expressions`, the rules in `check`.
+Only data and look-ups, and `contract`, which tells them to an author; the grammar is in `directives` and
+`expressions`, the rules in `static_checks`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from importlib import resources
 
 from tilewright.records import DType, ScalarType
 
@@ -14,7 +17,6 @@ DIRECTIVES = (
     "version",
     "op",
     "out",
-    "save",
     "scratch",
     "let",
     "const",
@@ -25,6 +27,8 @@ DIRECTIVES = (
     "library",
     "launch",
 )
+# Words that older files may have, and what to write instead.
+FORMER_DIRECTIVES = {"save": "say `scratch` for memory of one call, `out` for a result of the op line"}
 FUNCTIONS = (
     "ceil_div",
     "round_up",
@@ -44,6 +48,7 @@ TENSOR_ATTRIBUTES = ("shape", "stride", "dtype", "numel", "ndim", "itemsize")
 DEVICE_ATTRIBUTES = ("sms", "cc", "smem_block", "smem_sm", "l2")
 LAUNCH_ATTRIBUTES = ("cluster", "cooperative", "pdl", "when")
 MAP_OPTIONS = ("box", "shape", "stride", "step", "swizzle", "fill", "l2")
+MAP_CHOICES = {"swizzle": (0, 32, 64, 128), "fill": (0, 1), "l2": (0, 64, 128, 256)}  # the others are lists
 ACCEPT_FLAGS = ("strided", "unaligned")
 OPERATOR_WORDS = ("if", "else", "and", "or", "not", "in")
 LITERAL_WORDS = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None}
@@ -195,5 +200,17 @@ def near_names(found: str, known: Iterable[str]) -> list[str]:
     return sorted({name for name in known if within_one_edit(found, name)})
 
 
+def meant_name(found: str, known: Iterable[str]) -> str | None:
+    """The one known name that `found` is a slip of, if there is exactly one."""
+    near = near_names(found, known)
+    return near[0] if len(near) == 1 else None
+
+
 def quoted(names: Iterable[str]) -> str:
     return ", ".join(names)
+
+
+@cache
+def contract() -> str:
+    """What a kernel file is and what it may do, as text for a prompt; a test keeps it true to the parser."""
+    return resources.files("tilewright.kernel_file").joinpath("contract.md").read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ from tilewright.records import (
     InputTensor,
     Integers,
     IntegerValues,
-    Launch,
     LibraryCall,
     Normal,
     NormalValues,
@@ -56,8 +55,9 @@ def prepare(
     try:
         evaluation = evaluate(file, arguments, gpu, choice)
         built: Build | None = None
-        if any(isinstance(step, Launch) for step in evaluation.steps):
-            result = build(evaluation.build_request(gpu.arch))
+        request = evaluation.build_request(gpu.arch)
+        if request is not None:
+            result = build(request)
             if isinstance(result, BuildFailure):
                 raise NotPrepared(str(result))
             built = result

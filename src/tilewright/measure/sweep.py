@@ -7,7 +7,7 @@ from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import MEASURED_NOISE, BuildFailure, Launch, TuneResult
+from tilewright.records import MEASURED_NOISE, BuildFailure, TuneResult
 from tilewright.toolchain import build_many
 from tilewright.verify import Referee
 
@@ -68,10 +68,11 @@ def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int |
     """Fill the build cache on all cores, and say which choices build."""
     gpu, arguments = stopwatch.profile, stopwatch.task.arguments()
     evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
-    if not any(isinstance(step, Launch) for one in evaluations for step in one.steps):
-        return [True] * len(choices)
-    results = build_many([one.build_request(gpu.arch) for one in evaluations])
-    return [not isinstance(result, BuildFailure) for result in results]
+    requests = [one.build_request(gpu.arch) for one in evaluations]
+    wanted = [request for request in requests if request is not None]
+    results = zip(wanted, build_many(wanted), strict=True)
+    failed = {request for request, result in results if isinstance(result, BuildFailure)}
+    return [request not in failed for request in requests]
 
 
 def _winner(

@@ -26,7 +26,7 @@ _TILE = 128  # rows and columns of the tile that large products are cut into
 
 # What the contract says of instructions that no emulator runs, and what stands there without it.
 NOT_EMULATED = (
-    ("lse, t, y, eps)", "lse, y, eps)"),
+    ("tick, t, y, eps)", "tick, y, eps)"),
     ("cluster(2), cooperative, pdl", "cooperative"),
     (
         " (may overlap the launch just before it; the kernel must execute griddepcontrol.wait before it reads that "

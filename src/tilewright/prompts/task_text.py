@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright import records
 from tilewright.kernel_file import print_op
-from tilewright.kernel_file.task_op import op_of_task, size_expression
+from tilewright.kernel_file.op_line import op_of_task, size_expression
 from tilewright.prompts.rendering import render
 from tilewright.records import KIB, MIB, Goal, Task
 

@@ -18,7 +18,6 @@ ConstantValue = int | float | bool | DType
 
 class BufferRole(str, Enum):
     OUT = "out"
-    SAVE = "save"
     SCRATCH = "scratch"
 
 

@@ -12,7 +12,7 @@ from tilewright import toolchain
 from tilewright.devices.cuda.executor import CaptureRefused, Executor
 from tilewright.devices.cuda.prepared import Prepared
 from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices, bind
-from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Launch, LibraryCall
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, LibraryCall
 from tilewright.runtime.errors import BuildDuringCapture, BuildFailed
 
 MOST_PREPARED = 2048
@@ -35,9 +35,9 @@ class Builds:
 
     def build(self, evaluation: Evaluation) -> Build | None:
         """The build, from memory, the cache or the compiler; None where nothing is launched."""
-        if not any(isinstance(step, Launch) for step in evaluation.steps):
-            return None
         request = evaluation.build_request(evaluation.gpu.arch)
+        if request is None:
+            return None
         known = self._known.get(request)
         if known is None:
             outcome = toolchain.build(request, isolated=False)

@@ -33,7 +33,6 @@ from tilewright.kernel_file import (
     out_specs,
     try_evaluate,
 )
-from tilewright.kernel_file.compiled_plan import compiled_plan
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
 from tilewright.runtime.devices import (
@@ -88,7 +87,7 @@ class Operation:
         self._tensor_positions = [i for i, p in enumerate(self.op.parameters) if p.scalar is None]
         self._number_positions = [i for i, p in enumerate(self.op.parameters) if p.scalar is not None]
         # The first file whose choice may hang on numbers that are not part of a key.
-        late = [number for number, file in enumerate(self.files) if compiled_plan(file).late_lets]
+        late = [number for number, file in enumerate(self.files) if file.compiled.late_lets]
         self._first_undecided = late[0] if late else len(self.files)
         self._recent = Recent()
         form = KeyForm(self.op, self._deciding, _strided(self.files))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.kernel_file import print_op
-from tilewright.kernel_file.task_op import op_of_task
+from tilewright.kernel_file import op_of_task, print_op
 from tilewright.records import (
     PROFILES,
     Dimension,

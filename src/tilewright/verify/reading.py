@@ -11,14 +11,14 @@ from tilewright.kernel_file import (
     KernelFileError,
     Op,
     Problem,
+    apply_autofixes,
+    autofix,
     compare_op,
     compare_out,
     evaluate,
-    mend,
+    op_of_task,
     parse,
 )
-from tilewright.kernel_file.mend import apply_mends
-from tilewright.kernel_file.task_op import op_of_task
 from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, PlanProblem, Task
 
@@ -27,19 +27,19 @@ _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
-    """Parse the text, mend what has one mechanical mend, and compare it with the task's op and outputs.
+    """Parse the text, fix what has one mechanical fix, and compare it with the task's op and outputs.
 
     Results that are only called otherwise are renamed in the plan.
 
-    The file returned has the mended text. Whether it takes the task's own sizes is not asked here.
+    The file returned has the fixed text. Whether it takes the task's own sizes is not asked here.
     """
     try:
-        file = mend(text, allow_library=task.allow_library).file
+        file = autofix(text, allow_library=task.allow_library)
         file = _with_results_of(file, op_of_task(task), task.allow_library)
         problems = compare_op(file, op_of_task(task))
-        mended, applied = apply_mends(file.text, problems)
-        if applied:
-            file = mend(mended, allow_library=task.allow_library).file
+        fixed = apply_autofixes(file.text, problems)
+        if fixed != file.text:
+            file = autofix(fixed, allow_library=task.allow_library)
             problems = compare_op(file, op_of_task(task))
         problems = problems or _out_problems(file, task)
     except KernelFileError as error:

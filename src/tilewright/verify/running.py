@@ -33,7 +33,6 @@ from tilewright.records import (
     GpuProfile,
     InputTensor,
     Job,
-    Launch,
     LibraryCall,
     Limits,
     NotBuilt,
@@ -144,8 +143,7 @@ class Candidate:
 
 
 def _request(evaluation: Evaluation) -> BuildRequest | None:
-    launches = any(isinstance(step, Launch) for step in evaluation.steps)
-    return evaluation.build_request(evaluation.gpu.arch) if launches else None
+    return evaluation.build_request(evaluation.gpu.arch)
 
 
 def _bound(evaluation: Evaluation, built: Build | None, task: Task) -> BoundPlan:

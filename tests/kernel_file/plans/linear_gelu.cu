@@ -2,7 +2,7 @@
 //! need    x.ndim == 2 and weight.ndim == 2
 //! let     rows = x.shape[0], cols = weight.shape[0]
 //! out     y: x.dtype[rows, cols] stride [1, rows]
-//! save    pre: f32[rows, cols]
+//! scratch pre: f32[rows, cols]
 //! need    x.dtype == f32 and weight.dtype == f32 and residual.dtype == f32 and residual.shape == [rows, cols]
 //! scratch product: f32[rows, cols]
 //! library product = aten.mm(x, weight)

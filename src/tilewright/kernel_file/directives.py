@@ -1,37 +1,20 @@
 """The directive grammar of a launch plan: one statement's tokens in, its directives out.
 
 Says only whether a directive is well formed. What its names mean, and whether the plan as a whole makes sense, is
-`check`'s business.
+`static_checks`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
-from tilewright.kernel_file import words
+from tilewright.kernel_file import syntax, words
 from tilewright.kernel_file.expressions import ExpressionParser
 from tilewright.kernel_file.lexer import Token
-from tilewright.kernel_file.problems import Code, Mend
-from tilewright.kernel_file.syntax import (
-    Accept,
-    Attribute,
-    BufferDirective,
-    Const,
-    Directive,
-    Expr,
-    LaunchDirective,
-    Let,
-    Library,
-    Literal,
-    MapDirective,
-    Name,
-    Need,
-    Op,
-    Parameter,
-    Place,
-    Tune,
-)
+from tilewright.kernel_file.problems import Autofix, Code
+from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Parameter, Span
 from tilewright.records import BufferRole, Clearing, ScalarType
 
 Default = int | float | bool | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | None
@@ -65,10 +48,9 @@ class StatementParser(ExpressionParser):
         word = self.advance().text
         read: dict[str, Callable[[], tuple[Directive, ...]]] = {
             "out": lambda: (self._buffer(BufferRole.OUT),),
-            "save": lambda: (self._buffer(BufferRole.SAVE),),
             "scratch": lambda: (self._buffer(BufferRole.SCRATCH),),
-            "let": lambda: tuple(Let(name.text, value, name.at) for name, value in self._definitions()),
-            "const": lambda: tuple(Const(name.text, value, name.at) for name, value in self._definitions()),
+            "let": lambda: tuple(syntax.Let(name.text, value, name.at) for name, value in self._definitions()),
+            "const": lambda: tuple(syntax.Const(name.text, value, name.at) for name, value in self._definitions()),
             "need": lambda: (self._need(),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
@@ -91,10 +73,10 @@ class StatementParser(ExpressionParser):
             remedy = f"nothing is open that `{self.token.text}` could close"
         self.fail_at(self.token, Code.SYNTAX, found, remedy)
 
-    def _extent(self, first: Token) -> Place:
+    def _extent(self, first: Token) -> Span:
         """From `first` to the end of the statement, or of its first line where it has several."""
         last = max((token for token in self.tokens if token.line == first.line), key=lambda token: token.end_column)
-        return Place(first.line, first.column, last.end_column - first.column)
+        return Span(first.line, first.column, last.end_column - first.column)
 
     # -- op --
 
@@ -120,10 +102,9 @@ class StatementParser(ExpressionParser):
 
     def _fail_parameter_type(self, name: Token, kind: Token) -> NoReturn:
         remedy = "a scalar is int, float or bool, or a list such as int[2]; a tensor has no type: write its name alone"
-        mend = None
-        if kind.text in ("Tensor", "tensor") and name.line == kind.line:
-            mend = Mend(name.line, name.column, kind.end_column - name.column, name.text)
-        self.fail_at(kind, Code.SYNTAX, f"found {kind} as a parameter's type", remedy, mend)
+        meant = name.text if kind.text in ("Tensor", "tensor") else None
+        autofix = Autofix.between(name.at, kind.at, meant)
+        self.fail_at(kind, Code.SYNTAX, f"found {kind} as a parameter's type", remedy, autofix)
 
     def _list_marker(self) -> tuple[bool, int | None]:
         if not self.accept("["):
@@ -141,9 +122,8 @@ class StatementParser(ExpressionParser):
         if self.at("none", "None"):
             self.advance()
             if not optional:
-                self.fail_at(
-                    token, Code.TYPE, "`none` as default of a parameter that is not optional", "add `?` to its type"
-                )
+                found = "`none` as default of a parameter that is not optional"
+                self.fail_at(token, Code.TYPE, found, "add `?` to its type")
             return None
         if not is_list:
             return self._scalar_default(scalar)
@@ -162,10 +142,9 @@ class StatementParser(ExpressionParser):
             return float(value)
         expected = {ScalarType.INT: int, ScalarType.FLOAT: float, ScalarType.BOOL: bool}[scalar]
         if type(value) is not expected:
-            found = f"the default {token.text} of {'an' if scalar is ScalarType.INT else 'a'} {scalar.value} parameter"
-            self.fail_at(
-                token, Code.TYPE, found, f"write {'an' if scalar is ScalarType.INT else 'a'} {scalar.value} literal"
-            )
+            kind = f"{'an' if scalar is ScalarType.INT else 'a'} {scalar.value}"
+            found = f"the default {token.text} of {kind} parameter"
+            self.fail_at(token, Code.TYPE, found, f"write {kind} literal")
         return value
 
     def _literal(self, what: str) -> int | float | bool:
@@ -194,7 +173,7 @@ class StatementParser(ExpressionParser):
             self.expect("[")
             stride = self.one_or_more(self.expression, "]", "a stride for every dimension")
             self.nesting -= 1
-        if role is not BufferRole.SAVE and self.accept("zeroed"):
+        if self.accept("zeroed"):
             clearing = Clearing.ZEROED
         elif role is BufferRole.SCRATCH and self.accept("counter"):
             clearing = Clearing.COUNTER
@@ -203,12 +182,12 @@ class StatementParser(ExpressionParser):
     def _buffer_dtype(self) -> Expr:
         token = self.name("a dtype such as f32, or x.dtype")
         if token.text in words.DTYPES:
-            return Literal(words.DTYPES[token.text], token.at)
-        base = Name(token.text, token.at)
+            return syntax.Literal(words.DTYPES[token.text], token.at)
+        base = syntax.Name(token.text, token.at)
         if not self.accept("."):
             return base
         attribute = self.name("`dtype`")
-        return Attribute(base, attribute.text, attribute.at)
+        return syntax.Attribute(base, attribute.text, attribute.at)
 
     def _definitions(self) -> list[tuple[Token, Expr]]:
         found = [self._definition()]
@@ -221,56 +200,51 @@ class StatementParser(ExpressionParser):
         self.expect("=")
         return name, self.expression()
 
-    def _need(self) -> Need:
-        first = self.position
-        condition = self.expression()
-        tokens = self.tokens[first : self.position]
-        return Need(condition, _as_written(tokens), self.tokens[first].at)
+    def _need(self) -> syntax.Need:
+        first = self.token
+        return syntax.Need(self.expression(), first.at)
 
-    def _tune(self) -> Tune:
+    def _tune(self) -> syntax.Tune:
         name = self.name("the constant's name")
         self.expect("=")
         choices = [self._choice()]
         while self.at("|", ","):
             if self.at(","):
-                comma = self.token
-                mend = Mend(comma.line, comma.column, 1, " |")
-                self.fail_at(comma, Code.SYNTAX, "found `,` between choices", "part choices with `|`", mend)
+                autofix = Autofix.of(self.token.at, " |")
+                self.fail_at(self.token, Code.SYNTAX, "found `,` between choices", "part choices with `|`", autofix)
             self.advance()
             choices.append(self._choice())
         integers = tuple(choice for choice in choices if type(choice) is int)
         flags = tuple(choice for choice in choices if type(choice) is bool)
         if len(integers) == len(choices):
-            return Tune(name.text, integers, name.at)
+            return syntax.Tune(name.text, integers, name.at)
         if len(flags) != len(choices):
             self.fail_at(name, Code.TYPE, f"the choices of {name.text} mix int and bool", "give them one type")
-        return Tune(name.text, flags, name.at)
+        return syntax.Tune(name.text, flags, name.at)
 
     def _choice(self) -> int | bool:
         token = self.token
         value = self._literal("an int or bool literal")
         if isinstance(value, float):
-            self.fail_at(
-                token, Code.TYPE, f"the choice {token.text} is a float", "tune choices are int or bool literals"
-            )
+            found = f"the choice {token.text} is a float"
+            self.fail_at(token, Code.TYPE, found, "tune choices are int or bool literals")
         return value
 
-    def _accept(self) -> Accept:
+    def _accept(self) -> syntax.Accept:
         name = self.name("a tensor parameter")
         self.expect(":")
         flags: set[str] = set()
         while True:
             flag = self.name("`strided` or `unaligned`")
             if flag.text not in words.ACCEPT_FLAGS:
-                near = words.near_names(flag.text, words.ACCEPT_FLAGS)
-                mend = Mend(flag.line, flag.column, len(flag.text), near[0]) if len(near) == 1 else None
-                self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", mend)
+                autofix = Autofix.of(flag.at, words.meant_name(flag.text, words.ACCEPT_FLAGS))
+                self.fail_at(flag, Code.SYNTAX, f"found {flag}", "accept knows `strided` and `unaligned`", autofix)
             flags.add(flag.text)
             if not self.accept(","):
                 break
-        return Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
+        return syntax.Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
 
-    def _map(self) -> MapDirective:
+    def _map(self) -> syntax.MapDirective:
         name = self.name("the map's name")
         self.expect("=")
         self.expect("tiled", " (a map is written tiled(x, box=[...]))")
@@ -280,12 +254,10 @@ class StatementParser(ExpressionParser):
         while self.accept(","):
             key = self.name("an option such as box=")
             if key.text not in words.MAP_OPTIONS:
-                near = words.near_names(key.text, words.MAP_OPTIONS)
-                mend = Mend(key.line, key.column, len(key.text), near[0]) if len(near) == 1 else None
-                self.fail_at(
-                    key, Code.SYNTAX, f"unknown option `{key.text}`", f"known: {words.quoted(words.MAP_OPTIONS)}", mend
-                )
-            if any(key.text == known for known, _ in options):
+                autofix = Autofix.of(key.at, words.meant_name(key.text, words.MAP_OPTIONS))
+                known = f"known: {words.quoted(words.MAP_OPTIONS)}"
+                self.fail_at(key, Code.SYNTAX, f"unknown option `{key.text}`", known, autofix)
+            if any(key.text == earlier for earlier, _ in options):
                 self.fail_at(key, Code.SYNTAX, f"`{key.text}` given twice", "give every option once")
             self.expect("=")
             options.append((key.text, self.expression()))
@@ -294,18 +266,18 @@ class StatementParser(ExpressionParser):
         closer = self.advance()
         if all(key != "box" for key, _ in options):
             self.fail_at(closer, Code.SYNTAX, "tiled() without box", "add box=[...], outermost dimension first")
-        return MapDirective(name.text, tensor.text, tuple(options), name.at)
+        return syntax.MapDirective(name.text, tensor.text, tuple(options), name.at)
 
     # -- steps --
 
-    def _library(self) -> Library:
+    def _library(self) -> syntax.LibraryDirective:
         target = self.name("the out or scratch buffer that takes the result")
         self.expect("=")
         function = self.name("an operator such as aten.mm").text
         while self.accept("."):
             function += "." + self.name("an operator's name").text
         self.expect("(")
-        return Library(target.text, function, self.sequence(self.expression, ")"), target.at)
+        return syntax.LibraryDirective(target.text, function, self.sequence(self.expression, ")"), target.at)
 
     def _launch(self) -> LaunchDirective:
         first = self.name("the kernel's name")
@@ -321,28 +293,13 @@ class StatementParser(ExpressionParser):
         block = self._dimensions()
         smem = self.arithmetic() if self.accept(",") else None
         if self.at(","):
-            found = "a fourth launch value"
-            self.fail_at(
-                self.token, Code.SYNTAX, found, "grid, block and shared bytes only; the runner owns the stream"
-            )
+            remedy = "grid, block and shared bytes only; the runner owns the stream"
+            self.fail_at(self.token, Code.SYNTAX, "a fourth launch value", remedy)
         self.expect(">>>")
         self.expect("(")
         arguments = self.sequence(self.expression, ")")
-        return self._launch_attributes(
-            LaunchDirective(
-                kernel,
-                template,
-                grid,
-                block,
-                smem,
-                arguments,
-                None,
-                False,
-                False,
-                None,
-                first.at._replace(length=len(kernel)),
-            )
-        )
+        at = first.at._replace(length=len(kernel))
+        return self._launch_attributes(LaunchDirective(kernel, template, grid, block, smem, arguments, at))
 
     def _dimensions(self) -> tuple[Expr, ...]:
         word = self.accept("dim3")
@@ -371,35 +328,9 @@ class StatementParser(ExpressionParser):
                     self.fail_at(word, Code.SYNTAX, f"cluster of {len(cluster)} sizes", "cluster takes one to three")
             elif word.text == "when":
                 when = self.expression()
-        return LaunchDirective(
-            launch.kernel,
-            launch.template,
-            launch.grid,
-            launch.block,
-            launch.smem,
-            launch.arguments,
-            cluster,
-            "cooperative" in seen,
-            "pdl" in seen,
-            when,
-            launch.at,
-        )
+        return replace(launch, cluster=cluster, cooperative="cooperative" in seen, pdl="pdl" in seen, when=when)
 
     def _fail_attribute(self, word: Token) -> NoReturn:
-        near = words.near_names(word.text, words.LAUNCH_ATTRIBUTES)
-        mend = Mend(word.line, word.column, len(word.text), near[0]) if len(near) == 1 else None
+        autofix = Autofix.of(word.at, words.meant_name(word.text, words.LAUNCH_ATTRIBUTES))
         known = "after the `)` stand only cluster(...), cooperative, pdl, when <condition>"
-        self.fail_at(word, Code.SYNTAX, f"unknown launch attribute `{word.text}`", known, mend)
-
-
-def _as_written(tokens: Sequence[Token]) -> str:
-    """The tokens with the blanks they were written with; a line break becomes one blank."""
-    text = ""
-    previous: Token | None = None
-    for token in tokens:
-        if previous is not None:
-            gap = token.column - previous.end_column if token.line == previous.line else 1
-            text += " " if gap > 0 else ""
-        text += token.text
-        previous = token
-    return text
+        self.fail_at(word, Code.SYNTAX, f"unknown launch attribute `{word.text}`", known, autofix)

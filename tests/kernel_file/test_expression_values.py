@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from tilewright.kernel_file import Code, parse
-from tilewright.kernel_file.closures import Environment, Failure, Scope, compile_expression
-from tilewright.kernel_file.explain import show, start, values_of
-from tilewright.kernel_file.syntax import Expr, Let
-from tilewright.kernel_file.values import Tensor
+from tilewright.kernel_file.closures import Bindings, EvaluationFailure, show, values_of
+from tilewright.kernel_file.compiled_plan import DefinitionLine
+from tilewright.kernel_file.expression_analysis import Analysed
+from tilewright.kernel_file.expression_values import Tensor
 from tilewright.records import PROFILES, DType, TensorSpec
 
 INT_MAX = 2**63 - 1
 OP = "f(x, m?, s: float?, n: int, k: int, p: float, q: float, b: bool, l: int[], e: int[]) -> y"
 
 
-def expression(text: str) -> Expr:
+def analysed(text: str) -> Analysed:
     plan = f"//! op {OP}\n//! out y: f32[1]\n//! let v = {text}\n//! launch g<<<1, 1>>>(y)\n"
     plan += "__global__ void g(float* y) {}\n"
-    return next(d.value for d in parse(plan).plan.directives if isinstance(d, Let))
+    return next(line.value for line in parse(plan).compiled.lines if isinstance(line, DefinitionLine))
 
 
-def environment() -> Environment:
-    values = Environment()
+def bindings() -> Bindings:
+    values = Bindings()
     values.update(
         x=Tensor("x", TensorSpec(DType.BF16, (2, 3, 5), (20, 5, 1))),
         m=None,
@@ -43,7 +43,7 @@ def environment() -> Environment:
 
 
 def value_of(text: str) -> Any:
-    return compile_expression(expression(text), Scope(optional={"m", "s"})).run(environment())
+    return analysed(text).run(bindings())
 
 
 VALUES: list[tuple[str, object]] = [
@@ -213,7 +213,7 @@ FAULTS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "found"), FAULTS, ids=[text for text, _ in FAULTS])
 def test_fault_names_the_expression_and_its_values(text: str, found: str) -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(EvaluationFailure) as caught:
         value_of(text)
     problem = caught.value.problem
     assert problem.code is Code.VALUE
@@ -223,33 +223,23 @@ def test_fault_names_the_expression_and_its_values(text: str, found: str) -> Non
 
 
 def test_a_fault_stands_at_its_own_operator() -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(EvaluationFailure) as caught:
         value_of("1 + 2 * (n / (n - 7))")
     # `//! let v = ` is 12 characters
     assert caught.value.problem.column == 12 + "1 + 2 * (n /".index("/") + 1
 
 
 def test_long_lists_are_refused() -> None:
-    values = environment()
+    values = bindings()
     values["l"] = tuple(range(1000))
-    with pytest.raises(Failure) as caught:
-        compile_expression(expression("len([l, l])"), Scope()).run(values)
+    with pytest.raises(EvaluationFailure) as caught:
+        analysed("len([l, l])").run(values)
     assert caught.value.problem.code is Code.LIMIT
 
 
-def test_names_and_divided() -> None:
-    compiled = compile_expression(expression("x.shape[n] / 4 if has(m) else device.sms"), Scope())
-    assert compiled.names == {"x", "n", "device"}
-    assert compiled.divided
-    assert not compile_expression(expression("x.shape[n / 4]"), Scope()).divided
-    assert not compile_expression(expression("ceil_div(n, 4)"), Scope()).divided
-    assert compile_expression(expression("max(n // 4, 1) + 2"), Scope()).divided
-    assert compile_expression(expression("-(n / 4)"), Scope()).divided
-
-
 def test_text_and_place() -> None:
-    tree = expression("(n + k) * 2 - x.shape[-1]")
-    assert show(tree) == "(n + k) * 2 - x.shape[-1]"
-    assert start(tree).column == 14  # of `n`: brackets are not part of the tree
-    assert values_of(tree, environment()) == "n = 7, k = -3, x.shape[-1] = 5"
-    assert len(show(expression("+".join(["1000000"] * 90)))) <= 200
+    found = analysed("(n + k) * 2 - x.shape[-1]")
+    assert show(found.expression) == "(n + k) * 2 - x.shape[-1]"
+    assert found.start.column == 14  # of `n`: brackets are not part of the tree
+    assert values_of(found.expression, bindings()) == "n = 7, k = -3, x.shape[-1] = 5"
+    assert len(show(analysed("+".join(["1000000"] * 90)).expression)) <= 200

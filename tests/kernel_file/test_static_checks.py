@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.kernel_file.compiled_plan import DefinitionLine
+from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
+from tilewright.kernel_file.expression_values import BOOL, DTYPE, FLOAT, INT, INT_LIST, NONE, TENSOR, Type, TypeKind
 from tilewright.kernel_file.expressions import ExpressionParser
-from tilewright.kernel_file.inference import expression_type
 from tilewright.kernel_file.lexer import Token, tokenize
 from tilewright.kernel_file.parser import parse
-from tilewright.kernel_file.problems import KernelFileError
-from tilewright.kernel_file.syntax import Expr
-from tilewright.kernel_file.types import BOOL, DTYPE, FLOAT, INT, INT_LIST, NONE, TENSOR, Kind, Type
+from tilewright.kernel_file.problems import Problem
 
 NAMES = {
     "x": TENSOR,
-    "mask": Type(Kind.TENSOR, optional=True),
+    "mask": Type(TypeKind.TENSOR, optional=True),
     "n": INT,
     "e": FLOAT,
     "flag": BOOL,
-    "scale": Type(Kind.FLOAT, optional=True),
+    "scale": Type(TypeKind.FLOAT, optional=True),
     "pads": INT_LIST,
-    "scales": Type(Kind.FLOAT, is_list=True),
+    "scales": Type(TypeKind.FLOAT, is_list=True),
 }
 
 
-def expression(text: str) -> Expr:
+def analysed(text: str) -> tuple[Analysed, list[Problem]]:
     tokens = tokenize(text, 1, 1, [])
-    return ExpressionParser([*tokens, Token("end", "", 1, len(text) + 1)]).expression()
+    expression = ExpressionParser([*tokens, Token("end", "", 1, len(text) + 1)]).expression()
+    problems: list[Problem] = []
+    names = NameTable({name: KnownName(type_, 0, frozenset({name})) for name, type_ in NAMES.items()})
+    return Analysis(names, problems).analyse(expression), problems
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def expression(text: str) -> Expr:
         ("scale if has(scale) else 1.0 / sqrt(n)", FLOAT),
         ("mask.stride if has(mask) else [0, 0]", INT_LIST),
         ("[x.shape[:-1], 1]", INT_LIST),
-        ("[f16, bf16]", Type(Kind.DTYPE, is_list=True)),
+        ("[f16, bf16]", Type(TypeKind.DTYPE, is_list=True)),
         ("[]", INT_LIST),
         ("x.dtype in [f16, bf16]", BOOL),
         ("e in scales", BOOL),
@@ -72,12 +75,44 @@ def expression(text: str) -> Expr:
     ],
 )
 def test_types(text: str, type_: Type) -> None:
-    assert expression_type(expression(text), NAMES) == type_
+    found, problems = analysed(text)
+    assert found.type == type_
+    assert not problems
 
 
-def test_expression_type_raises() -> None:
-    with pytest.raises(KernelFileError, match="unknown name `y`"):
-        expression_type(expression("y + 1"), NAMES)
+def test_an_unknown_name_is_a_problem_of_unknown_type() -> None:
+    found, problems = analysed("y + 1")
+    assert found.type.is_unknown
+    assert [problem.found for problem in problems] == ["unknown name `y`"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "divided"),
+    [
+        ("x.shape[n] / 4 if has(mask) else device.sms", {"x", "n", "device"}, True),  # has() reads no value
+        ("x.shape[n / 4]", {"x", "n"}, False),
+        ("ceil_div(n, 4)", {"n"}, False),
+        ("max(n // 4, 1) + 2", {"n"}, True),
+        ("-(n / 4)", {"n"}, True),
+        ("[1, n / 4][0]", {"n"}, True),
+        ("2 if flag else n / 4", {"n", "flag"}, True),
+        ("len([n / 4])", {"n"}, False),
+        ("n % 4", {"n"}, False),
+        ("n / 2.0", {"n"}, False),
+    ],
+)
+def test_names_and_division(text: str, names: set[str], divided: bool) -> None:
+    found, _ = analysed(text)
+    assert found.names == names
+    assert found.type.divided == divided
+
+
+def test_origins_go_through_other_lines() -> None:
+    text = plan("tune A = 1 | 2", "let k = n * A", "let m = k + x.numel", "launch f<<<m, 32>>>(y)")
+    lines = {line.directive.name: line for line in parse(text).compiled.lines if isinstance(line, DefinitionLine)}
+    assert lines["m"].value.names == {"k", "x"}
+    assert lines["m"].origins == {"n", "A", "x"}
+    assert lines["m"].tunes == 1
 
 
 def plan(*lines: str, op: str = "f(x, w?, n: int, e: float, s: float?) -> y", code: str = "") -> str:

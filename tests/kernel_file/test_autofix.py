@@ -1,11 +1,11 @@
-"""Mending: every case with one mechanical mend, what is left alone, and that mending ends."""
+"""Autofix: every case with one mechanical fix, what is left alone, and that fixing ends."""
 
 from __future__ import annotations
 
 import pytest
 
-from tilewright.kernel_file.mend import apply_mends, mend
-from tilewright.kernel_file.problems import Code, KernelFileError, Mend, Problem
+from tilewright.kernel_file.parser import apply_autofixes, autofix, parse
+from tilewright.kernel_file.problems import Autofix, Code, KernelFileError, Problem
 
 PLAN = """//! op f(x, mask?, rows: int, flag: bool) -> y
 //! out y: f32[rows]
@@ -14,7 +14,7 @@ PLAN = """//! op f(x, mask?, rows: int, flag: bool) -> y
 __global__ void f(const float* x, const float* mask, float* y) {{}}
 """
 
-MENDED = [
+FIXED = [
     ("let a = x.size(0)", "let a = x.shape[0]"),
     ("let a = x.size(-1)", "let a = x.shape[-1]"),
     ("let a = x.size(rows)", "let a = x.shape[rows]"),
@@ -49,35 +49,35 @@ MENDED = [
 ]
 
 
-@pytest.mark.parametrize(("written", "meant"), MENDED, ids=[written for written, _ in MENDED])
-def test_mended(written: str, meant: str) -> None:
-    result = mend(PLAN.format(line=written))
-    assert result.text == PLAN.format(line=meant)
-    assert result.file.text == result.text
-    assert result.mends
-    assert all(problem.mend is not None for problem in result.mends)
+@pytest.mark.parametrize(("written", "meant"), FIXED, ids=[written for written, _ in FIXED])
+def test_fixed(written: str, meant: str) -> None:
+    text = PLAN.format(line=written)
+    with pytest.raises(KernelFileError) as caught:
+        parse(text)
+    assert any(problem.autofix is not None for problem in caught.value.problems)
+    assert autofix(text).text == PLAN.format(line=meant)
 
 
 def test_true_false_none_are_read_as_they_are() -> None:
-    result = mend(PLAN.format(line="let a = True and not False"))
-    assert result.mends == ()
+    text = PLAN.format(line="let a = True and not False")
+    assert autofix(text).text == text
 
 
 def test_headers_that_are_there_already_are_deleted() -> None:
     text = PLAN.format(line="need flag") + "#include <cuda_runtime.h>\n#include <stdint.h> // widths\n"
-    assert mend(text).text == PLAN.format(line="need flag") + "\n // widths\n"
+    assert autofix(text).text == PLAN.format(line="need flag") + "\n // widths\n"
 
 
 def test_allowed_headers_in_quotes_get_their_brackets() -> None:
     text = PLAN.format(line="need flag") + '#include "cuda_fp16.h" // halves\n#include "cute/tensor.hpp"\n'
     after = "#include <cuda_fp16.h> // halves\n#include <cute/tensor.hpp>\n"
-    assert mend(text).text == PLAN.format(line="need flag") + after
+    assert autofix(text).text == PLAN.format(line="need flag") + after
 
 
-def test_several_lines_at_once_in_file_order() -> None:
+def test_several_lines_at_once() -> None:
     text = PLAN.format(line="let a = x.size(0)\n//! let b = cdiv(a, 2)\n//! need x.dtype == float32")
-    result = mend(text)
-    assert [problem.line for problem in result.mends] == [3, 4, 5]
+    fixed = PLAN.format(line="let a = x.shape[0]\n//! let b = ceil_div(a, 2)\n//! need x.dtype == f32")
+    assert autofix(text).text == fixed
 
 
 ALONE = [
@@ -93,31 +93,31 @@ ALONE = [
 @pytest.mark.parametrize("line", ALONE)
 def test_left_alone(line: str) -> None:
     with pytest.raises(KernelFileError) as caught:
-        mend(PLAN.format(line=line))
-    assert [problem.mend for problem in caught.value.problems] == [None]
+        autofix(PLAN.format(line=line))
+    assert [problem.autofix for problem in caught.value.problems] == [None]
 
 
 def test_names_that_differ_on_purpose_are_left_alone() -> None:
     with pytest.raises(KernelFileError) as caught:
-        mend(PLAN.format(line="tune BLOCK_M = 1 | 2\n//! let stride0 = 1, a = BLOCK_N + stride1 + stride"))
+        autofix(PLAN.format(line="tune BLOCK_M = 1 | 2\n//! let stride0 = 1, a = BLOCK_N + stride1 + stride"))
     unknown = [problem for problem in caught.value.problems if problem.code is Code.UNKNOWN_NAME]
     assert len(unknown) == 3
-    assert all(problem.mend is None for problem in unknown)
+    assert all(problem.autofix is None for problem in unknown)
 
 
-def test_what_remains_is_raised_after_the_mends() -> None:
+def test_what_remains_is_raised_after_the_fixes() -> None:
     with pytest.raises(KernelFileError) as caught:
-        mend(PLAN.format(line="let a = x.size(0) + unknown"))
+        autofix(PLAN.format(line="let a = x.size(0) + unknown"))
     assert [problem.code for problem in caught.value.problems] == [Code.UNKNOWN_NAME]
     assert "unknown" in caught.value.problems[0].found
 
 
-def test_overlapping_mends_are_made_one_at_a_time() -> None:
-    first = Problem(Code.SYNTAX, 1, 1, "a", "b", Mend(1, 1, 3, "x"))
-    second = Problem(Code.SYNTAX, 1, 2, "a", "b", Mend(1, 2, 1, "y"))
-    assert apply_mends("abcd", [first, second]) == ("aycd", (second,))
+def test_overlapping_fixes_are_made_one_at_a_time() -> None:
+    first = Problem(Code.SYNTAX, 1, 1, "a", "b", Autofix(1, 1, 3, "x"))
+    second = Problem(Code.SYNTAX, 1, 2, "a", "b", Autofix(1, 2, 1, "y"))
+    assert apply_autofixes("abcd", [first, second]) == "aycd"
 
 
-def test_mends_outside_the_text_are_ignored() -> None:
-    far = Problem(Code.SYNTAX, 1, 1, "a", "b", Mend(9, 1, 1, "x"))
-    assert apply_mends("abcd", [far]) == ("abcd", ())
+def test_fixes_outside_the_text_are_ignored() -> None:
+    far = Problem(Code.SYNTAX, 1, 1, "a", "b", Autofix(9, 1, 1, "x"))
+    assert apply_autofixes("abcd", [far]) == "abcd"
