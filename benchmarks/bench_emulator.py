@@ -22,7 +22,7 @@ import numpy as np
 
 from recording import write_result
 from tilewright import __version__
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.job_memory import add_buffers
 from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
 from tilewright.devices.emulation.plan_run import launch_request

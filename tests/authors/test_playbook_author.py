@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.authors.playbook import PlaybookAuthor
 from tilewright.authors.protocol import Author
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.playbook.problems import NotSupported, NotUnderstood
 from tilewright.records import (
     PROFILES,

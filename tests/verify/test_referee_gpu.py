@@ -10,7 +10,7 @@ import torch
 from tests.verify import kernels, tasks
 
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.sanitizer import find_sanitizer
 from tilewright.records import (
     CaseStatus,

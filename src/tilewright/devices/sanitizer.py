@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.devices.child_device import never
+from tilewright.child.process import uninterrupted
 from tilewright.devices.watching import NotWatched, find_tool, job_folder, program, run_tool
 from tilewright.records import FindingKind, FindingRecord, Job, PackedLaunch, TensorSpec, ThreadRecord
 
@@ -41,7 +41,7 @@ def find_sanitizer() -> str | None:
     return find_tool("compute-sanitizer", SANITIZER_VARIABLE, _PLACES)
 
 
-def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = never) -> tuple[FindingRecord, ...]:
+def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[FindingRecord, ...]:
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
     tool = find_sanitizer()
     if tool is None:

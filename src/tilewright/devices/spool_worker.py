@@ -15,19 +15,39 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in, unseal
+from tilewright.child.family import pid_space, process_start
+from tilewright.child.process import Interrupted
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.envelope import Envelope, EnvelopeError, Kind, open_job, unseal
-from tilewright.devices.liveness import Heartbeats, pid_space, process_start
 from tilewright.devices.protocol import DeviceError
-from tilewright.devices.spool_calls import Answerer, Call, Replied, open_call
-from tilewright.devices.spool_files import ATTEMPTS, Announcement, JobName, SpoolFiles, SpoolResult, peek
-from tilewright.devices.supervisor import Interrupted
+from tilewright.devices.spool_files import (
+    ATTEMPTS,
+    Announcement,
+    Heartbeats,
+    JobName,
+    Replied,
+    SpoolCall,
+    SpoolFiles,
+    SpoolResult,
+    peek,
+)
 from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
 
 BEAT_S = 2.0
 SWEEP_S = 3600.0  # between two rounds of house-keeping
 Say = Callable[[str], None]
+
+
+class Answerer(Protocol):
+    """Whoever answers calls for a worker, one at a time."""
+
+    def answer(self, call: SpoolCall) -> bytes:
+        """The reply's content. Raises `Interrupted` where the worker has to stop."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -40,19 +60,16 @@ class Pace:
 
 
 class Worker:
-    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand.
-
-    Without an `answerer` calls are refused.
-    """
+    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand."""
 
     def __init__(
         self,
         files: SpoolFiles,
         device: CudaDevice,
+        answerer: Answerer,
         pace: Pace,
         stopping: Callable[[], bool],
         say: Say,
-        answerer: Answerer | None = None,
     ) -> None:
         self._files = files
         self._device = device
@@ -127,7 +144,7 @@ class Worker:
         path = self._files.claim_path(self.id, name)
         try:
             envelope = unseal(path.read_bytes())
-            work = self._open(envelope)
+            work = _work_in(envelope)
             if work.id != name.id:
                 raise EnvelopeError(f"the file is called {name.id!r} and holds job {work.id!r}")
         except FileNotFoundError:
@@ -145,18 +162,10 @@ class Worker:
             self._say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
         self.in_hand = None
 
-    def _open(self, envelope: Envelope) -> Job | Call:
-        if envelope.header.kind is not Kind.CALL:
-            return open_job(envelope)
-        if self._answerer is None:
-            raise EnvelopeError("it is a call, and this worker only runs kernels: start `python -m tilewright.worker`")
-        return open_call(envelope)
-
-    def _perform(self, work: Job | Call, name: JobName) -> Execution | Replied:
+    def _perform(self, work: Job | SpoolCall, name: JobName) -> Execution | Replied:
         try:
             if isinstance(work, Job):
                 return self._device.execute(work)
-            assert self._answerer is not None
             return Replied(work.id, self.announcement.profile.name, self._answerer.answer(work))
         except (Interrupted, DeviceError):
             # Not the job's fault: it goes back as it came.
@@ -267,8 +276,14 @@ def _announcement(device: CudaDevice) -> Announcement:
     )
 
 
-def _in_words(work: Job | Call, outcome: Execution | Replied) -> str:
-    if isinstance(work, Call):
+def _work_in(envelope: Envelope) -> Job | SpoolCall:
+    kind = EnvelopeKind.CALL if envelope.header.kind is EnvelopeKind.CALL else EnvelopeKind.JOB
+    work: Job | SpoolCall = record_in(envelope, kind, SpoolCall if kind is EnvelopeKind.CALL else Job)
+    return work
+
+
+def _in_words(work: Job | SpoolCall, outcome: Execution | Replied) -> str:
+    if isinstance(work, SpoolCall):
         return work.words
     if not isinstance(outcome, Faulted):
         return "completed"

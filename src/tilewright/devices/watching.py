@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tilewright.devices.envelope import seal_job
-from tilewright.devices.supervisor import TICK_S, Interrupted, child_environment
+from tilewright.child import family
+from tilewright.child.envelope import EnvelopeKind, seal
+from tilewright.child.home import child_environment
+from tilewright.child.process import TICK_S, Interrupted
 from tilewright.records import Job
 
 
@@ -35,13 +37,13 @@ def find_tool(name: str, variable: str, places: Sequence[str]) -> str | None:
 def job_folder(job: Job) -> Iterator[Path]:
     """A folder that has the job in it, and goes with all that was written there."""
     with tempfile.TemporaryDirectory(prefix="tilewright-watch-", ignore_cleanup_errors=True) as folder:
-        (Path(folder) / "job").write_bytes(seal_job(job))
+        (Path(folder) / "job").write_bytes(seal(EnvelopeKind.JOB, job))
         yield Path(folder)
 
 
 def program(folder: Path, index: int) -> tuple[str, ...]:
     """The program that runs the job of a folder on GPU `index`, and leaves there a list of its tensors."""
-    return (sys.executable, "-m", "tilewright.devices.watched_run", str(folder), "--device", str(index))
+    return (sys.executable, "-m", "tilewright.devices.runner_program", "watched", str(folder), "--device", str(index))
 
 
 def run_tool(
@@ -79,6 +81,7 @@ def run_tool(
                     raise NotWatched(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
     finally:
         if process.poll() is None:
+            family.kill_below(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         if held is not None:

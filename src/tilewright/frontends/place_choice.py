@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tilewright.devices.cuda import DriverError, profiles
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.arguments import BadArgument

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tilewright.devices.envelope import EnvelopeError, Kind, seal, unseal
-from tilewright.devices.spool_calls import Call, Replied, seal_call
-from tilewright.devices.spool_queue import SpoolQueue
+from tilewright.child.envelope import EnvelopeError, EnvelopeKind, message, message_in, seal, unseal
+from tilewright.devices.spool import SpoolQueue
+from tilewright.devices.spool_files import Replied, SpoolCall
 from tilewright.records import GpuProfile
-from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference import wire
+from tilewright.reference.protocol import ReferenceProblem
 from tilewright.reference.reference import Reference, ReferenceLimits
-from tilewright.reference.wire import Answered, Fault, Problem, Request, answer_in, open_message, seal_message
 
 T = TypeVar("T")
 
@@ -50,21 +50,21 @@ class SpoolReference:
 
         Raises `DeviceError` too, where no worker answers.
         """
-        call = Call(
+        call = SpoolCall(
             id=f"call-{uuid.uuid4().hex}",
             arch=self._gpu.arch,
             source=self._source,
             function=self._function,
             handler=handler,
             seconds=seconds,
-            request=seal_message(Request(handler), request),
+            request=message(wire.HandlerRequest(handler), request),
         )
-        ticket = self._queue.submit(call.id, seal_call(call, self._gpu.name))
+        ticket = self._queue.submit(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name))
         outcome = self._queue.take(ticket, seconds)
         if not isinstance(outcome, Replied):
             raise ReferenceProblem(f"it was not answered on the spool: {getattr(outcome, 'message', outcome)}")
         try:
-            made: T = answer_in(unseal(outcome.content), handler, answer)
+            made: T = wire.answer_in(unseal(outcome.content), handler, answer)
         except EnvelopeError as error:
             raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
         return made
@@ -81,7 +81,7 @@ class References:
         self._interrupt = interrupt
         self._kept: dict[tuple[str, str], Reference] = {}  # the one used last at the end
 
-    def answer(self, call: Call) -> bytes:
+    def answer(self, call: SpoolCall) -> bytes:
         """The reply of the function's child, or of its being at fault. A child that failed is not used again."""
         key = (call.source, call.function)
         try:
@@ -89,16 +89,16 @@ class References:
             envelope = self._reference(key).exchange(call.request, call.seconds)
         except ReferenceProblem as problem:
             self._drop(key)
-            return seal_message(Problem(str(problem)))
+            return message(wire.ReferenceFault(str(problem)))
         except RuntimeError as error:  # a child that cannot start, say
             self._drop(key)
-            return seal_message(Fault(str(error)))
+            return message(wire.HandlerFault(str(error)))
         except BaseException:
             self._drop(key)
             raise
-        if not isinstance(open_message(envelope), Answered):
+        if not isinstance(wire.reply_in(envelope), wire.Answered):
             self._drop(key)  # an error on the GPU stays with its process
-        return seal(Kind.MESSAGE, envelope.record, envelope.blobs)
+        return envelope.sealed()
 
     def close(self) -> None:
         for key in list(self._kept):
@@ -117,11 +117,11 @@ class References:
             kept.close()
 
 
-def _check(call: Call) -> None:
+def _check(call: SpoolCall) -> None:
     """The request must be one, and for a handler of this package."""
     try:
-        request = open_message(unseal(call.request))
+        request = message_in(unseal(call.request), wire.HandlerRequest)
     except EnvelopeError as error:
         raise ReferenceProblem(f"the worker cannot read what it was asked: {error}") from None
-    if not isinstance(request, Request) or request.handler != call.handler or not call.handler.startswith(_OWN):
+    if request.handler != call.handler or not call.handler.startswith(_OWN):
         raise ReferenceProblem(f"the worker runs handlers of tilewright only, not {call.handler!r}")

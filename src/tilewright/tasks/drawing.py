@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from tilewright.records import DType, IndexValues, IntegerValues, NormalValues, TensorSpec, UniformValues, Values
-from tilewright.reference.tensors import TORCH_DTYPE
+from tilewright.reference.torch_calls import TORCH_DTYPE
 
 
 def draw(spec: TensorSpec, values: Values, sizes: Mapping[str, int], seed: int) -> torch.Tensor:

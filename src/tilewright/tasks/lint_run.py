@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewright.records import IntegerValues, Origin, Task, TensorInput
-from tilewright.reference.tensors import call_reference, dtype_of, flat_results
+from tilewright.reference.torch_calls import call_reference, dtype_of, flat_results
 from tilewright.tasks.drawing import draw
 from tilewright.tasks.lint_records import LintAnswer, LintRequest
 

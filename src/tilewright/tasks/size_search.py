@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tilewright.records import SizeFormula, SizeTerm
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
-from tilewright.reference.problems import ReferenceProblem
 from tilewright.tasks.probing_records import ProbedDimension, ProbeRequest, ProbeTensor
 from tilewright.tasks.relations import Relation, relations
 from tilewright.tasks.trials import Outcome, Trials

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from tilewright.records import DType, IntegerValues, NumberInput
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import out_of_memory
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.tensors import TORCH_DTYPE, dtype_of, flat_results
+from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
 from tilewright.tasks.probing_records import ProbeTensor
 from tilewright.tasks.strict_calls import StrictCalls, StrictFunctions
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tests.devices.cuda.null_driver import HERE, compile_shared, cuda_header_folder
 
-from tilewright.devices.cuda.driver import DriverError, check, error_name
-from tilewright.devices.cuda.facts import largest_cluster, vendor_bandwidth_gbs
+from tilewright.devices.cuda.driver import DriverError, check, error_name, largest_cluster, vendor_bandwidth_gbs
 
 ROOT = HERE.parents[2]
 

@@ -13,9 +13,9 @@ from tests.devices.cuda.null_driver import CONTEXT, HostMemory, NullDriver
 
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.cuda.launcher import Launcher
-from tilewright.devices.cuda.layout import DeviceWork, lay_out
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.cuda.prepared import Prepared
+from tilewright.devices.cuda.plan_layout import DeviceWork, lay_out
+from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.records import (
     BoundPlan,
     Buffer,
@@ -78,8 +78,8 @@ class Host:
 
     def prepare(
         self, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...], functions: dict[str, int]
-    ) -> Prepared:
-        return Prepared(lay_out(plan, inputs, functions, CONTEXT), results, self.memory, self.launcher)
+    ) -> PreparedPlan:
+        return PreparedPlan(lay_out(plan, inputs, functions, CONTEXT), results, self.memory, self.launcher)
 
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)

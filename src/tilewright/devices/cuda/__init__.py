@@ -8,14 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tilewright.devices.cuda.driver import DriverError, driver_version
-from tilewright.devices.cuda.facts import gpu_profile, profiles
+from tilewright.devices.cuda.driver import DriverError, driver_version, gpu_profile, profiles
 from tilewright.devices.cuda.launcher import launcher_available
 
 if TYPE_CHECKING:
     from tilewright.devices.cuda.executor import CaptureRefused, Executor, executor_of
     from tilewright.devices.cuda.library_steps import LibraryStepError
-    from tilewright.devices.cuda.prepared import Prepared
+    from tilewright.devices.cuda.prepared import PreparedPlan
     from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
 
 __all__ = [
@@ -25,7 +24,7 @@ __all__ = [
     "DriverError",
     "Executor",
     "LibraryStepError",
-    "Prepared",
+    "PreparedPlan",
     "driver_version",
     "executor_of",
     "gpu_profile",
@@ -39,7 +38,7 @@ _WITH_TORCH = {
     "CaptureRefused": "executor",
     "Executor": "executor",
     "LibraryStepError": "library_steps",
-    "Prepared": "prepared",
+    "PreparedPlan": "prepared",
     "executor_of": "executor",
 }
 

@@ -1,6 +1,6 @@
 """A plan prepared for one device: allocate, fill, launch, on torch's current stream.
 
-What can be known before a call is computed once, when `Prepared` is made; `run` does only what depends on the call.
+What can be known before a call is computed once, when `PreparedPlan` is made; `run` does only what depends on the call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from tilewright.devices.cuda.launcher import Launcher, Number, failure_of
-from tilewright.devices.cuda.layout import DeviceWork, PlanLayout
 from tilewright.devices.cuda.library_steps import LibraryStep
-from tilewright.devices.cuda.sequences import Place
+from tilewright.devices.cuda.plan_layout import DeviceWork, PlanLayout, SlotAddress
 from tilewright.devices.cuda.tensor_maps import TensorMapEncoder
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Buffer, DType, LibraryCall, TensorSpec
@@ -24,7 +23,7 @@ Tensors = Sequence[torch.Tensor | None]
 Addresses = tuple[int, ...]
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     """Where a plan's buffers and its stream come from."""
 
     stream: Callable[[], int]
@@ -68,10 +67,10 @@ class _LibraryPart:
         self.slot = layout.places[target.name].slot
 
 
-class Prepared:
+class PreparedPlan:
     """A plan that can be run again and again, from several threads and on several streams."""
 
-    def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: Memory, launcher: Launcher) -> None:
+    def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: DeviceMemory, launcher: Launcher) -> None:
         self._layout = layout
         self._memory = memory
         self._stream = memory.stream
@@ -188,6 +187,6 @@ class Prepared:
         return tuple([named[name] for name in self._results])
 
     def _arena_tensor(self, arena: torch.Tensor, buffer: Buffer) -> torch.Tensor:
-        place: Place = self._layout.places[buffer.name]
+        place: SlotAddress = self._layout.places[buffer.name]
         part = arena[place.addend : place.addend + buffer.spec.storage_bytes]
         return part.view(TORCH_DTYPE[buffer.spec.dtype]).as_strided(buffer.spec.shape, buffer.spec.stride)

@@ -16,7 +16,7 @@ from tilewright.devices.emulation.plan_memory import Bytes, PlanMemory
 from tilewright.devices.emulation.plan_run import LaunchRefused, NotEmulable
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import ScheduledRun, run_schedules
-from tilewright.devices.messages import Finished, Progress, Stage
+from tilewright.devices.runner import JobFinished, Progress, RunStage
 from tilewright.ptx.syntax import PtxError
 from tilewright.records import (
     ARCHITECTURES,
@@ -74,7 +74,7 @@ class EmulatorEngine:
     def versions(self) -> tuple[tuple[str, str], ...]:
         return (("python", platform.python_version()), ("numpy", np.__version__))
 
-    def run(self, job: Job, report: Report) -> Finished:
+    def run(self, job: Job, report: Report) -> JobFinished:
         """One job to its end; a fault is a value."""
         execution: Execution
         try:
@@ -86,7 +86,7 @@ class EmulatorEngine:
                 job,
                 _Fault(FaultKind.MEMORY, "this process may not have the memory that the job needs; use smaller shapes"),
             )
-        return Finished(execution, fit=True)
+        return JobFinished(execution, fit=True)
 
     def _faulted(self, job: Job, fault: _Fault) -> Faulted:
         step = fault.step
@@ -95,21 +95,21 @@ class EmulatorEngine:
 
     def _completed(self, job: Job, report: Report) -> Completed:
         check_job(job, self.profile)
-        report(Progress(Stage.LOADING))
+        report(Progress(RunStage.LOADING))
         program = self._program(job)
-        report(Progress(Stage.INPUTS))
+        report(Progress(RunStage.INPUTS))
         try:
             contents = {one.name: input_bytes(one) for one in job.inputs}
         except BadContent as error:
             raise _Fault(FaultKind.BROKEN_JOB, str(error)) from error
         run = self._run(job, program, contents, report)
-        report(Progress(Stage.RETURNING))
+        report(Progress(RunStage.RETURNING))
         outputs = tuple(_returned(name, run.memory) for name in job.returns)
         return Completed(job.id, label(self.profile), outputs, (), run.emulated)
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> ScheduledRun:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
-            report(Progress(Stage.STEP, number, _name(step), step.line))
+            report(Progress(RunStage.STEP, number, _name(step), step.line))
 
         def memory() -> PlanMemory:
             return job_memory(job, contents)

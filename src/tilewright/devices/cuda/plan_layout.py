@@ -1,29 +1,24 @@
-"""Where everything of a plan will lie when it runs: slots for addresses, one arena for scratch, sequences of steps.
+"""Where everything of a plan will lie when it runs, and its steps as the launchers take them.
 
-A pure function of the plan and the kernels' handles; it allocates nothing and knows neither torch nor the driver.
+Memory is named by slot: a slot is one address brought by the call, and a field may add a constant to it, so one
+scratch allocation serves many buffers. A sequence is what happens on the device between two library steps, with holes
+in its argument blocks. A pure function of the plan and the kernels' handles: allocates nothing, knows no driver.
 """
 
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.devices.cuda.sequences import (
-    Clear,
-    DescriptorHole,
-    DeviceSequence,
-    KernelLaunch,
-    LateHole,
-    Place,
-    PointerHole,
-)
 from tilewright.records import (
     ALLOCATION_ALIGNMENT,
     BoundPlan,
     Buffer,
     BufferRole,
     Clearing,
+    Dim3,
     LibraryCall,
     PackedLaunch,
     TensorMap,
@@ -31,11 +26,59 @@ from tilewright.records import (
 
 
 @dataclass(frozen=True)
+class SlotAddress:
+    """Memory as a call will know it: the address in a slot plus a constant."""
+
+    slot: int
+    addend: int = 0
+
+
+@dataclass(frozen=True)
+class Clear:
+    place: SlotAddress
+    bytes: int
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch, ready but for the holes in its argument block, which name what a call brings."""
+
+    packed: PackedLaunch
+    function: int  # the driver's handle
+    programmatic: bool
+    pointers: tuple[tuple[int, int, int], ...]  # offset in the block, slot, what is added to the slot's address
+    descriptors: tuple[tuple[int, int], ...]  # offset, index
+    late: tuple[tuple[int, int, str], ...]  # offset, index, one `struct` code: ? b B h H i I q Q f d
+
+
+@dataclass(frozen=True)
+class DeviceSequence:
+    """Clears, then launches, in order on one stream; and how many values of each kind a call brings."""
+
+    context: int
+    slots: int
+    descriptors: int
+    late: int
+    clears: tuple[Clear, ...]
+    launches: tuple[KernelLaunch, ...]
+
+    def step_name(self, number: int) -> tuple[str | None, int | None, str]:
+        """Kernel, line and a description of the step that a launcher reports by number."""
+        if number < len(self.clears):
+            return None, None, f"clear {self.clears[number].bytes} bytes"
+        launch = self.launches[number - len(self.clears)].packed
+        shape = f"<<<{launch.grid}, {launch.block}, {launch.dynamic_smem_bytes}>>>"
+        extra = f" cluster{launch.cluster}" if launch.cluster else ""
+        extra += " cooperative" if launch.cooperative else ""
+        return launch.kernel, launch.line, f"launch {launch.kernel}{shape}{extra} (plan line {launch.line})"
+
+
+@dataclass(frozen=True)
 class MapUse:
     """A descriptor that a sequence needs, and the tensor it lies over."""
 
     record: TensorMap
-    place: Place
+    place: SlotAddress
 
 
 @dataclass(frozen=True)
@@ -62,7 +105,7 @@ class PlanLayout:
     arena_bytes: int
     counters: tuple[Buffer, ...]
     counter_bytes: int
-    places: Mapping[str, Place]
+    places: Mapping[str, SlotAddress]
     work: tuple[DeviceWork | LibraryCall, ...]
 
     @property
@@ -81,7 +124,7 @@ def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, in
     arena = tuple(sorted(scratch, key=lambda buffer: buffer.clearing is not Clearing.ZEROED))
 
     slot_names = [*inputs, *(buffer.name for buffer in (*allocated, *targets))]
-    places = {name: Place(slot) for slot, name in enumerate(slot_names)}
+    places = {name: SlotAddress(slot) for slot, name in enumerate(slot_names)}
     arena_bytes = _share(places, arena, len(slot_names))
     counter_bytes = _share(places, counters, len(slot_names) + (arena_bytes > 0))
     slots = len(slot_names) + (arena_bytes > 0) + (counter_bytes > 0)
@@ -102,19 +145,21 @@ def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, in
     return PlanLayout(inputs, allocated, targets, arena, arena_bytes, counters, counter_bytes, places, tuple(work))
 
 
-def _share(places: dict[str, Place], buffers: Sequence[Buffer], slot: int) -> int:
+def _share(places: dict[str, SlotAddress], buffers: Sequence[Buffer], slot: int) -> int:
     """Give each buffer its part of one allocation in `slot`; answers the allocation's size."""
     end = 0
     for buffer in buffers:
-        places[buffer.name] = Place(slot, end)
+        places[buffer.name] = SlotAddress(slot, end)
         end += -(-buffer.spec.storage_bytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
     if end == 0:  # nothing to allocate, so no slot: any address serves a buffer without elements
         for buffer in buffers:
-            places[buffer.name] = Place(0)
+            places[buffer.name] = SlotAddress(0)
     return end
 
 
-def _clears(allocated: Sequence[Buffer], arena: Sequence[Buffer], places: Mapping[str, Place]) -> tuple[Clear, ...]:
+def _clears(
+    allocated: Sequence[Buffer], arena: Sequence[Buffer], places: Mapping[str, SlotAddress]
+) -> tuple[Clear, ...]:
     clears = [
         Clear(places[buffer.name], buffer.spec.storage_bytes)
         for buffer in allocated
@@ -131,7 +176,7 @@ def _device_work(
     launches: Sequence[PackedLaunch],
     clears: tuple[Clear, ...],
     plan: BoundPlan,
-    places: Mapping[str, Place],
+    places: Mapping[str, SlotAddress],
     functions: Mapping[str, int],
     context: int,
     slots: int,
@@ -150,21 +195,45 @@ def _device_work(
 
 
 def _kernel_launch(
-    launch: PackedLaunch, follows_launch: bool, maps: list[str], places: Mapping[str, Place], function: int
+    launch: PackedLaunch, follows_launch: bool, maps: list[str], places: Mapping[str, SlotAddress], function: int
 ) -> KernelLaunch:
+    pointers = [(field.offset, places[field.tensor]) for field in launch.pointers]
     return KernelLaunch(
-        kernel=launch.kernel,
-        line=launch.line,
-        function=function,
-        grid=launch.grid,
-        block=launch.block,
-        dynamic_smem_bytes=launch.dynamic_smem_bytes,
-        cluster=launch.cluster,
-        cooperative=launch.cooperative,
-        programmatic=launch.pdl and follows_launch,  # never over work that is not this plan's
-        parameter_offsets=tuple(offset for offset, _ in launch.parameters),
-        template=launch.block_template,
-        pointers=tuple(PointerHole(field.offset, places[field.tensor]) for field in launch.pointers),
-        descriptors=tuple(DescriptorHole(field.offset, maps.index(field.map)) for field in launch.maps),
-        late=tuple(LateHole(field.offset, field.format[-1], field.index) for field in launch.late),
+        launch,
+        function,
+        launch.pdl and follows_launch,  # never over work that is not this plan's
+        tuple((offset, place.slot, place.addend) for offset, place in pointers),
+        tuple((field.offset, maps.index(field.map)) for field in launch.maps),
+        tuple((field.offset, field.index, field.format[-1]) for field in launch.late),
+    )
+
+
+# -- the packed form that launcher.c copies as arrays of its own structs --
+
+
+def packed_clears(sequence: DeviceSequence) -> bytes:
+    return b"".join(
+        struct.pack("=IIQQ", clear.place.slot, 0, clear.place.addend, clear.bytes) for clear in sequence.clears
+    )
+
+
+PackedDescription = tuple[int, Dim3, Dim3, int, Dim3, bool, bool, bytes, bytes, bytes, bytes, bytes]
+
+
+def packed_launch(launch: KernelLaunch) -> PackedDescription:
+    packed = launch.packed
+    offsets = [offset for offset, _ in packed.parameters]
+    return (
+        launch.function,
+        packed.grid,
+        packed.block,
+        packed.dynamic_smem_bytes,
+        packed.cluster or (0, 0, 0),
+        packed.cooperative,
+        launch.programmatic,
+        packed.block_template,
+        struct.pack(f"={len(offsets)}I", *offsets),
+        b"".join(struct.pack("=IIQ", *hole) for hole in launch.pointers),
+        b"".join(struct.pack("=II", *hole) for hole in launch.descriptors),
+        b"".join(struct.pack("=II8s", offset, index, code.encode()) for offset, index, code in launch.late),
     )
