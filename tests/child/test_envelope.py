@@ -71,7 +71,7 @@ def test_every_truncation_is_noticed() -> None:
 
 
 def test_every_changed_byte_is_noticed() -> None:
-    whole = seal(EnvelopeKind.JOB, {"a": 1}, (b"blob",))
+    whole = seal(EnvelopeKind.JOB, {"a": 1}, carried=b"blob")
     for at in range(len(whole)):
         changed = bytearray(whole)
         changed[at] ^= 1

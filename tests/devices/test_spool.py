@@ -220,8 +220,8 @@ def test_a_fresh_device_that_waits_in_vain_takes_its_job_back(spool: Path, start
 def test_a_job_that_names_its_gpu_waits_for_it(spool: Path, start: Workers) -> None:
     files = SpoolFiles(spool)
     files.create()
-    files.put_job("theirs", seal(EnvelopeKind.JOB, scripted_job("theirs"), "Another GPU"))
-    files.put_job("ours", seal(EnvelopeKind.JOB, scripted_job("ours"), PROFILE.name))
+    files.put_job("theirs", seal(EnvelopeKind.JOB, scripted_job("theirs"), gpu="Another GPU"))
+    files.put_job("ours", seal(EnvelopeKind.JOB, scripted_job("ours"), gpu=PROFILE.name))
     process = start("--drain")
     process.communicate(timeout=30)
     assert process.returncode == 0
@@ -500,7 +500,7 @@ def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Workers, impatient
 
 def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Workers) -> None:
     process = start("--device", "7")  # whose runner never comes up
-    time.sleep(1.0)
+    wait_until(lambda: children_of(process.pid) != [])
     process.send_signal(signal.SIGTERM)
     _, words = process.communicate(timeout=10)
     assert process.returncode == 0

@@ -76,7 +76,7 @@ class Envelope:
         return _assembled(self.header.kind, self.outer, self.blobs)
 
 
-def seal(kind: EnvelopeKind, record: object, carried: object = None, gpu: str = "") -> bytes:
+def seal(kind: EnvelopeKind, record: object, *, carried: object = None, gpu: str = "") -> bytes:
     """The bytes of an envelope with a record in it, and a second one that the first carries.
 
     `gpu` names the only GPU, by its driver's name, that what is inside is meant for.
@@ -101,7 +101,7 @@ def _assembled(kind: EnvelopeKind, outer: dict[str, Any], blobs: Iterable[bytes]
 
 def message(record: object, carried: object = None) -> bytes:
     """An envelope for a pipe."""
-    return seal(EnvelopeKind.MESSAGE, record, carried)
+    return seal(EnvelopeKind.MESSAGE, record, carried=carried)
 
 
 def record_in(envelope: Envelope, kind: EnvelopeKind, wanted: Any) -> Any:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TypeVar
 
 from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, message_in, seal
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
-from tilewright.devices.protocol import DeviceError
+from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.runner import JobFinished, Progress, RunnerMessage, RunnerReady, RunnerUnready
 from tilewright.records import Execution, Faulted, FaultKind, GpuProfile, Job
 
@@ -22,10 +20,8 @@ _STARTS = 3  # a child killed from outside while it comes up is started again, s
 # Signals that come from outside the process: an operator, a scheduler, the kernel when memory runs out.
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
-Own = TypeVar("Own", bound="ChildDevice")
 
-
-class ChildDevice:
+class ChildDevice(Closing):
     """A runner program as a device.
 
     `start_seconds` is the allowance for a child to come up (torch's import, the CUDA context); it is not part of a
@@ -197,14 +193,6 @@ class ChildDevice:
         with self._lock:
             self._closed = True
             self._drop_child()
-
-    def __enter__(self: Own) -> Own:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _killed_from_outside(ended: Ended) -> bool:

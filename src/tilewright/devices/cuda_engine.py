@@ -10,7 +10,8 @@ import torch
 from cuda.bindings import __version__ as bindings_version
 from cuda.bindings import driver as cu
 
-from tilewright.devices.cuda import DriverError, Executor, driver_version
+from tilewright.devices.cuda.driver import DriverError, driver_version
+from tilewright.devices.cuda.executor import Executor
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
 from tilewright.records import Execution, GpuProfile, Job

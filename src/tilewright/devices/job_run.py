@@ -15,8 +15,8 @@ from typing import Protocol
 
 import torch
 
-from tilewright.devices.cuda import DriverError, LibraryStepError
-from tilewright.devices.cuda.driver import When, meaning
+from tilewright.devices.cuda.driver import DriverError, When, meaning
+from tilewright.devices.cuda.library_steps import LibraryStepError
 from tilewright.devices.inputs import (
     ContentError,
     PlacedTensor,

@@ -12,10 +12,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from tilewright.child.envelope import EnvelopeError, EnvelopeKind, header_of, seal
-from tilewright.devices.protocol import DeviceError
+from tilewright.devices.protocol import Closing, DeviceError
 from tilewright.devices.spool_files import (
     Announcement,
     Heartbeats,
@@ -31,7 +30,7 @@ STALE_S = 30.0
 POLL_S = 0.05
 
 
-class SpoolDevice:
+class SpoolDevice(Closing):
     """The workers of one spool as a device.
 
     `timeout` is the longest this side waits with no result arriving, in seconds; the jobs then stay on the spool.
@@ -116,14 +115,6 @@ class SpoolDevice:
 
     def close(self) -> None:
         """Nothing to give back: the spool belongs to its workers and outlives this object."""
-
-    def __enter__(self) -> SpoolDevice:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _execution(outcome: Execution | Replied) -> Execution:

@@ -7,11 +7,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tilewright.child.envelope import Envelope, message
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
+from tilewright.devices.protocol import Closing
 from tilewright.reference import wire
 from tilewright.reference.protocol import ReferenceProblem
 
@@ -51,7 +51,7 @@ class ReferenceLimits:
         return named[self.gpu_index] if self.gpu_index < len(named) else ""
 
 
-class Reference:
+class Reference(Closing):
     """A function that `source` defines, in a child process that is started at once and replaced when it died.
 
     Importing torch takes seconds, so start one early and keep it. May be used from several threads, one call at a time.
@@ -78,14 +78,6 @@ class Reference:
         self._loaded = False
         self._child: SupervisedChild | None = None
         self._start()
-
-    def __enter__(self) -> Reference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pid(self) -> int | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tilewright.child.envelope import EnvelopeError, EnvelopeKind, message, message_in, seal, unseal
+from tilewright.devices.protocol import Closing
 from tilewright.devices.spool import SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall
 from tilewright.records import GpuProfile
@@ -23,7 +23,7 @@ KEPT = 2  # references that a worker keeps for the next call: each holds torch a
 _OWN = "tilewright."
 
 
-class SpoolReference:
+class SpoolReference(Closing):
     """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
 
     sees_gpu = True
@@ -36,14 +36,6 @@ class SpoolReference:
         self._function = function
         self._gpu = gpu
         self._queue = SpoolQueue(directory, timeout)
-
-    def __enter__(self) -> SpoolReference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
         """Have a worker run `handler` beside the function; see `Reference.call`.

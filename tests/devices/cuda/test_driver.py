@@ -19,7 +19,8 @@ import ctypes
 from dataclasses import replace
 from tests.devices.cuda.null_driver import HostMemory
 from tests.devices.cuda.test_prepared import buffer, launch
-from tilewright.devices.cuda import DriverError, Executor, driver_version, profiles
+from tilewright.devices.cuda import DriverError, driver_version, profiles
+from tilewright.devices.cuda.executor import Executor
 from tilewright.devices.cuda.launcher import PythonLauncher, open_library
 from tilewright.records import BoundPlan
 

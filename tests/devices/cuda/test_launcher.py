@@ -11,7 +11,7 @@ from tests.devices.cuda.null_driver import CONTEXT, STREAM, NullDriver
 
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.cuda.launcher import CompiledLauncher, Launcher, failure_of, make_launcher, open_library
-from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, SlotAddress
+from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch
 from tilewright.records import PackedLaunch
 
 
@@ -151,7 +151,7 @@ def test_descriptors_reach_their_parameter(driver: NullDriver, launcher: Launche
 
 def test_clears_come_first(driver: NullDriver, launcher: Launcher) -> None:
     memory = ctypes.create_string_buffer(b"\xff" * 64, 64)
-    prepared = launcher.prepare(sequence(kernel(driver.function(())), slots=1, clears=(Clear(SlotAddress(0, 16), 32),)))
+    prepared = launcher.prepare(sequence(kernel(driver.function(())), slots=1, clears=((0, 16, 32),)))
     assert launcher.launch(prepared, STREAM, (ctypes.addressof(memory),), (), ()) == 0
     assert memory.raw == b"\xff" * 16 + bytes(32) + b"\xff" * 16
     assert [line.split()[0] for line in driver.log] == ["clear", "launch"]
@@ -174,7 +174,7 @@ def test_a_failure_names_the_step(driver: NullDriver, launcher: Launcher, failin
     function = driver.function(())
     made = sequence(
         kernel(function, kernel="first", line=3), kernel(function, kernel="second", line=4), slots=1,
-        clears=(Clear(SlotAddress(0), 0),),
+        clears=((0, 0, 0),),
     )  # fmt: skip
     prepared = launcher.prepare(made)
     driver.fail(failing, 719)

@@ -18,7 +18,6 @@ from cuda.bindings import driver as cu
 
 from tilewright.records import PROFILES, Dim3, FaultKind, GpuProfile
 
-DEFAULT_DYNAMIC_SMEM_BYTES = 48 * 1024  # static and dynamic together; more must be opted into
 PORTABLE_CLUSTER_BLOCKS = 8
 _LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.devices.cuda.driver import DriverError, error_name
-from tilewright.devices.cuda.plan_layout import DeviceSequence, KernelLaunch, packed_clears, packed_launch
+from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, packed_clears, packed_launch
 
 DRIVER_LIBRARY = "libcuda.so.1"
 PURE_PYTHON_VARIABLE = "TILEWRIGHT_PURE_PYTHON_LAUNCHER"  # set to 1 to leave the compiled launcher alone
@@ -169,7 +169,7 @@ class _PreparedLaunch:
 @dataclass(frozen=True)
 class _PreparedSequence:
     context: int
-    clears: tuple[tuple[int, int, int], ...]  # slot, addend, bytes
+    clears: tuple[Clear, ...]
     launches: tuple[_PreparedLaunch, ...]
     lock: threading.Lock
 
@@ -194,7 +194,7 @@ class PythonLauncher:
     def prepare(self, sequence: DeviceSequence) -> Any:
         return _PreparedSequence(
             sequence.context,
-            tuple((clear.place.slot, clear.place.addend, clear.bytes) for clear in sequence.clears),
+            sequence.clears,
             tuple(_PreparedLaunch(launch) for launch in sequence.launches),
             threading.Lock(),
         )

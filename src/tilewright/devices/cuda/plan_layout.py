@@ -24,6 +24,8 @@ from tilewright.records import (
     TensorMap,
 )
 
+Clear = tuple[int, int, int]  # slot, what is added to its address, bytes
+
 
 @dataclass(frozen=True)
 class SlotAddress:
@@ -31,12 +33,6 @@ class SlotAddress:
 
     slot: int
     addend: int = 0
-
-
-@dataclass(frozen=True)
-class Clear:
-    place: SlotAddress
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class DeviceSequence:
     def step_name(self, number: int) -> tuple[str | None, int | None, str]:
         """Kernel, line and a description of the step that a launcher reports by number."""
         if number < len(self.clears):
-            return None, None, f"clear {self.clears[number].bytes} bytes"
+            return None, None, f"clear {self.clears[number][2]} bytes"
         launch = self.launches[number - len(self.clears)].packed
         shape = f"<<<{launch.grid}, {launch.block}, {launch.dynamic_smem_bytes}>>>"
         extra = f" cluster{launch.cluster}" if launch.cluster else ""
@@ -161,14 +157,14 @@ def _clears(
     allocated: Sequence[Buffer], arena: Sequence[Buffer], places: Mapping[str, SlotAddress]
 ) -> tuple[Clear, ...]:
     clears = [
-        Clear(places[buffer.name], buffer.spec.storage_bytes)
+        (places[buffer.name].slot, 0, buffer.spec.storage_bytes)
         for buffer in allocated
         if buffer.clearing is Clearing.ZEROED and buffer.spec.storage_bytes
     ]
     zeroed = [buffer for buffer in arena if buffer.clearing is Clearing.ZEROED and buffer.spec.storage_bytes]
     if zeroed:
         first, last = places[zeroed[0].name], places[zeroed[-1].name]
-        clears.append(Clear(first, last.addend - first.addend + zeroed[-1].spec.storage_bytes))
+        clears.append((first.slot, first.addend, last.addend - first.addend + zeroed[-1].spec.storage_bytes))
     return tuple(clears)
 
 
@@ -212,9 +208,7 @@ def _kernel_launch(
 
 
 def packed_clears(sequence: DeviceSequence) -> bytes:
-    return b"".join(
-        struct.pack("=IIQQ", clear.place.slot, 0, clear.place.addend, clear.bytes) for clear in sequence.clears
-    )
+    return b"".join(struct.pack("=IIQQ", slot, 0, addend, size) for slot, addend, size in sequence.clears)
 
 
 PackedDescription = tuple[int, Dim3, Dim3, int, Dim3, bool, bool, bytes, bytes, bytes, bytes, bytes]
