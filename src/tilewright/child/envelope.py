@@ -256,7 +256,8 @@ def _with_bytes(value: Any, change: Callable[[bytes], bytes]) -> Any:
         return tuple(_with_bytes(item, change) for item in value)
     if isinstance(value, dict):
         return {key: _with_bytes(item, change) for key, item in value.items()}
-    names = _fields_with_bytes(type(value))
+    kind: Any = type(value)
+    names = _fields_with_bytes(kind)
     if not names:
         return value
     # Not `replace`: a record's own rules hold for its content, not for the marks that stand for it meanwhile.
@@ -275,7 +276,7 @@ def _fields_with_bytes(kind: Any) -> tuple[str, ...]:
     return tuple(one.name for one in dataclasses.fields(kind) if _can_hold_bytes(hints[one.name], frozenset((kind,))))
 
 
-def _can_hold_bytes(hint: Any, within: frozenset[type]) -> bool:
+def _can_hold_bytes(hint: Any, within: frozenset[Any]) -> bool:
     if hint is bytes or hint is Any:
         return True
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):

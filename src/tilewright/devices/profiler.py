@@ -12,11 +12,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tilewright.child.process import uninterrupted
-from tilewright.devices.watching import NotWatched, find_tool, job_folder, program, run_tool
+from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
 from tilewright.records import Job, KernelProfile, LineSamples
 
-NCU_VARIABLE = "TILEWRIGHT_NCU"  # a path, or empty for none
-_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+NCU = VendorTool(
+    "ncu",
+    "Nsight Compute (ncu)",
+    "TILEWRIGHT_NCU",
+    ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
+)
 _SECTIONS = (
     *("SpeedOfLight", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "ComputeWorkloadAnalysis"),
     *("Occupancy", "SchedulerStats", "WarpStateStats", "SourceCounters"),
@@ -98,15 +102,9 @@ _UNITS = {
 }
 
 
-def find_ncu() -> str | None:
-    return find_tool("ncu", NCU_VARIABLE, _PLACES)
-
-
 def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[KernelProfile, ...]:
     """The launches of the job's plan on GPU `index`, in order. Raises `NotWatched`."""
-    ncu = find_ncu()
-    if ncu is None:
-        raise NotWatched(f"Nsight Compute (ncu) is not installed; install it, or name it in {NCU_VARIABLE}")
+    ncu = NCU.path()
     with job_folder(job) as folder:
         source = folder / "source" / _SOURCE
         source.parent.mkdir(parents=True)

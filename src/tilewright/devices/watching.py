@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.child import family
@@ -24,13 +25,28 @@ class NotWatched(Exception):
     """The job could not be watched; the message says why, and what would help."""
 
 
-def find_tool(name: str, variable: str, places: Sequence[str]) -> str | None:
-    """Where a tool is, or None; the environment variable decides where it is set: a path, or empty for none."""
-    chosen = os.environ.get(variable)
-    if chosen is not None:
-        return chosen or None
-    found = (path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True))
-    return shutil.which(name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
+@dataclass(frozen=True)
+class VendorTool:
+    """A program of the vendor's: its name, what people call it, and where it may be installed."""
+
+    name: str
+    title: str
+    variable: str  # of the environment; it decides where it is set: a path, or empty for none
+    places: tuple[str, ...]
+
+    def find(self) -> str | None:
+        chosen = os.environ.get(self.variable)
+        if chosen is not None:
+            return chosen or None
+        found = (path for one in self.places for path in sorted(Path("/").glob(one.lstrip("/")), reverse=True))
+        return shutil.which(self.name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
+
+    def path(self) -> str:
+        """Where it is; raises `NotWatched` where it is not."""
+        found = self.find()
+        if found is None:
+            raise NotWatched(f"{self.title} is not installed; install it, or name it in {self.variable}")
+        return found
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ from tests.devices.cuda.null_driver import CONTEXT, STREAM, NullDriver
 
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.cuda.launcher import CompiledLauncher, Launcher, failure_of, make_launcher, open_library
-from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch
-from tilewright.records import PackedLaunch
+from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, SlotAddress
+from tilewright.records import DType, PackedLaunch, TensorMap
 
 
 def kernel(
@@ -45,7 +45,8 @@ def kernel(
 
 
 def sequence(*launches: KernelLaunch, slots: int = 0, late: int = 0, clears: tuple[Clear, ...] = (), maps: int = 0):
-    return DeviceSequence(CONTEXT, slots, maps, late, clears, launches)
+    over = (TensorMap("m", "x", DType.F32, (8,), (), (8,), (1,), 0, False, 0), SlotAddress(0))
+    return DeviceSequence(CONTEXT, slots, late, (over,) * maps, clears, launches)
 
 
 def test_argument_block_is_filled(driver: NullDriver, launcher: Launcher) -> None:

@@ -98,7 +98,7 @@ class CompiledLauncher:
         return self._prepare(
             sequence.context,
             sequence.slots,
-            sequence.descriptors,
+            len(sequence.maps),
             sequence.late,
             packed_clears(sequence),
             tuple(packed_launch(launch) for launch in sequence.launches),

@@ -49,12 +49,16 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class DeviceSequence:
-    """Clears, then launches, in order on one stream; and how many values of each kind a call brings."""
+    """Clears, then launches, in order on one stream: what reaches the driver together.
+
+    A call brings `slots` addresses, `late` numbers, and a descriptor for each of `maps`, which lies over the tensor
+    beside it.
+    """
 
     context: int
     slots: int
-    descriptors: int
     late: int
+    maps: tuple[tuple[TensorMap, SlotAddress], ...]
     clears: tuple[Clear, ...]
     launches: tuple[KernelLaunch, ...]
 
@@ -70,19 +74,11 @@ class DeviceSequence:
 
 
 @dataclass(frozen=True)
-class MapUse:
-    """A descriptor that a sequence needs, and the tensor it lies over."""
+class SharedAllocation:
+    """Buffers that lie one after another in one allocation."""
 
-    record: TensorMap
-    place: SlotAddress
-
-
-@dataclass(frozen=True)
-class DeviceWork:
-    """Steps that reach the driver together, with the descriptors they take in order of their index."""
-
-    sequence: DeviceSequence
-    maps: tuple[MapUse, ...]
+    buffers: tuple[Buffer, ...]
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -97,12 +93,10 @@ class PlanLayout:
     inputs: tuple[str, ...]
     allocated: tuple[Buffer, ...]
     targets: tuple[Buffer, ...]
-    arena: tuple[Buffer, ...]
-    arena_bytes: int
-    counters: tuple[Buffer, ...]
-    counter_bytes: int
+    arena: SharedAllocation
+    counters: SharedAllocation
     places: Mapping[str, SlotAddress]
-    work: tuple[DeviceWork | LibraryCall, ...]
+    work: tuple[DeviceSequence | LibraryCall, ...]
 
     @property
     def has_library(self) -> bool:
@@ -121,28 +115,28 @@ def lay_out(plan: BoundPlan, inputs: tuple[str, ...], functions: Mapping[str, in
 
     slot_names = [*inputs, *(buffer.name for buffer in (*allocated, *targets))]
     places = {name: SlotAddress(slot) for slot, name in enumerate(slot_names)}
-    arena_bytes = _share(places, arena, len(slot_names))
-    counter_bytes = _share(places, counters, len(slot_names) + (arena_bytes > 0))
-    slots = len(slot_names) + (arena_bytes > 0) + (counter_bytes > 0)
+    shared = _share(places, arena, len(slot_names))
+    counted = _share(places, counters, len(slot_names) + (shared.size_bytes > 0))
+    slots = len(slot_names) + (shared.size_bytes > 0) + (counted.size_bytes > 0)
 
-    work: list[DeviceWork | LibraryCall] = []
+    work: list[DeviceSequence | LibraryCall] = []
     clears = _clears(allocated, arena, places)
     for is_library, steps in itertools.groupby(plan.steps, key=lambda step: isinstance(step, LibraryCall)):
         if is_library:
             if clears:  # before anything else of the plan
-                work.append(_device_work((), clears, plan, places, functions, context, slots))
+                work.append(_sequence((), clears, plan, places, functions, context, slots))
             work.extend(step for step in steps if isinstance(step, LibraryCall))
         else:
             launches = [step for step in steps if isinstance(step, PackedLaunch)]
-            work.append(_device_work(launches, clears, plan, places, functions, context, slots))
+            work.append(_sequence(launches, clears, plan, places, functions, context, slots))
         clears = ()
     if clears:
-        work.append(_device_work((), clears, plan, places, functions, context, slots))
-    return PlanLayout(inputs, allocated, targets, arena, arena_bytes, counters, counter_bytes, places, tuple(work))
+        work.append(_sequence((), clears, plan, places, functions, context, slots))
+    return PlanLayout(inputs, allocated, targets, shared, counted, places, tuple(work))
 
 
-def _share(places: dict[str, SlotAddress], buffers: Sequence[Buffer], slot: int) -> int:
-    """Give each buffer its part of one allocation in `slot`; answers the allocation's size."""
+def _share(places: dict[str, SlotAddress], buffers: Sequence[Buffer], slot: int) -> SharedAllocation:
+    """Give each buffer its part of one allocation in `slot`."""
     end = 0
     for buffer in buffers:
         places[buffer.name] = SlotAddress(slot, end)
@@ -150,7 +144,7 @@ def _share(places: dict[str, SlotAddress], buffers: Sequence[Buffer], slot: int)
     if end == 0:  # nothing to allocate, so no slot: any address serves a buffer without elements
         for buffer in buffers:
             places[buffer.name] = SlotAddress(0)
-    return end
+    return SharedAllocation(tuple(buffers), end)
 
 
 def _clears(
@@ -168,7 +162,7 @@ def _clears(
     return tuple(clears)
 
 
-def _device_work(
+def _sequence(
     launches: Sequence[PackedLaunch],
     clears: tuple[Clear, ...],
     plan: BoundPlan,
@@ -176,7 +170,7 @@ def _device_work(
     functions: Mapping[str, int],
     context: int,
     slots: int,
-) -> DeviceWork:
+) -> DeviceSequence:
     maps = {record.name: record for record in plan.maps}
     used = list(dict.fromkeys(field.map for launch in launches for field in launch.maps))
     late = max((field.index + 1 for launch in launches for field in launch.late), default=0)
@@ -184,10 +178,8 @@ def _device_work(
         _kernel_launch(launch, number > 0, used, places, functions[launch.symbol])
         for number, launch in enumerate(launches)
     )
-    return DeviceWork(
-        DeviceSequence(context, slots, len(used), late, clears, made),
-        tuple(MapUse(maps[name], places[maps[name].tensor]) for name in used),
-    )
+    over = tuple((maps[name], places[maps[name].tensor]) for name in used)
+    return DeviceSequence(context, slots, late, over, clears, made)
 
 
 def _kernel_launch(

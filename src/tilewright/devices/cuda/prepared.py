@@ -14,7 +14,7 @@ import torch
 
 from tilewright.devices.cuda.launcher import Launcher, Number, failure_of
 from tilewright.devices.cuda.library_steps import LibraryStep
-from tilewright.devices.cuda.plan_layout import DeviceWork, PlanLayout, SlotAddress
+from tilewright.devices.cuda.plan_layout import DeviceSequence, PlanLayout, SlotAddress
 from tilewright.devices.cuda.tensor_maps import TensorMapEncoder
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Buffer, DType, LibraryCall, TensorSpec
@@ -42,12 +42,12 @@ class DeviceMemory(Protocol):
 class _DevicePart:
     """One sequence as the launcher prepared it, and the encoders of its descriptors."""
 
-    def __init__(self, work: DeviceWork, launcher: Launcher) -> None:
-        self.sequence = work.sequence
-        self.record = launcher.prepare(work.sequence)
+    def __init__(self, sequence: DeviceSequence, launcher: Launcher) -> None:
+        self.sequence = sequence
+        self.record = launcher.prepare(sequence)
         self._launch = launcher.launch
         self._encoders = tuple(
-            (TensorMapEncoder(launcher.library, use.record), use.place.slot, use.place.addend) for use in work.maps
+            (TensorMapEncoder(launcher.library, record), place.slot, place.addend) for record, place in sequence.maps
         )
 
     def run(self, stream: int, addresses: Addresses, late: tuple[Number, ...]) -> None:
@@ -80,7 +80,7 @@ class PreparedPlan:
             for part in layout.work
         )
         self._allocators = tuple(memory.allocator(buffer.spec) for buffer in layout.allocated)
-        self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena_bytes,)))
+        self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena.size_bytes,)))
         self._counters: dict[int, torch.Tensor] = {}  # one for each stream, zero between calls
         self._one_at_a_time = threading.Lock()
         self._results = results
@@ -106,7 +106,7 @@ class PreparedPlan:
             if memory.is_cuda:
                 torch.cuda.synchronize(memory.device)
             values = memory.cpu()
-            for buffer in self._layout.counters:
+            for buffer in self._layout.counters.buffers:
                 start = self._layout.places[buffer.name].addend
                 if bool(values[start : start + buffer.spec.storage_bytes].any()):
                     left.add(buffer.name)
@@ -117,10 +117,10 @@ class PreparedPlan:
         layout = self._layout
         return (
             len(layout.work) == 1
-            and isinstance(layout.work[0], DeviceWork)
+            and isinstance(layout.work[0], DeviceSequence)
             and not layout.work[0].maps
-            and not layout.arena_bytes
-            and not layout.counter_bytes
+            and not layout.arena.size_bytes
+            and not layout.counters.size_bytes
             and len(layout.allocated) == 1
             and self._results == (layout.allocated[0].name,)
         )
@@ -145,10 +145,10 @@ class PreparedPlan:
         stream = self._stream()
         made = [allocate() for allocate in self._allocators]
         memory = [*addresses, *[tensor.data_ptr() for tensor in made], *[0] * len(layout.targets)]
-        arena = self._allocate_arena() if layout.arena_bytes else None
+        arena = self._allocate_arena() if layout.arena.size_bytes else None
         if arena is not None:
             memory.append(arena.data_ptr())
-        if not layout.counter_bytes:
+        if not layout.counters.size_bytes:
             return self._run_parts(stream, tensors, made, arena, memory, late)
         # The launches of a call leave a counter zero only together: no other call may come between on this stream.
         with self._one_at_a_time:
@@ -158,10 +158,10 @@ class PreparedPlan:
 
     def _counter_memory(self, stream: int) -> torch.Tensor:
         if self._memory.is_capturing():  # a replay must find zeros even if a call on this stream runs in between
-            return self._memory.zeros(self._layout.counter_bytes)
+            return self._memory.zeros(self._layout.counters.size_bytes)
         counters = self._counters.get(stream)
         if counters is None:
-            counters = self._counters[stream] = self._memory.zeros(self._layout.counter_bytes)
+            counters = self._counters[stream] = self._memory.zeros(self._layout.counters.size_bytes)
         return counters
 
     def _run_parts(
@@ -176,7 +176,7 @@ class PreparedPlan:
         named = {name: tensor for name, tensor in zip(self._layout.inputs, tensors, strict=True) if tensor is not None}
         named.update((buffer.name, tensor) for buffer, tensor in zip(self._layout.allocated, made, strict=True))
         if arena is not None and self._layout.has_library:
-            named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena)
+            named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena.buffers)
         for part in self._parts:
             if isinstance(part, _DevicePart):
                 part.run(stream, tuple(memory), late)
