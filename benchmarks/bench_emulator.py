@@ -22,7 +22,7 @@ import numpy as np
 
 from recording import write_result
 from tilewright import __version__
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers
 from tilewright.devices.emulation.plan_run import launch_request
 from tilewright.kernel_file import bind, evaluate, parse, settle

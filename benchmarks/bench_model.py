@@ -25,7 +25,7 @@ import torch
 from bench_examples import SIZES
 from examples.cases import EXAMPLES
 from recording import ROOT, write_result
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.measure.counting import NotCounted, count_plan
 from tilewright.measure.model import model_plan

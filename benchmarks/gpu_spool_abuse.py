@@ -40,7 +40,7 @@ from benchmarks.spool_cases import (  # noqa: E402
     with_shared_memory,
 )
 
-from tilewright.devices.envelope import open_job, seal_job, unseal  # noqa: E402
+from tilewright.child.envelope import EnvelopeKind, record_in, seal, unseal  # noqa: E402
 from tilewright.devices.spool import SpoolDevice  # noqa: E402
 from tilewright.records import TYPICAL, Completed, Data, Execution, Faulted, Job, Limits  # noqa: E402
 
@@ -54,7 +54,7 @@ def prepare(directory: Path, arch: str) -> None:
         job = make_job(case.id, KERNELS[case.kernel], case.tensors, case.scalars, gpu, limits=limits)
         if case.kernel == "greedy":
             job = with_shared_memory(job, 512 << 10)
-        (directory / f"{case.id}.job").write_bytes(seal_job(job))
+        (directory / f"{case.id}.job").write_bytes(seal(EnvelopeKind.JOB, job))
         arrays = {n: array_of(c.content, s) for n, (s, c) in case.tensors.items() if isinstance(c, Data)}
         if case.bad is None and len(arrays) == len(case.tensors):
             np.save(directory / f"{case.id}.npy", REFERENCES[case.kernel](**arrays, **case.scalars))
@@ -115,7 +115,8 @@ def kill_runner_under(device: SpoolDevice, worker: subprocess.Popen[bytes], job_
 def run(directory: Path, out: Path | None, worker_command: Sequence[str]) -> int:
     manifest = json.loads((directory / "manifest.json").read_text())
     cases = {case.id: case for case in all_cases()}
-    jobs = [open_job(unseal((directory / f"{entry['id']}.job").read_bytes())) for entry in manifest["jobs"]]
+    sealed = [(directory / f"{entry['id']}.job").read_bytes() for entry in manifest["jobs"]]
+    jobs: list[Job] = [record_in(unseal(content), EnvelopeKind.JOB, Job) for content in sealed]
     with tempfile.TemporaryDirectory(prefix="spool-abuse-") as spool:
         device = SpoolDevice(spool, timeout=300.0)
         for job in jobs:

@@ -57,7 +57,7 @@ class OwnAnswer:
 
 
 def judge_own(function: Callable[..., Any], request: JudgeRequest) -> OwnAnswer:
-    from tilewright.reference.tensors import call_reference, to_bytes, to_torch
+    from tilewright.reference.torch_calls import call_reference, to_bytes, to_torch
     from tilewright.verify.distributions import case_task, draw_inputs
     from tilewright.verify.judging import judge
 

@@ -11,7 +11,7 @@ import pytest
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor, former_recipe
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.catalogue import every_structure
 from tilewright.playbook.errors import NotSupported, NotUnderstood

@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.spool_cases import REFERENCES, Case, all_cases, array_of
 
-from tilewright.devices.messages import Finished, Progress, Stage
-from tilewright.devices.runner import serve
+from tilewright.devices.runner import JobFinished, Progress, RunStage, serve
 from tilewright.records import Completed, Data, DType, Faulted, FaultKind, GpuProfile, Job, ReturnedTensor
 
 CASES = {case.id: case for case in all_cases()}
@@ -32,18 +31,18 @@ class ReferenceEngine:
     profile: GpuProfile = PROFILE
     versions: tuple[tuple[str, str], ...] = ()
 
-    def run(self, job: Job, report: Callable[[Progress], None]) -> Finished:
+    def run(self, job: Job, report: Callable[[Progress], None]) -> JobFinished:
         case, step = CASES[job.id], job.plan.steps[0]
         name = getattr(step, "kernel", "library")
-        report(Progress(Stage.STEP, 0, name, step.line))
+        report(Progress(RunStage.STEP, 0, name, step.line))
         if case.bad is FaultKind.TIME:
             time.sleep(1e6)
         if case.bad is not None:
             fault = Faulted(job.id, PROFILE.name, case.bad, "as asked", name, step.line)
-            return Finished(fault, case.bad is FaultKind.LAUNCH_REFUSED)
+            return JobFinished(fault, case.bad is FaultKind.LAUNCH_REFUSED)
         if case.kernel == "patient":
             time.sleep(2.0)
-        return Finished(Completed(job.id, PROFILE.name, self._outputs(case, job), ()), True)
+        return JobFinished(Completed(job.id, PROFILE.name, self._outputs(case, job), ()), True)
 
     def _outputs(self, case: Case, job: Job) -> tuple[ReturnedTensor, ...]:
         chance = np.random.default_rng(1)
@@ -60,7 +59,7 @@ class ReferenceEngine:
 
 if __name__ == "__main__":
     if "--replies" in sys.argv:
-        sys.exit(serve(sys.argv[1:], lambda index: ReferenceEngine()))
-    from tilewright.devices.worker_program import main
+        sys.exit(serve(sys.argv[1:], lambda own: ReferenceEngine()))
+    from tilewright.worker import main
 
     sys.exit(main(command=(sys.executable, __file__)))

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from scripted_jobs import PROFILE
 
-from tilewright.devices.messages import Finished, Progress, Stage
-from tilewright.devices.runner import EngineRefused, serve
+from tilewright.devices.runner import EngineRefused, JobFinished, Progress, RunStage, serve
 from tilewright.records import Completed, Data, Faulted, FaultKind, GpuProfile, Job, ReturnedTensor
 
 
@@ -32,7 +31,7 @@ class ScriptedEngine:
     def versions(self) -> tuple[tuple[str, str], ...]:
         return (("numpy", np.__version__), ("pid", str(os.getpid())))
 
-    def run(self, job: Job, report: Callable[[Progress], None]) -> Finished:
+    def run(self, job: Job, report: Callable[[Progress], None]) -> JobFinished:
         content = job.inputs[0].content
         assert isinstance(content, Data)
         a = np.frombuffer(content.content, np.float32)
@@ -40,14 +39,14 @@ class ScriptedEngine:
         self._note(log, f"begin {job.id}")
         for index, step in enumerate(job.plan.steps):
             name = getattr(step, "kernel", "library")
-            report(Progress(Stage.STEP, index, name, step.line))
+            report(Progress(RunStage.STEP, index, name, step.line))
             fault = self._perform(name, job)
             if fault is not None:
                 return fault
         self._note(log, f"end {job.id}")
         y = (a + np.float32(1)).astype(np.float32)
         output = ReturnedTensor("y", job.plan.buffers[0].spec, y.tobytes())
-        return Finished(Completed(job.id, PROFILE.name, (output,), ()), True)
+        return JobFinished(Completed(job.id, PROFILE.name, (output,), ()), True)
 
     @staticmethod
     def _note(log: str | None, line: str) -> None:
@@ -55,7 +54,7 @@ class ScriptedEngine:
             with open(log, "a") as file:
                 file.write(f"{line} {os.getpid()} {time.monotonic()}\n")
 
-    def _perform(self, action: str, job: Job) -> Finished | None:
+    def _perform(self, action: str, job: Job) -> JobFinished | None:
         word, _, argument = action.partition(" ")
         if word == "sleep":
             time.sleep(float(argument))
@@ -85,15 +84,15 @@ class ScriptedEngine:
             sys.stdout.write("chatter on standard output\n" * 1000)
             sys.stdout.flush()
         elif word == "half":
-            os.write(self._replies, b"tilewright 1 message 100000 0 " + b"0" * 64 + b"\n{")
+            os.write(self._replies, b"tilewright 2 message 100000 0 " + b"0" * 64 + b"\n{")
             os._exit(0)
         elif word == "mute":
             os.close(self._replies)
             time.sleep(60)
         elif word == "refused":
-            return Finished(Faulted(job.id, PROFILE.name, FaultKind.LAUNCH_REFUSED, "too much", action, 10), True)
+            return JobFinished(Faulted(job.id, PROFILE.name, FaultKind.LAUNCH_REFUSED, "too much", action, 10), True)
         elif word == "spoilt":
-            return Finished(Faulted(job.id, PROFILE.name, FaultKind.ILLEGAL_ACCESS, "wild", action, 10), False)
+            return JobFinished(Faulted(job.id, PROFILE.name, FaultKind.ILLEGAL_ACCESS, "wild", action, 10), False)
         elif word == "environment":
             Path(argument).write_text(json.dumps({"environment": dict(os.environ), "folder": os.getcwd()}))
         else:
@@ -101,7 +100,8 @@ class ScriptedEngine:
         return None
 
 
-def open_engine(index: int) -> ScriptedEngine:
+def open_engine(own: list[str]) -> ScriptedEngine:
+    index = int(own[own.index("--device") + 1])
     if index == 9:
         raise EngineRefused("there is no cuda:9 here; use cuda:0")
     if index == 8:

@@ -7,43 +7,43 @@ import pytest
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.devices.inputs import ContentError, Held, allocate, allocation_bytes, clear, content_of, fill
+from tilewright.devices.inputs import ContentError, PlacedTensor, allocate, allocation_bytes, clear, content_of, fill
 from tilewright.records import Content, Data, DType, Integers, Normal, TensorSpec, Uniform
 
 CPU = torch.device("cpu")
 FLOATS = [dtype for dtype in DType if dtype.is_float]
 
 
-def made(spec: TensorSpec, content: Content) -> Held:
-    held = allocate(spec, CPU)
-    fill(held, content)
-    return held
+def made(spec: TensorSpec, content: Content) -> PlacedTensor:
+    placed = allocate(spec, CPU)
+    fill(placed, content)
+    return placed
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_poison_is_nan_in_every_float_type(dtype: DType) -> None:
-    held = allocate(TensorSpec.contiguous(dtype, (3, 5)), CPU)
-    assert held.tensor.dtype == TORCH_DTYPE[dtype]
-    assert bool(held.tensor.to(torch.float32).isnan().all())
-    clear(held)
-    assert bool((held.tensor.to(torch.float32) == 0).all())
+    placed = allocate(TensorSpec.contiguous(dtype, (3, 5)), CPU)
+    assert placed.tensor.dtype == TORCH_DTYPE[dtype]
+    assert bool(placed.tensor.to(torch.float32).isnan().all())
+    clear(placed)
+    assert bool((placed.tensor.to(torch.float32) == 0).all())
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_bytes_go_in_and_come_out_in_storage_order(dtype: DType) -> None:
     spec = TensorSpec.contiguous(dtype, (4, 3))
     raw = bytes(i % 2 for i in range(spec.storage_bytes))
-    held = made(spec, Data(raw))
-    assert content_of(held) == raw
-    assert held.tensor.shape == (4, 3)
+    placed = made(spec, Data(raw))
+    assert content_of(placed) == raw
+    assert placed.tensor.shape == (4, 3)
 
 
 def test_strides_are_honoured() -> None:
     spec = TensorSpec(DType.F32, (2, 3), (1, 4))  # a transposed view with a gap after every two elements
     raw = np.arange(10, dtype=np.float32)
-    held = made(spec, Data(raw.tobytes()))
-    assert held.tensor.tolist() == [[0.0, 4.0, 8.0], [1.0, 5.0, 9.0]]
-    assert content_of(held) == raw.tobytes()
+    placed = made(spec, Data(raw.tobytes()))
+    assert placed.tensor.tolist() == [[0.0, 4.0, 8.0], [1.0, 5.0, 9.0]]
+    assert content_of(placed) == raw.tobytes()
 
 
 @pytest.mark.parametrize("content", [Normal(3, 1.5, 0.25), Uniform(3, -2.0, 5.0), Integers(3, -4, 9)])
@@ -94,19 +94,19 @@ def test_repeated_and_overlapping_elements_are_filled() -> None:
 @pytest.mark.parametrize("alignment", [2, 4, 16, 64, 256])
 def test_memory_is_aligned_as_promised_and_no_better(alignment: int) -> None:
     spec = TensorSpec(DType.F16, (8,), (1,), alignment)
-    held = made(spec, Integers(1, 0, 5))
-    start = held.tensor.untyped_storage().data_ptr()
-    offset = held.tensor.data_ptr() - start
+    placed = made(spec, Integers(1, 0, 5))
+    start = placed.tensor.untyped_storage().data_ptr()
+    offset = placed.tensor.data_ptr() - start
     assert offset == (0 if alignment == 256 else alignment)
     assert allocation_bytes(spec) == 512
-    assert len(content_of(held)) == 16
+    assert len(content_of(placed)) == 16
 
 
 @pytest.mark.parametrize("content", [Normal(1), Data(b""), Integers(1, 0, 5)])
 def test_empty_tensors_are_fine(content: Content) -> None:
-    held = made(TensorSpec.contiguous(DType.F32, (3, 0, 2)), content)
-    assert content_of(held) == b""
-    assert held.tensor.shape == (3, 0, 2)
+    placed = made(TensorSpec.contiguous(DType.F32, (3, 0, 2)), content)
+    assert content_of(placed) == b""
+    assert placed.tensor.shape == (3, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import torch
 from tests.devices.scripted_jobs import PROFILE
 
 from tilewright.devices.cuda import DriverError
-from tilewright.devices.cuda_faults import When, meaning
-from tilewright.devices.job_run import Fault, JobRun, Results
-from tilewright.devices.messages import Progress, Stage
+from tilewright.devices.cuda.driver import When, meaning
+from tilewright.devices.job_run import JobRun, Results
+from tilewright.devices.runner import JobFault, Progress, RunStage
 from tilewright.records import (
     BoundPlan,
     Buffer,
@@ -142,10 +142,10 @@ class Ran:
         self.executor = CpuExecutor(self.stream, **kernels)
         self.said: list[Progress] = []
         self.completed: Completed | None = None
-        self.fault: Fault | None = None
+        self.fault: JobFault | None = None
         try:
             self.completed = JobRun(job, self.executor, self.stream, torch.device("cpu"), self.said.append).outcome()
-        except Fault as fault:
+        except JobFault as fault:
             self.fault = fault
 
     def numbers(self, name: str = "y") -> list[float]:
@@ -172,8 +172,8 @@ def test_one_step_runs_once_and_comes_back() -> None:
     ran = Ran(a_job((launch("double", "x", "y", line=7),), (out("y"),)), double=double)
     assert ran.numbers() == [2, 4, 6, 8]
     assert ran.executor.runs == [("double",)]
-    assert [p for p in ran.said if p.stage is Stage.STEP] == [Progress(Stage.STEP, 0, "double", 7)]
-    assert [p.stage for p in ran.said] == [Stage.INPUTS, Stage.LOADING, Stage.STEP, Stage.RETURNING]
+    assert [p for p in ran.said if p.stage is RunStage.STEP] == [Progress(RunStage.STEP, 0, "double", 7)]
+    assert [p.stage for p in ran.said] == [RunStage.INPUTS, RunStage.LOADING, RunStage.STEP, RunStage.RETURNING]
 
 
 def test_several_steps_run_one_by_one_and_then_whole() -> None:
@@ -246,7 +246,7 @@ def test_an_error_while_running_names_the_step_it_happened_in() -> None:
     stream = CpuStream()
     stream_of.append(stream)
     executor = CpuExecutor(stream, double=double, wild=wild)
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(JobFault) as caught:
         JobRun(job, executor, stream, torch.device("cpu"), lambda progress: None).outcome()
     assert caught.value.kind is FaultKind.ILLEGAL_ACCESS
     assert caught.value.step is not None
@@ -270,7 +270,7 @@ def test_timed_runs_are_as_many_as_asked_and_each_fresh() -> None:
     assert len(ran.completed.run_us) == 3
     assert all(us > 0 for us in ran.completed.run_us)
     assert ran.numbers() == [1, 2, 3, 4]
-    assert [p for p in ran.said if p.stage is Stage.TIMING] == [Progress(Stage.TIMING, 0, "consume", 1)] * 3
+    assert [p for p in ran.said if p.stage is RunStage.TIMING] == [Progress(RunStage.TIMING, 0, "consume", 1)] * 3
 
 
 PLAIN = a_job((launch("double", "x", "y"),), (out("y"),))

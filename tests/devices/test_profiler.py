@@ -13,9 +13,9 @@ import torch
 from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
+from tilewright.child.process import Interrupted
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.profiler import NCU_VARIABLE, find_ncu, profile_job, read_report
-from tilewright.devices.supervisor import Interrupted
+from tilewright.devices.profiler import NCU, profile_job, read_report
 from tilewright.devices.watching import NotWatched
 from tilewright.records import Completed, DType, Limits, Watch, from_json, to_json
 
@@ -72,7 +72,7 @@ esac
 def test_the_program_called_ncu_is_asked_for_a_report_and_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(NCU_VARIABLE, program(tmp_path, WRITES))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, WRITES))
     monkeypatch.setenv("TILEWRIGHT_API_KEY", "not for children")
     (one,) = profile_job(scripted_job("p"), 0)
     assert one.kernel == "masked_softmax"
@@ -89,7 +89,7 @@ def test_the_program_called_ncu_is_asked_for_a_report_and_its_tables(
     ],
 )
 def test_reasons_for_no_profile(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU_VARIABLE, program(tmp_path, text))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, text))
     with pytest.raises(NotWatched, match=reason):
         profile_job(scripted_job("p", seconds=1.0), 0)
 
@@ -108,14 +108,14 @@ def gone(pid: int) -> bool:
 
 
 def test_what_ncu_started_is_gone_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU_VARIABLE, program(tmp_path, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' & wait"))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 60' & wait"))
     with pytest.raises(NotWatched):
         profile_job(scripted_job("p", seconds=1.0), 0)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_an_interrupt_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU_VARIABLE, program(tmp_path, "sleep 60"))
+    monkeypatch.setenv(NCU.variable, program(tmp_path, "sleep 60"))
     with pytest.raises(Interrupted):
         profile_job(scripted_job("p", seconds=50.0), 0, lambda: True)
 
@@ -147,8 +147,8 @@ def test_what_runs_under_a_tool_ends_with_the_one_who_started_it(tmp_path: Path)
 
 
 def test_without_ncu_a_profiled_job_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NCU_VARIABLE, "")
-    assert find_ncu() is None
+    monkeypatch.setenv(NCU.variable, "")
+    assert NCU.find() is None
     with CudaDevice(command=RUNNER) as device:
         done = device.execute(replace(scripted_job("p"), watch=Watch.COUNTERS))
     assert isinstance(done, Completed)
@@ -169,7 +169,7 @@ __global__ void copy(const float* x, float* y, long long n) {
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or find_ncu() is None, reason="needs a CUDA device and ncu")
+@pytest.mark.skipif(not torch.cuda.is_available() or NCU.find() is None, reason="needs a CUDA device and ncu")
 def test_a_copy_under_the_real_profiler() -> None:
     with CudaDevice() as device:
         job = make_job("p", KERNEL, {"x": tensor(DType.F32, (1 << 24,), 1, 0, 50)}, {}, device.profile)

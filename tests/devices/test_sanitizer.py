@@ -11,7 +11,7 @@ from benchmarks.spool_cases import make_job, tensor
 from tests.devices.scripted_jobs import RUNNER, scripted_job
 
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.sanitizer import SANITIZER_VARIABLE, find_sanitizer, read_findings, sanitize_job
+from tilewright.devices.sanitizer import SANITIZER, read_findings, sanitize_job
 from tilewright.devices.watching import NotWatched
 from tilewright.records import PROFILES, Completed, DType, FindingKind, GpuProfile, Job, Limits, ThreadRecord, Watch
 
@@ -128,7 +128,7 @@ def test_the_tools_are_asked_in_turn_until_one_finds_something(tmp_path: Path, m
     log = tmp_path / "asked"
     script = f"""echo "$2" >> {log}
 case "$2" in racecheck) cat {SAID}/race.racecheck.txt ;; *) cat {SAID}/oob.synccheck.txt ;; esac"""
-    monkeypatch.setenv(SANITIZER_VARIABLE, program(tmp_path, script))
+    monkeypatch.setenv(SANITIZER.variable, program(tmp_path, script))
     (one,) = sanitize_job(job_of("race"), 0)
     assert one.kind is FindingKind.RACE_SHARED
     assert log.read_text().split() == ["memcheck", "synccheck", "racecheck"]
@@ -144,13 +144,13 @@ case "$2" in racecheck) cat {SAID}/race.racecheck.txt ;; *) cat {SAID}/oob.syncc
     ],
 )
 def test_reasons_for_no_answer(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SANITIZER_VARIABLE, program(tmp_path, text))
+    monkeypatch.setenv(SANITIZER.variable, program(tmp_path, text))
     with pytest.raises(NotWatched, match=reason):
         sanitize_job(replace(job_of("oob"), limits=Limits(seconds=1.0)), 0)
 
 
 def test_without_it_a_watched_job_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SANITIZER_VARIABLE, "")
+    monkeypatch.setenv(SANITIZER.variable, "")
     with CudaDevice(command=RUNNER) as device:
         done = device.execute(replace(scripted_job("p"), watch=Watch.FAULTS))
     assert isinstance(done, Completed)
@@ -158,7 +158,7 @@ def test_without_it_a_watched_job_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or find_sanitizer() is None, reason="needs a GPU and the sanitizer")
+@pytest.mark.skipif(not torch.cuda.is_available() or SANITIZER.find() is None, reason="needs a GPU and the sanitizer")
 @pytest.mark.parametrize("name", KERNELS)
 def test_known_faults_under_the_real_sanitizer(name: str) -> None:
     with CudaDevice() as device:
@@ -184,7 +184,7 @@ HOPPER = {
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or find_sanitizer() is None, reason="needs a GPU and the sanitizer")
+@pytest.mark.skipif(not torch.cuda.is_available() or SANITIZER.find() is None, reason="needs a GPU and the sanitizer")
 @pytest.mark.parametrize("name", HOPPER)
 def test_honest_kernels_that_no_emulator_runs_are_clean(name: str) -> None:
     """Pipelines of TMA, mbarriers and wgmma must not be taken for races."""

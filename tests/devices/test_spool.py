@@ -17,7 +17,7 @@ import pytest
 from tests.devices.scripted_jobs import HERE, PROFILE, WORKER, answer_of, scripted_job
 from tests.devices.spool_processes import Workers, children_of, is_running, wait_until
 
-from tilewright.devices.envelope import seal_job, unseal
+from tilewright.child.envelope import EnvelopeKind, seal, unseal
 from tilewright.devices.protocol import Device, DeviceError
 from tilewright.devices.spool import SpoolDevice
 from tilewright.devices.spool_files import JobName, SpoolFiles
@@ -220,8 +220,8 @@ def test_a_fresh_device_that_waits_in_vain_takes_its_job_back(spool: Path, start
 def test_a_job_that_names_its_gpu_waits_for_it(spool: Path, start: Workers) -> None:
     files = SpoolFiles(spool)
     files.create()
-    files.put_job("theirs", seal_job(scripted_job("theirs"), "Another GPU"))
-    files.put_job("ours", seal_job(scripted_job("ours"), PROFILE.name))
+    files.put_job("theirs", seal(EnvelopeKind.JOB, scripted_job("theirs"), gpu="Another GPU"))
+    files.put_job("ours", seal(EnvelopeKind.JOB, scripted_job("ours"), gpu=PROFILE.name))
     process = start("--drain")
     process.communicate(timeout=30)
     assert process.returncode == 0
@@ -336,7 +336,7 @@ def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Wo
     start("--drain").communicate(timeout=30)
     files = SpoolFiles(spool)
     files.claim_path("dead-1", JobName("late")).parent.mkdir()
-    files.claim_path("dead-1", JobName("late")).write_bytes(seal_job(job))
+    files.claim_path("dead-1", JobName("late")).write_bytes(seal(EnvelopeKind.JOB, job))
     start("--stale", "0.3")
     wait_until(lambda: list(files.claims()) == [])
     assert answer_of(device.execute(scripted_job("other"))) == [2.0, 3.0, 4.0]
@@ -348,7 +348,7 @@ def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, st
     files = SpoolFiles(spool)
     files.create()
     files.claim_path("far-1", JobName("left")).parent.mkdir()
-    files.claim_path("far-1", JobName("left")).write_bytes(seal_job(scripted_job("left", numbers=(1.0,))))
+    files.claim_path("far-1", JobName("left")).write_bytes(seal(EnvelopeKind.JOB, scripted_job("left", numbers=(1.0,))))
     start("--stale", "0.5")
     execution = client(spool).execute(scripted_job("left", numbers=(1.0,)))
     assert answer_of(execution) == [2.0]
@@ -384,12 +384,12 @@ def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Wo
 def resealed(record: bytes, blobs: bytes = b"") -> bytes:
     """Content under a header that vouches for it."""
     digest = hashlib.sha256(record + blobs).hexdigest()
-    return f"tilewright 1 job {len(record)} {len(blobs)} {digest}\n".encode() + record + blobs
+    return f"tilewright 2 job {len(record)} {len(blobs)} {digest}\n".encode() + record + blobs
 
 
 def altered(job_id: str, before: bytes, after: bytes) -> bytes:
     """A job whose record says something else, properly sealed."""
-    content = seal_job(scripted_job(job_id))
+    content = seal(EnvelopeKind.JOB, scripted_job(job_id))
     start = content.index(b"\n") + 1
     end = start + unseal(content).header.record_bytes
     assert before in content[start:end]
@@ -401,16 +401,16 @@ def altered(job_id: str, before: bytes, after: bytes) -> bytes:
     [
         (b"", "it is empty"),
         (b"\x00" * 1000, "has no first line"),
-        (seal_job(scripted_job("bad"))[:-3], "should hold"),
+        (seal(EnvelopeKind.JOB, scripted_job("bad"))[:-3], "should hold"),
         (
-            seal_job(scripted_job("bad")).replace(b"tilewright 1 ", b"tilewright 7 "),
-            "version 7 and this side reads version 1",
+            seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"tilewright 2 ", b"tilewright 7 "),
+            "version 7 and this side reads version 2",
         ),
-        (seal_job(scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
-        (seal_job(scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
+        (seal(EnvelopeKind.JOB, scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
+        (seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
         (resealed(b'{"record":' + b"[" * 100_000 + b"]" * 100_000 + b',"blobs":[]}'), "record cannot be read"),
         (
-            seal_job(scripted_job("bad")).replace(b"tilewright 1 job", b"tilewright 1 dream"),
+            seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"tilewright 2 job", b"tilewright 2 dream"),
             "it holds a 'dream', which this release does not know: use the same tilewright release on both sides",
         ),
         (altered("bad", b'"seconds":30.0', b'"seconds":NaN'), "are no limits"),
@@ -500,7 +500,7 @@ def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Workers, impatient
 
 def test_a_worker_is_interrupted_while_its_runner_starts(spool: Path, start: Workers) -> None:
     process = start("--device", "7")  # whose runner never comes up
-    time.sleep(1.0)
+    wait_until(lambda: children_of(process.pid) != [])
     process.send_signal(signal.SIGTERM)
     _, words = process.communicate(timeout=10)
     assert process.returncode == 0

@@ -12,8 +12,8 @@ from benchmarks.gpu_spool_abuse import prepare, run, verdict
 from benchmarks.spool_cases import all_cases
 from tests.devices.scripted_jobs import HERE
 
-from tilewright.devices.envelope import open_job, unseal
-from tilewright.records import Completed, Data, ReturnedTensor
+from tilewright.child.envelope import EnvelopeKind, record_in, unseal
+from tilewright.records import Completed, Data, Job, ReturnedTensor
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_thirty_jobs_are_prepared(prepared: Path) -> None:
     assert len(cases) == len({case.id for case in cases}) == 30
     assert [case.id for case in cases if case.bad] == ["bad-hang", "bad-wild", "bad-greedy"]
     for case in cases:
-        job = open_job(unseal((prepared / f"{case.id}.job").read_bytes()))
+        job = record_in(unseal((prepared / f"{case.id}.job").read_bytes()), EnvelopeKind.JOB, Job)
         assert job.cubin.startswith(b"\x7fELF")
         assert {one.name for one in job.inputs} == case.tensors.keys()
         assert set(job.returns) >= case.tensors.keys()
@@ -47,7 +47,7 @@ def test_the_slow_kernel_has_the_answer_of_plain_iteration(prepared: Path) -> No
 
 def test_a_wrong_answer_is_noticed(prepared: Path) -> None:
     case = next(case for case in all_cases() if case.id == "01-axpy")
-    job = open_job(unseal((prepared / "01-axpy.job").read_bytes()))
+    job = record_in(unseal((prepared / "01-axpy.job").read_bytes()), EnvelopeKind.JOB, Job)
     right = np.load(prepared / "01-axpy.npy")
     inputs = tuple(ReturnedTensor(i.name, i.spec, i.content.content) for i in job.inputs if isinstance(i.content, Data))
     for change, expected in ((0.0, True), (1e-3, False), (np.nan, False)):

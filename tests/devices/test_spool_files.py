@@ -13,11 +13,20 @@ from types import SimpleNamespace
 import pytest
 from tests.devices.scripted_jobs import PROFILE, scripted_job
 
-from tilewright.devices import liveness
-from tilewright.devices.envelope import EnvelopeError, seal_job
-from tilewright.devices.liveness import Heartbeats, known_dead, pid_space, process_start
+from tilewright.child.envelope import EnvelopeError, EnvelopeKind, seal
+from tilewright.child.family import pid_space, process_start
+from tilewright.devices import spool_files
 from tilewright.devices.protocol import DeviceError
-from tilewright.devices.spool_files import Announcement, JobName, SpoolFiles, SpoolResult, checked_id, peek
+from tilewright.devices.spool_files import (
+    Announcement,
+    Heartbeats,
+    JobName,
+    SpoolFiles,
+    SpoolResult,
+    checked_id,
+    known_dead,
+    peek,
+)
 from tilewright.records import Faulted, FaultKind
 
 HERE = Announcement("w1", PROFILE, (), "host", os.getpid(), process_start(os.getpid()) or "", pid_space())
@@ -137,7 +146,7 @@ def test_a_file_appears_whole_or_not_at_all(files: SpoolFiles) -> None:
 
 def test_a_job_can_be_peeked_at_without_its_bytes(files: SpoolFiles) -> None:
     job = scripted_job("a", numbers=tuple(map(float, range(1000))))
-    files.put_job("a", seal_job(job))
+    files.put_job("a", seal(EnvelopeKind.JOB, job))
     peeked = peek(files.waiting_path(JobName("a")))
     assert peeked.record["arch"] == "sm_90a"
     assert peeked.header.blob_bytes == 4000 + len(job.cubin)
@@ -177,7 +186,7 @@ def test_a_silent_worker_of_another_machine_is_dead_after_a_while(
     files: SpoolFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(spool_files, "time", SimpleNamespace(monotonic=lambda: now))
     files.announce(dataclasses.replace(HERE, worker="far", pid_space="another machine"))
     beats = Heartbeats(files, stale_s=30.0)
     assert beats.dead(frozenset({"gone"})) == frozenset(), "neither has had its time yet"

@@ -10,7 +10,7 @@ from tests.frontends.in_process import tilewright
 from tests.refine.silent import Silent
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch
 from tilewright.models import open_model

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.measure import kernels
 
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.measure.counting import NotCounted, affordable_sizes, count_plan
 from tilewright.measure.preparation import NotPrepared

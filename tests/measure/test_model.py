@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.measure import kernels
 
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure.counting import count_plan
 from tilewright.measure.model import PlanModel, model_plan, norm

@@ -14,8 +14,8 @@ if __name__ == "__main__":
 from tests.measure import kernels
 
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated import EmulatedDevice
-from tilewright.devices.profiler import find_ncu
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.profiler import NCU
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, sweep
 from tilewright.records import Measured, Task
@@ -54,7 +54,7 @@ def test_a_bad_kernel_is_slower_than_a_good_one() -> None:
     assert bad.time_us > 1.5 * good.time_us
 
 
-@pytest.mark.skipif(find_ncu() is None, reason="needs Nsight Compute")
+@pytest.mark.skipif(NCU.find() is None, reason="needs Nsight Compute")
 def test_evidence_has_the_counters_of_the_gpu() -> None:
     task = kernels.scale_task(4096, 4096)
     with (

@@ -13,7 +13,7 @@ from tilewright.playbook.analysis import analyse
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.tracing import trace
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
-from tilewright.reference.tensors import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
+from tilewright.reference.torch_calls import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
 
 _HEADER = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
 

@@ -21,7 +21,7 @@ class EvaluationAnswer:
 
 
 def evaluate(function: Callable[..., Any], request: EvaluationRequest) -> EvaluationAnswer:
-    from tilewright.reference.tensors import call_reference, dtype_of, to_bytes, to_torch
+    from tilewright.reference.torch_calls import call_reference, dtype_of, to_bytes, to_torch
 
     given = {one.name: to_torch(one.spec, one.content) for one in request.tensors}
     results = call_reference(function, request.task, given)

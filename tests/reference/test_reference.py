@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,14 +183,23 @@ def test_a_killed_parent_leaves_no_child() -> None:
     assert not environment(child)
 
 
-def test_homes_of_killed_owners_are_removed_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old, new = tmp_path / "tilewright-reference-999999999-a", tmp_path / "tilewright-reference-999999999-b"
-    mine = tmp_path / f"tilewright-reference-{os.getpid()}-c"
-    for home in (old, new, mine):
-        home.mkdir()
-    for home in (old, mine):
-        os.utime(home, (time.time() - 90000,) * 2)
-    with Reference("def f(x): return x", "f"):
-        assert sorted(one.name[-1] for one in (new, mine) if one.exists()) == ["b", "c"]
-        assert not old.exists()
+EATER = """
+import os, time
+
+def act(x, what: int):
+    if what == 1 and os.fork():
+        time.sleep(600)  # what the child started counts as its own
+    hold = [bytearray(b"x" * (32 << 20)) for _ in range(64)]
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("what", [0, 1], ids=["itself", "a process it started"])
+def test_the_memory_it_holds_is_bounded(what: int) -> None:
+    """Where no address space is: with a GPU nothing else stands between a reference and the machine's memory."""
+    limits = ReferenceLimits(resident_bytes=1 << 30, gpu=True)
+    message = r"took too much answering, and was ended: it held \d+ MiB of host memory and may hold 1024 MiB"
+    with Reference(EATER, "act", limits=limits, folder=Path(__file__).parent) as made:
+        with pytest.raises(ReferenceProblem, match=message):
+            ask(made, what, seconds=20.0)
+        assert made.pid is None

@@ -13,16 +13,14 @@ import pytest
 from tests.devices.scripted_jobs import PROFILE, answer_of, scripted_job
 from tests.devices.spool_processes import Workers, children_of, wait_until
 
-from tilewright.devices.envelope import unseal
-from tilewright.devices.spool import SpoolDevice
-from tilewright.devices.spool_calls import Call, Replied, open_call, seal_call
-from tilewright.devices.spool_files import SpoolFiles
-from tilewright.devices.spool_queue import SpoolQueue
+from tilewright.child.envelope import EnvelopeKind, message, record_in, seal, unseal
+from tilewright.devices.spool import SpoolDevice, SpoolQueue
+from tilewright.devices.spool_files import Replied, SpoolCall, SpoolFiles
 from tilewright.records import Case, DType, Faulted, FaultKind, ReturnedTensor, ScalarType, Task, TensorSpec
 from tilewright.records.task import Dimension, NumberInput, TaskOutput, TensorInput
 from tilewright.reference import AnyReference, Reference, ReferenceProblem
 from tilewright.reference.spooled import KEPT, SpoolReference
-from tilewright.reference.wire import Request, answer_in, seal_message
+from tilewright.reference.wire import HandlerRequest, answer_in
 from tilewright.verify.distributions import draw_inputs
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
@@ -134,8 +132,8 @@ def test_a_handler_that_fails_is_not_the_reference_s_fault(served: tuple[Path, s
         spooled(spool).call("tilewright.verify.judging:no_such_handler", request(), Judgement)
 
 
-def call_of(payload: bytes, handler: str = JUDGE) -> Call:
-    return Call("call-1", PROFILE.arch, SOURCE, "act", handler, 30.0, payload)
+def call_of(payload: bytes, handler: str = JUDGE) -> SpoolCall:
+    return SpoolCall("call-1", PROFILE.arch, SOURCE, "act", handler, 30.0, payload)
 
 
 @pytest.mark.parametrize(
@@ -143,21 +141,21 @@ def call_of(payload: bytes, handler: str = JUDGE) -> Call:
     [
         (call_of(b"no request"), "the worker cannot read what it was asked: it starts with"),
         (
-            call_of(seal_message(Request(JUDGE), request())[:-5]),
+            call_of(message(HandlerRequest(JUDGE), request())[:-5]),
             "the worker cannot read what it was asked: .*should hold",
         ),
-        (call_of(seal_message(Request("os:getcwd"), 1), "os:getcwd"), "handlers of tilewright only, not 'os:getcwd'"),
-        (call_of(seal_message(Request("os:getcwd"), 1)), "handlers of tilewright only"),
-        (call_of(seal_message(Request(JUDGE), 1)), "judge failed in the reference's process"),
+        (call_of(message(HandlerRequest("os:getcwd"), 1), "os:getcwd"), "handlers of tilewright only, not 'os:getcwd'"),
+        (call_of(message(HandlerRequest("os:getcwd"), 1)), "handlers of tilewright only"),
+        (call_of(message(HandlerRequest(JUDGE), 1)), "judge failed in the reference's process"),
     ],
     ids=["no message", "cut short", "foreign handler", "two handlers", "another record"],
 )
 def test_a_call_that_cannot_be_answered_gets_its_reason(
-    served: tuple[Path, subprocess.Popen[str]], call: Call, problem: str
+    served: tuple[Path, subprocess.Popen[str]], call: SpoolCall, problem: str
 ) -> None:
     spool, worker = served
     queue = SpoolQueue(spool, 60.0)
-    outcome = queue.take(queue.submit(call.id, seal_call(call)))
+    outcome = queue.take(queue.submit(call.id, seal(EnvelopeKind.CALL, call)))
     assert isinstance(outcome, Replied)
     assert outcome.device == PROFILE.name
     with pytest.raises((ReferenceProblem, RuntimeError), match=problem):
@@ -168,9 +166,9 @@ def test_a_call_that_cannot_be_answered_gets_its_reason(
 def test_a_damaged_call_file_is_refused(served: tuple[Path, subprocess.Popen[str]]) -> None:
     spool, worker = served
     queue = SpoolQueue(spool, 60.0)
-    call = call_of(seal_message(Request(JUDGE), request()))
-    content = seal_call(call)
-    assert open_call(unseal(content)) == call
+    call = call_of(message(HandlerRequest(JUDGE), request()))
+    content = seal(EnvelopeKind.CALL, call)
+    assert record_in(unseal(content), EnvelopeKind.CALL, SpoolCall) == call
     SpoolFiles(spool).put_job(call.id, content[:-1] + b"#")
     wait_until(lambda: queue.collect(call.id) is not None)
     outcome = queue.collect(call.id)

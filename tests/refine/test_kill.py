@@ -17,7 +17,7 @@ from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
 
 from tilewright.authors.model_author import ModelAuthor
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Question, Reply, Run, StopReason, Usage
 from tilewright.reference import Reference

@@ -12,7 +12,7 @@ from tests.refine.silent import Silent
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import (
     Attempt,

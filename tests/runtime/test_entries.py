@@ -20,8 +20,8 @@ from tests.runtime.conftest import Make
 
 from tilewright import toolchain
 from tilewright.devices.cuda.launcher import PythonLauncher
-from tilewright.devices.cuda.layout import lay_out
-from tilewright.devices.cuda.prepared import Prepared
+from tilewright.devices.cuda.plan_layout import lay_out
+from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.kernel_file import KernelFileError, NoneApplies
 from tilewright.records import PROFILES, BoundPlan, PackedLaunch
 from tilewright.runtime import BuildDuringCapture, GradientNotSupported, Operation, OverlappingTensors
@@ -43,13 +43,13 @@ class HostExecutor:
         self.memory = HostMemory()
         self.prepared = 0
 
-    def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> Prepared:
+    def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> PreparedPlan:
         self.prepared += 1
         launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
         functions = {launch.symbol: self._function(launch) for launch in launches}
         assert not launches or cubin[:4] == b"\x7fELF"
         layout = lay_out(plan, inputs, functions, CONTEXT)
-        return Prepared(layout, results, self.memory, PythonLauncher(self._driver.library))
+        return PreparedPlan(layout, results, self.memory, PythonLauncher(self._driver.library))
 
     def _function(self, launch: PackedLaunch) -> int:
         sizes = tuple(size for _, size in launch.parameters)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.verify import tasks
 
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.records import PROFILES, Task
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.verify import kernels, tasks
 
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import parse
 from tilewright.records import (
     PROFILES,

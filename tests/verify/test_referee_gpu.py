@@ -10,8 +10,8 @@ import torch
 from tests.verify import kernels, tasks
 
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated import EmulatedDevice
-from tilewright.devices.sanitizer import find_sanitizer
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.sanitizer import SANITIZER
 from tilewright.records import (
     CaseStatus,
     Crashed,
@@ -139,7 +139,7 @@ READS_PAST_THE_END = kernels.DOUBLE.replace(
 )
 
 
-@pytest.mark.skipif(find_sanitizer() is None, reason="needs compute-sanitizer")
+@pytest.mark.skipif(SANITIZER.find() is None, reason="needs compute-sanitizer")
 def test_where_nothing_is_emulated_a_sanitizer_looks_for_faults(
     with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
 ) -> None:

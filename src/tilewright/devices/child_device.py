@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TypeVar
 
-from tilewright.devices.messages import Ready, Unready
-from tilewright.devices.protocol import DeviceError
-from tilewright.devices.supervisor import Ended, EndedBy, RunnerChild
+from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, message_in, seal
+from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
+from tilewright.devices.protocol import Closing, DeviceError
+from tilewright.devices.runner import JobFinished, Progress, RunnerMessage, RunnerReady, RunnerUnready
 from tilewright.records import Execution, Faulted, FaultKind, GpuProfile, Job
 
 _STARTS = 3  # a child killed from outside while it comes up is started again, so often
@@ -22,20 +21,13 @@ _STARTS = 3  # a child killed from outside while it comes up is started again, s
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 
-Kind = TypeVar("Kind", bound="ChildDevice")
-
-
-def never() -> bool:
-    return False
-
-
-class ChildDevice:
+class ChildDevice(Closing):
     """A runner program as a device.
 
     `start_seconds` is the allowance for a child to come up (torch's import, the CUDA context); it is not part of a
     job's time limit. `host_bytes` bounds the child's resident memory; device memory is bounded by each job's own limit.
     `command` is the runner program. `interrupt` is asked ten times a second; when it says yes, the job in hand is
-    abandoned with `supervisor.Interrupted`.
+    abandoned with `child.process.Interrupted`.
     """
 
     def __init__(
@@ -44,23 +36,24 @@ class ChildDevice:
         *,
         start_seconds: float,
         host_bytes: int,
-        interrupt: Callable[[], bool] = never,
+        interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         self._start_seconds = start_seconds
         self._host_bytes = host_bytes
         self._command = tuple(command)
         self._interrupt = interrupt
         self._lock = threading.Lock()
-        self._child: RunnerChild | None = None
-        self._ready: Ready | None = None  # what the present child said
-        self._known: Ready | None = None  # what any child last said: the profile outlives a child
+        self._child: SupervisedChild | None = None
+        self._ready: RunnerReady | None = None  # what the present child said
+        self._known: RunnerReady | None = None  # what any child last said: the profile outlives a child
+        self._progress: Progress | None = None  # the last thing the child said it would do for the present job
         self._closed = False
 
     @property
     def profile(self) -> GpuProfile:
         return self.ready().profile
 
-    def ready(self) -> Ready:
+    def ready(self) -> RunnerReady:
         """Start the child unless it runs, and say what it found."""
         if self._known is None:
             with self._lock:
@@ -86,8 +79,9 @@ class ChildDevice:
 
     def _attempt(self, job: Job) -> Execution | Ended:
         child = self._prepared_child()
+        self._progress = None
         try:
-            outcome = child.run(job, self._interrupt)
+            outcome = child.converse(seal(EnvelopeKind.JOB, job), job.limits.seconds, self._finished)
         except BaseException:
             self._drop_child()
             raise
@@ -101,7 +95,16 @@ class ChildDevice:
             self._replace_child()
         return outcome.execution
 
-    def _prepared_child(self) -> RunnerChild:
+    def _finished(self, envelope: Envelope) -> JobFinished | None:
+        said: RunnerMessage = message_in(envelope, RunnerMessage)
+        if isinstance(said, Progress):
+            self._progress = said
+            return None
+        if isinstance(said, JobFinished):
+            return said
+        raise EnvelopeError(f"it answered a job with {type(said).__name__}")
+
+    def _prepared_child(self) -> SupervisedChild:
         """A child that is up and has its device."""
         if self._closed:
             raise DeviceError(f"this device is closed; make a new {type(self).__name__}")
@@ -110,23 +113,34 @@ class ChildDevice:
         killed = 0
         while True:
             if self._child is None:
-                self._child = RunnerChild(self._command, self._host_bytes)
+                self._child = self._start()
             if self._ready is not None:
                 return self._child
             answer = self._first_words(self._child)
-            if isinstance(answer, Ready):
+            if isinstance(answer, RunnerReady):
                 self._ready = self._known = answer
                 return self._child
             self._drop_child()
-            if isinstance(answer, Unready):
+            if isinstance(answer, RunnerUnready):
                 raise DeviceError(answer.reason)
             killed += 1
             if not _killed_from_outside(answer) or killed == _STARTS:
                 raise DeviceError(_no_start(answer))
 
-    def _first_words(self, child: RunnerChild) -> Ready | Unready | Ended:
+    def _start(self) -> SupervisedChild:
         try:
-            return child.wait_ready(self._start_seconds, self._interrupt)
+            return SupervisedChild(self._command, resident_bytes=self._host_bytes, interrupt=self._interrupt)
+        except OSError as error:
+            message = f"the runner {self._command[0]!r} cannot be started: {error.strerror or error}"
+            raise DeviceError(message) from error
+
+    def _first_words(self, child: SupervisedChild) -> RunnerReady | RunnerUnready | Ended:
+        def heard(envelope: Envelope) -> RunnerReady | RunnerUnready:
+            made: RunnerReady | RunnerUnready = message_in(envelope, RunnerReady | RunnerUnready)
+            return made
+
+        try:
+            return child.converse(b"", self._start_seconds, heard)
         except BaseException:
             self._drop_child()
             raise
@@ -140,17 +154,17 @@ class ChildDevice:
         """End the present child and start the next at once, so that it comes up while the caller is busy elsewhere."""
         self._drop_child()
         with contextlib.suppress(DeviceError):  # the outcome in hand counts more; the next job will hear of it
-            self._child = RunnerChild(self._command, self._host_bytes)
+            self._child = self._start()
 
     def _fault(self, job: Job, ended: Ended) -> Faulted:
-        progress = ended.progress
+        progress = self._progress
         doing = f"while {progress}" if progress is not None else "before it began the job"
         words = f"; it last wrote: {ended.last_words}" if ended.last_words else ""
         if ended.by is EndedBy.TIME:
             kind = FaultKind.TIME
             message = f"not done after {job.limits.seconds:g} s, {doing}: the process was killed{_lingers(ended)}"
         elif ended.by is EndedBy.MEMORY:
-            kind, message = FaultKind.MEMORY, f"{doing}, {ended.detail}: it was killed"
+            kind, message = FaultKind.MEMORY, f"{doing}, {ended.detail}: the process was killed"
         elif ended.by is EndedBy.BABBLE:
             kind, message = FaultKind.DIED, f"{doing}, the runner lost its senses and was killed: {ended.detail}{words}"
         elif _killed_from_outside(ended):
@@ -179,14 +193,6 @@ class ChildDevice:
         with self._lock:
             self._closed = True
             self._drop_child()
-
-    def __enter__(self: Kind) -> Kind:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _killed_from_outside(ended: Ended) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from tilewright.devices.child_device import ChildDevice, never
+from tilewright.child.process import uninterrupted
+from tilewright.devices.child_device import ChildDevice
 from tilewright.devices.profiler import profile_job
 from tilewright.devices.sanitizer import sanitize_job
 from tilewright.devices.watching import NotWatched
 from tilewright.records import Completed, Execution, Job, Watch
 
 GIB = 1 << 30
-RUNNER = (sys.executable, "-m", "tilewright.devices.runner")
+RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "cuda")
 
 
 class CudaDevice(ChildDevice):
@@ -28,7 +29,7 @@ class CudaDevice(ChildDevice):
         start_seconds: float = 180.0,
         host_bytes: int = 64 * GIB,
         command: Sequence[str] = RUNNER,
-        interrupt: Callable[[], bool] = never,
+        interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         super().__init__(
             (*command, "--device", str(index)), start_seconds=start_seconds, host_bytes=host_bytes, interrupt=interrupt

@@ -10,10 +10,11 @@ import torch
 from cuda.bindings import __version__ as bindings_version
 from cuda.bindings import driver as cu
 
-from tilewright.devices.cuda import DriverError, Executor, driver_version
-from tilewright.devices.job_run import Fault, JobRun, Report, name_of
-from tilewright.devices.messages import Finished
-from tilewright.records import Execution, Faulted, GpuProfile, Job
+from tilewright.devices.cuda.driver import DriverError, driver_version
+from tilewright.devices.cuda.executor import Executor
+from tilewright.devices.job_run import JobRun, Report
+from tilewright.devices.runner import JobFault, JobFinished
+from tilewright.records import Execution, GpuProfile, Job
 
 WARM_UP_SECONDS = 0.15
 HEAD_START_CYCLES = 400_000  # some 200 us
@@ -78,17 +79,17 @@ class CudaEngine:
             ("driver CUDA", driver),
         )
 
-    def run(self, job: Job, report: Report) -> Finished:
+    def run(self, job: Job, report: Report) -> JobFinished:
         """One job to its end; a fault is a value."""
         execution: Execution
         try:
             execution = JobRun(job, self._executor, self._stream, self._device, report).outcome()
-        except Fault as fault:
-            execution = self._faulted(job, fault)
-        return Finished(execution, self._left_clean())
+        except JobFault as fault:
+            execution = fault.execution(job, self.profile.name)
+        return JobFinished(execution, self._left_clean())
 
     def watch(self, job: Job, place: Callable[[dict[str, int]], None]) -> None:
-        """One job's plan between the two calls that a profiler looks for. Raises `Fault`.
+        """One job's plan between the two calls that a profiler looks for. Raises `JobFault`.
 
         `place` is told the address of every tensor before anything runs.
         """
@@ -99,16 +100,6 @@ class CudaEngine:
             cu.cuProfilerStop()
 
         JobRun(job, self._executor, self._stream, self._device, lambda progress: None).watched(place, watch)
-
-    def _faulted(self, job: Job, fault: Fault) -> Faulted:
-        return Faulted(
-            job=job.id,
-            device=self.profile.name,
-            kind=fault.kind,
-            message=fault.message,
-            kernel=name_of(fault.step) if fault.step is not None else None,
-            line=fault.step.line if fault.step is not None else None,
-        )
 
     def _left_clean(self) -> bool:
         """Give the job's modules and memory back; False when the context is lost, as after any error of a kernel."""

@@ -32,7 +32,7 @@ class ContentError(ValueError):
 
 
 @dataclass(frozen=True)
-class Held:
+class PlacedTensor:
     """A tensor and the bytes it lives in, from its first element to its last."""
 
     spec: TensorSpec
@@ -45,27 +45,27 @@ def allocation_bytes(spec: TensorSpec) -> int:
     return -(-(spec.storage_bytes + _offset(spec)) // 512) * 512
 
 
-def allocate(spec: TensorSpec, device: torch.device) -> Held:
+def allocate(spec: TensorSpec, device: torch.device) -> PlacedTensor:
     """Poisoned memory for a tensor, aligned exactly as its spec says and no better."""
     offset = _offset(spec)
     raw = torch.empty(spec.storage_bytes + offset, dtype=torch.uint8, device=device)
     storage = raw[offset:]
-    held = Held(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
-    poison(held)
-    return held
+    placed = PlacedTensor(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
+    poison(placed)
+    return placed
 
 
-def poison(held: Held) -> None:
-    held.storage.fill_(POISON_BYTE)
+def poison(placed: PlacedTensor) -> None:
+    placed.storage.fill_(POISON_BYTE)
 
 
-def clear(held: Held) -> None:
-    held.storage.zero_()
+def clear(placed: PlacedTensor) -> None:
+    placed.storage.zero_()
 
 
-def content_of(held: Held) -> bytes:
+def content_of(placed: PlacedTensor) -> bytes:
     """The tensor's bytes in the order of its storage."""
-    return bytes(held.storage.cpu().numpy().tobytes())
+    return bytes(placed.storage.cpu().numpy().tobytes())
 
 
 def _offset(spec: TensorSpec) -> int:
@@ -76,17 +76,17 @@ def _offset(spec: TensorSpec) -> int:
     return max(spec.alignment, spec.dtype.itemsize)
 
 
-def fill(held: Held, content: Content) -> None:
+def fill(placed: PlacedTensor, content: Content) -> None:
     """Put the elements in. Raises `ContentError` when they do not fit the tensor."""
     if isinstance(content, Data):
-        _fill_bytes(held, content.content)
+        _fill_bytes(placed, content.content)
         return
-    _refuse(held.spec.dtype, content)
-    poison(held)
-    if 0 in held.spec.shape:
+    _refuse(placed.spec.dtype, content)
+    poison(placed)
+    if 0 in placed.spec.shape:
         return
-    target = _without_repeats(held)
-    generator = torch.Generator(device=held.storage.device)
+    target = _without_repeats(placed)
+    generator = torch.Generator(device=placed.storage.device)
     generator.manual_seed(content.seed)
     if target.is_contiguous():
         _draw(target.view(-1), content, generator)
@@ -96,14 +96,14 @@ def fill(held: Held, content: Content) -> None:
         target.copy_(drawn)
 
 
-def _fill_bytes(held: Held, content: bytes) -> None:
-    if len(content) != held.spec.storage_bytes:
+def _fill_bytes(placed: PlacedTensor, content: bytes) -> None:
+    if len(content) != placed.spec.storage_bytes:
         raise ContentError(
-            f"{held.spec} with strides {held.spec.stride} takes {held.spec.storage_bytes} bytes, "
+            f"{placed.spec} with strides {placed.spec.stride} takes {placed.spec.storage_bytes} bytes, "
             f"its data has {len(content)}"
         )
     if content:
-        held.storage.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        placed.storage.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
 def _refuse(dtype: DType, content: Normal | Uniform | Integers) -> None:
@@ -127,16 +127,16 @@ def _range(dtype: DType) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
-def _without_repeats(held: Held) -> torch.Tensor:
+def _without_repeats(placed: PlacedTensor) -> torch.Tensor:
     """The tensor with every address once: repeated (stride 0) dimensions cut to one, overlapping windows laid flat."""
-    spec = held.spec
+    spec = placed.spec
     shape = tuple(1 if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True))
     reach = 1
     for step, size in sorted((step, size) for size, step in zip(shape, spec.stride, strict=True) if size > 1):
         if step < reach:
-            return held.storage.view(TORCH_DTYPE[spec.dtype])
+            return placed.storage.view(TORCH_DTYPE[spec.dtype])
         reach += (size - 1) * step
-    return held.tensor.as_strided(shape, spec.stride)
+    return placed.tensor.as_strided(shape, spec.stride)
 
 
 def _draw(target: torch.Tensor, content: Normal | Uniform | Integers, generator: torch.Generator) -> None:

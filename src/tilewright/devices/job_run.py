@@ -15,12 +15,20 @@ from typing import Protocol
 
 import torch
 
-from tilewright.devices.cuda import DriverError, LibraryStepError
-from tilewright.devices.cuda_faults import When, meaning
-from tilewright.devices.inputs import ContentError, Held, allocate, allocation_bytes, clear, content_of, fill, poison
-from tilewright.devices.messages import Progress, Stage
+from tilewright.devices.cuda.driver import DriverError, When, meaning
+from tilewright.devices.cuda.library_steps import LibraryStepError
+from tilewright.devices.inputs import (
+    ContentError,
+    PlacedTensor,
+    allocate,
+    allocation_bytes,
+    clear,
+    content_of,
+    fill,
+    poison,
+)
+from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
-    ARCHITECTURES,
     BoundPlan,
     Buffer,
     Clearing,
@@ -31,7 +39,6 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
     ReturnedTensor,
-    runs_on,
 )
 
 Report = Callable[[Progress], None]
@@ -54,7 +61,7 @@ class Executes(Protocol):
     def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> Runnable: ...
 
 
-class Stream(Protocol):
+class TimedStream(Protocol):
     """What work is awaited and timed on. Both raise `DriverError` when a kernel went wrong."""
 
     def wait(self) -> None: ...
@@ -64,26 +71,12 @@ class Stream(Protocol):
     def elapsed_us(self, work: Callable[[], object]) -> float: ...
 
 
-class Fault(Exception):
-    """A job's fault on its way out."""
-
-    def __init__(self, kind: FaultKind, message: str, step: PackedLaunch | LibraryCall | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.step = step
-
-
-def name_of(step: PackedLaunch | LibraryCall) -> str:
-    return step.kernel if isinstance(step, PackedLaunch) else step.function
-
-
 @dataclass(frozen=True)
 class _Tensors:
     """Everything a plan touches, by name."""
 
-    inputs: dict[str, Held]
-    buffers: dict[str, Held]
+    inputs: dict[str, PlacedTensor]
+    buffers: dict[str, PlacedTensor]
 
     def named(self, names: tuple[str, ...]) -> Results:
         return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
@@ -92,7 +85,7 @@ class _Tensors:
 class JobRun:
     """One job's run, from checks to outputs."""
 
-    def __init__(self, job: Job, executor: Executes, stream: Stream, device: torch.device, report: Report) -> None:
+    def __init__(self, job: Job, executor: Executes, stream: TimedStream, device: torch.device, report: Report) -> None:
         self._job = job
         self._plan = job.plan
         self._executor = executor
@@ -104,12 +97,12 @@ class JobRun:
 
     def outcome(self) -> Completed:
         self._check()
-        self._report(Progress(Stage.INPUTS))
+        self._report(Progress(RunStage.INPUTS))
         self._tensors = self._allocate()
         self._reset()
         self._run_by_steps()
         if len(self._plan.steps) > 1 or self._job.timed_runs:
-            self._report(Progress(Stage.LOADING))
+            self._report(Progress(RunStage.LOADING))
             whole, names = self._prepare_whole()
             if len(self._plan.steps) > 1:
                 self._run_whole(whole, names)
@@ -126,8 +119,8 @@ class JobRun:
         """
         self._check()
         self._tensors = self._allocate()
-        held = self._tensors.inputs | self._tensors.buffers
-        place({name: one.storage.data_ptr() for name, one in held.items()})
+        placed = self._tensors.inputs | self._tensors.buffers
+        place({name: one.storage.data_ptr() for name, one in placed.items()})
         self._reset()
         self._run_by_steps()
         whole, names = self._prepare_whole()
@@ -142,27 +135,7 @@ class JobRun:
     # -- before anything runs --
 
     def _check(self) -> None:
-        job, profile = self._job, self._executor.profile
-        if job.arch not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise Fault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
-        if not runs_on(job.arch, profile.cc):
-            raise Fault(
-                FaultKind.UNSUITABLE,
-                f"the job is built for {job.arch} and this device is {profile.name}, {profile.arch}: build it for that",
-            )
-        buffers = tuple(buffer.name for buffer in self._plan.buffers)
-        names = (*self._input_names, *buffers)
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise Fault(FaultKind.BROKEN_JOB, f"the job gives {twice!r} twice; every tensor needs its own name")
-        missing = next((name for name in job.returns if name not in names), None)
-        if missing is not None:
-            raise Fault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
-        unsettled = next((step for step in self._plan.steps if isinstance(step, PackedLaunch) and step.late), None)
-        if unsettled is not None:
-            message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
-            raise Fault(FaultKind.BROKEN_JOB, message, unsettled)
+        check_job(self._job, self._executor.profile)
         self._check_cubin()
         self._check_memory()
 
@@ -175,7 +148,7 @@ class JobRun:
             entry_bytes, entries = struct.unpack_from("<HH", cubin, 0x3A)
             whole = section_table + entry_bytes * entries <= len(cubin)
         if not whole:
-            raise Fault(
+            raise JobFault(
                 FaultKind.LOAD_REFUSED, f"the job's {len(cubin)} bytes of code are no whole cubin; build it again"
             )
 
@@ -184,7 +157,7 @@ class JobRun:
         inputs = sum(allocation_bytes(one.spec) for one in self._job.inputs)
         buffers = sum(allocation_bytes(one.spec) for one in self._plan.buffers)
         if inputs + buffers > limit:
-            raise Fault(
+            raise JobFault(
                 FaultKind.MEMORY,
                 f"inputs take {inputs / MIB:.1f} MiB and outputs and scratch {buffers / MIB:.1f} MiB of device memory, "
                 f"the job's limit is {limit / MIB:.1f} MiB; raise the limit or ask for less scratch",
@@ -197,7 +170,7 @@ class JobRun:
                 {one.name: allocate(one.spec, self._device) for one in self._plan.buffers},
             )
         except (torch.OutOfMemoryError, MemoryError) as error:
-            raise Fault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
+            raise JobFault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
 
     def _reset(self) -> None:
         """Inputs as the job says, outputs and scratch poisoned, counters and zeroed scratch at zero."""
@@ -205,24 +178,24 @@ class JobRun:
             for one in self._job.inputs:
                 fill(self._tensors.inputs[one.name], one.content)
         except ContentError as error:
-            raise Fault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
+            raise JobFault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
         except torch.OutOfMemoryError as error:
-            raise Fault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
+            raise JobFault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
         for buffer in self._plan.buffers:
-            held = self._tensors.buffers[buffer.name]
+            placed = self._tensors.buffers[buffer.name]
             if buffer.clearing is Clearing.UNDEFINED:
-                poison(held)
+                poison(placed)
             else:
-                clear(held)
+                clear(placed)
         self._await(None, "the inputs were made")
 
     # -- running --
 
     def _run_by_steps(self) -> None:
         for index, step in enumerate(self._plan.steps):
-            self._report(Progress(Stage.LOADING))
+            self._report(Progress(RunStage.LOADING))
             prepared, names = self._prepare_step(step)
-            self._report(Progress(Stage.STEP, index, name_of(step), step.line))
+            self._report(Progress(RunStage.STEP, index, name_of(step), step.line))
             where = f"step {index + 1} of {len(self._plan.steps)}, {name_of(step)} (line {step.line})"
             results = self._start(prepared, names, step, where)
             self._await(step, where)
@@ -231,14 +204,14 @@ class JobRun:
         self._check_counters("run step by step")
 
     def _run_whole(self, whole: Runnable, names: tuple[str, ...]) -> None:
-        self._report(self._together(Stage.WHOLE))
+        self._report(self._together(RunStage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
         self._keep_library_results(self._start(whole, names, None, where))
         self._await(None, where)
         self._check_counters("run as a whole")
 
-    def _together(self, stage: Stage) -> Progress:
+    def _together(self, stage: RunStage) -> Progress:
         """What to blame while all steps run: the step, where there is but one."""
         if len(self._plan.steps) != 1:
             return Progress(stage)
@@ -278,10 +251,10 @@ class JobRun:
         except DriverError as error:
             raise self._driver_fault(error, When.LOAD, step, "") from error
         except LibraryStepError as error:
-            raise Fault(FaultKind.OTHER, str(error), step) from error
+            raise JobFault(FaultKind.OTHER, str(error), step) from error
         except KeyError as error:
             message = f"the plan uses {error}, which is neither an input nor a buffer of the job"
-            raise Fault(FaultKind.BROKEN_JOB, message, step) from error
+            raise JobFault(FaultKind.BROKEN_JOB, message, step) from error
 
     def _start(
         self, prepared: Runnable, names: tuple[str, ...], step: PackedLaunch | LibraryCall | None, where: str
@@ -291,10 +264,10 @@ class JobRun:
         except DriverError as error:
             raise self._driver_fault(error, When.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
-            raise Fault(FaultKind.MEMORY, f"{where}: {error}", step) from error
+            raise JobFault(FaultKind.MEMORY, f"{where}: {error}", step) from error
         except RuntimeError as error:  # a library step's, or torch noticing what a kernel did before it
             self._await(step, where)
-            raise Fault(FaultKind.OTHER, f"{where}: {error}", step) from error
+            raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
     def _keep_library_results(self, results: Results) -> None:
         for target, result in zip(self._library_targets(), results, strict=True):
@@ -309,22 +282,22 @@ class JobRun:
 
     def _driver_fault(
         self, error: DriverError, when: When, step: PackedLaunch | LibraryCall | None, where: str
-    ) -> Fault:
+    ) -> JobFault:
         kind, remedy = meaning(error.name, when)
         at = step
         if at is None and error.line is not None:
             at = next((s for s in self._plan.steps if s.line == error.line), None)
         place = where or (f"{name_of(at)} (line {at.line})" if at is not None else "the module")
-        return Fault(kind, f"{place}: {error.name} {when.value} ({error.tried}): {remedy}", at)
+        return JobFault(kind, f"{place}: {error.name} {when.value} ({error.tried}): {remedy}", at)
 
     def _check_counters(self, how: str) -> None:
         for buffer in self._plan.buffers:
-            held = self._tensors.buffers[buffer.name]
-            if buffer.clearing is not Clearing.COUNTER or not bool(held.storage.any().item()):
+            placed = self._tensors.buffers[buffer.name]
+            if buffer.clearing is not Clearing.COUNTER or not bool(placed.storage.any().item()):
                 continue
-            left = held.tensor.flatten()
+            left = placed.tensor.flatten()
             index = int(left.ne(0).nonzero()[0].item())
-            raise Fault(
+            raise JobFault(
                 FaultKind.STATE,
                 f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
                 "the last block that uses a counter must set it back to 0",
@@ -349,7 +322,7 @@ class JobRun:
         run_us = []
         self._stream.warm_up()
         for _ in range(self._job.timed_runs):
-            self._report(self._together(Stage.TIMING))
+            self._report(self._together(RunStage.TIMING))
             self._reset()
             flush.zero_()
             try:
@@ -360,6 +333,6 @@ class JobRun:
         return tuple(run_us)
 
     def _outputs(self) -> tuple[ReturnedTensor, ...]:
-        self._report(Progress(Stage.RETURNING))
-        held = self._tensors.inputs | self._tensors.buffers
-        return tuple(ReturnedTensor(name, held[name].spec, content_of(held[name])) for name in self._job.returns)
+        self._report(Progress(RunStage.RETURNING))
+        placed = self._tensors.inputs | self._tensors.buffers
+        return tuple(ReturnedTensor(name, placed[name].spec, content_of(placed[name])) for name in self._job.returns)

@@ -1,8 +1,8 @@
 """Hardware counters of a job's kernels, read by Nsight Compute (`ncu`) where it is installed and permitted.
 
-ncu runs a program of ours (`watched_run`), replays each launch of the job's plan until it has read every counter, and
-writes a report; ncu is then asked for that report as tables. Lines are those of the kernel file: the cubin knows them,
-and ncu wants a file to show them in, so it gets one with as many lines.
+ncu runs a program of ours (`runner_program watched`), replays each launch of the job's plan until it has read every
+counter, and writes a report; ncu is then asked for that report as tables. Lines are those of the kernel file: the cubin
+knows them, and ncu wants a file to show them in, so it gets one with as many lines.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from tilewright.devices.child_device import never
-from tilewright.devices.watching import NotWatched, find_tool, job_folder, program, run_tool
+from tilewright.child.process import uninterrupted
+from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
 from tilewright.records import Job, KernelProfile, LineSamples
 
-NCU_VARIABLE = "TILEWRIGHT_NCU"  # a path, or empty for none
-_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+NCU = VendorTool(
+    "ncu",
+    "Nsight Compute (ncu)",
+    "TILEWRIGHT_NCU",
+    ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
+)
 _SECTIONS = (
     *("SpeedOfLight", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "ComputeWorkloadAnalysis"),
     *("Occupancy", "SchedulerStats", "WarpStateStats", "SourceCounters"),
@@ -98,15 +102,9 @@ _UNITS = {
 }
 
 
-def find_ncu() -> str | None:
-    return find_tool("ncu", NCU_VARIABLE, _PLACES)
-
-
-def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = never) -> tuple[KernelProfile, ...]:
+def profile_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[KernelProfile, ...]:
     """The launches of the job's plan on GPU `index`, in order. Raises `NotWatched`."""
-    ncu = find_ncu()
-    if ncu is None:
-        raise NotWatched(f"Nsight Compute (ncu) is not installed; install it, or name it in {NCU_VARIABLE}")
+    ncu = NCU.path()
     with job_folder(job) as folder:
         source = folder / "source" / _SOURCE
         source.parent.mkdir(parents=True)

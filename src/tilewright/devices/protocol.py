@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tilewright.records import Execution, GpuProfile, Job
+
+Own = TypeVar("Own", bound="Closing")
 
 
 class Device(Protocol):
@@ -29,6 +31,21 @@ class Device(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Closing:
+    """Something that is given back at the end of a `with`."""
+
+    def close(self) -> None:
+        """Nothing to give back, unless it says so."""
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class DeviceError(RuntimeError):

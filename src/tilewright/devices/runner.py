@@ -1,30 +1,82 @@
-"""The runner child: `python -m tilewright.devices.runner --device N --replies FD`.
+"""A runner child: runs the jobs it is sent, and says what it is about to do before it does it.
 
-Reads jobs from its standard input, runs each, answers on descriptor FD. It dies with its parent: the kernel is asked to
-see to it, and the end of its standard input says so too. What runs a job is an `Engine`; this module knows pipes only.
+What runs a job is an `Engine`: a GPU's or the emulator's, which the program that is started (`runner_program`) opens.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import ctypes
-import os
-import queue
-import resource
-import shutil
-import signal
-import sys
-import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from tilewright.devices.envelope import Envelope, EnvelopeError, Stream, open_job
-from tilewright.devices.messages import Finished, Message, Progress, Ready, Unready, seal_message
-from tilewright.records import Faulted, FaultKind, GpuProfile, Job
+from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in
+from tilewright.child.inside import open_channel
+from tilewright.records import (
+    ARCHITECTURES,
+    EmulatedRun,
+    Execution,
+    Faulted,
+    FaultKind,
+    GpuProfile,
+    Job,
+    LibraryCall,
+    PackedLaunch,
+    runs_on,
+)
 
-_PR_SET_PDEATHSIG = 1
-_READ_BYTES = 1 << 20
+
+class RunStage(str, Enum):
+    """What the child is about to do."""
+
+    LOADING = "loading the module"
+    INPUTS = "making the inputs"
+    STEP = "running a step"
+    WHOLE = "running all steps together"
+    TIMING = "timing"
+    RETURNING = "returning the outputs"
+
+
+@dataclass(frozen=True)
+class RunnerReady:
+    """The child has its device and waits for jobs."""
+
+    profile: GpuProfile
+    versions: tuple[tuple[str, str], ...]  # ("torch", "2.11.0"), ...
+
+
+@dataclass(frozen=True)
+class RunnerUnready:
+    """The child cannot have its device, and ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sent before the thing happens, so that a hang or a death has a name."""
+
+    stage: RunStage
+    step: int | None = None  # from 0
+    kernel: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.kernel is None or self.step is None:
+            return self.stage.value
+        doing = "running" if self.stage is RunStage.STEP else self.stage.value
+        return f"{doing} step {self.step + 1}: {self.kernel} (line {self.line})"
+
+
+@dataclass(frozen=True)
+class JobFinished:
+    """A job's end. A child that is not `fit` (its CUDA context is lost) ends and must be replaced."""
+
+    execution: Execution
+    fit: bool
+
+
+RunnerMessage = RunnerReady | RunnerUnready | Progress | JobFinished  # the parent says one thing only: a job
 
 
 class Engine(Protocol):
@@ -36,114 +88,86 @@ class Engine(Protocol):
     @property
     def versions(self) -> tuple[tuple[str, str], ...]: ...
 
-    def run(self, job: Job, report: Callable[[Progress], None]) -> Finished: ...
+    def run(self, job: Job, report: Callable[[Progress], None]) -> JobFinished: ...
+
+
+class JobFault(Exception):
+    """A job's fault on its way out of an engine."""
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        message: str,
+        step: PackedLaunch | LibraryCall | None = None,
+        emulated: EmulatedRun | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.step = step
+        self.emulated = emulated
+
+    def execution(self, job: Job, device: str) -> Faulted:
+        """It as the job's end."""
+        name, line = (None, None) if self.step is None else (name_of(self.step), self.step.line)
+        return Faulted(job.id, device, self.kind, self.message, name, line, self.emulated)
+
+
+def name_of(step: PackedLaunch | LibraryCall) -> str:
+    return step.kernel if isinstance(step, PackedLaunch) else step.function
+
+
+def check_job(job: Job, profile: GpuProfile) -> None:
+    """Raises `JobFault` for a job that this device cannot run, or nobody."""
+    if job.arch not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise JobFault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
+    if not runs_on(job.arch, profile.cc):
+        raise JobFault(
+            FaultKind.UNSUITABLE,
+            f"the job is built for {job.arch} and this device is {profile.name}, {profile.arch}: build it for that",
+        )
+    names = (*(one.name for one in job.inputs), *(buffer.name for buffer in job.plan.buffers))
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise JobFault(FaultKind.BROKEN_JOB, f"the job gives {twice!r} twice; every tensor needs its own name")
+    missing = next((name for name in job.returns if name not in names), None)
+    if missing is not None:
+        raise JobFault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
+    unsettled = next((step for step in job.plan.steps if isinstance(step, PackedLaunch) and step.late), None)
+    if unsettled is not None:
+        message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
+        raise JobFault(FaultKind.BROKEN_JOB, message, unsettled)
 
 
 class EngineRefused(Exception):
     """The engine cannot have its device; the message says why and what to do."""
 
 
-def serve(arguments: Sequence[str], open_engine: Callable[[int], Engine]) -> int:
-    """Be a runner child until the parent goes or the engine is no longer fit. Returns the exit status."""
-    options = _options(arguments)
-    _tie_to_parent(options.parent)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of a CUDA process is tens of gigabytes
-    jobs = _listen()
+def serve(arguments: Sequence[str], open_engine: Callable[[list[str]], Engine]) -> int:
+    """Be a runner child until the parent goes or the engine is no longer fit. Returns the exit status.
 
-    def say(message: Message) -> None:
-        _write_all(options.replies, seal_message(message))
-
+    `open_engine` gets the arguments that are not the supervisor's.
+    """
+    channel, own = open_channel(arguments)
     try:
-        engine = open_engine(options.device)
-        say(Ready(engine.profile, engine.versions))
+        engine = open_engine(own)
+        channel.say(RunnerReady(engine.profile, engine.versions))
     except EngineRefused as refused:
-        say(Unready(str(refused)))
+        channel.say(RunnerUnready(str(refused)))
         return 3
     while True:
-        finished = _run_one(engine, jobs.get(), say)
-        say(finished)
+        finished = _run_one(engine, channel.next(), channel.say)
+        channel.say(finished)
         if not finished.fit:
             return 0
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tilewright.devices.runner", description="Started by CudaDevice.")
-    parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--replies", type=int, required=True, help="descriptor to answer on")
-    parser.add_argument("--parent", type=int, help="process to die with")
-    return parser.parse_args(arguments)
-
-
-def _run_one(engine: Engine, envelope: Envelope, say: Callable[[Message], None]) -> Finished:
+def _run_one(engine: Engine, envelope: Envelope, say: Callable[[Progress], None]) -> JobFinished:
     try:
-        job = open_job(envelope)
+        job = record_in(envelope, EnvelopeKind.JOB, Job)
     except EnvelopeError as error:
         job_id = envelope.record.get("id") if isinstance(envelope.record, dict) else None
         message = f"the runner cannot read the job: {error}"
-        return Finished(Faulted(str(job_id), engine.profile.name, FaultKind.BROKEN_JOB, message), True)
+        return JobFinished(Faulted(str(job_id), engine.profile.name, FaultKind.BROKEN_JOB, message), True)
     return engine.run(job, say)
-
-
-def _tie_to_parent(parent: int | None) -> None:
-    if parent is None:
-        return
-    with contextlib.suppress(OSError, AttributeError):  # a C library without prctl: the closed pipe serves alone
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it went before the kernel was asked
-
-
-def _listen() -> queue.SimpleQueue[Envelope]:
-    """Jobs as they come. The thread ends the process when the pipe closes, even in the middle of a job."""
-    jobs: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
-    source = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # nobody else reads the jobs
-    os.close(nothing)
-
-    def listen() -> None:
-        stream = Stream()
-        try:
-            while received := os.read(source, _READ_BYTES):
-                for envelope in stream.feed(received):
-                    jobs.put(envelope)
-        except EnvelopeError as error:
-            sys.stderr.write(f"the parent sent something that is no job: {error}\n")
-            os._exit(4)
-        home = os.environ.get("HOME", "")
-        if os.path.basename(home).startswith("tilewright-runner-"):
-            shutil.rmtree(home, ignore_errors=True)  # a killed parent cannot
-        os._exit(0)
-
-    threading.Thread(target=listen, name="jobs", daemon=True).start()
-    return jobs
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    try:
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except BrokenPipeError:
-        os._exit(0)
-
-
-def _open_cuda(index: int) -> Engine:
-    try:
-        from tilewright.devices.cuda_engine import CudaEngine
-
-        return CudaEngine(index)
-    except ImportError as error:
-        raise EngineRefused(
-            f"cuda:{index} cannot be used: {error}; install torch and cuda-bindings for this Python ({sys.executable})"
-        ) from error
-    except (RuntimeError, AssertionError) as error:  # the driver's refusals, and torch's
-        raise EngineRefused(
-            f"cuda:{index} cannot be used: {error}; `nvidia-smi` shows which GPUs this machine has"
-        ) from error
-
-
-if __name__ == "__main__":
-    status = serve(sys.argv[1:], _open_cuda)
-    sys.stderr.flush()
-    os._exit(status)  # no tidying up in a context that may be lost

@@ -11,13 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.devices.child_device import never
-from tilewright.devices.watching import NotWatched, find_tool, job_folder, program, run_tool
+from tilewright.child.process import uninterrupted
+from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
 from tilewright.records import FindingKind, FindingRecord, Job, PackedLaunch, TensorSpec, ThreadRecord
 
-SANITIZER_VARIABLE = "TILEWRIGHT_SANITIZER"  # a path, or empty for none
+SANITIZER = VendorTool(
+    "compute-sanitizer",
+    "compute-sanitizer",
+    "TILEWRIGHT_SANITIZER",
+    ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda*/bin/compute-sanitizer"),
+)
 TOOLS = ("memcheck", "synccheck", "racecheck")
-_PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda*/bin/compute-sanitizer")
 _SHOWN = 20  # reports of one tool
 _OWN_ALLOCATIONS = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
@@ -37,15 +41,9 @@ _SPACES = {
 }
 
 
-def find_sanitizer() -> str | None:
-    return find_tool("compute-sanitizer", SANITIZER_VARIABLE, _PLACES)
-
-
-def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = never) -> tuple[FindingRecord, ...]:
+def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[FindingRecord, ...]:
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
-    tool = find_sanitizer()
-    if tool is None:
-        raise NotWatched(f"compute-sanitizer is not installed; install it, or name it in {SANITIZER_VARIABLE}")
+    tool = SANITIZER.path()
     with job_folder(job) as folder:
         for name in TOOLS:
             watch = (tool, "--tool", name, "--print-limit", str(_SHOWN))

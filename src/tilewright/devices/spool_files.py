@@ -8,34 +8,28 @@
     writing/                      files on their way, renamed into place when complete
 
 Everything moves by rename within one file system, which is atomic on local disks and on NFS. This module starts no
-process and waits for nothing.
+process and waits for nothing. Which workers live is told by their heartbeat, or, on the same machine, by a look at
+their process. A heartbeat is stale when it has not changed for a while on the observer's own clock, so machines whose
+clocks disagree can share a spool.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
+import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.devices.envelope import (
-    Envelope,
-    EnvelopeError,
-    Header,
-    Kind,
-    attach_execution,
-    detach_execution,
-    header_of,
-    seal,
-    unseal,
-)
+from tilewright.child.envelope import EnvelopeError, EnvelopeHeader, EnvelopeKind, header_of, record_in, seal, unseal
+from tilewright.child.family import pid_space, process_start
 from tilewright.devices.protocol import DeviceError
-from tilewright.devices.spool_calls import Replied
 from tilewright.records import Execution, GpuProfile, RecordError, from_json, to_json
 
 ATTEMPTS = 2  # workers a job may cost
@@ -79,9 +73,44 @@ class Announcement:
 class Peeked:
     """A job file without its byte strings."""
 
-    header: Header
+    header: EnvelopeHeader
     record: Any
     gpu: str  # the only GPU it is meant for; "": any of its architecture
+
+
+@dataclass(frozen=True)
+class SpoolCall:
+    """One question to `function` of somebody's Python `source`, to be asked where the GPU is.
+
+    `handler` names who asks it there, as "tilewright.part.module:name". What is asked and what is answered are bytes
+    that only the two ends understand.
+    """
+
+    id: str
+    arch: str
+    source: str
+    function: str
+    handler: str
+    seconds: float
+    request: bytes
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"{self.seconds} seconds are no limit; give a positive number")
+
+    @property
+    def words(self) -> str:
+        """What it is, for a line that a person reads."""
+        return f"reference call: {self.handler.rpartition(':')[2]}"
+
+
+@dataclass(frozen=True)
+class Replied:
+    """A call's end. What went wrong inside the function is part of the content."""
+
+    job: str  # the call's id
+    device: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -218,15 +247,7 @@ class SpoolFiles:
     # -- results --
 
     def put_result(self, result: SpoolResult) -> None:
-        inside, blobs = _detach_outcome(result.outcome)
-        outer = {
-            "is": "SpoolResult",
-            **inside,
-            "digest": result.digest,
-            "worker": result.worker,
-            "attempt": result.attempt,
-        }
-        self._put(seal(Kind.RESULT, outer, blobs), self._result_path(result.outcome.job))
+        self._put(seal(EnvelopeKind.RESULT, result), self._result_path(result.outcome.job))
 
     def _result_path(self, job_id: str) -> Path:
         return self.root / "results" / f"{job_id}.result"
@@ -243,11 +264,12 @@ class SpoolFiles:
         except FileNotFoundError:
             return None
         try:
-            return _open_result(unseal(content))
+            made: SpoolResult = record_in(unseal(content), EnvelopeKind.RESULT, SpoolResult)
         except EnvelopeError as error:
             raise DeviceError(
                 f"{self._result_path(job_id)} cannot be used: {error}; delete it and submit the job again"
             ) from error
+        return made
 
     def discard_result(self, job_id: str) -> None:
         self._result_path(checked_id(job_id)).unlink(missing_ok=True)
@@ -321,39 +343,55 @@ def peek(path: Path) -> Peeked:
         raise EnvelopeError(f"its record cannot be read: {error}") from None
 
 
-def _open_result(envelope: Envelope) -> SpoolResult:
-    record = envelope.record
-    if envelope.header.kind is not Kind.RESULT or not isinstance(record, dict):
-        raise EnvelopeError(f"it holds a {envelope.header.kind.value}, not a result")
-    outcome = _attach_outcome(record, envelope.blobs)
-    digest, worker, attempt = record.get("digest"), record.get("worker"), record.get("attempt")
-    if not (isinstance(digest, str) and isinstance(worker, str) and isinstance(attempt, int)):
-        raise EnvelopeError("it does not say which job and worker it belongs to")
-    return SpoolResult(outcome, digest, worker, attempt)
-
-
-def _detach_outcome(outcome: Execution | Replied) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """An outcome's part of a result's record, and its byte strings."""
-    if isinstance(outcome, Replied):
-        return {"reply": to_json(replace(outcome, content=b""))}, (outcome.content,)
-    record, blobs = detach_execution(outcome)
-    return {"execution": record}, blobs
-
-
-def _attach_outcome(record: dict[str, Any], blobs: tuple[bytes, ...]) -> Execution | Replied:
-    """The inverse of `_detach_outcome`."""
-    if "reply" not in record:
-        return attach_execution(record.get("execution"), blobs)
-    try:
-        bare: Replied = from_json(Replied, record["reply"])
-        (content,) = blobs
-    except (RecordError, ValueError) as error:
-        raise EnvelopeError(f"it is not a reply of this version: {error}") from None
-    return replace(bare, content=content)
-
-
 def _listed(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
     except FileNotFoundError:
         return []
+
+
+# -- who lives --
+
+
+class Heartbeats:
+    """An observer of the workers of one spool. Whoever it has not seen alive yet gets the whole stale time."""
+
+    def __init__(self, files: SpoolFiles, stale_s: float) -> None:
+        self._files = files
+        self._stale_s = stale_s
+        self._seen: dict[str, tuple[int | None, float]] = {}  # last heartbeat (None: no announcement), seen here when
+
+    def living(self) -> dict[str, Announcement]:
+        """Announced workers that are not known to be dead."""
+        return {
+            worker: announcement
+            for worker, (announcement, beat_ns) in self._files.announced().items()
+            if not known_dead(announcement) and self._fresh(worker, beat_ns)
+        }
+
+    def dead(self, claimants: frozenset[str]) -> frozenset[str]:
+        """Announced workers, and holders of claims, that live no more."""
+        announced = self._files.announced()
+        dead = set()
+        for worker in claimants | announced.keys():
+            announcement, beat_ns = announced.get(worker, (None, None))
+            fresh = self._fresh(worker, beat_ns)
+            if not fresh or (announcement is not None and known_dead(announcement)):
+                dead.add(worker)
+        return frozenset(dead)
+
+    def forget(self, worker: str) -> None:
+        self._seen.pop(worker, None)
+
+    def _fresh(self, worker: str, beat_ns: int | None) -> bool:
+        now = time.monotonic()
+        last_beat_ns, since = self._seen.get(worker, (None, now))
+        if worker not in self._seen or last_beat_ns != beat_ns:
+            since = now
+        self._seen[worker] = (beat_ns, since)
+        return now - since <= self._stale_s
+
+
+def known_dead(announcement: Announcement) -> bool:
+    """True only where this machine can see that the worker's process is no more."""
+    return announcement.pid_space == pid_space() and process_start(announcement.pid) != announcement.process_start

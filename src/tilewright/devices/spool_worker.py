@@ -14,20 +14,40 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in, unseal
+from tilewright.child.family import pid_space, process_start
+from tilewright.child.process import Interrupted
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.envelope import Envelope, EnvelopeError, Kind, open_job, unseal
-from tilewright.devices.liveness import Heartbeats, pid_space, process_start
 from tilewright.devices.protocol import DeviceError
-from tilewright.devices.spool_calls import Answerer, Call, Replied, open_call
-from tilewright.devices.spool_files import ATTEMPTS, Announcement, JobName, SpoolFiles, SpoolResult, peek
-from tilewright.devices.supervisor import Interrupted
+from tilewright.devices.spool_files import (
+    ATTEMPTS,
+    Announcement,
+    Heartbeats,
+    JobName,
+    Replied,
+    SpoolCall,
+    SpoolFiles,
+    SpoolResult,
+    peek,
+)
 from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
 
 BEAT_S = 2.0
 SWEEP_S = 3600.0  # between two rounds of house-keeping
 Say = Callable[[str], None]
+
+
+class Answerer(Protocol):
+    """Whoever answers calls for a worker, one at a time."""
+
+    def answer(self, call: SpoolCall) -> bytes:
+        """The reply's content. Raises `Interrupted` where the worker has to stop."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,31 +59,22 @@ class Pace:
     keep_results_s: float = 14 * 24 * 3600.0
 
 
+@dataclass
 class Worker:
-    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand.
+    """One worker. `stopping` says that no further job may be begun; the device's own interrupt ends the one in hand."""
 
-    Without an `answerer` calls are refused.
-    """
+    files: SpoolFiles
+    device: CudaDevice
+    answerer: Answerer
+    pace: Pace
+    stopping: Callable[[], bool]
+    say: Say
+    in_hand: JobName | None = field(default=None, init=False)
+    _next_sweep: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        files: SpoolFiles,
-        device: CudaDevice,
-        pace: Pace,
-        stopping: Callable[[], bool],
-        say: Say,
-        answerer: Answerer | None = None,
-    ) -> None:
-        self._files = files
-        self._device = device
-        self._answerer = answerer
-        self._pace = pace
-        self._stopping = stopping
-        self._say = say
-        self._heartbeats = Heartbeats(files, pace.stale_s)
-        self._next_sweep = 0.0
-        self.announcement = _announcement(device)
-        self.in_hand: JobName | None = None
+    def __post_init__(self) -> None:
+        self._heartbeats = Heartbeats(self.files, self.pace.stale_s)
+        self.announcement = _announcement(self.device)
 
     @property
     def id(self) -> str:
@@ -71,34 +82,34 @@ class Worker:
 
     def serve(self, *, once: bool = False, drain: bool = False) -> int:
         """Run jobs until told to stop, until one is run (`once`) or none waits for it (`drain`); returns how many."""
-        self._files.announce(self.announcement)
-        beating = _Beat(self._files, self.announcement)
+        self.files.announce(self.announcement)
+        beating = _Beat(self.files, self.announcement)
         done = 0
         try:
-            while not self._stopping():
+            while not self.stopping():
                 self._mend()
                 if self._run_next():
                     done += 1
                     if once:
                         break
-                elif drain and all(map(self._leave_to_others, self._files.waiting())):
+                elif drain and all(map(self._leave_to_others, self.files.waiting())):
                     break
                 else:
-                    time.sleep(self._pace.poll_s)
+                    time.sleep(self.pace.poll_s)
         finally:
             beating.stop()
-            self._files.withdraw(self.id)
-            self._files.remove_claims_folder(self.id)
+            self.files.withdraw(self.id)
+            self.files.remove_claims_folder(self.id)
         return done
 
     # -- running --
 
     def _run_next(self) -> bool:
         """Run one waiting job; False when there was none to be had."""
-        for name in self._files.waiting():
-            if self._stopping():
+        for name in self.files.waiting():
+            if self.stopping():
                 return False
-            if not self._leave_to_others(name) and self._files.claim(self.id, name):
+            if not self._leave_to_others(name) and self.files.claim(self.id, name):
                 self._run(name)
                 return True
         return False
@@ -110,7 +121,7 @@ class Worker:
         One that names an architecture is left alone while a worker that has it lives; with none, its owner is told.
         """
         try:
-            peeked = peek(self._files.waiting_path(name))
+            peeked = peek(self.files.waiting_path(name))
             arch = peeked.record["arch"]
         except (EnvelopeError, OSError, KeyError, TypeError):
             return False  # gone, or broken: claiming it will tell
@@ -124,10 +135,10 @@ class Worker:
     def _run(self, name: JobName) -> None:
         self.in_hand = name
         started = time.monotonic()
-        path = self._files.claim_path(self.id, name)
+        path = self.files.claim_path(self.id, name)
         try:
             envelope = unseal(path.read_bytes())
-            work = self._open(envelope)
+            work = _work_in(envelope)
             if work.id != name.id:
                 raise EnvelopeError(f"the file is called {name.id!r} and holds job {work.id!r}")
         except FileNotFoundError:
@@ -138,53 +149,45 @@ class Worker:
             return
         digest = envelope.header.digest
         if self._is_done(name.id, digest):
-            self._files.drop_claim(self.id, name)
+            self.files.drop_claim(self.id, name)
         else:
             outcome = self._perform(work, name)
             self._publish(name, outcome, digest)
-            self._say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
+            self.say(f"{name.id}: {_in_words(work, outcome)} ({time.monotonic() - started:.2f} s)")
         self.in_hand = None
 
-    def _open(self, envelope: Envelope) -> Job | Call:
-        if envelope.header.kind is not Kind.CALL:
-            return open_job(envelope)
-        if self._answerer is None:
-            raise EnvelopeError("it is a call, and this worker only runs kernels: start `python -m tilewright.worker`")
-        return open_call(envelope)
-
-    def _perform(self, work: Job | Call, name: JobName) -> Execution | Replied:
+    def _perform(self, work: Job | SpoolCall, name: JobName) -> Execution | Replied:
         try:
             if isinstance(work, Job):
-                return self._device.execute(work)
-            assert self._answerer is not None
-            return Replied(work.id, self.announcement.profile.name, self._answerer.answer(work))
+                return self.device.execute(work)
+            return Replied(work.id, self.announcement.profile.name, self.answerer.answer(work))
         except (Interrupted, DeviceError):
             # Not the job's fault: it goes back as it came.
-            self._files.give_back(self.id, name, name.attempt)
+            self.files.give_back(self.id, name, name.attempt)
             raise
 
     def _publish(self, name: JobName, outcome: Execution | Replied, digest: str) -> None:
-        if not self._files.claim_path(self.id, name).exists():
-            self._say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
+        if not self.files.claim_path(self.id, name).exists():
+            self.say(f"{name.id}: result dropped; this worker was taken for dead and another has the job")
             return
         try:
-            self._files.put_result(SpoolResult(outcome, digest, self.id, name.attempt))
+            self.files.put_result(SpoolResult(outcome, digest, self.id, name.attempt))
         except OSError:
-            self._files.give_back(self.id, name, name.attempt)  # a full disk, say: the job is not to blame
+            self.files.give_back(self.id, name, name.attempt)  # a full disk, say: the job is not to blame
             raise
-        self._files.drop_claim(self.id, name)
+        self.files.drop_claim(self.id, name)
 
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:
         message = f"the job file {name.file_name} cannot be read: {error}"
         fault = Faulted(name.id, self.announcement.profile.name, FaultKind.BROKEN_JOB, message)
-        self._files.put_result(SpoolResult(fault, "", self.id, name.attempt))
-        self._files.set_aside(self.id, name)
-        self._say(f"{name.id}: {message}")
+        self.files.put_result(SpoolResult(fault, "", self.id, name.attempt))
+        self.files.set_aside(self.id, name)
+        self.say(f"{name.id}: {message}")
         self.in_hand = None
 
     def _is_done(self, job_id: str, digest: str) -> bool:
         try:
-            result = self._files.result(job_id)
+            result = self.files.result(job_id)
         except DeviceError:
             return False  # damaged: it will be replaced
         return result is not None and result.digest == digest
@@ -194,39 +197,39 @@ class Worker:
     def _mend(self) -> None:
         """Take back what dead workers had in hand; now and then, remove what nobody will ask for."""
         claims: dict[str, list[JobName]] = {}
-        for worker, name in self._files.claims():
+        for worker, name in self.files.claims():
             claims.setdefault(worker, []).append(name)
         for worker in self._heartbeats.dead(frozenset(claims)) - {self.id}:
             for name in claims.get(worker, ()):
                 self._take_back(worker, name)
-            self._files.withdraw(worker)
-            self._files.remove_claims_folder(worker)
+            self.files.withdraw(worker)
+            self.files.remove_claims_folder(worker)
             self._heartbeats.forget(worker)
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP_S
-            self._files.sweep(self._pace.keep_results_s)
+            self.files.sweep(self.pace.keep_results_s)
 
     def _take_back(self, worker: str, name: JobName) -> None:
         try:
-            digest = peek(self._files.claim_path(worker, name)).header.digest
+            digest = peek(self.files.claim_path(worker, name)).header.digest
         except FileNotFoundError:
             return
         except EnvelopeError:
             digest = ""
         if digest and self._is_done(name.id, digest):
-            self._files.drop_claim(worker, name)  # it died between result and claim
+            self.files.drop_claim(worker, name)  # it died between result and claim
         elif name.attempt < ATTEMPTS:
-            if self._files.give_back(worker, name, name.attempt + 1):
-                self._say(f"{name.id}: worker {worker} died with it in hand; it waits again")
+            if self.files.give_back(worker, name, name.attempt + 1):
+                self.say(f"{name.id}: worker {worker} died with it in hand; it waits again")
         else:
             message = (
                 f"{ATTEMPTS} worker processes died while they had this job in hand, the last one {worker}; "
                 "it is not tried again. Submit it under a new id if the workers died for another reason"
             )
             fault = Faulted(name.id, self.announcement.profile.name, FaultKind.DIED, message)
-            self._files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
-            self._files.drop_claim(worker, name)
-            self._say(f"{name.id}: {message}")
+            self.files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
+            self.files.drop_claim(worker, name)
+            self.say(f"{name.id}: {message}")
 
 
 class _Beat:
@@ -267,8 +270,14 @@ def _announcement(device: CudaDevice) -> Announcement:
     )
 
 
-def _in_words(work: Job | Call, outcome: Execution | Replied) -> str:
-    if isinstance(work, Call):
+def _work_in(envelope: Envelope) -> Job | SpoolCall:
+    kind = EnvelopeKind.CALL if envelope.header.kind is EnvelopeKind.CALL else EnvelopeKind.JOB
+    work: Job | SpoolCall = record_in(envelope, kind, SpoolCall if kind is EnvelopeKind.CALL else Job)
+    return work
+
+
+def _in_words(work: Job | SpoolCall, outcome: Execution | Replied) -> str:
+    if isinstance(work, SpoolCall):
         return work.words
     if not isinstance(outcome, Faulted):
         return "completed"

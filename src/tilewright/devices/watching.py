@@ -11,10 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.devices.envelope import seal_job
-from tilewright.devices.supervisor import TICK_S, Interrupted, child_environment
+from tilewright.child import family
+from tilewright.child.envelope import EnvelopeKind, seal
+from tilewright.child.home import child_environment
+from tilewright.child.process import TICK_S, Interrupted
 from tilewright.records import Job
 
 
@@ -22,26 +25,41 @@ class NotWatched(Exception):
     """The job could not be watched; the message says why, and what would help."""
 
 
-def find_tool(name: str, variable: str, places: Sequence[str]) -> str | None:
-    """Where a tool is, or None; the environment variable decides where it is set: a path, or empty for none."""
-    chosen = os.environ.get(variable)
-    if chosen is not None:
-        return chosen or None
-    found = (path for pattern in places for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True))
-    return shutil.which(name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
+@dataclass(frozen=True)
+class VendorTool:
+    """A program of the vendor's: its name, what people call it, and where it may be installed."""
+
+    name: str
+    title: str
+    variable: str  # of the environment; it decides where it is set: a path, or empty for none
+    places: tuple[str, ...]
+
+    def find(self) -> str | None:
+        chosen = os.environ.get(self.variable)
+        if chosen is not None:
+            return chosen or None
+        found = (path for one in self.places for path in sorted(Path("/").glob(one.lstrip("/")), reverse=True))
+        return shutil.which(self.name) or next((str(path) for path in found if os.access(path, os.X_OK)), None)
+
+    def path(self) -> str:
+        """Where it is; raises `NotWatched` where it is not."""
+        found = self.find()
+        if found is None:
+            raise NotWatched(f"{self.title} is not installed; install it, or name it in {self.variable}")
+        return found
 
 
 @contextlib.contextmanager
 def job_folder(job: Job) -> Iterator[Path]:
     """A folder that has the job in it, and goes with all that was written there."""
     with tempfile.TemporaryDirectory(prefix="tilewright-watch-", ignore_cleanup_errors=True) as folder:
-        (Path(folder) / "job").write_bytes(seal_job(job))
+        (Path(folder) / "job").write_bytes(seal(EnvelopeKind.JOB, job))
         yield Path(folder)
 
 
 def program(folder: Path, index: int) -> tuple[str, ...]:
     """The program that runs the job of a folder on GPU `index`, and leaves there a list of its tensors."""
-    return (sys.executable, "-m", "tilewright.devices.watched_run", str(folder), "--device", str(index))
+    return (sys.executable, "-m", "tilewright.devices.runner_program", "watched", str(folder), "--device", str(index))
 
 
 def run_tool(
@@ -79,6 +97,7 @@ def run_tool(
                     raise NotWatched(f"{Path(command[0]).name} was not done after {seconds:g} s") from None
     finally:
         if process.poll() is None:
+            family.kill_below(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         if held is not None:

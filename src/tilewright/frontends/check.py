@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.listing import Listing, costly_lines, listing_of
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.check_records import (

@@ -13,7 +13,7 @@ import torch
 from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.frontends.check_records import ReferenceRequest, ReferenceVerdict, ResultVerdict
 from tilewright.records import Precision
-from tilewright.reference.tensors import call_by_name, to_torch
+from tilewright.reference.torch_calls import call_by_name, to_torch
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.envelope import Expected, compare
 from tilewright.verify.expectation import Tensors, expectations

@@ -22,7 +22,7 @@ from tilewright.authors import Author
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.cuda import DriverError, profiles
 from tilewright.devices.cuda_device import CudaDevice
-from tilewright.devices.emulated import EmulatedDevice
+from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.kernel_arguments import BadArgument, named_gpu

@@ -20,8 +20,8 @@ from rich.text import Text
 from tilewright import __version__
 from tilewright.devices.cuda import DriverError, driver_version, launcher_available, profiles
 from tilewright.devices.emulation.programs import core_problem, core_width
-from tilewright.devices.profiler import find_ncu
-from tilewright.devices.sanitizer import find_sanitizer
+from tilewright.devices.profiler import NCU
+from tilewright.devices.sanitizer import SANITIZER
 from tilewright.models import default_provider, key_variables, providers
 from tilewright.store import Store
 from tilewright.toolchain import ToolchainError, cache_directory, cache_size_bytes, find_toolkit
@@ -133,8 +133,8 @@ def _gpu() -> Iterator[MachineFact]:
         text = f"cuda:{index} {profile.name}, {profile.arch}, {profile.sms} SMs, {memory}, L2 {profile.l2 >> 20} MiB"
         yield MachineFact("GPU", State.GOOD, text)
     yield _driver(driver)
-    yield _tool("profiler", find_ncu(), "Nsight Compute (ncu)", "the last stage then sees the GPU's own counters")
-    yield _tool("sanitizer", find_sanitizer(), "compute-sanitizer", "kernels that no emulator runs are then checked")
+    yield _tool("profiler", NCU.find(), "Nsight Compute (ncu)", "the last stage then sees the GPU's own counters")
+    yield _tool("sanitizer", SANITIZER.find(), "compute-sanitizer", "kernels that no emulator runs are then checked")
 
 
 def _tool(about: str, path: str | None, name: str, use: str) -> MachineFact:

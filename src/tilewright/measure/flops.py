@@ -26,7 +26,7 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tilewright.reference.tensors import TORCH_DTYPE
+    from tilewright.reference.torch_calls import TORCH_DTYPE
 
     task = request.task
     arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}

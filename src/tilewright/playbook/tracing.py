@@ -120,7 +120,7 @@ def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from tilewright.reference.tensors import TORCH_DTYPE, call_reference
+    from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference
 
     inputs = tuple(
         replace(one, value=probe.numbers.get(one.name, one.value)) if isinstance(one, NumberInput) else one

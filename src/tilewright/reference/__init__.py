@@ -1,7 +1,6 @@
 """Somebody's PyTorch code, run in a limited child process: the truth a kernel is compared with."""
 
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.protocol import AnyReference
+from tilewright.reference.protocol import AnyReference, ReferenceProblem
 from tilewright.reference.reference import Reference, ReferenceLimits
 
 __all__ = ["AnyReference", "Reference", "ReferenceLimits", "ReferenceProblem"]

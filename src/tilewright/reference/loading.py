@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.protocol import ReferenceProblem
 
 FILE_NAME = "tilewright_reference.py"
 _LONGEST_MESSAGE = 2000

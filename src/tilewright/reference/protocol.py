@@ -1,10 +1,17 @@
-"""What parts that ask a reference need of it, wherever it runs."""
+"""What parts that ask a reference need of it, wherever it runs, and what can be wrong with one."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class ReferenceProblem(Exception):
+    """The reference itself is at fault: it cannot be imported, raises, is too slow or too large, or died.
+
+    The message is one sentence. Faults of this package or of the machine raise something else.
+    """
 
 
 class AnyReference(Protocol):

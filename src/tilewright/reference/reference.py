@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
-from tilewright.devices.child_device import never
-from tilewright.devices.envelope import Envelope, EnvelopeError
-from tilewright.reference.child_process import ChildProcess
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.wire import (
-    Fault,
-    Loaded,
-    Problem,
-    Request,
-    Setup,
-    Started,
-    answer_in,
-    open_message,
-    seal_message,
-)
+from tilewright.child.envelope import Envelope, message
+from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
+from tilewright.devices.protocol import Closing
+from tilewright.reference import wire
+from tilewright.reference.protocol import ReferenceProblem
 
+_PROGRAM = (sys.executable, "-m", "tilewright.reference.reference_child")
 T = TypeVar("T")
 
 
@@ -60,7 +51,7 @@ class ReferenceLimits:
         return named[self.gpu_index] if self.gpu_index < len(named) else ""
 
 
-class Reference:
+class Reference(Closing):
     """A function that `source` defines, in a child process that is started at once and replaced when it died.
 
     Importing torch takes seconds, so start one early and keep it. May be used from several threads, one call at a time.
@@ -74,27 +65,19 @@ class Reference:
         *,
         limits: ReferenceLimits | None = None,
         folder: str | os.PathLike[str] = "",
-        interrupt: Callable[[], bool] = never,
+        interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         self._interrupt = interrupt
         self._limits = limits or ReferenceLimits()
         threads = self._limits.threads or min(len(os.sched_getaffinity(0)), 8)
         bound = None if self._limits.gpu else self._limits.address_bytes
         place = os.path.abspath(folder) if os.fspath(folder) else ""
-        self._setup = Setup(source, function, place, threads, bound, self._limits.file_bytes)
+        self._setup = wire.ReferenceSetup(source, function, place, threads, bound, self._limits.file_bytes)
         self._lock = threading.Lock()
         self._closed = False
         self._loaded = False
-        self._child: ChildProcess | None = None
+        self._child: SupervisedChild | None = None
         self._start()
-
-    def __enter__(self) -> Reference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pid(self) -> int | None:
@@ -108,8 +91,8 @@ class Reference:
         what `request` is. Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError`
         where the handler is.
         """
-        envelope = self.exchange(seal_message(Request(handler), request), seconds)
-        made: T = answer_in(envelope, handler, answer)
+        envelope = self.exchange(message(wire.HandlerRequest(handler), request), seconds)
+        made: T = wire.answer_in(envelope, handler, answer)
         return made
 
     def exchange(self, payload: bytes, seconds: float) -> Envelope:
@@ -118,14 +101,7 @@ class Reference:
         Raises `ReferenceProblem` where the child took too much, died, or sent what cannot be read.
         """
         with self._lock:
-            child = self._ready_child()
-            envelope = child.converse(payload, seconds, "answering")
-            try:
-                open_message(envelope)
-            except EnvelopeError as error:
-                child.end()
-                raise ReferenceProblem(f"the reference's process gave no answer that can be read: {error}") from None
-        return envelope
+            return _converse(self._ready_child(), payload, seconds, "answering")[0]
 
     def check(self) -> None:
         """Wait until the function is loaded; raises `ReferenceProblem` where it cannot be."""
@@ -150,12 +126,21 @@ class Reference:
                 self._child.end()
                 self._child = None
 
-    def _start(self) -> ChildProcess:
+    def _start(self) -> SupervisedChild:
         self._loaded = False
-        self._child = ChildProcess(self._limits.resident_bytes, self._limits.visible_gpus, self._interrupt)
+        # Threads that spin starve others on a busy machine.
+        environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        if self._limits.visible_gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self._limits.visible_gpus
+        self._child = SupervisedChild(
+            _PROGRAM,
+            resident_bytes=self._limits.resident_bytes,
+            environment=environment,
+            interrupt=self._interrupt,
+        )
         return self._child
 
-    def _ready_child(self) -> ChildProcess:
+    def _ready_child(self) -> SupervisedChild:
         if self._closed:
             raise RuntimeError("the reference is closed")
         child = self._child
@@ -173,20 +158,39 @@ class Reference:
             self._loaded = True
         return child
 
-    def _load(self, child: ChildProcess) -> None:
-        payload = seal_message(self._setup)
+    def _load(self, child: SupervisedChild) -> None:
+        payload = message(self._setup)
         for seconds, doing, wanted in (
-            (self._limits.start_seconds, "while Python and torch started", Started),
-            (self._limits.load_seconds, "while it was imported", Loaded),
+            (self._limits.start_seconds, "while Python and torch started", wire.TorchImported),
+            (self._limits.load_seconds, "while it was imported", wire.ReferenceLoaded),
         ):
-            try:
-                reply = open_message(child.converse(payload, seconds, doing))
-            except EnvelopeError as error:
-                raise ReferenceProblem(f"the reference's process sent what is no answer: {error}") from None
+            _, reply = _converse(child, payload, seconds, doing)
             payload = b""
-            if isinstance(reply, Problem):
+            if isinstance(reply, wire.ReferenceFault):
                 raise ReferenceProblem(reply.message)
-            if isinstance(reply, Fault):
+            if isinstance(reply, wire.HandlerFault):
                 raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
             if not isinstance(reply, wanted):
                 raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")
+
+
+def _converse(
+    child: SupervisedChild, payload: bytes, seconds: float, doing: str
+) -> tuple[Envelope, wire.ReferenceReply]:
+    """Send something and wait for the reply; raises `ReferenceProblem` where the child has ended instead."""
+    outcome = child.converse(payload, seconds, lambda envelope: (envelope, wire.reply_in(envelope)))
+    if isinstance(outcome, Ended):
+        raise ReferenceProblem(_obituary(outcome, seconds, doing))
+    return outcome
+
+
+def _obituary(ended: Ended, seconds: float, doing: str) -> str:
+    if ended.by is EndedBy.TIME:
+        return f"the reference took more than {seconds:g} s {doing}, and was ended"
+    if ended.by is EndedBy.MEMORY:
+        return f"the reference took too much {doing}, and was ended: {ended.detail}"
+    if ended.by is EndedBy.BABBLE:
+        return f"the reference's process gave no answer that can be read: {ended.detail}"
+    how = f"was killed by {ended.signal_name}" if ended.signal_name else f"ended with exit status {ended.status}"
+    words = ended.last_words.splitlines()
+    return f"the reference's process {how} {doing}" + (f"; its last words: {words[-1][:300]}" if words else "")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
-from tilewright.devices.envelope import EnvelopeError, Kind, seal, unseal
-from tilewright.devices.spool_calls import Call, Replied, seal_call
-from tilewright.devices.spool_queue import SpoolQueue
+from tilewright.child.envelope import EnvelopeError, EnvelopeKind, message, message_in, seal, unseal
+from tilewright.devices.protocol import Closing
+from tilewright.devices.spool import SpoolQueue
+from tilewright.devices.spool_files import Replied, SpoolCall
 from tilewright.records import GpuProfile
-from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference import wire
+from tilewright.reference.protocol import ReferenceProblem
 from tilewright.reference.reference import Reference, ReferenceLimits
-from tilewright.reference.wire import Answered, Fault, Problem, Request, answer_in, open_message, seal_message
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ KEPT = 2  # references that a worker keeps for the next call: each holds torch a
 _OWN = "tilewright."
 
 
-class SpoolReference:
+class SpoolReference(Closing):
     """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
 
     sees_gpu = True
@@ -37,34 +37,26 @@ class SpoolReference:
         self._gpu = gpu
         self._queue = SpoolQueue(directory, timeout)
 
-    def __enter__(self) -> SpoolReference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
         """Have a worker run `handler` beside the function; see `Reference.call`.
 
         Raises `DeviceError` too, where no worker answers.
         """
-        call = Call(
+        call = SpoolCall(
             id=f"call-{uuid.uuid4().hex}",
             arch=self._gpu.arch,
             source=self._source,
             function=self._function,
             handler=handler,
             seconds=seconds,
-            request=seal_message(Request(handler), request),
+            request=message(wire.HandlerRequest(handler), request),
         )
-        ticket = self._queue.submit(call.id, seal_call(call, self._gpu.name))
+        ticket = self._queue.submit(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name))
         outcome = self._queue.take(ticket, seconds)
         if not isinstance(outcome, Replied):
             raise ReferenceProblem(f"it was not answered on the spool: {getattr(outcome, 'message', outcome)}")
         try:
-            made: T = answer_in(unseal(outcome.content), handler, answer)
+            made: T = wire.answer_in(unseal(outcome.content), handler, answer)
         except EnvelopeError as error:
             raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
         return made
@@ -81,7 +73,7 @@ class References:
         self._interrupt = interrupt
         self._kept: dict[tuple[str, str], Reference] = {}  # the one used last at the end
 
-    def answer(self, call: Call) -> bytes:
+    def answer(self, call: SpoolCall) -> bytes:
         """The reply of the function's child, or of its being at fault. A child that failed is not used again."""
         key = (call.source, call.function)
         try:
@@ -89,16 +81,16 @@ class References:
             envelope = self._reference(key).exchange(call.request, call.seconds)
         except ReferenceProblem as problem:
             self._drop(key)
-            return seal_message(Problem(str(problem)))
+            return message(wire.ReferenceFault(str(problem)))
         except RuntimeError as error:  # a child that cannot start, say
             self._drop(key)
-            return seal_message(Fault(str(error)))
+            return message(wire.HandlerFault(str(error)))
         except BaseException:
             self._drop(key)
             raise
-        if not isinstance(open_message(envelope), Answered):
+        if not isinstance(wire.reply_in(envelope), wire.Answered):
             self._drop(key)  # an error on the GPU stays with its process
-        return seal(Kind.MESSAGE, envelope.record, envelope.blobs)
+        return envelope.sealed()
 
     def close(self) -> None:
         for key in list(self._kept):
@@ -117,11 +109,11 @@ class References:
             kept.close()
 
 
-def _check(call: Call) -> None:
+def _check(call: SpoolCall) -> None:
     """The request must be one, and for a handler of this package."""
     try:
-        request = open_message(unseal(call.request))
+        request = message_in(unseal(call.request), wire.HandlerRequest)
     except EnvelopeError as error:
         raise ReferenceProblem(f"the worker cannot read what it was asked: {error}") from None
-    if not isinstance(request, Request) or request.handler != call.handler or not call.handler.startswith(_OWN):
+    if request.handler != call.handler or not call.handler.startswith(_OWN):
         raise ReferenceProblem(f"the worker runs handlers of tilewright only, not {call.handler!r}")

@@ -1,21 +1,16 @@
-"""What travels between a `Reference` and its child: any record, its byte strings beside the JSON and not inside it."""
+"""What travels between a `Reference` and its child. Requests and answers carry a record of the handler's own."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.devices.envelope import Envelope, EnvelopeError, Kind, seal
-from tilewright.records import RecordError, from_json, to_json
-from tilewright.reference.problems import ReferenceProblem
-
-_INDEX_BYTES = 8
+from tilewright.child.envelope import Envelope, EnvelopeError, carried_in, message_in
+from tilewright.reference.protocol import ReferenceProblem
 
 
 @dataclass(frozen=True)
-class Setup:
+class ReferenceSetup:
     """The first thing a child is told."""
 
     source: str
@@ -27,7 +22,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Request:
+class HandlerRequest:
     handler: str  # "tilewright.part.module:function"
 
 
@@ -35,12 +30,12 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Started:
-    """torch is imported; the reference's own code comes next."""
+class TorchImported:
+    """The reference's own code comes next."""
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ReferenceLoaded:
     """The function was found; requests may come."""
 
 
@@ -50,101 +45,39 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ReferenceFault:
     """The reference is at fault."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class Fault:
+class HandlerFault:
     """Code of this package failed in the child."""
 
     traceback: str
 
 
-Reply = Started | Loaded | Answered | Problem | Fault
-Message = Setup | Request | Reply
+ReferenceReply = TorchImported | ReferenceLoaded | Answered | ReferenceFault | HandlerFault
 
 
-def seal_message(message: Message, carried: object = None) -> bytes:
-    """A message, and a record that it carries."""
-    blobs: list[bytes] = []
-    bare = _detach(carried, blobs)
-    return seal(Kind.MESSAGE, {"message": to_json(message), "carried": to_json(bare)}, tuple(blobs))
+def reply_in(envelope: Envelope) -> ReferenceReply:
+    reply: ReferenceReply = message_in(envelope, ReferenceReply)
+    return reply
 
 
-def open_message(envelope: Envelope) -> Message:
-    """The message in an envelope; raises `EnvelopeError` where it holds something else."""
-    try:
-        message: Message = from_json(Message, envelope.record["message"])
-    except (RecordError, KeyError, TypeError) as error:
-        raise EnvelopeError(f"it is not a message of a reference: {error}") from None
-    return message
-
-
-def carried_record(envelope: Envelope, kind: Any) -> Any:
-    """The record that came with a message; raises `EnvelopeError` where it is not of that kind."""
-    try:
-        return _attach(from_json(kind, envelope.record["carried"]), envelope.blobs)
-    except (RecordError, KeyError, TypeError, IndexError) as error:
-        raise EnvelopeError(f"what came is not {getattr(kind, '__name__', kind)}: {error}") from None
-
-
-def answer_in(envelope: Envelope, handler: str, kind: Any) -> Any:
+def answer_in(envelope: Envelope, handler: str, wanted: Any) -> Any:
     """The record that a reply to `handler` carries.
 
     Raises `ReferenceProblem` where the reference is at fault, and `RuntimeError` where the handler is.
     """
     try:
-        reply = open_message(envelope)
+        reply = reply_in(envelope)
         if isinstance(reply, Answered):
-            return carried_record(envelope, kind)
+            return carried_in(envelope, wanted)
     except EnvelopeError as error:
         raise ReferenceProblem(f"the reference's process gave no answer that can be read: {error}") from None
-    if isinstance(reply, Problem):
+    if isinstance(reply, ReferenceFault):
         raise ReferenceProblem(reply.message)
-    detail = reply.traceback if isinstance(reply, Fault) else f"it answered with {type(reply).__name__}"
+    detail = reply.traceback if isinstance(reply, HandlerFault) else f"it answered with {type(reply).__name__}"
     raise RuntimeError(f"{handler} failed in the reference's process: {detail}")
-
-
-def _detach(value: Any, blobs: list[bytes]) -> Any:
-    """The value with every byte string replaced by its position in `blobs`."""
-    if isinstance(value, bytes):
-        blobs.append(value)
-        return (len(blobs) - 1).to_bytes(_INDEX_BYTES, "little")
-    if isinstance(value, (tuple, list)):
-        return tuple(_detach(item, blobs) for item in value)
-    if isinstance(value, dict):
-        return {key: _detach(item, blobs) for key, item in value.items()}
-    return _with_fields(value, lambda item: _detach(item, blobs))
-
-
-def _attach(value: Any, blobs: tuple[bytes, ...]) -> Any:
-    """The inverse of `_detach`."""
-    if isinstance(value, bytes):
-        return blobs[int.from_bytes(value, "little")]
-    if isinstance(value, tuple):
-        return tuple(_attach(item, blobs) for item in value)
-    if isinstance(value, dict):
-        return {key: _attach(item, blobs) for key, item in value.items()}
-    return _with_fields(value, lambda item: _attach(item, blobs))
-
-
-def _with_fields(value: Any, change: Any) -> Any:
-    """A record with its fields changed; itself where nothing changed, so that most records are not copied."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    changed = {}
-    for one in dataclasses.fields(value):
-        old = getattr(value, one.name)
-        new = change(old)
-        if new is not old and new != old:
-            changed[one.name] = new
-    if not changed:
-        return value
-    # Not `replace`: a record's own rules hold for its content, not for the marks that stand for it meanwhile.
-    copied = copy.copy(value)
-    for name, new in changed.items():
-        object.__setattr__(copied, name, new)
-    return copied

@@ -1,7 +1,7 @@
 """An operation on an emulated GPU, in this process: for tensors on the CPU.
 
 The emulator checks every access and its addresses are not the host's, so whatever a kernel does stays inside; a budget
-of instructions ends what does not end by itself. Code that somebody else wrote belongs in `devices.emulated`.
+of instructions ends what does not end by itself. Code that somebody else wrote belongs in `devices.emulated_device`.
 """
 
 from __future__ import annotations

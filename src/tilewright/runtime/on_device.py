@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright import toolchain
 from tilewright.devices.cuda.executor import CaptureRefused, Executor
-from tilewright.devices.cuda.prepared import Prepared
+from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices, bind
 from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, LibraryCall
 from tilewright.runtime.errors import BuildDuringCapture, BuildFailed
@@ -24,7 +24,7 @@ class Ready:
 
     selected: Selected
     plan: BoundPlan
-    prepared: Prepared
+    prepared: PreparedPlan
 
 
 class Builds:
@@ -57,7 +57,7 @@ class OnDevice:
         self._builds = builds
         self._inputs = tuple(p.name for p in op.parameters if p.scalar is None)
         self._results = op.results
-        self._ready: OrderedDict[Hashable, tuple[BoundPlan, Prepared]] = OrderedDict()
+        self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
         self._lock = threading.Lock()
 
     def ready(self, arguments: Mapping[str, Any]) -> Ready | NoneApplies:
@@ -75,7 +75,7 @@ class OnDevice:
                 self._ready.popitem(last=False)
         return Ready(selected, *known)
 
-    def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, Prepared]:
+    def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, PreparedPlan]:
         op = evaluation.file.plan.op.name
         with self.executor.memory.here():
             if self.executor.memory.is_capturing():

@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import threading
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from tilewright.records import Build, BuildFailure, FailureReason, RecordError
+from tilewright.records import Build, BuildFailure, FailureReason, RecordError, from_json, to_json
 from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.stored_form import Stored, from_stored, to_stored
 
 DEFAULT_LIMIT_BYTES = 2 << 30
 LASTING_FAILURES = frozenset(
@@ -186,3 +188,32 @@ def _digest(stored: Stored) -> bytes:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest().encode()
+
+
+class Stored(NamedTuple):
+    """A build's result as the three files of an entry."""
+
+    record: bytes  # JSON, without cubin and PTX
+    cubin: bytes
+    ptx: bytes
+
+
+def to_stored(result: Build | BuildFailure) -> Stored:
+    if isinstance(result, Build):
+        bare = replace(result, cubin=b"", ptx="")
+        return Stored(json.dumps(to_json(bare)).encode(), result.cubin, result.ptx.encode())
+    return Stored(json.dumps(to_json(result)).encode(), b"", b"")
+
+
+def from_stored(stored: Stored) -> Build | BuildFailure:
+    """The result again; raises `RecordError` where the bytes are not one."""
+    try:
+        data = json.loads(stored.record)
+        ptx = stored.ptx.decode()
+    except ValueError as error:
+        raise RecordError(f"not a stored build: {error}") from None
+    if isinstance(data, dict) and data.get("is") == "BuildFailure":
+        failure: BuildFailure = from_json(BuildFailure, data)
+        return failure
+    build: Build = from_json(Build, data)
+    return replace(build, cubin=stored.cubin, ptx=ptx)

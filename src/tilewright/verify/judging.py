@@ -12,7 +12,7 @@ import torch
 from tilewright.devices.inputs import allocate, fill
 from tilewright.records import Case, Data, InputTensor, Task
 from tilewright.reference import ReferenceProblem
-from tilewright.reference.tensors import call_reference, to_torch
+from tilewright.reference.torch_calls import call_reference, to_torch
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs
 from tilewright.verify.envelope import Comparison, Expected, compare

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tests.devices.cuda.null_driver import HERE, compile_shared, cuda_header_folder
 
-from tilewright.devices.cuda.driver import DriverError, check, error_name
-from tilewright.devices.cuda.facts import largest_cluster, vendor_bandwidth_gbs
+from tilewright.devices.cuda.driver import DriverError, check, error_name, largest_cluster, vendor_bandwidth_gbs
 
 ROOT = HERE.parents[2]
 
@@ -20,7 +19,8 @@ import ctypes
 from dataclasses import replace
 from tests.devices.cuda.null_driver import HostMemory
 from tests.devices.cuda.test_prepared import buffer, launch
-from tilewright.devices.cuda import DriverError, Executor, driver_version, profiles
+from tilewright.devices.cuda import DriverError, driver_version, profiles
+from tilewright.devices.cuda.executor import Executor
 from tilewright.devices.cuda.launcher import PythonLauncher, open_library
 from tilewright.records import BoundPlan
 

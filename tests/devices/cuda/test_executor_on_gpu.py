@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tilewright.devices.cuda import CaptureRefused, DriverError, Executor, driver_version, gpu_profile
+from tilewright.devices.cuda import DriverError, driver_version, gpu_profile
+from tilewright.devices.cuda.executor import CaptureRefused, Executor
 from tilewright.records import (
     ALLOCATION_ALIGNMENT,
     BoundPlan,

@@ -11,49 +11,57 @@ from tests.devices.cuda.null_driver import CONTEXT, STREAM, NullDriver
 
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.cuda.launcher import CompiledLauncher, Launcher, failure_of, make_launcher, open_library
-from tilewright.devices.cuda.sequences import (
-    Clear,
-    DescriptorHole,
-    DeviceSequence,
-    KernelLaunch,
-    LateHole,
-    Place,
-    PointerHole,
-)
+from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, SlotAddress
+from tilewright.records import DType, PackedLaunch, TensorMap
 
 
-def kernel(function: int, **changes: object) -> KernelLaunch:
+def kernel(
+    function: int,
+    *,
+    programmatic: bool = False,
+    pointers: tuple[tuple[int, int, int], ...] = (),
+    descriptors: tuple[tuple[int, int], ...] = (),
+    late: tuple[tuple[int, int, str], ...] = (),
+    **changes: object,
+) -> KernelLaunch:
     values: dict[str, object] = {
+        "symbol": "k",
         "kernel": "k<4>",
-        "line": 7,
-        "function": function,
         "grid": (3, 2, 1),
         "block": (64, 1, 1),
         "dynamic_smem_bytes": 0,
         "cluster": None,
         "cooperative": False,
-        "programmatic": False,
-        "parameter_offsets": (),
-        "template": b"",
+        "pdl": False,
+        "parameters": (),
+        "block_template": b"",
         "pointers": (),
-        "descriptors": (),
+        "maps": (),
         "late": (),
+        "line": 7,
     }
-    return KernelLaunch(**{**values, **changes})  # type: ignore[arg-type]
+    packed = PackedLaunch(**{**values, **changes})  # type: ignore[arg-type]
+    return KernelLaunch(packed, function, programmatic, pointers, descriptors, late)
 
 
 def sequence(*launches: KernelLaunch, slots: int = 0, late: int = 0, clears: tuple[Clear, ...] = (), maps: int = 0):
-    return DeviceSequence(CONTEXT, slots, maps, late, clears, launches)
+    over = (TensorMap("m", "x", DType.F32, (8,), (), (8,), (1,), 0, False, 0), SlotAddress(0))
+    return DeviceSequence(CONTEXT, slots, late, (over,) * maps, clears, launches)
 
 
 def test_argument_block_is_filled(driver: NullDriver, launcher: Launcher) -> None:
     template = struct.pack("<QiI", 0, -5, 77) + bytes(8)
     launch = kernel(
         driver.function((8, 4, 4, 4)),
-        parameter_offsets=(0, 8, 12, 16),
-        template=template,
-        pointers=(PointerHole(0, Place(1, 0x100)),),
-        late=(LateHole(16, "f", 0),),
+        parameters=(
+            (0, 0),
+            (8, 0),
+            (12, 0),
+            (16, 0),
+        ),
+        block_template=template,
+        pointers=((0, 1, 0x100),),
+        late=((16, 0, "f"),),
     )
     prepared = launcher.prepare(sequence(launch, slots=2, late=1))
     assert launcher.launch(prepared, STREAM, (0x1000, 0x2000), (), (1.5,)) == 0
@@ -65,10 +73,13 @@ def test_argument_block_is_filled(driver: NullDriver, launcher: Launcher) -> Non
 def test_a_sequence_is_not_changed_by_a_launch(driver: NullDriver, launcher: Launcher) -> None:
     launch = kernel(
         driver.function((8, 8)),
-        parameter_offsets=(0, 8),
-        template=bytes(16),
-        pointers=(PointerHole(0, Place(0)),),
-        late=(LateHole(8, "q", 0),),
+        parameters=(
+            (0, 0),
+            (8, 0),
+        ),
+        block_template=bytes(16),
+        pointers=((0, 0, 0),),
+        late=((8, 0, "q"),),
     )
     prepared = launcher.prepare(sequence(launch, slots=1, late=1))
     for pointer, late in ((1, -1), (2, 2**40), (1, -1)):
@@ -88,9 +99,7 @@ def test_a_sequence_is_not_changed_by_a_launch(driver: NullDriver, launcher: Lau
 )
 def test_late_numbers(driver: NullDriver, launcher: Launcher, code: str, value: float) -> None:
     size = struct.calcsize("<" + code)
-    launch = kernel(
-        driver.function((size,)), parameter_offsets=(0,), template=bytes(size), late=(LateHole(0, code, 0),)
-    )
+    launch = kernel(driver.function((size,)), parameters=((0, 0),), block_template=bytes(size), late=((0, 0, code),))
     assert launcher.launch(launcher.prepare(sequence(launch, late=1)), STREAM, (), (), (value,)) == 0
     assert driver.log[0].endswith(f"0:{struct.pack('<' + code, value).hex()}")
 
@@ -103,7 +112,7 @@ def test_a_late_number_that_does_not_fit_launches_nothing(
 ) -> None:
     size = struct.calcsize("<" + code)
     function = driver.function(())
-    launch = kernel(function, parameter_offsets=(0,), template=bytes(size), late=(LateHole(0, code, 0),))
+    launch = kernel(function, parameters=((0, 0),), block_template=bytes(size), late=((0, 0, code),))
     prepared = launcher.prepare(sequence(kernel(function), launch, late=1))
     with pytest.raises(OverflowError):
         launcher.launch(prepared, STREAM, (), (), (value,))
@@ -129,9 +138,12 @@ def test_attributes_and_shared_memory(driver: NullDriver, launcher: Launcher) ->
 def test_descriptors_reach_their_parameter(driver: NullDriver, launcher: Launcher) -> None:
     launch = kernel(
         driver.function((128, 4)),
-        parameter_offsets=(0, 128),
-        template=bytes(128) + struct.pack("<i", 9) + bytes(60),
-        descriptors=(DescriptorHole(0, 1),),
+        parameters=(
+            (0, 0),
+            (128, 0),
+        ),
+        block_template=bytes(128) + struct.pack("<i", 9) + bytes(60),
+        descriptors=((0, 1),),
     )
     prepared = launcher.prepare(sequence(launch, maps=2))
     assert launcher.launch(prepared, STREAM, (), (bytes(128), bytes(range(128))), ()) == 0
@@ -140,7 +152,7 @@ def test_descriptors_reach_their_parameter(driver: NullDriver, launcher: Launche
 
 def test_clears_come_first(driver: NullDriver, launcher: Launcher) -> None:
     memory = ctypes.create_string_buffer(b"\xff" * 64, 64)
-    prepared = launcher.prepare(sequence(kernel(driver.function(())), slots=1, clears=(Clear(Place(0, 16), 32),)))
+    prepared = launcher.prepare(sequence(kernel(driver.function(())), slots=1, clears=((0, 16, 32),)))
     assert launcher.launch(prepared, STREAM, (ctypes.addressof(memory),), (), ()) == 0
     assert memory.raw == b"\xff" * 16 + bytes(32) + b"\xff" * 16
     assert [line.split()[0] for line in driver.log] == ["clear", "launch"]
@@ -163,7 +175,7 @@ def test_a_failure_names_the_step(driver: NullDriver, launcher: Launcher, failin
     function = driver.function(())
     made = sequence(
         kernel(function, kernel="first", line=3), kernel(function, kernel="second", line=4), slots=1,
-        clears=(Clear(Place(0), 0),),
+        clears=((0, 0, 0),),
     )  # fmt: skip
     prepared = launcher.prepare(made)
     driver.fail(failing, 719)
@@ -179,7 +191,7 @@ def test_many_parameters_leave_the_stack(driver: NullDriver, launcher: Launcher)
     """Argument blocks of many launches together pass the room that a call has on the stack."""
     function = driver.function((8,))
     launches = tuple(
-        kernel(function, parameter_offsets=(4088,), template=bytes(4088) + struct.pack("<q", number))
+        kernel(function, parameters=((4088, 0),), block_template=bytes(4088) + struct.pack("<q", number))
         for number in range(32)
     )
     assert launcher.launch(launcher.prepare(sequence(*launches)), STREAM, (), (), ()) == 0
@@ -195,9 +207,12 @@ def test_threads_do_not_mix_their_arguments(driver: NullDriver, launcher: Launch
 
     launch = kernel(
         driver.function((8, 8), body),
-        parameter_offsets=(0, 8),
-        template=bytes(16),
-        pointers=(PointerHole(0, Place(0)), PointerHole(8, Place(1))),
+        parameters=(
+            (0, 0),
+            (8, 0),
+        ),
+        block_template=bytes(16),
+        pointers=((0, 0, 0), (8, 1, 0)),
     )
     prepared = launcher.prepare(sequence(launch, slots=2))
 
@@ -222,12 +237,12 @@ def test_the_compiled_launcher_refuses_what_would_corrupt_memory(driver: NullDri
     launcher = CompiledLauncher(driver.library, launcher_module, driver.path)
     function = driver.function(())
     outside = [
-        kernel(function, template=bytes(8), pointers=(PointerHole(1, Place(0)),)),
-        kernel(function, template=bytes(8), pointers=(PointerHole(0, Place(1)),)),
-        kernel(function, template=bytes(120), descriptors=(DescriptorHole(0, 0),)),
-        kernel(function, template=bytes(8), late=(LateHole(6, "i", 0),)),
-        kernel(function, template=bytes(8), late=(LateHole(0, "x", 0),)),
-        kernel(function, template=bytes(8), parameter_offsets=(8,)),
+        kernel(function, block_template=bytes(8), pointers=((1, 0, 0),)),
+        kernel(function, block_template=bytes(8), pointers=((0, 1, 0),)),
+        kernel(function, block_template=bytes(120), descriptors=((0, 0),)),
+        kernel(function, block_template=bytes(8), late=((6, 0, "i"),)),
+        kernel(function, block_template=bytes(8), late=((0, 0, "x"),)),
+        kernel(function, block_template=bytes(8), parameters=((8, 0),)),
     ]
     for launch in outside:
         with pytest.raises(ValueError, match="outside its argument block"):

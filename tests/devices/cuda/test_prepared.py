@@ -13,9 +13,9 @@ from tests.devices.cuda.null_driver import CONTEXT, HostMemory, NullDriver
 
 from tilewright.devices.cuda.driver import DriverError
 from tilewright.devices.cuda.launcher import Launcher
-from tilewright.devices.cuda.layout import DeviceWork, lay_out
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.cuda.prepared import Prepared
+from tilewright.devices.cuda.plan_layout import DeviceSequence, lay_out
+from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.records import (
     BoundPlan,
     Buffer,
@@ -78,8 +78,8 @@ class Host:
 
     def prepare(
         self, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...], functions: dict[str, int]
-    ) -> Prepared:
-        return Prepared(lay_out(plan, inputs, functions, CONTEXT), results, self.memory, self.launcher)
+    ) -> PreparedPlan:
+        return PreparedPlan(lay_out(plan, inputs, functions, CONTEXT), results, self.memory, self.launcher)
 
 
 _FLOATS = ctypes.POINTER(ctypes.c_float)
@@ -270,8 +270,8 @@ def test_maps_are_encoded_once_for_an_address(host: Host) -> None:
 def test_pdl_only_follows_a_launch_of_the_same_plan(host: Host) -> None:
     plan = BoundPlan((), (), (launch("k", pdl=True), launch("k", pdl=True)))
     work = lay_out(plan, (), {"k": 1}, CONTEXT).work[0]
-    assert isinstance(work, DeviceWork)
-    assert [step.programmatic for step in work.sequence.launches] == [False, True]
+    assert isinstance(work, DeviceSequence)
+    assert [step.programmatic for step in work.launches] == [False, True]
 
 
 def test_a_failed_launch_names_kernel_and_line(host: Host) -> None:

@@ -1,4 +1,4 @@
-"""The CUDA driver through cuda-bindings: devices, primary contexts, modules, functions and their attributes.
+"""The CUDA driver through cuda-bindings: devices and their profiles, contexts, modules, kernels; what its errors mean.
 
 Everything here happens when something is prepared, never when it is called; calls go through `launcher`. Every
 failure is a `DriverError` that names the driver's code and what was tried.
@@ -7,16 +7,19 @@ failure is a `DriverError` that names the driver's code and what was tried.
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tilewright.records import Dim3
+from tilewright.records import PROFILES, Dim3, FaultKind, GpuProfile
 
-DEFAULT_DYNAMIC_SMEM_BYTES = 48 * 1024  # static and dynamic together; more must be opted into
 PORTABLE_CLUSTER_BLOCKS = 8
+_LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks
 
 
 class DriverError(RuntimeError):
@@ -32,7 +35,7 @@ class DriverError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Function:
+class LoadedKernel:
     """A kernel of a loaded module. `handle` is the driver's CUfunction as an integer."""
 
     handle: int
@@ -121,15 +124,15 @@ def unload_module(context: int, module: Any) -> None:
         check(cu.cuModuleUnload(module), "unload a module")
 
 
-def find_function(context: int, module: Any, symbol: str) -> Function:
+def find_function(context: int, module: Any, symbol: str) -> LoadedKernel:
     """A kernel by its symbol, wholly loaded: a lazily loaded one could not be launched in a graph capture."""
     with current(context):
         function = check(cu.cuModuleGetFunction(module, symbol.encode()), f"find kernel {symbol} in its module")
         check(cu.cuFuncLoad(function), f"load kernel {symbol}")
-    return Function(int(function), symbol)
+    return LoadedKernel(int(function), symbol)
 
 
-def function_attribute(context: int, function: Function, name: str) -> int:
+def function_attribute(context: int, function: LoadedKernel, name: str) -> int:
     """A function attribute by the end of its name: `NUM_REGS`."""
     which = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
     with current(context):
@@ -137,7 +140,7 @@ def function_attribute(context: int, function: Function, name: str) -> int:
     return int(check(answer, f"read {name} of kernel {function.symbol}"))
 
 
-def allow_dynamic_smem(context: int, function: Function, bytes_needed: int) -> None:
+def allow_dynamic_smem(context: int, function: LoadedKernel, bytes_needed: int) -> None:
     """Opt a kernel into `bytes_needed` of dynamic shared memory; never takes back what another plan opted into."""
     if bytes_needed <= function_attribute(context, function, "MAX_DYNAMIC_SHARED_SIZE_BYTES"):
         return
@@ -147,7 +150,7 @@ def allow_dynamic_smem(context: int, function: Function, bytes_needed: int) -> N
     check(answer, f"allow kernel {function.symbol} {bytes_needed} bytes of dynamic shared memory")
 
 
-def allow_cluster(context: int, function: Function, cluster: Dim3) -> None:
+def allow_cluster(context: int, function: LoadedKernel, cluster: Dim3) -> None:
     """Opt a kernel into clusters above the portable eight blocks."""
     blocks = cluster[0] * cluster[1] * cluster[2]
     if blocks <= PORTABLE_CLUSTER_BLOCKS:
@@ -158,7 +161,7 @@ def allow_cluster(context: int, function: Function, cluster: Dim3) -> None:
     check(answer, f"allow kernel {function.symbol} clusters of {blocks} blocks")
 
 
-def resident_blocks_per_sm(context: int, function: Function, threads: int, dynamic_smem_bytes: int) -> int:
+def resident_blocks_per_sm(context: int, function: LoadedKernel, threads: int, dynamic_smem_bytes: int) -> int:
     with current(context):
         answer = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
             cu.CUfunction(function.handle), threads, dynamic_smem_bytes
@@ -171,3 +174,114 @@ def driver_version() -> tuple[int, int]:
     initialise()
     number = int(check(cu.cuDriverGetVersion(), "read the driver's version"))
     return number // 1000, number % 1000 // 10
+
+
+# -- a GPU of this machine as a profile --
+
+
+@functools.cache
+def gpu_profile(index: int) -> GpuProfile:
+    """The profile of cuda:`index`."""
+    read = functools.partial(attribute, index)
+    name = device_name(index)
+    cc = 10 * read("COMPUTE_CAPABILITY_MAJOR") + read("COMPUTE_CAPABILITY_MINOR")
+    return GpuProfile(
+        name=name,
+        cc=cc,
+        sms=read("MULTIPROCESSOR_COUNT"),
+        smem_block=read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        smem_sm=read("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        l2=read("L2_CACHE_SIZE"),
+        registers_sm=read("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        threads_sm=read("MAX_THREADS_PER_MULTIPROCESSOR"),
+        blocks_sm=read("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        reserved_smem_block=read("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        max_cluster=largest_cluster(cc, bool(read("CLUSTER_LAUNCH"))),
+        memory_bytes=device_memory_bytes(index),
+        bandwidth_gbs=vendor_bandwidth_gbs(name, cc),
+    )
+
+
+def profiles() -> tuple[GpuProfile, ...]:
+    """The profiles of every GPU the driver shows, cuda:0 first."""
+    return tuple(gpu_profile(index) for index in range(device_count()))
+
+
+def largest_cluster(cc: int, launches_clusters: bool) -> int:
+    """Blocks a cluster may have: the driver tells whether there are clusters, not how large they may be."""
+    if not launches_clusters:
+        return 1
+    return 16 if cc in _LARGE_CLUSTERS else PORTABLE_CLUSTER_BLOCKS
+
+
+def vendor_bandwidth_gbs(name: str, cc: int) -> float:
+    """The vendor's figure for a GPU that is known by name; 0 where it is not."""
+    words = set(re.split(r"[^A-Za-z0-9]+", name))
+    for profile in PROFILES.values():
+        if profile.cc == cc and set(profile.name.split()) <= words:
+            return profile.bandwidth_gbs
+    return 0.0
+
+
+# -- what an error means for the job it happened in --
+
+
+class When(Enum):
+    LOAD = "while the module was loaded and its kernels were set up"
+    LAUNCH = "when the launch was handed to the driver"
+    RUN = "while it ran"
+
+
+# Errors of running kernels, whenever they are noticed: the context is lost with each of them.
+_RUNNING: dict[str, tuple[FaultKind, str]] = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": (
+        FaultKind.ILLEGAL_ACCESS,
+        "it read or wrote an address that belongs to no tensor; check indices against sizes",
+    ),
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE": (
+        FaultKind.ILLEGAL_ACCESS,
+        "an instruction for one memory space got an address of another; check casts of shared and global pointers",
+    ),
+    "CUDA_ERROR_INVALID_PC": (FaultKind.ILLEGAL_ACCESS, "it jumped to an address that holds no code"),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": (
+        FaultKind.MISALIGNED,
+        "an access was not aligned to its own size; a float4 needs an address that 16 divides",
+    ),
+    "CUDA_ERROR_ASSERT": (FaultKind.DEVICE_ASSERT, "an assert() failed"),
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": (
+        FaultKind.DEVICE_ASSERT,
+        "a trap was reached, or an instruction this GPU does not have",
+    ),
+    "CUDA_ERROR_LAUNCH_FAILED": (
+        FaultKind.DEVICE_ASSERT,
+        "a trap was reached, or shared or local memory was accessed out of range",
+    ),
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": (FaultKind.OTHER, "the call stack overflowed or is damaged"),
+    "CUDA_ERROR_LAUNCH_TIMEOUT": (FaultKind.TIME, "the driver's own watchdog stopped it"),
+}
+
+_UNSUITABLE = ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+_UNREADABLE = (
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_SOURCE",
+    "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_FILE_NOT_FOUND",
+    "CUDA_ERROR_NOT_FOUND",
+    "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
+    "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+)
+
+
+def meaning(error_name: str, when: When) -> tuple[FaultKind, str]:
+    """The fault that a driver error stands for, and what it says to the author of the kernel."""
+    if error_name in _RUNNING:
+        return _RUNNING[error_name]
+    if error_name == "CUDA_ERROR_OUT_OF_MEMORY":
+        return FaultKind.MEMORY, "the device has no memory left for it; use smaller tensors or scratch"
+    if error_name in _UNSUITABLE:
+        return FaultKind.UNSUITABLE, "the module was built for another GPU; build it for this one"
+    if when is When.LOAD and error_name in _UNREADABLE:
+        return FaultKind.LOAD_REFUSED, "the cubin is damaged or does not hold that kernel; build it again"
+    if when is not When.RUN:
+        return FaultKind.LAUNCH_REFUSED, "check block size, registers, shared memory and cluster against the device"
+    return FaultKind.OTHER, "the driver gives no more than its code"

@@ -6,20 +6,23 @@ device; making another is harmless, it only loads modules again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from tilewright.devices.cuda import driver
-from tilewright.devices.cuda.driver import DriverError, Function
-from tilewright.devices.cuda.facts import gpu_profile
+from tilewright.devices.cuda.driver import DriverError, LoadedKernel, gpu_profile
 from tilewright.devices.cuda.launcher import Launcher, make_launcher
-from tilewright.devices.cuda.layout import lay_out
-from tilewright.devices.cuda.memory import TorchMemory
-from tilewright.devices.cuda.prepared import Memory, Prepared
-from tilewright.records import BoundPlan, GpuProfile, PackedLaunch
+from tilewright.devices.cuda.plan_layout import lay_out
+from tilewright.devices.cuda.prepared import DeviceMemory, PreparedPlan
+from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.records import BoundPlan, GpuProfile, PackedLaunch, TensorSpec
 
 
 class CaptureRefused(RuntimeError):
@@ -29,17 +32,17 @@ class CaptureRefused(RuntimeError):
 class Executor:
     """Runs plans on cuda:`index` in this process."""
 
-    def __init__(self, index: int, launcher: Launcher | None = None, memory: Memory | None = None) -> None:
+    def __init__(self, index: int, launcher: Launcher | None = None, memory: DeviceMemory | None = None) -> None:
         self.index = index
         self.profile: GpuProfile = gpu_profile(index)
-        self.memory: Memory = TorchMemory(index) if memory is None else memory
+        self.memory: DeviceMemory = TorchMemory(index) if memory is None else memory
         self.launcher = make_launcher() if launcher is None else launcher
         self._context = driver.primary_context(index)
         self._modules: dict[bytes, Any] = {}
-        self._functions: dict[tuple[bytes, str], Function] = {}
+        self._functions: dict[tuple[bytes, str], LoadedKernel] = {}
         self._lock = threading.Lock()
 
-    def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> Prepared:
+    def prepare(self, cubin: bytes, plan: BoundPlan, inputs: tuple[str, ...], results: tuple[str, ...]) -> PreparedPlan:
         """Load what `plan` launches and lay it out for calls with tensors named `inputs`, answering `results`."""
         with self.memory.here():
             if self.memory.is_capturing():
@@ -53,7 +56,7 @@ class Executor:
             for launch in launches:
                 self._opt_in(functions[launch.symbol], launch)
         handles = {symbol: function.handle for symbol, function in functions.items()}
-        return Prepared(lay_out(plan, inputs, handles, self._context), results, self.memory, self.launcher)
+        return PreparedPlan(lay_out(plan, inputs, handles, self._context), results, self.memory, self.launcher)
 
     def close(self) -> None:
         """Unload every module. Nothing prepared here may run afterwards, nor a graph that captured it."""
@@ -63,7 +66,7 @@ class Executor:
                 _, module = self._modules.popitem()
                 driver.unload_module(self._context, module)
 
-    def _function(self, cubin: bytes, launch: PackedLaunch) -> Function:
+    def _function(self, cubin: bytes, launch: PackedLaunch) -> LoadedKernel:
         identity = hashlib.sha256(cubin).digest()
         found = self._functions.get((identity, launch.symbol))
         if found is not None:
@@ -77,7 +80,7 @@ class Executor:
         self._functions[identity, launch.symbol] = found
         return found
 
-    def _opt_in(self, function: Function, launch: PackedLaunch) -> None:
+    def _opt_in(self, function: LoadedKernel, launch: PackedLaunch) -> None:
         try:
             driver.allow_dynamic_smem(self._context, function, launch.dynamic_smem_bytes)
             if launch.cluster is not None:
@@ -87,7 +90,7 @@ class Executor:
         except DriverError as error:
             raise _located(error, launch) from error
 
-    def _check_coresident(self, function: Function, launch: PackedLaunch) -> None:
+    def _check_coresident(self, function: LoadedKernel, launch: PackedLaunch) -> None:
         """The driver says only "too large"; this says how large would do."""
         threads, blocks = math.prod(launch.block), math.prod(launch.grid)
         per_sm = driver.resident_blocks_per_sm(self._context, function, threads, launch.dynamic_smem_bytes)
@@ -109,3 +112,47 @@ def _located(error: DriverError, launch: PackedLaunch) -> DriverError:
 def executor_of(index: int) -> Executor:
     """The process's executor of cuda:`index`."""
     return Executor(index)
+
+
+# -- memory and streams as torch has them --
+
+
+class TorchMemory:
+    """Memory of one CUDA device. Allocations belong to the current stream, as those of any torch operator do."""
+
+    def __init__(self, index: int) -> None:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        self._device = torch.device("cuda", index)
+        self._index = index
+        self._current_device: Callable[[], int] = torch._C._cuda_getDevice
+        # With one device there is nothing to be elsewhere from, so the question is not asked at every call.
+        self._may_be_elsewhere = torch.cuda.device_count() > 1
+        self.stream: Callable[[], int] = functools.partial(torch._C._cuda_getCurrentRawStream, index)
+        self._empty_strided = _fast_empty_strided()
+
+    def is_elsewhere(self) -> bool:
+        """Whether the thread's current device is another one."""
+        return self._may_be_elsewhere and self._current_device() != self._index
+
+    def here(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes this the thread's current device for a while."""
+        return torch.cuda.device(self._index)
+
+    def is_capturing(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+    def allocator(self, spec: TensorSpec) -> Callable[[], torch.Tensor]:
+        """A function that allocates a tensor of this layout, contents undefined, on the current device."""
+        dtype = TORCH_DTYPE[spec.dtype]
+        if self._empty_strided is not None:
+            return functools.partial(self._empty_strided, spec.shape, spec.stride, dtype)
+        return functools.partial(torch.empty_strided, spec.shape, spec.stride, dtype=dtype, device=self._device)
+
+    def zeros(self, size_bytes: int) -> torch.Tensor:
+        return torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
+
+
+def _fast_empty_strided() -> Callable[..., torch.Tensor] | None:
+    """The allocation torch's own compiled code uses: the same allocator without the operator's argument parsing."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    return getattr(guards, "_empty_strided_cuda", None)

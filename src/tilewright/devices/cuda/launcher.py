@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.devices.cuda.driver import DriverError, error_name
-from tilewright.devices.cuda.sequences import DeviceSequence, KernelLaunch, packed_clears, packed_launch
+from tilewright.devices.cuda.plan_layout import Clear, DeviceSequence, KernelLaunch, packed_clears, packed_launch
 
 DRIVER_LIBRARY = "libcuda.so.1"
 PURE_PYTHON_VARIABLE = "TILEWRIGHT_PURE_PYTHON_LAUNCHER"  # set to 1 to leave the compiled launcher alone
@@ -98,7 +98,7 @@ class CompiledLauncher:
         return self._prepare(
             sequence.context,
             sequence.slots,
-            sequence.descriptors,
+            len(sequence.maps),
             sequence.late,
             packed_clears(sequence),
             tuple(packed_launch(launch) for launch in sequence.launches),
@@ -132,9 +132,9 @@ _COOPERATIVE, _CLUSTER, _PROGRAMMATIC = 2, 4, 6
 
 def _attributes(launch: KernelLaunch) -> list[_Attribute]:
     found: list[_Attribute] = []
-    if launch.cluster is not None:
-        found.append(_Attribute(_CLUSTER, b"", (ctypes.c_uint32 * 16)(*launch.cluster)))
-    if launch.cooperative:
+    if launch.packed.cluster is not None:
+        found.append(_Attribute(_CLUSTER, b"", (ctypes.c_uint32 * 16)(*launch.packed.cluster)))
+    if launch.packed.cooperative:
         found.append(_Attribute(_COOPERATIVE, b"", (ctypes.c_uint32 * 16)(1)))
     if launch.programmatic:
         found.append(_Attribute(_PROGRAMMATIC, b"", (ctypes.c_uint32 * 16)(1)))
@@ -145,31 +145,31 @@ class _PreparedLaunch:
     """One launch with memory of its own for the argument block; used under its sequence's lock."""
 
     def __init__(self, launch: KernelLaunch) -> None:
-        attributes = _attributes(launch)
+        attributes, packed = _attributes(launch), launch.packed
         self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)  # kept alive for the config
-        self.block = ctypes.create_string_buffer(launch.template, max(len(launch.template), 1))
+        self.block = ctypes.create_string_buffer(packed.block_template, max(len(packed.block_template), 1))
         start = ctypes.addressof(self.block)
-        count = len(launch.parameter_offsets)
-        self.parameters = (ctypes.c_void_p * max(count, 1))(*(start + offset for offset in launch.parameter_offsets))
+        count = len(packed.parameters)
+        self.parameters = (ctypes.c_void_p * max(count, 1))(*(start + offset for offset, _ in packed.parameters))
         self.config = _Config(
-            (ctypes.c_uint * 3)(*launch.grid),
-            (ctypes.c_uint * 3)(*launch.block),
-            launch.dynamic_smem_bytes,
+            (ctypes.c_uint * 3)(*packed.grid),
+            (ctypes.c_uint * 3)(*packed.block),
+            packed.dynamic_smem_bytes,
             None,
             self._attributes,
             len(attributes),
         )
         self.config_reference = ctypes.byref(self.config)
         self.function = ctypes.c_void_p(launch.function)
-        self.pointers = tuple((hole.offset, hole.place.slot, hole.place.addend) for hole in launch.pointers)
-        self.descriptors = tuple((hole.offset, hole.index) for hole in launch.descriptors)
-        self.late = tuple((hole.offset, struct.Struct("<" + hole.code).pack_into, hole.index) for hole in launch.late)
+        self.pointers = launch.pointers
+        self.descriptors = launch.descriptors
+        self.late = tuple((offset, struct.Struct("<" + code).pack_into, index) for offset, index, code in launch.late)
 
 
 @dataclass(frozen=True)
 class _PreparedSequence:
     context: int
-    clears: tuple[tuple[int, int, int], ...]  # slot, addend, bytes
+    clears: tuple[Clear, ...]
     launches: tuple[_PreparedLaunch, ...]
     lock: threading.Lock
 
@@ -194,7 +194,7 @@ class PythonLauncher:
     def prepare(self, sequence: DeviceSequence) -> Any:
         return _PreparedSequence(
             sequence.context,
-            tuple((clear.place.slot, clear.place.addend, clear.bytes) for clear in sequence.clears),
+            sequence.clears,
             tuple(_PreparedLaunch(launch) for launch in sequence.launches),
             threading.Lock(),
         )
@@ -212,26 +212,19 @@ class PythonLauncher:
         if code:
             return code
         with prepared.lock:
-            if before.value == prepared.context:
-                return self._run(prepared, stream, pointers, descriptors, late)
-            code = self._set_current(prepared.context)
+            elsewhere = before.value != prepared.context
+            code = self._set_current(prepared.context) if elsewhere else 0
             if code:
                 return code
             try:
-                return self._run(prepared, stream, pointers, descriptors, late)
+                for launch in prepared.launches:  # before any step: a number that does not fit launches nothing
+                    _fill(launch, pointers, descriptors, late)
+                return self._run(prepared, stream, pointers)
             finally:
-                self._set_current(before)
+                if elsewhere:
+                    self._set_current(before)
 
-    def _run(
-        self,
-        prepared: _PreparedSequence,
-        stream: int,
-        pointers: tuple[int, ...],
-        descriptors: tuple[bytes, ...],
-        late: tuple[Number, ...],
-    ) -> int:
-        for launch in prepared.launches:  # all holes before any step: a number that does not fit launches nothing
-            _fill(launch, pointers, descriptors, late)
+    def _run(self, prepared: _PreparedSequence, stream: int, pointers: tuple[int, ...]) -> int:
         number = 0
         for slot, addend, size in prepared.clears:
             number += 1

@@ -1,6 +1,6 @@
 """A plan prepared for one device: allocate, fill, launch, on torch's current stream.
 
-What can be known before a call is computed once, when `Prepared` is made; `run` does only what depends on the call.
+What can be known before a call is computed once, when `PreparedPlan` is made; `run` does only what depends on the call.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from tilewright.devices.cuda.launcher import Launcher, Number, failure_of
-from tilewright.devices.cuda.layout import DeviceWork, PlanLayout
 from tilewright.devices.cuda.library_steps import LibraryStep
-from tilewright.devices.cuda.sequences import Place
+from tilewright.devices.cuda.plan_layout import DeviceSequence, PlanLayout, SlotAddress
 from tilewright.devices.cuda.tensor_maps import TensorMapEncoder
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Buffer, DType, LibraryCall, TensorSpec
@@ -24,7 +23,7 @@ Tensors = Sequence[torch.Tensor | None]
 Addresses = tuple[int, ...]
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     """Where a plan's buffers and its stream come from."""
 
     stream: Callable[[], int]
@@ -43,12 +42,12 @@ class Memory(Protocol):
 class _DevicePart:
     """One sequence as the launcher prepared it, and the encoders of its descriptors."""
 
-    def __init__(self, work: DeviceWork, launcher: Launcher) -> None:
-        self.sequence = work.sequence
-        self.record = launcher.prepare(work.sequence)
+    def __init__(self, sequence: DeviceSequence, launcher: Launcher) -> None:
+        self.sequence = sequence
+        self.record = launcher.prepare(sequence)
         self._launch = launcher.launch
         self._encoders = tuple(
-            (TensorMapEncoder(launcher.library, use.record), use.place.slot, use.place.addend) for use in work.maps
+            (TensorMapEncoder(launcher.library, record), place.slot, place.addend) for record, place in sequence.maps
         )
 
     def run(self, stream: int, addresses: Addresses, late: tuple[Number, ...]) -> None:
@@ -68,10 +67,10 @@ class _LibraryPart:
         self.slot = layout.places[target.name].slot
 
 
-class Prepared:
+class PreparedPlan:
     """A plan that can be run again and again, from several threads and on several streams."""
 
-    def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: Memory, launcher: Launcher) -> None:
+    def __init__(self, layout: PlanLayout, results: tuple[str, ...], memory: DeviceMemory, launcher: Launcher) -> None:
         self._layout = layout
         self._memory = memory
         self._stream = memory.stream
@@ -81,7 +80,7 @@ class Prepared:
             for part in layout.work
         )
         self._allocators = tuple(memory.allocator(buffer.spec) for buffer in layout.allocated)
-        self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena_bytes,)))
+        self._allocate_arena = memory.allocator(TensorSpec.contiguous(DType.U8, (layout.arena.size_bytes,)))
         self._counters: dict[int, torch.Tensor] = {}  # one for each stream, zero between calls
         self._one_at_a_time = threading.Lock()
         self._results = results
@@ -107,7 +106,7 @@ class Prepared:
             if memory.is_cuda:
                 torch.cuda.synchronize(memory.device)
             values = memory.cpu()
-            for buffer in self._layout.counters:
+            for buffer in self._layout.counters.buffers:
                 start = self._layout.places[buffer.name].addend
                 if bool(values[start : start + buffer.spec.storage_bytes].any()):
                     left.add(buffer.name)
@@ -118,10 +117,10 @@ class Prepared:
         layout = self._layout
         return (
             len(layout.work) == 1
-            and isinstance(layout.work[0], DeviceWork)
+            and isinstance(layout.work[0], DeviceSequence)
             and not layout.work[0].maps
-            and not layout.arena_bytes
-            and not layout.counter_bytes
+            and not layout.arena.size_bytes
+            and not layout.counters.size_bytes
             and len(layout.allocated) == 1
             and self._results == (layout.allocated[0].name,)
         )
@@ -146,10 +145,10 @@ class Prepared:
         stream = self._stream()
         made = [allocate() for allocate in self._allocators]
         memory = [*addresses, *[tensor.data_ptr() for tensor in made], *[0] * len(layout.targets)]
-        arena = self._allocate_arena() if layout.arena_bytes else None
+        arena = self._allocate_arena() if layout.arena.size_bytes else None
         if arena is not None:
             memory.append(arena.data_ptr())
-        if not layout.counter_bytes:
+        if not layout.counters.size_bytes:
             return self._run_parts(stream, tensors, made, arena, memory, late)
         # The launches of a call leave a counter zero only together: no other call may come between on this stream.
         with self._one_at_a_time:
@@ -159,10 +158,10 @@ class Prepared:
 
     def _counter_memory(self, stream: int) -> torch.Tensor:
         if self._memory.is_capturing():  # a replay must find zeros even if a call on this stream runs in between
-            return self._memory.zeros(self._layout.counter_bytes)
+            return self._memory.zeros(self._layout.counters.size_bytes)
         counters = self._counters.get(stream)
         if counters is None:
-            counters = self._counters[stream] = self._memory.zeros(self._layout.counter_bytes)
+            counters = self._counters[stream] = self._memory.zeros(self._layout.counters.size_bytes)
         return counters
 
     def _run_parts(
@@ -177,7 +176,7 @@ class Prepared:
         named = {name: tensor for name, tensor in zip(self._layout.inputs, tensors, strict=True) if tensor is not None}
         named.update((buffer.name, tensor) for buffer, tensor in zip(self._layout.allocated, made, strict=True))
         if arena is not None and self._layout.has_library:
-            named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena)
+            named.update((buffer.name, self._arena_tensor(arena, buffer)) for buffer in self._layout.arena.buffers)
         for part in self._parts:
             if isinstance(part, _DevicePart):
                 part.run(stream, tuple(memory), late)
@@ -188,6 +187,6 @@ class Prepared:
         return tuple([named[name] for name in self._results])
 
     def _arena_tensor(self, arena: torch.Tensor, buffer: Buffer) -> torch.Tensor:
-        place: Place = self._layout.places[buffer.name]
+        place: SlotAddress = self._layout.places[buffer.name]
         part = arena[place.addend : place.addend + buffer.spec.storage_bytes]
         return part.view(TORCH_DTYPE[buffer.spec.dtype]).as_strided(buffer.spec.shape, buffer.spec.stride)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
-from tilewright.devices.messages import Finished, Progress, Stage
+from tilewright.devices.runner import JobFault, JobFinished, Progress, RunStage, check_job, name_of
 from tilewright.ptx.global_memory import Bytes
 from tilewright.ptx.syntax import PtxError
 from tilewright.records import FaultKind, FindingKind, GpuProfile, Job, LibraryCall, PackedLaunch
@@ -34,16 +33,6 @@ _FAULT_OF = {
 }
 
 
-@dataclass
-class _Fault(Exception):
-    """A job's fault on its way out."""
-
-    kind: FaultKind
-    message: str
-    step: PackedLaunch | LibraryCall | None = None
-    emulated: records.EmulatedRun | None = None
-
-
 class EmulatorEngine:
     """The emulator as `profile`, one job at a time."""
 
@@ -54,42 +43,36 @@ class EmulatorEngine:
     def versions(self) -> tuple[tuple[str, str], ...]:
         return (("python", platform.python_version()), ("numpy", np.__version__))
 
-    def run(self, job: Job, report: Report) -> Finished:
+    def run(self, job: Job, report: Report) -> JobFinished:
         """One job to its end; a fault is a value."""
         execution: records.Execution
         try:
             execution = self._completed(job, report)
-        except _Fault as fault:
-            execution = self._faulted(job, fault)
+        except JobFault as fault:
+            execution = fault.execution(job, label(self.profile))
         except MemoryError:
-            execution = self._faulted(
-                job,
-                _Fault(FaultKind.MEMORY, "this process may not have the memory that the job needs; use smaller shapes"),
-            )
-        return Finished(execution, fit=True)
-
-    def _faulted(self, job: Job, fault: _Fault) -> records.Faulted:
-        step = fault.step
-        name, line = (None, None) if step is None else (_name(step), step.line)
-        return records.Faulted(job.id, label(self.profile), fault.kind, fault.message, name, line, fault.emulated)
+            message = "this process may not have the memory that the job needs; use smaller shapes"
+            execution = JobFault(FaultKind.MEMORY, message).execution(job, label(self.profile))
+        return JobFinished(execution, fit=True)
 
     def _completed(self, job: Job, report: Report) -> records.Completed:
         check_job(job, self.profile)
-        report(Progress(Stage.LOADING))
+        _check_emulable(job)
+        report(Progress(RunStage.LOADING))
         program = self._program(job)
-        report(Progress(Stage.INPUTS))
+        report(Progress(RunStage.INPUTS))
         try:
             contents = {one.name: input_bytes(one) for one in job.inputs}
         except BadContent as error:
-            raise _Fault(FaultKind.BROKEN_JOB, str(error)) from error
+            raise JobFault(FaultKind.BROKEN_JOB, str(error)) from error
         run = self._run(job, program, contents, report)
-        report(Progress(Stage.RETURNING))
+        report(Progress(RunStage.RETURNING))
         outputs = tuple(_returned(name, run.memory) for name in job.returns)
         return records.Completed(job.id, label(self.profile), outputs, (), run.emulated)
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
-            report(Progress(Stage.STEP, number, _name(step), step.line))
+            report(Progress(RunStage.STEP, number, name_of(step), step.line))
 
         def memory() -> PlanMemory:
             return job_memory(job, contents)
@@ -98,31 +81,33 @@ class EmulatorEngine:
             run = run_schedules(program, job.plan, memory, job.emulation, job.returns, announce)
         except LaunchNotEmulable as error:
             message = f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
-            raise _Fault(FaultKind.UNSUITABLE, message, error.step) from error
+            raise JobFault(FaultKind.UNSUITABLE, message, error.step) from error
         except LaunchRefused as error:
-            raise _Fault(FaultKind.LAUNCH_REFUSED, str(error), error.step) from error
+            raise JobFault(FaultKind.LAUNCH_REFUSED, str(error), error.step) from error
         except LibraryRefused as error:
-            raise _Fault(FaultKind.OTHER, str(error), error.step) from error
+            raise JobFault(FaultKind.OTHER, str(error), error.step) from error
         except KeyError as error:
             message = f"the plan uses {error}, which is neither an input nor a buffer of the job"
-            raise _Fault(FaultKind.BROKEN_JOB, message) from error
+            raise JobFault(FaultKind.BROKEN_JOB, message) from error
         if run.stopped_by is not None:
             kind = _FAULT_OF.get(run.stopped_by.kind, FaultKind.STOPPED)
-            raise _Fault(kind, str(run.stopped_by), run.stopped_at, run.emulated)
+            raise JobFault(kind, str(run.stopped_by), run.stopped_at, run.emulated)
         if run.counter_left is not None:
             last = next(step for step in job.plan.steps if step.line == run.counter_left.launch_line)
-            raise _Fault(FaultKind.STATE, str(run.counter_left), last, run.emulated)
+            raise JobFault(FaultKind.STATE, str(run.counter_left), last, run.emulated)
         return run
 
     def _program(self, job: Job) -> Program | None:
         if not any(isinstance(step, PackedLaunch) for step in job.plan.steps):
             return None
         if job.ptx is None:
-            raise _Fault(FaultKind.BROKEN_JOB, "the job has no PTX, which is what is emulated; give Job(ptx=build.ptx)")
+            raise JobFault(
+                FaultKind.BROKEN_JOB, "the job has no PTX, which is what is emulated; give Job(ptx=build.ptx)"
+            )
         try:
             return program_of(hashlib.sha256(job.ptx.encode()).hexdigest(), job.ptx)
         except PtxError as error:
-            raise _Fault(FaultKind.LOAD_REFUSED, f"the job's PTX cannot be read: {error}") from error
+            raise JobFault(FaultKind.LOAD_REFUSED, f"the job's PTX cannot be read: {error}") from error
 
 
 def label(profile: GpuProfile) -> str:
@@ -130,31 +115,13 @@ def label(profile: GpuProfile) -> str:
     return f"{profile.name} (emulated)"
 
 
-def check_job(job: Job, profile: GpuProfile) -> None:
-    if job.arch not in records.ARCHITECTURES:
-        known = ", ".join(records.ARCHITECTURES)
-        raise _Fault(FaultKind.BROKEN_JOB, f"{job.arch!r} is no architecture known here; they are {known}")
-    if not records.runs_on(job.arch, profile.cc):
-        message = f"the job is built for {job.arch} and {profile.name} is emulated, {profile.arch}: build it for that"
-        raise _Fault(FaultKind.UNSUITABLE, message)
+def _check_emulable(job: Job) -> None:
     if job.timed_runs:
-        raise _Fault(FaultKind.UNSUITABLE, "an emulator measures no time; ask for timed_runs=0, or run it on a GPU")
-    names = (*(one.name for one in job.inputs), *(buffer.name for buffer in job.plan.buffers))
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise _Fault(FaultKind.BROKEN_JOB, f"the job gives {twice!r} twice; every tensor needs its own name")
-    missing = next((name for name in job.returns if name not in names), None)
-    if missing is not None:
-        raise _Fault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
-    launches = (step for step in job.plan.steps if isinstance(step, PackedLaunch))
-    unsettled = next((launch for launch in launches if launch.late), None)
-    if unsettled is not None:
-        message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
-        raise _Fault(FaultKind.BROKEN_JOB, message, unsettled)
+        raise JobFault(FaultKind.UNSUITABLE, "an emulator measures no time; ask for timed_runs=0, or run it on a GPU")
     specs = [*(one.spec for one in job.inputs), *(buffer.spec for buffer in job.plan.buffers)]
     needed = sum(spec.storage_bytes for spec in specs)
     if needed > job.limits.device_bytes:
-        raise _Fault(
+        raise JobFault(
             FaultKind.MEMORY,
             f"inputs, outputs and scratch take {needed / MIB:.1f} MiB, the job's limit is "
             f"{job.limits.device_bytes / MIB:.1f} MiB; raise the limit or use smaller shapes",
@@ -163,7 +130,3 @@ def check_job(job: Job, profile: GpuProfile) -> None:
 
 def _returned(name: str, memory: PlanMemory) -> records.ReturnedTensor:
     return records.ReturnedTensor(name, memory.spec(name), memory.content(name).tobytes())
-
-
-def _name(step: PackedLaunch | LibraryCall) -> str:
-    return step.kernel if isinstance(step, PackedLaunch) else step.function

@@ -21,9 +21,9 @@ from tilewright.records import (
     UniformValues,
     Values,
 )
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.tensors import TORCH_DTYPE
+from tilewright.reference.torch_calls import TORCH_DTYPE
 from tilewright.tasks.child.size_search import SizeSearch
 from tilewright.tasks.child.trials import call
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewright.records import Origin, Task, TensorInput
-from tilewright.reference.tensors import call_reference, dtype_of, flat_results
+from tilewright.reference.torch_calls import call_reference, dtype_of, flat_results
 from tilewright.tasks.child.input_values import draw
 from tilewright.tasks.questions import LintAnswer, LintRequest
 

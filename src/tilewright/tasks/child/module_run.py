@@ -12,9 +12,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tilewright.records import IntegerValues, NormalValues, UniformValues, Values
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe as describe_error
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.tensors import dtype_of
+from tilewright.reference.torch_calls import dtype_of
 from tilewright.tasks.questions import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest, some_of
 
 _LARGEST_ELEMENTS = 1 << 27  # of inputs that are made only to look at their values

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tilewright.records import Dimension, SizeFormula, SizeTerm, TensorInput
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
-from tilewright.reference.problems import ReferenceProblem
 from tilewright.tasks.child.size_formulas import Relation, relations
 from tilewright.tasks.child.trials import TrialOutcome, Trials
 from tilewright.tasks.questions import ProbeRequest

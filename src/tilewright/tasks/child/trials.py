@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
+from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import out_of_memory
-from tilewright.reference.problems import ReferenceProblem
-from tilewright.reference.tensors import TORCH_DTYPE, dtype_of, flat_results
+from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always

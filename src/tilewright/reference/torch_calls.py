@@ -10,7 +10,7 @@ import torch
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH, TORCH_DTYPE
 from tilewright.records import DType, Task, TensorSpec
 from tilewright.reference.loading import line_of_reference
-from tilewright.reference.problems import ReferenceProblem
+from tilewright.reference.protocol import ReferenceProblem
 
 __all__ = ["TORCH_DTYPE", "call_by_name", "call_reference", "dtype_of", "flat_results", "to_bytes", "to_torch"]
 

@@ -10,11 +10,12 @@ import json
 import sys
 from collections.abc import Callable
 
-from tilewright.devices.child_device import ChildDevice, never
+from tilewright.child.process import uninterrupted
+from tilewright.devices.child_device import ChildDevice
 from tilewright.records import GpuProfile, to_json
 
 GIB = 1 << 30
-EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.emulated_runner")
+EMULATED_RUNNER = (sys.executable, "-m", "tilewright.devices.runner_program", "emulated")
 
 
 class EmulatedDevice(ChildDevice):
@@ -31,7 +32,7 @@ class EmulatedDevice(ChildDevice):
         *,
         start_seconds: float = 60.0,
         host_bytes: int = 16 * GIB,
-        interrupt: Callable[[], bool] = never,
+        interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         command = (
             *EMULATED_RUNNER,

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 from tests.devices.scripted_jobs import FIRST_LINE, HERE, PROFILE, RUNNER, answer_of, scripted_job
 
-from tilewright.devices import supervisor
+from tilewright.child import process
+from tilewright.child.process import Interrupted
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.protocol import Device, DeviceError
-from tilewright.devices.supervisor import Interrupted
 from tilewright.records import Faulted, FaultKind
 
 
@@ -128,7 +127,7 @@ def test_host_memory_is_bounded(device: CudaDevice) -> None:
 
 @pytest.mark.parametrize("action", ["babble", "mute", "half"])
 def test_nonsense_on_the_pipe_ends_the_child(device: CudaDevice, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "DYING_WAIT_S", 0.5)
+    monkeypatch.setattr(process, "DYING_WAIT_S", 0.5)
     fault = faulted(device, action)
     assert fault.kind is FaultKind.DIED
     assert fault.kernel == action
@@ -258,18 +257,6 @@ def test_a_child_started_by_a_thread_that_ended_lives_on() -> None:
         assert device.runner_pid == pid
 
 
-def test_what_a_killed_parent_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    kept = ("tilewright-runner-1-alive", "tilewright-runner-x", "other")
-    for name in (f"tilewright-runner-{ended.pid}-a", *kept):
-        (tmp_path / name).mkdir()
-    with CudaDevice(command=RUNNER) as device:
-        still_works(device)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
-
-
 @pytest.mark.parametrize("from_thread", [False, True])
 def test_a_busy_child_dies_with_its_killed_parent(tmp_path: Path, from_thread: bool) -> None:
     note = tmp_path / "pid"
@@ -277,7 +264,6 @@ def test_a_busy_child_dies_with_its_killed_parent(tmp_path: Path, from_thread: b
 import sys, threading
 sys.path.insert(0, {str(HERE)!r})
 from tests.devices.scripted_jobs import RUNNER, scripted_job
-from tilewright.devices import supervisor
 from tilewright.devices.cuda_device import CudaDevice
 device = CudaDevice(command=RUNNER)
 def work():

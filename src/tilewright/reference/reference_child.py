@@ -1,0 +1,94 @@
+"""The child that holds a reference: `python -m tilewright.reference.reference_child`, started by `reference`.
+
+It runs the handlers that requests name with the loaded function. Whatever the reference prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+import sys
+import traceback
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tilewright.child.envelope import Envelope, carried_in, message_in
+from tilewright.child.inside import Channel, leave, open_channel
+from tilewright.reference import wire
+from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory
+from tilewright.reference.protocol import ReferenceProblem
+
+
+def main(arguments: list[str]) -> int:
+    channel, _ = open_channel(arguments)
+    os.dup2(2, 1)  # what the reference prints is its last words where it dies
+
+    import torch  # before anything is asked, while the parent does something else
+
+    setup = message_in(channel.next(), wire.ReferenceSetup)
+    torch.set_num_threads(setup.threads)
+    function = _load(setup, channel)
+    while function is not None:
+        reply, carried = _answer(function, channel.next(), setup)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            with contextlib.suppress(RuntimeError):  # a lost context
+                torch.cuda.empty_cache()  # the kernels that are judged need the memory too
+        channel.say(reply, carried)
+    return 0
+
+
+def _load(setup: wire.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
+    try:
+        _limit(setup)
+        channel.say(wire.TorchImported())
+        function = load_function(setup.source, setup.function, setup.folder, Path(os.environ["HOME"]))
+    except Exception as error:
+        channel.say(_reply_to(error, setup))
+        return None
+    channel.say(wire.ReferenceLoaded())
+    return function
+
+
+def _answer(
+    function: Callable[..., Any], envelope: Envelope, setup: wire.ReferenceSetup
+) -> tuple[wire.ReferenceReply, object]:
+    """The reply to a request, and the record it carries."""
+    try:
+        request = message_in(envelope, wire.HandlerRequest)
+        module, _, name = request.handler.partition(":")
+        handler = getattr(importlib.import_module(module), name)
+        hints = typing.get_type_hints(handler)
+        given = next(hint for name, hint in list(hints.items())[1:] if name != "return")
+        return wire.Answered(), handler(function, carried_in(envelope, given))
+    except BaseException as error:  # sys.exit of the reference too
+        return _reply_to(error, setup), None
+
+
+def _reply_to(error: BaseException, setup: wire.ReferenceSetup) -> wire.ReferenceReply:
+    if isinstance(error, ReferenceProblem):
+        return wire.ReferenceFault(str(error))
+    if out_of_memory(error) and setup.address_bytes is not None:
+        line = line_of_reference(error)
+        place = f" (line {line})" if line is not None else ""
+        limit = f"{setup.address_bytes >> 20} MiB"
+        return wire.ReferenceFault(f"the reference needs more than the {limit} it may have{place}")
+    if line_of_reference(error) is not None or isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return wire.ReferenceFault(f"the reference failed: {describe(error)}")
+    return wire.HandlerFault("".join(traceback.format_exception(error)))
+
+
+def _limit(setup: wire.ReferenceSetup) -> None:
+    """Limits counted from what the process has already, torch included."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (setup.file_bytes, setup.file_bytes))
+    if setup.address_bytes is not None:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        bound = pages * resource.getpagesize() + setup.address_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))
