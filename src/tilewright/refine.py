@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tilewright.authors import Author
 from tilewright.kernel_file import KernelFile
-from tilewright.measure import Stopwatch, sweep
+from tilewright.measure import Stopwatch, autotune
 from tilewright.records import (
     Attempt,
     BadPlan,
@@ -348,7 +348,9 @@ class _Attempt:
         tune = self._place.remember(
             "tune",
             TuneResult,
-            lambda: sweep(kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise),
+            lambda: autotune(
+                kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise
+            ),
         )
         watch.working("measuring")
         choice = dict(tune.choice)

@@ -55,16 +55,17 @@ def _builds(evaluations: dict[str, Evaluation], arch: str) -> dict[str, Build]:
     together: dict[BuildRequest, list[str]] = defaultdict(list)
     kernels: dict[BuildRequest, dict[str, None]] = defaultdict(dict)
     for label, evaluation in evaluations.items():
-        request = evaluation.build_request(arch)
+        request = evaluation.build_request()
+        if request is None:
+            continue
         unit = replace(request, kernels=())
         together[unit].append(label)
         kernels[unit].update(dict.fromkeys(request.kernels))
     builds: dict[str, Build] = {}
     for unit, labels in together.items():
-        if kernels[unit]:
-            result = build(replace(unit, kernels=tuple(kernels[unit])), isolated=False)
-            assert isinstance(result, Build), f"{unit.name} with {unit.constants} for {arch}: {result}"
-            builds.update(dict.fromkeys(labels, result))
+        result = build(replace(unit, kernels=tuple(kernels[unit])), isolated=False)
+        assert isinstance(result, Build), f"{unit.name} with {unit.constants} for {arch}: {result}"
+        builds.update(dict.fromkeys(labels, result))
     return builds
 
 

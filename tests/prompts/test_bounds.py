@@ -8,9 +8,9 @@ import pytest
 from tests.prompts.samples import LAYERNORM, TASKS
 
 from tilewright.measure.floor import LAUNCH_US, floor_us
-from tilewright.measure.model import FIRST_LAUNCH_US
-from tilewright.measure.model import REACHED_BANDWIDTH as MODELLED_BANDWIDTH
-from tilewright.measure.traffic import USABLE_L2, least_traffic
+from tilewright.measure.performance_model import FIRST_LAUNCH_US
+from tilewright.measure.performance_model import REACHED_BANDWIDTH as MODELLED_BANDWIDTH
+from tilewright.measure.work import USABLE_L2, least_traffic
 from tilewright.prompts.bounds import (
     DIRTY_L2,
     FLOOR_LAUNCH_US,

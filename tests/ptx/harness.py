@@ -17,7 +17,7 @@ from tilewright.devices.emulation.job_memory import add_buffers
 from tilewright.devices.emulation.library import run_library_step, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_memory import PlanMemory
 from tilewright.devices.emulation.plan_run import launch_request
-from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile, bind, evaluate, settle
+from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import Program, load_program
 from tilewright.ptx.results import Ending, Finding, LaunchResult
@@ -27,14 +27,12 @@ from tilewright.records import (
     PROFILES,
     BoundPlan,
     BufferRole,
-    Build,
-    BuildRequest,
     Clearing,
     GpuProfile,
     LibraryCall,
     TensorSpec,
 )
-from tilewright.toolchain import build
+from tilewright.toolchain import BuiltPlan, build_plan
 
 A100 = PROFILES["A100"]
 
@@ -81,14 +79,9 @@ def prepare(
     names = [parameter.name for parameter in file.plan.op.parameters]
     given = dict(zip(names, arguments, strict=False))
     described = {name: _spec(value) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    evaluation = evaluate(file, described, gpu, choice)
-    request = evaluation.build_request(gpu.arch)
-    if not request.kernels:
-        return Prepared(evaluation, BoundPlan(evaluation.buffers, evaluation.maps, evaluation.steps), None, given)  # type: ignore[arg-type]
-    made = _build(request)
-    scalars = {name: value for name, value in described.items() if not isinstance(value, TensorSpec)}
-    plan = settle(bind(evaluation, made, gpu), evaluation.late_values(scalars))
-    return Prepared(evaluation, plan, _program(made.ptx), given)
+    built = build_plan(file, described, gpu, choice, isolated=False)
+    assert isinstance(built, BuiltPlan), str(built)
+    return Prepared(built.evaluation, built.plan, _program(built.build.ptx) if built.build else None, given)
 
 
 def prepare_first(files: Sequence[KernelFile], arguments: Sequence[Any], gpu: GpuProfile = A100) -> Prepared:
@@ -126,13 +119,6 @@ def shown(findings: Sequence[Finding]) -> str:
 def _spec(tensor: torch.Tensor) -> TensorSpec:
     """What a plan may know of a tensor; the emulator aligns every one of them."""
     return TensorSpec(DTYPE_OF_TORCH[tensor.dtype], tuple(tensor.shape), tuple(tensor.stride()))
-
-
-@functools.lru_cache(maxsize=128)
-def _build(request: BuildRequest) -> Build:
-    made = build(request, isolated=False)
-    assert isinstance(made, Build), str(made)
-    return made
 
 
 @functools.lru_cache(maxsize=128)

@@ -27,8 +27,7 @@ from tilewright.frontends.arguments import (
     parse_arguments,
     parse_contents,
 )
-from tilewright.frontends.build_report import report_build
-from tilewright.frontends.build_text import show_build
+from tilewright.frontends.build_report import report_build, show_build
 from tilewright.frontends.check import CheckOptions, check_file
 from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_findings

@@ -36,7 +36,7 @@ class BaselineRequest:
 
 
 @dataclass(frozen=True)
-class Failure:
+class BaselineFailure:
     contender: str
     reason: str
 
@@ -44,7 +44,7 @@ class Failure:
 @dataclass(frozen=True)
 class BaselineAnswer:
     timings: tuple[Timing, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[BaselineFailure, ...]
 
 
 class _Contenders:
@@ -84,18 +84,20 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     import torch
 
     if not torch.cuda.is_available():
-        return BaselineAnswer((), tuple(Failure(name, "this process sees no GPU") for name in request.contenders))
+        return BaselineAnswer(
+            (), tuple(BaselineFailure(name, "this process sees no GPU") for name in request.contenders)
+        )
     if request.task.precision is not Precision.DTYPE:
         torch.set_float32_matmul_precision("high")  # what the kernel may do, they may
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
-    failures: list[Failure] = []
+    failures: list[BaselineFailure] = []
     for name in request.contenders:
         try:
             ready[name] = rig.warmed(_CONTENDERS.get(name, function, request.against))
         except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
             first = (str(error).strip().splitlines() or [""])[0]
-            failures.append(Failure(name, f"{type(error).__name__}: {first}"[:300]))
+            failures.append(BaselineFailure(name, f"{type(error).__name__}: {first}"[:300]))
     rig.warm_up()
     samples: dict[str, list[float]] = {name: [] for name in ready}
     order = list(ready)

@@ -98,7 +98,7 @@ def contents(task: Task, case: Case) -> dict[str, Content] | None:
     if case.values not in (TASK, NUMBERS):
         return None
     return {
-        one.name: _content(one, case.sizes, _seed(case, position))
+        one.name: seeded(one, case.sizes, _seed(case, position))
         for position, one in enumerate(task.tensors)
         if not one.optional
     }
@@ -147,7 +147,8 @@ def _seed(case: Case, position: int) -> int:
     return case.seed + _SEED_STEP * position
 
 
-def _content(one: TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
+def seeded(one: TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
+    """What a device draws for an input that holds what the task says."""
     values = one.values
     if isinstance(values, IndexValues):
         return Integers(seed, 0, max(sizes[values.dimension], 1))
@@ -161,7 +162,7 @@ def _content(one: TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
 
 
 def _draw(one: TensorInput, spec: TensorSpec, case: Case, seed: int) -> bytes:
-    content = _content(one, case.sizes, seed)
+    content = seeded(one, case.sizes, seed)
     distribution = DISTRIBUTIONS.get(case.values)
     if distribution is None or isinstance(content, Integers) or spec.numel == 0:
         return drawn(spec, content).tobytes()

@@ -29,13 +29,10 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.reference import AnyReference
-from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
+from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
+from tilewright.verify.cases import OWN_WORK, accepted_sizes, declined_note, is_small, own_cases, plan_cases
 from tilewright.verify.distributions import TASK
-from tilewright.verify.further_sizes import declined_note
-from tilewright.verify.reading import read_kernel
-from tilewright.verify.running import Candidate, Judges, Times
-from tilewright.verify.shrinking import smallest_failing
-from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out, sizes_text
+from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
 
@@ -231,7 +228,7 @@ class Referee:
                 return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
         return None
 
-    def _count(self, trial: Trial, outcome: Outcome, device: Device, schedules: int) -> Rejected | None:
+    def _count(self, trial: Trial, outcome: CaseOutcome, device: Device, schedules: int) -> Rejected | None:
         """Keep what was right or not run; a failing case ends the trial, shrunk as far as it goes."""
         if isinstance(outcome, Right):
             trial.results.append(outcome.result)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.devices.protocol import Device
-from tilewright.kernel_file import Evaluation, Refused
+from tilewright.kernel_file import Refused
 from tilewright.records import (
     BadPlan,
-    Build,
     Case,
     CaseResult,
     CaseStatus,
     Completed,
     Crashed,
+    Dimension,
     Emulation,
     Evidence,
     Execution,
@@ -24,20 +25,29 @@ from tilewright.records import (
     FindingKind,
     FindingRecord,
     InputTensor,
+    Job,
     NotBuilt,
+    Task,
     Unstable,
     Watch,
     WrongValues,
 )
 from tilewright.reference import ReferenceProblem
+from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
-from tilewright.verify.running import Candidate, Judges, Times, instruction_budget
 
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
 _ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
+
+
+MOST_RUNS = 12
+MOST_SECONDS = 4.0
+
+Attempt = Callable[[Case], Evidence | None]
+Located = Crashed | WrongValues
 
 
 @dataclass(frozen=True)
@@ -58,16 +68,7 @@ class Wrong:
     evidence: Evidence
 
 
-Outcome = Right | NotRun | Wrong
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A case with its build, ready to run on one kind of device."""
-
-    case: Case
-    evaluation: Evaluation
-    built: Build | None
+CaseOutcome = Right | NotRun | Wrong
 
 
 class Trial:
@@ -91,26 +92,29 @@ class Trial:
 
     # -- one case --
 
-    def prepare(self, case: Case, device: Device) -> Prepared | Outcome:
+    def job(self, case: Case, device: Device, how: Emulation | None) -> Job | CaseOutcome:
+        """The case evaluated and built for the device, emulated as `how` says, or on a GPU; or why it cannot run."""
         evaluation = self.candidate.evaluate(case, device.profile)
         if isinstance(evaluation, BadPlan):
             return Wrong(evaluation)
         if isinstance(evaluation, Refused):
             return NotRun(CaseResult(case, CaseStatus.DECLINED, ""), str(evaluation.problem))
         built = self.candidate.build_all([evaluation])
-        return Wrong(built) if isinstance(built, NotBuilt) else Prepared(case, evaluation, built[0])
+        if isinstance(built, NotBuilt):
+            return Wrong(built)
+        job = self.candidate.job(case, evaluation, built[0], how)
+        return Wrong(job) if isinstance(job, BadPlan) else job
 
-    def run(self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False) -> Outcome:
+    def run(
+        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False
+    ) -> CaseOutcome:
         """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
         start = time.monotonic()
-        prepared = self.prepare(case, device)
-        if not isinstance(prepared, Prepared):
-            return prepared
         budget = instruction_budget(self.candidate.task, case)
         how = Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
-        job = self.candidate.job(case, prepared.evaluation, prepared.built, how)
-        if isinstance(job, BadPlan):
-            return Wrong(job)
+        job = self.job(case, device, how)
+        if not isinstance(job, Job):
+            return job
         execution = self.candidate.execute(device, job)
         refused = self._refused(case, execution)
         if refused is not None:
@@ -130,32 +134,29 @@ class Trial:
             refused = self._refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
             if refused is not None:
                 return refused
-        unstable = self._unstable(case, varying, prepared)
+        unstable = self._unstable(case, varying, job)
         if unstable is not None:
             return unstable
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds))
 
-    def watch(self, case: Case, device: Device) -> Outcome | None:
+    def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
-        prepared = self.prepare(case, device)
-        if not isinstance(prepared, Prepared):
-            return None
-        job = self.candidate.job(case, prepared.evaluation, prepared.built, None)
-        if isinstance(job, BadPlan):
-            return Wrong(job)
+        job = self.job(case, device, None)
+        if not isinstance(job, Job):
+            return job
         limits = replace(job.limits, seconds=_WATCH_SECONDS)
         execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
         return self._refused(case, execution)
 
-    def _judged_again(self, case: Case, inputs: tuple[InputTensor, ...], execution: Execution) -> Outcome | None:
+    def _judged_again(self, case: Case, inputs: tuple[InputTensor, ...], execution: Execution) -> CaseOutcome | None:
         assert isinstance(execution, Completed)
         judgement = self._judge(case, inputs, execution)
         return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
-    def _refused(self, case: Case, execution: Execution) -> Outcome | None:
+    def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
         if isinstance(execution, Faulted):
             if execution.kind is FaultKind.UNSUITABLE:
@@ -203,11 +204,11 @@ class Trial:
             self._times.judge_s += time.monotonic() - start
         return answer
 
-    def _unstable(self, case: Case, varying: tuple[str, ...], prepared: Prepared) -> Outcome | None:
+    def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
         """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
         if not varying:
             return None
-        atomics = prepared.built is not None and _ATOMICS.search(prepared.built.ptx) is not None
+        atomics = _ATOMICS.search(job.ptx or "") is not None
         floats = {one.name for one in self.candidate.task.outputs if one.dtype.is_float}
         floats |= {one.name for one in self.candidate.task.tensors if one.in_place and one.dtype.is_float}
         if atomics and set(varying) <= floats:
@@ -234,3 +235,52 @@ def ran_out(evidence: Evidence) -> bool:
         return False
     budget = any(one.kind is FindingKind.BUDGET for one in evidence.findings)
     return budget or evidence.fault in (FaultKind.TIME, FaultKind.MEMORY)
+
+
+# -- the smallest case that still fails: a fault is easier to see in one row of seventeen than in a thousand of them --
+
+
+def smallest_failing(task: Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
+    """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same.
+
+    What follows from a dimension shrinks with it.
+    """
+    deadline = time.monotonic() + MOST_SECONDS
+    runs = 0
+    for dimension in sorted(task.free, key=lambda one: -case.sizes[one.name]):
+        for size in _smaller(dimension, case.sizes[dimension.name]):
+            if runs >= MOST_RUNS or time.monotonic() > deadline:
+                return evidence
+            sizes = task.complete({**case.sizes, dimension.name: size})
+            if not task.is_sound(sizes):
+                continue
+            candidate = replace(case, sizes=sizes)
+            found = attempt(candidate)
+            runs += 1
+            if found is not None and _looks(found) == _looks(evidence):
+                assert isinstance(found, (Crashed, WrongValues))
+                case, evidence = candidate, found
+                break
+    return evidence
+
+
+def _looks(evidence: Evidence) -> Hashable:
+    """One wrong element of one tells less than the last three of each row, so the pattern must stay."""
+    if isinstance(evidence, WrongValues):
+        return tuple((one.output, one.pattern, one.wrong > 1) for one in evidence.outputs)
+    if isinstance(evidence, Crashed):
+        return evidence.fault, frozenset(one.kind for one in evidence.findings)
+    return type(evidence).__name__
+
+
+def _smaller(dimension: Dimension, size: int) -> Iterator[int]:
+    """Ever larger sizes below the present one."""
+    if not dimension.varies:
+        return
+    unit = dimension.multiple_of
+    seen: set[int] = set()
+    for wanted in (1, 2, size // 8, size // 4, size // 2):
+        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
+        if smaller < size and smaller not in seen:
+            seen.add(smaller)
+            yield smaller

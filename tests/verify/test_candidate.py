@@ -9,8 +9,8 @@ import pytest
 from tests.verify import tasks
 
 from tilewright.records import Case, Dimension, Task
+from tilewright.verify.candidate import LARGEST_DATA, Judges, drawn_by_seed
 from tilewright.verify.distributions import TASK
-from tilewright.verify.running import LARGEST_DATA, Judges, drawn_by_seed
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tilewright.records import DType, TensorSpec
-from tilewright.runtime.overlap import overlap, region
+from tilewright.runtime.entries import extent_of, overlap
 
 
 def touched(address: int, spec: TensorSpec) -> set[int]:
@@ -39,7 +39,7 @@ def spec(shape: tuple[int, ...], stride: tuple[int, ...]) -> TensorSpec:
     ],
 )
 def test_known_cases(offset: int, one: TensorSpec, other: TensorSpec, expected: bool) -> None:
-    a, b = region(4096, one), region(4096 + offset, other)
+    a, b = extent_of(4096, one), extent_of(4096 + offset, other)
     assert overlap(a, b) is expected
     assert overlap(b, a) is expected
     assert bool(touched(4096, one) & touched(4096 + offset, other)) is expected
@@ -55,7 +55,7 @@ def test_no_overlap_is_ever_missed() -> None:
             shape = tuple(generator.randint(1, 4) for _ in range(rank))
             specs.append(spec(shape, tuple(generator.choice((0, 1, 2, 3, 4, 6, 8, 12)) for _ in range(rank))))
         address = 4096 + 4 * generator.randint(-40, 40)
-        said = overlap(region(4096, specs[0]), region(address, specs[1]))
+        said = overlap(extent_of(4096, specs[0]), extent_of(address, specs[1]))
         shared = bool(touched(4096, specs[0]) & touched(address, specs[1]))
         assert said or not shared, (specs, address)
         apart += not said
