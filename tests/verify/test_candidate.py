@@ -6,9 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from tests.verify import tasks
+from tests.verify import kernels, tasks
 
-from tilewright.records import Case, Dimension, Task
+from tilewright.kernel_file import KernelFile, compare_op, parse, print_op
+from tilewright.kernel_file.task_op import op_of_task
+from tilewright.records import (
+    BadPlan,
+    Case,
+    Dimension,
+    DType,
+    NumberInput,
+    ScalarType,
+    Task,
+    TaskOutput,
+    TensorInput,
+)
+from tilewright.verify import read_kernel
 from tilewright.verify.candidate import LARGEST_DATA, Judges, drawn_by_seed
 from tilewright.verify.distributions import TASK
 
@@ -76,3 +89,89 @@ def test_what_is_changed_in_place_is_sent_back() -> None:
     assert drawn_by_seed(sized, case)
     assert Judges(CPU, Named("narrow", True, 63 << 20)).of(sized, case) is None
     assert Judges(CPU, wide := Named("wide", True, 64 << 20)).of(sized, case) is wide
+
+
+# -- reading a candidate: the task's op, mechanical mends, outputs and library steps --
+
+
+def test_the_op_of_a_task() -> None:
+    task = Task(
+        "fused",
+        "",
+        "f",
+        (
+            TensorInput("x", DType.F32, ("n",)),
+            TensorInput("state", DType.F32, ("n",), in_place=True),
+            TensorInput("mask", DType.BOOL, ("n",), optional=True),
+            NumberInput("eps", ScalarType.FLOAT, 1),
+            NumberInput("steps", ScalarType.INT, 3, default=False),
+            NumberInput("causal", ScalarType.BOOL, True),
+        ),
+        (TaskOutput("y", DType.F32, ("n",)), TaskOutput("z", DType.F32, ())),
+        (Dimension("n", 8),),
+    )
+    line = print_op(op_of_task(task))
+    assert line == "op      fused(x, state!, mask?, eps: float = 1.0, steps: int, causal: bool = true) -> y, z"
+    text = f"//! {line}\n//! out     y: f32[x.shape]\n//! out     z: f32[]\n"
+    text += "//! launch  k<<<1, 1>>>(x, state, mask, y, z)\n"
+    file = parse(text + "__global__ void k(const float*, float*, const bool*, float*, float*) {}\n")
+    assert compare_op(file, op_of_task(task)) == ()
+    assert print_op(op_of_task(tasks.ACCUMULATE)) == "op      accumulate(y!, delta)"
+
+
+def test_an_honest_file_is_read() -> None:
+    file = read_kernel(kernels.LAYERNORM, tasks.LAYERNORM)
+    assert isinstance(file, KernelFile)
+    assert file.text == kernels.LAYERNORM
+
+
+def test_trivia_are_mended() -> None:
+    text = kernels.LAYERNORM.replace("x.shape[0]", "x.size(0)").replace("eps: float = 1e-5", "eps: float")
+    file = read_kernel(text, tasks.LAYERNORM)
+    assert isinstance(file, KernelFile)
+    assert "x.shape[0]" in file.text
+    assert "eps: float = 1e-05" in file.text
+
+
+def test_problems_have_lines() -> None:
+    found = read_kernel(kernels.DOUBLE.replace("let     n = v.numel", "let     n = w.numel"), tasks.DOUBLE)
+    assert isinstance(found, BadPlan)
+    (problem,) = found.problems
+    assert (problem.line, problem.code) == (3, "unknown-name")
+    assert problem.source_line == "//! let     n = w.numel"
+    found = read_kernel("hello", tasks.DOUBLE)
+    assert isinstance(found, BadPlan)
+
+
+def test_another_op_or_output_is_refused() -> None:
+    found = read_kernel(kernels.DOUBLE, tasks.MEAN)
+    assert isinstance(found, BadPlan)
+    assert {one.code for one in found.problems} == {"task-mismatch"}
+    found = read_kernel(
+        kernels.DOUBLE.replace("f32[v.shape]", "f16[v.shape]").replace("float* out", "__half* out"), tasks.DOUBLE
+    )
+    assert isinstance(found, BadPlan)
+    assert found.problems[0].code == "out"
+    assert found.problems[0].message == "out is f16[1048576], the task has f32[1048576]"
+
+
+def test_library_steps_need_permission() -> None:
+    text = """\
+//! op      matmul(a, b) -> out
+//! out     out: f32[a.shape[0], b.shape[1]]
+//! library out = aten.mm(a, b)
+"""
+    found = read_kernel(text, tasks.MATMUL)
+    assert isinstance(found, BadPlan)
+    assert found.problems[0].code == "library"
+    assert isinstance(read_kernel(text, replace(tasks.MATMUL, allow_library=True)), KernelFile)
+
+
+def test_results_may_be_called_otherwise() -> None:
+    text = kernels.DOUBLE.replace("-> out", "-> y").replace("out:", "y:").replace("(v, out, n)", "(v, y, n)")
+    assert "float* out" in text
+    file = read_kernel(text, tasks.DOUBLE)
+    assert isinstance(file, KernelFile)
+    assert file.text == kernels.DOUBLE
+    taken = text.replace("let     n = v.numel", "let     n = v.numel, out = 1").replace("(v, y, n)", "(v, y, n * out)")
+    assert isinstance(read_kernel(taken, tasks.DOUBLE), BadPlan)

@@ -39,8 +39,8 @@ from tilewright.toolchain.compile import compile_request
 from tilewright.toolchain.diagnostics import renamed
 from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.pool import BuildLimits, CompilePool
-from tilewright.toolchain.source import assemble
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
+from tilewright.toolchain.translation_unit import assemble
 
 # Part of every key: changes when the same compiler output would be read or judged differently.
 RULES_VERSION = 2
