@@ -6,7 +6,7 @@ The kernel runs in one child process and the reference in another; this module c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -53,9 +53,9 @@ class CostReport:
     message: str
 
 
-@dataclass(frozen=True)
-class CheckReport:
-    """One kernel file at one set of arguments on one emulated GPU."""
+@dataclass(frozen=True, kw_only=True)
+class CheckReport(records.EmulatedRun):
+    """One kernel file at one set of arguments on one emulated GPU; counts only where they are asked for."""
 
     file: str
     identity: str
@@ -65,20 +65,12 @@ class CheckReport:
     guessed: bool  # the shapes were guessed, not given
     outcome: CheckOutcome
     reason: str  # why it faulted, was not built or does not apply
-    findings: tuple[records.FindingRecord, ...]
     results: tuple[ResultVerdict, ...]  # against the reference
     compared: bool  # a reference was given, and the run got to its end
     costs: tuple[CostReport, ...]
-    varying: tuple[str, ...]  # outputs that differ from schedule to schedule
-    incomplete: tuple[str, ...]  # what the checkers could not see to the end
-    counts: tuple[records.CountsRecord, ...]  # of each launch, per instruction
-    listings: tuple[Listing, ...]  # the same per line
+    listings: tuple[Listing, ...]  # the counts per line
     diagnostics: tuple[records.Diagnostic, ...]
-    schedules: int  # that ran
     sampled_blocks: int | None
-    thread_instructions: int
-    printed: str
-    seconds: float  # in the emulator
 
 
 @dataclass(frozen=True)
@@ -216,7 +208,9 @@ class _Check:
     ) -> CheckReport:
         seen = emulated or _NOTHING_RAN
         listings = tuple(listing_of(one, self.file.name, self.file.text) for one in seen.counts)
+        kept = seen if self.options.keep_counts else replace(seen, counts=())
         return CheckReport(
+            **vars(kept),
             file=self.file.name,
             identity=self.file.identity,
             op=self.file.plan.op.name,
@@ -225,20 +219,12 @@ class _Check:
             guessed=self.guessed,
             outcome=outcome,
             reason=reason,
-            findings=seen.findings,
             results=results,
             compared=compared,
             costs=tuple(cost for listing in listings for cost in self._costs(listing)),
-            varying=seen.varying,
-            incomplete=seen.incomplete,
-            counts=seen.counts if self.options.keep_counts else (),
             listings=listings if self.options.keep_counts else (),
             diagnostics=diagnostics,
-            schedules=seen.schedules,
             sampled_blocks=self.options.emulation.sampled_blocks,
-            thread_instructions=seen.thread_instructions,
-            printed=seen.printed,
-            seconds=seen.seconds,
         )
 
     def _costs(self, listing: Listing) -> list[CostReport]:

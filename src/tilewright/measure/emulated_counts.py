@@ -11,22 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
-from tilewright.records import (
-    Check,
-    CompiledKernel,
-    Completed,
-    CountsRecord,
-    Emulation,
-    Faulted,
-    FaultKind,
-    LibraryCall,
-    Limits,
-    PackedLaunch,
-    Task,
-)
+from tilewright.records import FaultKind, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan
 
 SAMPLED_BLOCKS = 8
@@ -46,8 +35,8 @@ class CountedLaunch:
     """One launch of the plan; `scale` times the counts is the whole launch at the task's sizes."""
 
     launch: PackedLaunch
-    kernel: CompiledKernel
-    counts: CountsRecord
+    kernel: records.CompiledKernel
+    counts: records.CountsRecord
     scale: float
 
     @property
@@ -68,8 +57,8 @@ class CountedPlan:
     counted_at: dict[str, int]
 
     @property
-    def library_calls(self) -> tuple[LibraryCall, ...]:
-        return tuple(step for step in self.prepared.plan.steps if isinstance(step, LibraryCall))
+    def library_calls(self) -> tuple[records.LibraryCall, ...]:
+        return tuple(step for step in self.prepared.plan.steps if isinstance(step, records.LibraryCall))
 
     @property
     def sampled_blocks(self) -> int:
@@ -110,7 +99,9 @@ def count_plan(
     raise NotCounted(problem)
 
 
-def _counted(file: KernelFile, task: Task, real: BuiltPlan, way: _Way, emulator: Device) -> CountedPlan | Faulted:
+def _counted(
+    file: KernelFile, task: Task, real: BuiltPlan, way: _Way, emulator: Device
+) -> CountedPlan | records.Faulted:
     sizes = affordable_sizes(task, way.elements)
     seen = real
     if sizes != task.sizes:
@@ -121,11 +112,13 @@ def _counted(file: KernelFile, task: Task, real: BuiltPlan, way: _Way, emulator:
         if not _same_launches(seen, real):
             sizes, seen = task.sizes, real
     assert real.build is not None
-    how = Emulation((Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False)
+    how = records.Emulation(
+        (records.Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False
+    )
     launched = replace(seen, plan=replace(seen.plan, steps=_launches(seen)))
-    job = launched.job("count", job_inputs(task, sizes), limits=Limits(seconds=_SECONDS), emulation=how)
+    job = launched.job("count", job_inputs(task, sizes), limits=records.Limits(seconds=_SECONDS), emulation=how)
     execution = emulator.execute(job)
-    if not isinstance(execution, Completed):
+    if not isinstance(execution, records.Completed):
         return execution
     assert execution.emulated is not None
     ratio = math.prod(one.size / sizes[one.name] for one in task.free if sizes[one.name])

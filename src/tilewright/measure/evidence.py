@@ -11,23 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tilewright import records
 from tilewright.devices.emulation.listing import Listing
 from tilewright.devices.protocol import Device
 from tilewright.measure.gpu_timing import gpu_job
 from tilewright.measure.performance_model import LaunchModel, PlanModel
-from tilewright.records import (
-    Build,
-    Completed,
-    InstructionRecord,
-    KernelProfile,
-    LineSamples,
-    Measured,
-    Occupancy,
-    PackedLaunch,
-    Resources,
-    Task,
-    Watch,
-)
+from tilewright.records import Completed, KernelProfile, Measured, PackedLaunch
 from tilewright.toolchain import BuiltPlan, ToolchainError, highlights, launch_occupancy
 
 LINES = 12  # of the source, in all
@@ -125,7 +114,7 @@ def _grid(launch: PackedLaunch, waves: float) -> str:
     return f"{launch.kernel} (launch at line {launch.line}), grid {grid} of {block} threads, {waves:.2f} waves"
 
 
-def _resources(launch: PackedLaunch, resources: Resources, resident: Occupancy) -> str:
+def _resources(launch: PackedLaunch, resources: records.Resources, resident: records.Occupancy) -> str:
     spills = resources.spill_bytes
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
     return (
@@ -141,7 +130,7 @@ def _code(counts: Mapping[str, int]) -> list[str]:
     return [f"  in the machine code, run or not: {listed}"] if counts else []
 
 
-def _narrow(instructions: Iterable[InstructionRecord]) -> list[str]:
+def _narrow(instructions: Iterable[records.InstructionRecord]) -> list[str]:
     """Of the global accesses that ran, those that a wider one could take the place of."""
     requests: dict[str, list[int]] = {"ld": [0, 0], "st": [0, 0]}  # narrow ones, and all
     for one in instructions:
@@ -186,7 +175,7 @@ def _per_request(actual: int, ideal: int, requests: int) -> str:
     return f"{actual / requests:.1f} ({ideal / requests:.1f}){mark}"
 
 
-def _sass(build: Build | None) -> Mapping[str, Mapping[str, int]]:
+def _sass(build: records.Build | None) -> Mapping[str, Mapping[str, int]]:
     if build is None:
         return {}
     try:
@@ -206,10 +195,10 @@ def _dim(extent: tuple[int, int, int]) -> str:
 # -- the GPU's own counters --
 
 
-def profile(prepared: BuiltPlan, task: Task, gpu: Device) -> Completed | str:
+def profile(prepared: BuiltPlan, task: records.Task, gpu: Device) -> Completed | str:
     """What the counters say of the plan at the task's sizes, or why they say nothing."""
     job = gpu_job("profile", prepared, task, 0, _PROFILE_SECONDS)
-    execution = gpu.execute(replace(job, watch=Watch.COUNTERS))
+    execution = gpu.execute(replace(job, watch=records.Watch.COUNTERS))
     if not isinstance(execution, Completed):
         return f"{execution.kind.value}: {execution.message}"
     return execution if execution.profiles else execution.not_watched or "the device reads no counters"
@@ -275,7 +264,7 @@ def _lines(one: KernelProfile, source: Sequence[str]) -> list[str]:
     return rows + [_line(line, one.samples, source) for line in one.lines]
 
 
-def _line(one: LineSamples, total: int, source: Sequence[str]) -> str:
+def _line(one: records.LineSamples, total: int, source: Sequence[str]) -> str:
     reason = next(iter(one.waits), "nothing")
     text = source[one.line - 1].strip() if 0 < one.line <= len(source) else ""
     return f"  {one.line:>4}  {one.samples / max(total, 1):>7.1%}  {reason:<40}  {_shortened(text)}"

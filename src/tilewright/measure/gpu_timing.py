@@ -103,8 +103,8 @@ def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyRefe
     except ReferenceProblem as problem:
         rounds.note(f"no baselines: {problem}")
         return []
-    for failure in answer.failures:
-        rounds.note(f"{failure.contender} failed: {failure.reason}")
+    for contender, reason in answer.failures.items():
+        rounds.note(f"{contender} failed: {reason}")
     for timing in answer.timings:
         rounds.add(timing)
     return [timing.name for timing in answer.timings]

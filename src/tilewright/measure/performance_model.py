@@ -84,7 +84,8 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     listings = [listing_of(one.counts, file.name, file.text) for one in counted.launches]
     works = [work_of(one, listing, gpu) for one, listing in zip(counted.launches, listings, strict=True)]
     residents = [launch_occupancy(one.launch, one.kernel.resources, gpu) for one in counted.launches]
-    waves = [_waves(one, resident, gpu) for one, resident in zip(counted.launches, residents, strict=True)]
+    resident_blocks = [gpu.sms * max(one.blocks_per_sm, 1) for one in residents]
+    waves = [one.grid_blocks / blocks for one, blocks in zip(counted.launches, resident_blocks, strict=True)]
     traffics = plan_traffic(prepared, works, waves, gpu)
     flights = loads_in_flight(prepared.build) if prepared.build else {}
     launches = tuple(
@@ -117,10 +118,6 @@ def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     """What is left of the score when nothing but the least traffic and one launch is counted."""
     rate = gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH
     return FIRST_LAUNCH_US + (least_traffic(task, gpu).total_bytes / rate if rate else 0.0)
-
-
-def _waves(counted: CountedLaunch, resident: Occupancy, gpu: GpuProfile) -> float:
-    return counted.grid_blocks / (gpu.sms * max(resident.blocks_per_sm, 1))
 
 
 def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cached_property
-from types import TracebackType
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
@@ -60,9 +59,7 @@ class Stopwatch:
     def __enter__(self) -> Stopwatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

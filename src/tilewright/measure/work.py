@@ -10,18 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
-from tilewright.records import (
-    Clearing,
-    GpuProfile,
-    InstructionRecord,
-    LibraryCall,
-    PackedLaunch,
-    Task,
-    TensorArgument,
-    TensorSpec,
-)
+from tilewright.records import GpuProfile, InstructionRecord, LibraryCall
 from tilewright.toolchain import BuiltPlan
 
 SECTOR_BYTES = 32
@@ -168,12 +160,12 @@ def plan_traffic(
     sizes = _tensor_bytes(prepared)
     buffers = {buffer.name: buffer for buffer in prepared.plan.buffers}
     usable = USABLE_L2 * gpu.l2
-    written_before = {name for name, one in buffers.items() if one.clearing is not Clearing.UNDEFINED}
+    written_before = {name for name, one in buffers.items() if one.clearing is not records.Clearing.UNDEFINED}
     in_cache: set[str] = set()
     found: list[LaunchTraffic] = []
     for step in prepared.plan.steps:
         names = _names(step, prepared)
-        if isinstance(step, PackedLaunch):
+        if isinstance(step, records.PackedLaunch):
             readable = {name for name in names if name not in buffers or name in written_before}
             writable = {name for name in names if name in buffers or _in_place(name, prepared)}
             read = {name: sizes[name] for name in readable}
@@ -204,7 +196,7 @@ def _launch_traffic(
     return LaunchTraffic(read, written, again, 0.0, held)
 
 
-def least_traffic(task: Task, gpu: GpuProfile) -> LaunchTraffic:
+def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:
     """What one launch must move: every input in, every output out, on a cache full of somebody else's writes."""
     written = float(sum(spec.storage_bytes for spec in task.output_specs().values()))
     written += sum(task.specs()[one.name].storage_bytes for one in task.tensors if one.in_place)
@@ -229,9 +221,9 @@ def _tensor_bytes(prepared: BuiltPlan) -> dict[str, int]:
     return {**given, **made}
 
 
-def _names(step: PackedLaunch | LibraryCall, prepared: BuiltPlan) -> set[str]:
+def _names(step: records.PackedLaunch | LibraryCall, prepared: BuiltPlan) -> set[str]:
     if isinstance(step, LibraryCall):
-        used = {one.name for one in step.arguments if isinstance(one, TensorArgument)}
+        used = {one.name for one in step.arguments if isinstance(one, records.TensorArgument)}
         return used | {step.target}
     maps = {one.name: one.tensor for one in prepared.plan.maps}
     return {field.tensor for field in step.pointers} | {maps[field.map] for field in step.maps}
@@ -247,13 +239,13 @@ def _in_place(name: str, prepared: BuiltPlan) -> bool:
 def library_work(call: LibraryCall, prepared: BuiltPlan) -> tuple[int, float, str]:
     """Bytes moved, floating-point operations, and the dtype they are done in; no operations where none are known."""
     specs = {**dict(prepared.evaluation.tensors), **{one.name: one.spec for one in prepared.plan.buffers}}
-    given = [specs[one.name] for one in call.arguments if isinstance(one, TensorArgument)]
+    given = [specs[one.name] for one in call.arguments if isinstance(one, records.TensorArgument)]
     target = specs[call.target]
     moved = sum(spec.storage_bytes for spec in (*given, target))
     return moved, _operations(call.function.rpartition(".")[2], given, target), str(target.dtype)
 
 
-def _operations(name: str, given: list[TensorSpec], target: TensorSpec) -> float:
+def _operations(name: str, given: list[records.TensorSpec], target: records.TensorSpec) -> float:
     """Two for each product: the elements of the result times the length of a sum."""
     if name not in _PRODUCTS:
         return 0.0

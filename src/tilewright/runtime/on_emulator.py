@@ -184,8 +184,8 @@ def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu
     complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
     if complete:
         call.change_in_place(run.memory)
-    named = {"op": call.op.name, "file": ready.file, "gpu": gpu}
-    return EmulatedCall(**vars(run.emulated), **named, complete=complete, results=call.results(run.memory))
+    results, told = call.results(run.memory), vars(run.emulated)
+    return EmulatedCall(**told, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
 
 
 def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> ScheduledRun:

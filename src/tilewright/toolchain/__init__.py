@@ -1,8 +1,6 @@
 """NVRTC builds of kernel files: cubin, PTX, resource use and located diagnostics, cached by content."""
 
 from tilewright.toolchain.builder import (
-    DEFAULT_CACHE,
-    DEFAULT_LIMITS,
     BuiltPlan,
     LaunchReport,
     bind_plan,
@@ -12,7 +10,6 @@ from tilewright.toolchain.builder import (
     build_plan,
     cache_directory,
     cache_size_bytes,
-    default_pool,
     launch_occupancy,
     report_launch,
 )
@@ -23,8 +20,6 @@ from tilewright.toolchain.sass import SassInstruction, SassListing, disassemble,
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
 
 __all__ = [
-    "DEFAULT_CACHE",
-    "DEFAULT_LIMITS",
     "BuildCache",
     "BuildLimits",
     "BuiltPlan",
@@ -41,7 +36,6 @@ __all__ = [
     "build_plan",
     "cache_directory",
     "cache_size_bytes",
-    "default_pool",
     "disassemble",
     "find_toolkit",
     "highlights",

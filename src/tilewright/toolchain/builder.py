@@ -8,32 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from tilewright import records
 from tilewright.kernel_file import Arguments, Choice, Evaluation, KernelFile, bind, evaluate, settle
-from tilewright.records import (
-    ARCHITECTURES,
-    BoundPlan,
-    Build,
-    BuildFailure,
-    BuildRequest,
-    Dim3,
-    Emulation,
-    GpuProfile,
-    InputTensor,
-    Job,
-    Launch,
-    LibraryCall,
-    Limits,
-    Occupancy,
-    PackedLaunch,
-    Resources,
-    occupancy,
-)
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Dim3, GpuProfile
 from tilewright.toolchain.cache import BuildCache
 from tilewright.toolchain.compile import compile_request
 from tilewright.toolchain.diagnostics import renamed
@@ -61,8 +45,8 @@ def build(
     `isolated` compiles in a child process under `limits`: for code nobody has vouched for. Without it the compiler runs
     in this process, without limits: for code its user chose to load. `cache=None` neither reads nor keeps builds.
     """
-    if request.arch not in ARCHITECTURES:
-        raise ToolchainError(f"no build target is called {request.arch!r}; known: {', '.join(ARCHITECTURES)}")
+    if request.arch not in records.ARCHITECTURES:
+        raise ToolchainError(f"no build target is called {request.arch!r}; known: {', '.join(records.ARCHITECTURES)}")
     toolkit = find_toolkit()
     key = build_key(request, toolkit)
     result = cache.get(key) if cache is not None else None
@@ -104,17 +88,23 @@ class BuiltPlan:
     build: Build | None
     plan: BoundPlan  # stands on its own: late numbers are written in
 
+    @classmethod
+    def of(cls, evaluation: Evaluation, build: Build | None, arguments: Mapping[str, Any]) -> BuiltPlan:
+        """The build bound, and the late numbers of the call written in."""
+        late = evaluation.late_values(arguments) if build is not None else ()
+        return cls(evaluation, build, bind_plan(evaluation, build, late))
+
     def job(
         self,
         id: str,
-        inputs: tuple[InputTensor, ...],
+        inputs: tuple[records.InputTensor, ...],
         *,
         returns: tuple[str, ...] = (),
-        limits: Limits,
-        emulation: Emulation | None = None,
-    ) -> Job:
+        limits: records.Limits,
+        emulation: records.Emulation | None = None,
+    ) -> records.Job:
         """One run of it on these inputs: emulated as `emulation` says, or on a GPU where it says nothing."""
-        return Job(
+        return records.Job(
             id,
             self.evaluation.gpu.arch,
             cubin=self.build.cubin if self.build is not None and emulation is None else b"",
@@ -123,7 +113,7 @@ class BuiltPlan:
             returns=returns,
             limits=limits,
             ptx=self.build.ptx if self.build is not None else None,
-            emulation=emulation or Emulation(),
+            emulation=emulation or records.Emulation(),
         )
 
 
@@ -134,10 +124,7 @@ def build_plan(
     evaluation = evaluate(file, arguments, gpu, choice)
     request = evaluation.build_request()
     built = build(request, isolated=isolated) if request is not None else None
-    if isinstance(built, BuildFailure):
-        return built
-    late = evaluation.late_values(arguments) if built is not None else ()
-    return BuiltPlan(evaluation, built, bind_plan(evaluation, built, late))
+    return built if isinstance(built, BuildFailure) else BuiltPlan.of(evaluation, built, arguments)
 
 
 def bind_plan(
@@ -148,7 +135,7 @@ def bind_plan(
     With the late numbers of a call it stands on its own; without them they are filled in at each call.
     """
     if build is None:
-        library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
+        library = tuple(step for step in evaluation.steps if isinstance(step, records.LibraryCall))
         return BoundPlan(evaluation.buffers, evaluation.maps, library)
     plan = bind(evaluation, build, evaluation.gpu)
     return plan if late is None else settle(plan, late)
@@ -166,15 +153,15 @@ class LaunchReport:
     cooperative: bool
     pdl: bool
     dynamic_smem_bytes: int
-    resources: Resources
-    occupancy: Occupancy
+    resources: records.Resources
+    occupancy: records.Occupancy
 
     @property
     def smem_bytes(self) -> int:
         return self.dynamic_smem_bytes + self.resources.static_smem_bytes
 
 
-def report_launch(launch: Launch, build: Build, gpu: GpuProfile) -> LaunchReport:
+def report_launch(launch: records.Launch, build: Build, gpu: GpuProfile) -> LaunchReport:
     kernel = build.kernel(launch.kernel)
     return LaunchReport(
         launch.kernel,
@@ -190,10 +177,12 @@ def report_launch(launch: Launch, build: Build, gpu: GpuProfile) -> LaunchReport
     )
 
 
-def launch_occupancy(launch: Launch | PackedLaunch, resources: Resources, gpu: GpuProfile) -> Occupancy:
+def launch_occupancy(
+    launch: records.Launch | records.PackedLaunch, resources: records.Resources, gpu: GpuProfile
+) -> records.Occupancy:
     """How many blocks of a launch fit on a multiprocessor, and what limits them."""
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
-    return occupancy(gpu, resources.registers, math.prod(launch.block), smem)
+    return records.occupancy(gpu, resources.registers, math.prod(launch.block), smem)
 
 
 # -- where builds are kept --

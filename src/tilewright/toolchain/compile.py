@@ -6,18 +6,8 @@ import re
 import struct
 import time
 
-from tilewright.records import (
-    KERNEL_FILE_NAME,
-    Build,
-    BuildFailure,
-    BuildRequest,
-    CompiledKernel,
-    Diagnostic,
-    Dim3,
-    FailureReason,
-    Resources,
-    Severity,
-)
+from tilewright import records
+from tilewright.records import KERNEL_FILE_NAME, BuildFailure, BuildRequest, Diagnostic, FailureReason, Severity
 from tilewright.toolchain.diagnostics import line_of_kernel, read_log
 from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.nvrtc import COMPILATION, OUT_OF_MEMORY, SUCCESS, Compilation, load_nvrtc
@@ -44,7 +34,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _DIMENSIONS = r"\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?"
 
 
-def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build | BuildFailure:
+def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> records.Build | BuildFailure:
     """Build one request with NVRTC. The kernel file is called by its internal name in every diagnostic."""
     started = time.perf_counter()
     unreadable = _unreadable(request)
@@ -67,7 +57,7 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build 
         reason = findings[0].reason
         located = tuple(_located(request, module, finding) for finding in findings if finding.reason is reason)
         return _failure(request, key, reason, (*located, *diagnostics), compilation.log, started)
-    return Build(
+    return records.Build(
         key=key,
         arch=request.arch,
         compiler=toolkit.compiler,
@@ -81,7 +71,7 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build 
 
 def _kernels(
     unit: TranslationUnit, compilation: Compilation, module: PtxModule, symbols: list[str]
-) -> tuple[CompiledKernel, ...]:
+) -> tuple[records.CompiledKernel, ...]:
     resources = read_resources(compilation.log, compilation.cubin)
     kernels = []
     for expression, symbol, table in zip(unit.kernels, symbols, unit.tables, strict=True):
@@ -93,7 +83,7 @@ def _kernels(
             )
         check_against_entry(parameters, declaration, symbol)
         kernels.append(
-            CompiledKernel(
+            records.CompiledKernel(
                 expression, symbol, parameters, resources[symbol], max_threads(declaration), cluster_shape(declaration)
             )
         )
@@ -175,7 +165,7 @@ def _failure(
 # -- what a compiled kernel uses: from the assembler's log, the sections of the cubin, and the PTX directives --
 
 
-def read_resources(log: str, cubin: bytes) -> dict[str, Resources]:
+def read_resources(log: str, cubin: bytes) -> dict[str, records.Resources]:
     """The resources of every entry function the log speaks of, by symbol."""
     sections = _section_sizes(cubin)
     shared_constants = sections.get(".nv.constant3", 0)  # the module's __constant__ variables
@@ -185,7 +175,7 @@ def read_resources(log: str, cubin: bytes) -> dict[str, Resources]:
         own = sum(
             size for name, size in sections.items() if re.fullmatch(rf"\.nv\.constant\d+\.{re.escape(symbol)}", name)
         )
-        resources[symbol] = Resources(
+        resources[symbol] = records.Resources(
             registers=int(registers),
             spill_store_bytes=int(stores),
             spill_load_bytes=int(loads),
@@ -203,12 +193,12 @@ def max_threads(declaration: str) -> int | None:
     return dimensions[0] * dimensions[1] * dimensions[2] if dimensions else None
 
 
-def cluster_shape(declaration: str) -> Dim3 | None:
+def cluster_shape(declaration: str) -> records.Dim3 | None:
     """The cluster an entry was compiled for, if any."""
     return _dimensions(declaration, "reqnctapercluster")
 
 
-def _dimensions(declaration: str, directive: str) -> Dim3 | None:
+def _dimensions(declaration: str, directive: str) -> records.Dim3 | None:
     found = re.search(rf"\.{directive}{_DIMENSIONS}", declaration)
     if found is None:
         return None

@@ -30,7 +30,7 @@ from tilewright.kernel_file.task_op import op_of_task
 from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
 from tilewright.reference import AnyReference
-from tilewright.toolchain import BuiltPlan, bind_plan, build_many
+from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.cases import work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs
 
@@ -176,8 +176,7 @@ class Candidate:
         task = case_task(self.task, case)
         numbers = {one.name: one.value for one in task.numbers}
         try:
-            late = evaluation.late_values(numbers) if built is not None else ()
-            ready = BuiltPlan(evaluation, built, bind_plan(evaluation, built, late))
+            ready = BuiltPlan.of(evaluation, built, numbers)
         except KernelFileError as error:
             return bad_plan(error.problems, self.file.text)
         except DoesNotApply as refusal:

@@ -7,31 +7,10 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Refused
-from tilewright.records import (
-    BadPlan,
-    Case,
-    CaseResult,
-    CaseStatus,
-    Completed,
-    Crashed,
-    Dimension,
-    Emulation,
-    Evidence,
-    Execution,
-    Faulted,
-    FaultKind,
-    FindingKind,
-    FindingRecord,
-    InputTensor,
-    Job,
-    NotBuilt,
-    Task,
-    Unstable,
-    Watch,
-    WrongValues,
-)
+from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.distributions import TASK
@@ -92,18 +71,18 @@ class Trial:
 
     # -- one case --
 
-    def job(self, case: Case, device: Device, how: Emulation | None) -> Job | CaseOutcome:
+    def job(self, case: Case, device: Device, how: records.Emulation | None) -> Job | CaseOutcome:
         """The case evaluated and built for the device, emulated as `how` says, or on a GPU; or why it cannot run."""
         evaluation = self.candidate.evaluate(case, device.profile)
-        if isinstance(evaluation, BadPlan):
+        if isinstance(evaluation, records.BadPlan):
             return Wrong(evaluation)
         if isinstance(evaluation, Refused):
             return NotRun(CaseResult(case, CaseStatus.DECLINED, ""), str(evaluation.problem))
         built = self.candidate.build_all([evaluation])
-        if isinstance(built, NotBuilt):
+        if isinstance(built, records.NotBuilt):
             return Wrong(built)
         job = self.candidate.job(case, evaluation, built[0], how)
-        return Wrong(job) if isinstance(job, BadPlan) else job
+        return Wrong(job) if isinstance(job, records.BadPlan) else job
 
     def run(
         self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False
@@ -111,7 +90,7 @@ class Trial:
         """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
         start = time.monotonic()
         budget = instruction_budget(self.candidate.task, case)
-        how = Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
+        how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
@@ -146,45 +125,39 @@ class Trial:
         if not isinstance(job, Job):
             return job
         limits = replace(job.limits, seconds=_WATCH_SECONDS)
-        execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=Watch.FAULTS))
+        execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=records.Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
         return self._refused(case, execution)
 
-    def _judged_again(self, case: Case, inputs: tuple[InputTensor, ...], execution: Execution) -> CaseOutcome | None:
+    def _judged_again(
+        self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Execution
+    ) -> CaseOutcome | None:
         assert isinstance(execution, Completed)
         judgement = self._judge(case, inputs, execution)
         return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
     def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
-        if isinstance(execution, Faulted):
-            if execution.kind is FaultKind.UNSUITABLE:
+        if isinstance(execution, records.Faulted):
+            if execution.kind is records.FaultKind.UNSUITABLE:
                 return NotRun(CaseResult(case, CaseStatus.NOT_EMULABLE, execution.device), execution.message)
-            return Wrong(self._crash(case, execution))
+            return Wrong(self._crash(case, execution, execution.findings))
         if execution.findings:
-            first = execution.findings[0]
-            return Wrong(self._crashed(case, None, str(first), first.kernel, first.line, execution.findings))
+            return Wrong(self._crash(case, execution.findings[0], execution.findings))
         return None
 
-    def _crash(self, case: Case, fault: Faulted) -> Crashed:
-        return self._crashed(case, fault.kind, fault.message, fault.kernel, fault.line, fault.findings)
-
-    def _crashed(
-        self,
-        case: Case,
-        kind: FaultKind | None,
-        message: str,
-        kernel: str | None,
-        line: int | None,
-        findings: tuple[FindingRecord, ...],
+    def _crash(
+        self, case: Case, told: records.Faulted | records.FindingRecord, findings: tuple[records.FindingRecord, ...]
     ) -> Crashed:
+        """The fault of a run, or its first finding, beside the lines that the findings name."""
+        kind, message = (told.kind, told.message) if isinstance(told, records.Faulted) else (None, str(told))
         lines = self.candidate.file.text.splitlines()
         named = {one for finding in findings for one in (finding.line, finding.other_line, finding.launch_line) if one}
-        shown = tuple((one, lines[one - 1]) for one in sorted(named | {line or 0}) if 0 < one <= len(lines))
-        return Crashed(case, kind, message, kernel, line, findings, shown)
+        shown = tuple((one, lines[one - 1]) for one in sorted(named | {told.line or 0}) if 0 < one <= len(lines))
+        return Crashed(case, kind, message, told.kernel, told.line, findings, shown)
 
-    def _judge(self, case: Case, inputs: tuple[InputTensor, ...], execution: Completed) -> Judgement | None:
+    def _judge(self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Completed) -> Judgement | None:
         """None where nobody can judge it, or where the reference cannot take a case that the task does not ask for."""
         start = time.monotonic()
         task = self.candidate.task
@@ -215,7 +188,7 @@ class Trial:
             names = ", ".join(varying)
             self.note(f"the last bits of {names} differ from run to run: it is added up by atomic operations")
             return None
-        return Wrong(Unstable(case, varying))
+        return Wrong(records.Unstable(case, varying))
 
 
 def sizes_text(case: Case) -> str:
@@ -233,14 +206,14 @@ def ran_out(evidence: Evidence) -> bool:
     """Whether a run spent what it may take: at the task's own sizes that says it is large, not that it is wrong."""
     if not isinstance(evidence, Crashed):
         return False
-    budget = any(one.kind is FindingKind.BUDGET for one in evidence.findings)
-    return budget or evidence.fault in (FaultKind.TIME, FaultKind.MEMORY)
+    budget = any(one.kind is records.FindingKind.BUDGET for one in evidence.findings)
+    return budget or evidence.fault in (records.FaultKind.TIME, records.FaultKind.MEMORY)
 
 
 # -- the smallest case that still fails: a fault is easier to see in one row of seventeen than in a thousand of them --
 
 
-def smallest_failing(task: Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
+def smallest_failing(task: records.Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
     """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same.
 
     What follows from a dimension shrinks with it.
@@ -273,7 +246,7 @@ def _looks(evidence: Evidence) -> Hashable:
     return type(evidence).__name__
 
 
-def _smaller(dimension: Dimension, size: int) -> Iterator[int]:
+def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
     """Ever larger sizes below the present one."""
     if not dimension.varies:
         return
