@@ -63,12 +63,10 @@ class LaunchModel:
 
 @dataclass(frozen=True)
 class PlanModel:
-    """A whole plan. `library_us` and `overhead_us` come on top of the launches."""
+    """A whole plan."""
 
     counted: CountedPlan
     launches: tuple[LaunchModel, ...]
-    library_us: float
-    overhead_us: float
     modelled: Modelled
 
 
@@ -111,7 +109,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
     )
-    return PlanModel(counted, launches, library_us, overhead_us, modelled)
+    return PlanModel(counted, launches, modelled)
 
 
 def _reachable_us(task: Task, gpu: GpuProfile) -> float:
