@@ -39,10 +39,6 @@ _QUOTED = re.compile(r"'([^']+)'")
 _ADVICE_CODE = re.compile(r"\(C\d+\)")
 _NO_FILE = re.compile(r"cannot open source file \"((?:[\w+-][\w.+-]*/)*)([\w+-][\w.+-]*)\"")
 
-_GLOBAL = re.compile(r"\b__global__\b")
-_ATTRIBUTE = re.compile(r"\b(?:__launch_bounds__|__cluster_dims__|__maxnreg__|__block_size__)\s*\(")
-_DECLARED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-
 _SEVERITY = {"warning": Severity.WARNING, "remark": Severity.REMARK}
 
 
@@ -259,6 +255,10 @@ class _LogReader:
 
 
 # -- where a file declares and launches its kernels: a plain search of its text, good enough to point at a line --
+
+_GLOBAL = re.compile(r"\b__global__\b")
+_ATTRIBUTE = re.compile(r"\b(?:__launch_bounds__|__cluster_dims__|__maxnreg__|__block_size__)\s*\(")
+_DECLARED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 
 
 def kernels_declared(source: str) -> dict[str, int]:
