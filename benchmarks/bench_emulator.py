@@ -25,7 +25,7 @@ from tilewright import __version__
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers
 from tilewright.devices.emulation.plan_run import launch_request
-from tilewright.kernel_file import bind, evaluate, parse, settle
+from tilewright.kernel_file import parse
 from tilewright.ptx.global_memory import Bytes
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import load_program
@@ -34,7 +34,6 @@ from tilewright.records import (
     PROFILES,
     BoundPlan,
     BufferRole,
-    Build,
     Check,
     Completed,
     Data,
@@ -44,7 +43,7 @@ from tilewright.records import (
     PackedLaunch,
     TensorSpec,
 )
-from tilewright.toolchain import build, find_toolkit
+from tilewright.toolchain import BuiltPlan, build_plan, find_toolkit
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 GPU = PROFILES["A100"]
@@ -108,13 +107,10 @@ def _content(spec: TensorSpec, random: np.random.Generator) -> Bytes:
 def prepare(name: str, arguments: dict[str, object]) -> Call:
     file = parse((EXAMPLES / f"{name}.cu").read_text(), f"{name}.cu")
     described = {key: TensorSpec.parse(value) if isinstance(value, str) else value for key, value in arguments.items()}
-    evaluation = evaluate(file, described, GPU)
-    made = build(evaluation.build_request(GPU.arch), isolated=False)
-    if not isinstance(made, Build):
+    made = build_plan(file, described, GPU, isolated=False)
+    if not isinstance(made, BuiltPlan) or made.build is None:
         raise SystemExit(f"{name} does not build: {made}")
-    scalars = {key: value for key, value in described.items() if not isinstance(value, TensorSpec)}
-    plan = settle(bind(evaluation, made, GPU), evaluation.late_values(scalars))
-    return Call(name, made.ptx, plan, evaluation.tensors)
+    return Call(name, made.build.ptx, made.plan, made.evaluation.tensors)
 
 
 # -- measurements --

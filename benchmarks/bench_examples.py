@@ -181,9 +181,8 @@ def build_all(pairs: list[tuple[Case, Size]], gpu: GpuProfile) -> float:
     """Fill the build cache on all cores; the calls then only read it. Answers the seconds it took."""
     start = time.perf_counter()
     evaluations = (_first_evaluation(case, size, gpu) for case, size in pairs)
-    requests = {e.build_request(gpu.arch) for e in evaluations if e is not None}
-    built = [request for request in requests if request is not None]
-    build_many(sorted(built, key=lambda request: "cute" not in request.source))  # the slow ones first
+    requests = {e.build_request() for e in evaluations if e is not None} - {None}
+    build_many(sorted(requests, key=lambda request: "cute" not in request.source))  # the slow ones first
     return time.perf_counter() - start
 
 

@@ -27,8 +27,8 @@ from examples.cases import EXAMPLES
 from recording import ROOT, write_result
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile, parse
-from tilewright.measure.counting import NotCounted, count_plan
-from tilewright.measure.model import model_plan
+from tilewright.measure.emulated_counts import NotCounted, count_plan
+from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared
 from tilewright.records import (
     PROFILES,

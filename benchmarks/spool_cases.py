@@ -338,27 +338,18 @@ def make_job(
     timed_runs: int = 0,
 ) -> Job:
     """A kernel file at these inputs as a job: evaluated, built, bound. All tensors and results come back."""
-    from tilewright.kernel_file import bind, evaluate, parse, settle
-    from tilewright.records import Build
-    from tilewright.toolchain import build
+    from tilewright.kernel_file import parse
+    from tilewright.toolchain import BuiltPlan, build_plan
 
     file = parse(text.lstrip("\n"), f"{job_id}.cu")
     specs = {name: spec for name, (spec, _) in tensors.items()}
-    evaluation = evaluate(file, {**specs, **scalars}, gpu)
-    built = build(evaluation.build_request(gpu.arch), isolated=False)
-    if not isinstance(built, Build):
+    built = build_plan(file, {**specs, **scalars}, gpu, isolated=False)
+    if not isinstance(built, BuiltPlan):
         raise SystemExit(f"{job_id}: {built}")
-    plan = settle(bind(evaluation, built, gpu), evaluation.late_values({**specs, **scalars}))
-    return Job(
-        id=job_id,
-        arch=gpu.arch,
-        cubin=built.cubin,
-        plan=plan,
-        inputs=tuple(InputTensor(name, spec, content) for name, (spec, content) in tensors.items()),
-        returns=(*file.plan.op.results, *tensors),
-        timed_runs=timed_runs,
-        limits=limits or Limits(seconds=60.0, device_bytes=1 << 30),
-    )
+    inputs = tuple(InputTensor(name, spec, content) for name, (spec, content) in tensors.items())
+    returns = (*file.plan.op.results, *tensors)
+    job = built.job(job_id, inputs, returns=returns, limits=limits or Limits(seconds=60.0, device_bytes=1 << 30))
+    return replace(job, timed_runs=timed_runs)
 
 
 def with_shared_memory(job: Job, size_bytes: int) -> Job:

@@ -48,7 +48,8 @@ class Sweep:
     choices: tuple[Choice, ...]
 
     def requests(self, gpu: GpuProfile) -> list[BuildRequest]:
-        return [evaluate(self.file, self.arguments, gpu, choice).build_request(gpu.arch) for choice in self.choices]
+        requests = (evaluate(self.file, self.arguments, gpu, choice).build_request() for choice in self.choices)
+        return [request for request in requests if request is not None]
 
     def operation(self, choice: Choice, gpu: GpuProfile) -> Operation:
         tuned = TunedChoices().with_choice(self.file, gpu.name, self.arguments, choice.items())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.kernel_file import Code, DoesNotApply, KernelFileError, bind, evaluate, parse
-from tilewright.records import PROFILES, Build, BuildFailure, DType, TensorSpec
-from tilewright.toolchain import build
+from tilewright.kernel_file import Code, DoesNotApply, KernelFileError, evaluate, parse
+from tilewright.records import PROFILES, BuildFailure, DType, TensorSpec
+from tilewright.toolchain import BuiltPlan, build_plan
 
 H200 = PROFILES["H200"]
 GOOD = """\
@@ -25,9 +25,8 @@ X = TensorSpec.contiguous(DType.F32, (1000,))
 
 
 def still_usable() -> bool:
-    evaluation = evaluate(parse(GOOD.format(include="")), {"x": X}, H200)
-    result = build(evaluation.build_request("sm_90a"))
-    return isinstance(result, Build) and len(bind(evaluation, result, H200).steps) == 1
+    result = build_plan(parse(GOOD.format(include="")), {"x": X}, H200)
+    return isinstance(result, BuiltPlan) and len(result.plan.steps) == 1
 
 
 def refused(text: str) -> KernelFileError:
@@ -85,10 +84,7 @@ def test_an_empty_tensor_launches_nothing() -> None:
 
 
 def run_to_binding(text: str) -> None:
-    evaluation = evaluate(parse(text), {"x": X}, H200)
-    result = build(evaluation.build_request("sm_90a"))
-    assert isinstance(result, Build)
-    bind(evaluation, result, H200)
+    assert isinstance(build_plan(parse(text), {"x": X}, H200), BuiltPlan)
 
 
 def failing_step(text: str, code: Code) -> str:
@@ -128,7 +124,7 @@ def test_a_kernel_that_is_not_there() -> None:
 
 def test_code_that_does_not_compile() -> None:
     text = GOOD.format(include="").replace("y[i] = x[i];", "y[i] = z[i];")
-    result = build(evaluate(parse(text), {"x": X}, H200).build_request("sm_90a"))
+    result = build_plan(parse(text), {"x": X}, H200)
     assert isinstance(result, BuildFailure)
     [diagnostic] = result.diagnostics
     assert (diagnostic.line, diagnostic.source_line.strip()) == (9, "if (i < n) y[i] = z[i];")

@@ -1,6 +1,6 @@
 """The loop: one evolving kernel, kept only when better.
 
-Draft it, repair it from a diagnosis, improve its structure, sweep the constants it exposes, and, when structure has
+Draft it, repair it from a diagnosis, improve its structure, autotune the constants it exposes, and, when structure has
 stopped paying, refine it with the profiler's evidence. `next_step` decides from the attempts on record alone, and all
 that an attempt does is on record before it is used, so a run that was killed goes on where it stopped. Who writes, who
 judges and who measures are given; nothing here knows a model, a prompt or a device.
@@ -14,32 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from tilewright import records
 from tilewright.authors import Author
 from tilewright.kernel_file import KernelFile
-from tilewright.measure import Stopwatch, sweep
-from tilewright.records import (
-    Attempt,
-    BadPlan,
-    BadReply,
-    Duplicate,
-    Ending,
-    Measurement,
-    Modelled,
-    NotBuilt,
-    Passed,
-    Proposal,
-    Question,
-    Rejected,
-    Reply,
-    Run,
-    Situation,
-    Stage,
-    TuneResult,
-    Unstable,
-    Usage,
-    Verdict,
-    WrongValues,
-)
+from tilewright.measure import Stopwatch, autotune
+from tilewright.records import Attempt, BadPlan, BadReply, Ending, Proposal, Rejected, Reply, Run, Situation, Stage
 from tilewright.store import AttemptFolder, RunFolder
 from tilewright.verify import Referee, read_kernel
 
@@ -47,7 +26,7 @@ KERNEL = "kernel.cu"  # a candidate in its attempt's folder
 UNREADABLE_IN_A_ROW = 3
 REPAIRS_OF_A_STEP = 2  # of a step from a kernel that is right: reverting costs little then
 
-Complete = Callable[[Question, Callable[[str], None]], Reply]
+Complete = Callable[[records.Question, Callable[[str], None]], Reply]
 
 
 class Watcher(Protocol):
@@ -139,7 +118,7 @@ def _satisfied(run: Run) -> Ending | None:
         return None  # the person wants one more step
     if best.measurement.fraction >= run.settings.good_enough:
         return Ending.GOOD_ENOUGH
-    bound = isinstance(best.measurement, Modelled) and best.measurement.at_bound
+    bound = isinstance(best.measurement, records.Modelled) and best.measurement.at_bound
     return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
@@ -149,14 +128,14 @@ def _unreadable(attempt: Attempt) -> bool:
 
 def _repairable(attempt: Attempt) -> bool:
     verdict = attempt.verdict
-    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, (BadReply, Duplicate)))
+    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, (BadReply, records.Duplicate)))
 
 
 def _repair_stage(attempt: Attempt) -> Stage:
     evidence = attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
-    if isinstance(evidence, (BadPlan, NotBuilt)):
+    if isinstance(evidence, (BadPlan, records.NotBuilt)):
         return Stage.REPAIR_BUILD
-    return Stage.REPAIR_WRONG if isinstance(evidence, (WrongValues, Unstable)) else Stage.REPAIR_CRASH
+    return Stage.REPAIR_WRONG if isinstance(evidence, (records.WrongValues, records.Unstable)) else Stage.REPAIR_CRASH
 
 
 def _repairs_left(run: Run) -> bool:
@@ -246,9 +225,9 @@ class _Attempt:
             return Ending.AUTHOR_DONE
         situation, proposal = asked
         kernel, identity = self._read(proposal)
-        verdict = self._place.remember("verdict", Verdict, lambda: self._verdict(proposal, kernel, identity))
+        verdict = self._place.remember("verdict", records.Verdict, lambda: self._verdict(proposal, kernel, identity))
         tune, measurement = None, None
-        if isinstance(verdict, Passed) and isinstance(kernel, KernelFile):
+        if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
             tune, measurement = self._measured(kernel)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
@@ -261,11 +240,11 @@ class _Attempt:
             verdict=verdict,
             measurement=measurement,
             tune=tune,
-            usage=sum((reply.usage for reply in self._replies), Usage()),
+            usage=sum((reply.usage for reply in self._replies), records.Usage()),
             dollars=None if None in prices else sum(price for price in prices if price is not None),
             replies=len(self._replies),
             seconds=time.monotonic() - began,
-            cut=sum((reply.cut.usage for reply in self._replies), Usage()),
+            cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
         )
 
@@ -306,7 +285,7 @@ class _Attempt:
             noise=self._run.settings.noise,
         )
 
-    def _ask(self, question: Question) -> Reply:
+    def _ask(self, question: records.Question) -> Reply:
         number = len(self._replies) + 1
 
         def heard(text: str) -> None:
@@ -331,29 +310,35 @@ class _Attempt:
 
     # -- what becomes of it --
 
-    def _verdict(self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None) -> Verdict:
+    def _verdict(
+        self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None
+    ) -> records.Verdict:
         if kernel is None:
             return Rejected(BadReply(proposal.problem))
         earlier = next((one for one in self._run.attempts if one.kernel == identity), None)
         if earlier is not None:
-            return Rejected(Duplicate(earlier.number))
+            return Rejected(records.Duplicate(earlier.number))
         if isinstance(kernel, BadPlan):
             return Rejected(kernel)
         self._workshop.watch.working("verifying")
         return self._workshop.referee.judge(kernel)
 
-    def _measured(self, kernel: KernelFile) -> tuple[TuneResult, Measurement | None]:
+    def _measured(self, kernel: KernelFile) -> tuple[records.TuneResult, records.Measurement | None]:
         referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
         settings = self._run.settings
         watch.working("tuning")
         tune = self._place.remember(
             "tune",
-            TuneResult,
-            lambda: sweep(kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise),
+            records.TuneResult,
+            lambda: autotune(
+                kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise
+            ),
         )
         watch.working("measuring")
         choice = dict(tune.choice)
-        measurement = self._place.remember("measurement", Measurement | None, lambda: stopwatch.measure(kernel, choice))
+        measurement = self._place.remember(
+            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice)
+        )
         return tune, measurement
 
     def _evidence(self, best: Attempt) -> str:

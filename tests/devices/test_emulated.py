@@ -14,11 +14,10 @@ from benchmarks.spool_cases import HALF_TOLERANCE, KERNELS, REFERENCES, TOLERANC
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.emulation.plan_run import sampled_blocks
 from tilewright.devices.emulation.schedules import merged
-from tilewright.kernel_file import bind, evaluate, parse, settle
+from tilewright.kernel_file import parse
 from tilewright.records import (
     PROFILES,
     BoundPlan,
-    Build,
     Check,
     Completed,
     Data,
@@ -40,7 +39,7 @@ from tilewright.records import (
     from_json,
     to_json,
 )
-from tilewright.toolchain import build
+from tilewright.toolchain import BuiltPlan, build_plan
 
 H200 = PROFILES["H200"]
 PLAN = """
@@ -66,12 +65,10 @@ def job_of(
     op = file.plan.op
     given = {p.name: None if p.scalar is None else p.default for p in op.parameters}
     arguments = {**given, **{name: one.spec for name, one in inputs.items()}, **(scalars or {})}
-    evaluation = evaluate(file, arguments, gpu)  # type: ignore[arg-type]
-    built = build(evaluation.build_request(gpu.arch), isolated=False)
-    assert isinstance(built, Build), built
-    plan = settle(bind(evaluation, built, gpu), evaluation.late_values(arguments))  # type: ignore[arg-type]
+    built = build_plan(file, arguments, gpu, isolated=False)  # type: ignore[arg-type]
+    assert isinstance(built, BuiltPlan), built
     returns = (*op.results, *(p.name for p in op.parameters if p.in_place))
-    return Job("job", gpu.arch, b"", plan, tuple(inputs.values()), returns, ptx=built.ptx)
+    return built.job("job", tuple(inputs.values()), returns=returns, limits=Limits(), emulation=Emulation())
 
 
 def simple(body: str, **options: object) -> Job:

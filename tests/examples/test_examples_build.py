@@ -55,7 +55,7 @@ def _builds(evaluations: dict[str, Evaluation], arch: str) -> dict[str, Build]:
     together: dict[BuildRequest, list[str]] = defaultdict(list)
     kernels: dict[BuildRequest, dict[str, None]] = defaultdict(dict)
     for label, evaluation in evaluations.items():
-        request = evaluation.build_request(arch)
+        request = evaluation.build_request()
         if request is None:
             continue
         unit = replace(request, kernels=())

@@ -9,7 +9,7 @@ import torch
 from benchmarks.spool_on_gpu import LARGE, WORKER, is_whole, run_all
 from tests.devices.emulating_worker import WORKER as EMULATING
 
-from tilewright.verify.running import LARGEST_DATA
+from tilewright.verify.candidate import LARGEST_DATA
 
 
 def test_a_run_through_a_spool_whose_worker_is_killed_under_a_call(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ def test_against_a_real_build() -> None:
     f32 = TensorSpec.parse("4x64:f32")
     arguments: dict[str, Any] = {"x": f32, "h": TensorSpec.parse("8:bf16"), "m": None, "n": 3, "p": 0.5, "b": True}
     evaluation = evaluate(file, arguments, H200)
-    result = build(evaluation.build_request("sm_90a"))
+    result = build(evaluation.build_request())
     assert isinstance(result, Build), str(result)
     plan = bind(evaluation, result, H200)
     (step,) = plan.steps

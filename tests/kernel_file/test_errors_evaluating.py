@@ -184,7 +184,7 @@ def test_the_furthest_line_is_the_reason() -> None:
 @pytest.fixture(scope="module")
 def compiled() -> Build:
     lines = "//! launch k<<<1, 1>>>(x, y)\n//! launch three<<<1, 1>>>(x, y, 1)"
-    result = build(evaluated(lines).build_request("sm_90a"))
+    result = build(evaluated(lines).build_request())
     assert isinstance(result, Build), str(result)
     return result
 

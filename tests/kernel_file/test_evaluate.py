@@ -96,7 +96,8 @@ def test_the_plan_of_a_pointwise_kernel() -> None:
     assert (launch.kernel, launch.grid, launch.block) == ("k", (3, 1, 1), (256, 1, 1))
     assert launch.arguments == (TensorArgument("x"), TensorArgument("y"), ScalarArgument(3000))
     assert evaluation.late_values({}) == ()
-    request = evaluation.build_request("sm_90a")
+    request = evaluation.build_request()
+    assert request is not None
     assert (request.constants, request.kernels, request.arch) == ((("THREADS", 256),), ("k",), "sm_90a")
     assert request.source == evaluation.file.text
 
@@ -112,7 +113,7 @@ def test_scratch_templates_and_two_launches() -> None:
     assert scalars(first) == [100, 200, 512, 128]
     assert (second.kernel, second.grid, scalars(second)) == ("add", (20, 1, 1), [5000])
     assert second.arguments[2] == ScalarArgument(5000, divided=True)
-    assert evaluation.build_request("sm_80").kernels == ("part<64>", "add")
+    assert evaluation.build_request().kernels == ("part<64>", "add")
     assert first.places[0] == (11, 5)  # arguments on a continuation line have their own
 
 

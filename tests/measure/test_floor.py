@@ -9,9 +9,8 @@ import pytest
 from tests.measure import kernels
 
 from tilewright.measure import floor_us
-from tilewright.measure.floor import least_flops, peak_tflops
-from tilewright.measure.flops import FlopRequest, count_flops
-from tilewright.records import LAUNCH_US, PROFILES, Dimension, DType, Precision, Task, TaskOutput, TensorInput
+from tilewright.measure.floor import LAUNCH_US, FlopRequest, count_flops, least_flops, peak_tflops
+from tilewright.records import PROFILES, Dimension, DType, Precision, Task, TaskOutput, TensorInput
 from tilewright.reference import Reference
 
 MATMUL = "import torch\n\ndef product(a, b):\n    return torch.relu(a @ b)\n"

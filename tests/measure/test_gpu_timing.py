@@ -8,19 +8,23 @@ from tests.measure import kernels
 
 from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest
 from tilewright.measure.gpu_timing import Rounds, measured
-from tilewright.measure.preparation import content, job_inputs, prepare
+from tilewright.measure.preparation import job_inputs
 from tilewright.records import (
+    Content,
     DType,
     IndexValues,
     Integers,
     IntegerValues,
     Normal,
     NormalValues,
+    TensorInput,
     Timing,
     Uniform,
     UniformValues,
+    Values,
 )
 from tilewright.reference import Reference, ReferenceLimits
+from tilewright.verify.distributions import seeded
 
 
 def test_a_measurement_is_the_median_over_all_rounds() -> None:
@@ -30,7 +34,7 @@ def test_a_measurement_is_the_median_over_all_rounds() -> None:
         rounds.add(Timing("eager", eager))
     rounds.note("torch.compile failed: it did")
     rounds.note("torch.compile failed: it did")
-    made = measured(rounds, prepare(kernels.VECTOR, kernels.scale_task(64, 64), None), "NVIDIA H200", 5.0)
+    made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
     assert made.time_us == pytest.approx(10.55)
     assert made.speedup("eager") == pytest.approx(21.5 / 10.55)
     assert made.speedup("torch.compile") is None
@@ -40,7 +44,7 @@ def test_a_measurement_is_the_median_over_all_rounds() -> None:
 
 def test_a_time_below_the_roofline_is_noted() -> None:
     rounds = Rounds({"kernel": [(1.0, 1.0)]})
-    made = measured(rounds, prepare(kernels.VECTOR, kernels.scale_task(64, 64), None), "NVIDIA H200", 5.0)
+    made = measured(rounds, kernels.scale_task(64, 64), "NVIDIA H200", 5.0)
     assert "faster than the roofline" in made.notes[0]
 
 
@@ -50,14 +54,18 @@ def test_baselines_without_a_gpu_are_failures_with_a_reason() -> None:
     with Reference(task.reference, task.function, limits=ReferenceLimits(gpu=True)) as reference:
         answer = reference.call(TIME_BASELINES, BaselineRequest(task, 3, 0, ("eager",)), BaselineAnswer)
     assert answer.timings == ()
-    assert [(one.contender, one.reason) for one in answer.failures] == [("eager", "this process sees no GPU")]
+    assert answer.failures == {"eager": "this process sees no GPU"}
 
 
-def test_contents_follow_the_tasks_values() -> None:
-    assert content(NormalValues(1.0, 2.0), DType.F32, {}, 3) == Normal(3, 1.0, 2.0)
-    assert content(UniformValues(-1.0, 1.0), DType.BF16, {}, 3) == Uniform(3, -1.0, 1.0)
-    assert content(IntegerValues(0, 9), DType.I32, {}, 3) == Integers(3, 0, 9)
-    assert content(IndexValues("n"), DType.I64, {"n": 7}, 3) == Integers(3, 0, 7)
+def test_inputs_follow_the_tasks_values() -> None:
+    def content(values: Values, dtype: DType) -> Content:
+        return seeded(TensorInput("x", dtype, ("n",), values=values), {"n": 7}, 3)
+
+    assert content(NormalValues(1.0, 2.0), DType.F32) == Normal(3, 1.0, 2.0)
+    assert content(UniformValues(-1.0, 1.0), DType.BF16) == Uniform(3, -1.0, 1.0)
+    assert content(UniformValues(-1.0, 1.0), DType.I32) == Integers(3, 0, 2)
+    assert content(IntegerValues(0, 9), DType.I32) == Integers(3, 0, 9)
+    assert content(IndexValues("n"), DType.I64) == Integers(3, 0, 7)
     (first,) = job_inputs(kernels.scale_task(4, 4), {"rows": 2, "cols": 4}, seed=1)
     (second,) = job_inputs(kernels.scale_task(4, 4), {"rows": 2, "cols": 4}, seed=2)
     assert first.spec.shape == (2, 4)

@@ -17,7 +17,7 @@ from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.profiler import NCU
 from tilewright.kernel_file import KernelFile
-from tilewright.measure import Stopwatch, sweep
+from tilewright.measure import Stopwatch, autotune
 from tilewright.records import Measured, Task
 from tilewright.reference import Reference
 from tilewright.verify import Referee
@@ -80,7 +80,7 @@ def test_the_sweep_works_on_times() -> None:
         Stopwatch(task, reference, emulator=emulator, gpu=gpu) as stopwatch,
         Referee(task, reference, emulator=emulator, gpu=gpu) as referee,
     ):
-        result = sweep(kernels.TUNED, referee, stopwatch, 24, print)
+        result = autotune(kernels.TUNED, referee, stopwatch, 24, print)
     assert len(result.tried) == 8
     assert result.choice != (("THREADS", 256), ("WIDE", True))
 

@@ -1,18 +1,18 @@
-"""The stopwatch without a GPU, the sweep, and the page of evidence: with the real referee and reference."""
+"""The stopwatch without a GPU, autotuning, and the page of evidence: with the real referee and reference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.measure import kernels
 
 from tilewright.devices.emulated_device import EmulatedDevice
-from tilewright.kernel_file import parse
-from tilewright.measure import Stopwatch, sweep
-from tilewright.measure.sweep import spread
-from tilewright.records import Modelled, Task
+from tilewright.kernel_file import Choice, KernelFile, parse
+from tilewright.measure import Stopwatch, autotune
+from tilewright.measure.autotune import spread
+from tilewright.records import MEASURED_NOISE, PROFILES, GpuProfile, Modelled, Task
 from tilewright.reference import Reference
 from tilewright.verify import Referee
 
@@ -59,7 +59,7 @@ def test_the_sweep_finds_the_fastest_choice_that_is_right(
 ) -> None:
     heard: list[str] = []
     with Referee(task, reference, emulator=emulator) as referee:
-        result = sweep(kernels.TUNED, referee, stopwatch, 24, heard.append)
+        result = autotune(kernels.TUNED, referee, stopwatch, 24, heard.append)
     tried = dict(result.tried)
     default = (("THREADS", 32), ("WIDE", False))
     assert len(tried) == 8
@@ -70,14 +70,50 @@ def test_the_sweep_finds_the_fastest_choice_that_is_right(
     assert (result.skipped, heard[6]) == (0, "tuning 7/8: THREADS = 256, WIDE = false")
 
 
+@dataclass
+class _Scores:
+    """A stopwatch that tells set times, and a referee that finds every choice but some right."""
+
+    task: Task
+    default_us: float
+    other_us: float
+    wrong: tuple[dict[str, int | bool], ...] = ()
+    profile: GpuProfile = PROFILES["H200"]
+
+    def score_us(self, file: KernelFile, choice: Choice) -> float:
+        return {32: self.default_us, 64: self.other_us}.get(int(choice["THREADS"]), 50.0)
+
+    def spot_check(self, file: KernelFile, choice: Choice) -> bool:
+        return choice not in self.wrong
+
+    def threads(self, **options: float) -> int | bool:
+        """The THREADS that autotuning settles on."""
+        return dict(autotune(kernels.TUNED, self, self, 24, **options).choice)["THREADS"]  # type: ignore[arg-type]
+
+
+def test_a_choice_must_beat_the_default_beyond_noise(task: Task) -> None:
+    assert _Scores(task, 10.0, 9.85).threads(gain=0.02) == 32
+    assert _Scores(task, 10.0, 9.75).threads(gain=0.02) == 64
+    assert _Scores(task, 10.0, 9.85).threads(gain=0.01) == 64
+    assert _Scores(task, 10.0, 10.0 * (1.0 - MEASURED_NOISE / 2)).threads() == 32
+    assert _Scores(task, 10.0, 10.0 * (1.0 - MEASURED_NOISE * 2)).threads() == 64
+    assert _Scores(task, 10.0, 10.1).threads(gain=0.02) == 32
+
+
+def test_a_faster_choice_that_is_wrong_does_not_win(task: Task) -> None:
+    wrong: tuple[dict[str, int | bool], ...] = tuple({"THREADS": 64, "WIDE": wide} for wide in (False, True))
+    assert _Scores(task, 10.0, 5.0, wrong).threads() == 32
+    assert _Scores(task, 10.0, 5.0, wrong[:1]).threads() == 64
+
+
 def test_a_sweep_stays_within_its_limit_and_a_file_without_choices_has_one_entry(
     task: Task, reference: Reference, stopwatch: Stopwatch, emulator: EmulatedDevice
 ) -> None:
     with Referee(task, reference, emulator=emulator) as referee:
-        result = sweep(kernels.VECTOR, referee, stopwatch, 24)
+        result = autotune(kernels.VECTOR, referee, stopwatch, 24)
         assert [choice for choice, _ in result.tried] == [()]
         assert result.choice == ()
-        limited = sweep(kernels.TUNED, referee, stopwatch, 1)
+        limited = autotune(kernels.TUNED, referee, stopwatch, 1)
         assert limited.skipped == 7
         assert limited.choice == (("THREADS", 32), ("WIDE", False))
 

@@ -15,22 +15,20 @@ import torch
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import launch_request, run_library_step
-from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile, bind, evaluate, settle
+from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile
 from tilewright.ptx.launching import LaunchOptions, LaunchResult
 from tilewright.ptx.program import Program, load_program
 from tilewright.records import (
     PROFILES,
     BoundPlan,
     BufferRole,
-    Build,
-    BuildRequest,
     Clearing,
     FindingRecord,
     GpuProfile,
     LibraryCall,
     TensorSpec,
 )
-from tilewright.toolchain import build
+from tilewright.toolchain import BuiltPlan, build_plan
 
 A100 = PROFILES["A100"]
 
@@ -77,14 +75,9 @@ def prepare(
     names = [parameter.name for parameter in file.plan.op.parameters]
     given = dict(zip(names, arguments, strict=False))
     described = {name: _spec(value) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    evaluation = evaluate(file, described, gpu, choice)
-    request = evaluation.build_request(gpu.arch)
-    if request is None:
-        return Prepared(evaluation, bind(evaluation, None, gpu), None, given)
-    made = _build(request)
-    scalars = {name: value for name, value in described.items() if not isinstance(value, TensorSpec)}
-    plan = settle(bind(evaluation, made, gpu), evaluation.late_values(scalars))
-    return Prepared(evaluation, plan, _program(made.ptx), given)
+    built = build_plan(file, described, gpu, choice, isolated=False)
+    assert isinstance(built, BuiltPlan), str(built)
+    return Prepared(built.evaluation, built.plan, _program(built.build.ptx) if built.build else None, given)
 
 
 def prepare_first(files: Sequence[KernelFile], arguments: Sequence[Any], gpu: GpuProfile = A100) -> Prepared:
@@ -113,13 +106,6 @@ def shown(findings: Sequence[FindingRecord]) -> str:
 def _spec(tensor: torch.Tensor) -> TensorSpec:
     """What a plan may know of a tensor; the emulator aligns every one of them."""
     return TensorSpec(DTYPE_OF_TORCH[tensor.dtype], tuple(tensor.shape), tuple(tensor.stride()))
-
-
-@functools.lru_cache(maxsize=128)
-def _build(request: BuildRequest) -> Build:
-    made = build(request, isolated=False)
-    assert isinstance(made, Build), str(made)
-    return made
 
 
 @functools.lru_cache(maxsize=128)

@@ -220,7 +220,7 @@ def _corpus(folder: Path) -> None:
     for path, arguments in CORPUS.items():
         file = parse(path.read_text(), path.name)
         given = {k: TensorSpec.parse(v) if isinstance(v, str) else v for k, v in arguments.items()}
-        made = build(evaluate(file, given, A100).build_request(A100.arch), isolated=False)
+        made = build(evaluate(file, given, A100).build_request(), isolated=False)
         assert isinstance(made, Build), str(made)
         (folder / f"{path.stem}.ptx").write_text(made.ptx)
 

@@ -13,7 +13,7 @@ from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.syntax import Register, Relocation, Space, SymbolOperand, Tuple_
 from tilewright.toolchain import find_toolkit
 from tilewright.toolchain.nvrtc import load_nvrtc
-from tilewright.toolchain.source import include_options
+from tilewright.toolchain.translation_unit import include_options
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -7,6 +7,8 @@ host memory, and what runs in the place of a kernel is a Python function on the 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +25,9 @@ from tilewright.devices.cuda.launcher import PythonLauncher
 from tilewright.devices.cuda.plan_layout import lay_out
 from tilewright.devices.cuda.prepared import PreparedPlan
 from tilewright.kernel_file import KernelFileError, NoneApplies
-from tilewright.records import PROFILES, BoundPlan, PackedLaunch
+from tilewright.records import PROFILES, BoundPlan, DType, PackedLaunch, TensorSpec
 from tilewright.runtime import BuildDuringCapture, GradientNotSupported, Operation, OverlappingTensors
-from tilewright.runtime.entries import make_entry
+from tilewright.runtime.entries import extent_of, make_entry, overlap
 from tilewright.runtime.on_device import Builds, OnDevice
 from tilewright.runtime.specs import spec_of
 
@@ -227,3 +229,57 @@ def test_one_build_serves_many_shapes(make: Make, driver: NullDriver, monkeypatc
         host.entry(aligned(n), 1.0, 0)
     assert [Path(name).name for name in built] == ["k0.cu"]
     assert host.executor.prepared == 5
+
+
+# -- whether tensors share memory --
+
+
+def touched(address: int, spec: TensorSpec) -> set[int]:
+    starts = (
+        address + 4 * sum(i * s for i, s in zip(index, spec.stride, strict=True))
+        for index in itertools.product(*map(range, spec.shape))
+    )
+    return {start + byte for start in starts for byte in range(4)}
+
+
+def spec(shape: tuple[int, ...], stride: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(DType.F32, shape, stride)
+
+
+@pytest.mark.parametrize(
+    ("offset", "one", "other", "expected"),
+    [
+        (0, spec((4, 4), (4, 1)), spec((4, 4), (4, 1)), True),
+        (64, spec((4, 4), (4, 1)), spec((4, 4), (4, 1)), False),
+        (60, spec((4, 4), (4, 1)), spec((4, 4), (4, 1)), True),
+        (16, spec((4, 4), (8, 1)), spec((4, 4), (8, 1)), False),  # the halves of a matrix
+        (12, spec((4, 4), (8, 1)), spec((4, 4), (8, 1)), True),
+        (4, spec((8,), (2,)), spec((8,), (2,)), False),  # even and odd elements
+        (16, spec((3, 2, 4), (24, 12, 1)), spec((3, 2, 4), (24, 12, 1)), False),  # q and k of packed heads
+        (0, spec((0, 4), (4, 1)), spec((4, 4), (4, 1)), False),
+        (4, spec((), ()), spec((), ()), False),
+        (0, spec((), ()), spec((1,), (7,)), True),
+    ],
+)
+def test_known_cases(offset: int, one: TensorSpec, other: TensorSpec, expected: bool) -> None:
+    a, b = extent_of(4096, one), extent_of(4096 + offset, other)
+    assert overlap(a, b) is expected
+    assert overlap(b, a) is expected
+    assert bool(touched(4096, one) & touched(4096 + offset, other)) is expected
+
+
+def test_no_overlap_is_ever_missed() -> None:
+    generator = random.Random(7)
+    apart = 0
+    for _ in range(3000):
+        specs = []
+        for _ in range(2):
+            rank = generator.randint(0, 3)
+            shape = tuple(generator.randint(1, 4) for _ in range(rank))
+            specs.append(spec(shape, tuple(generator.choice((0, 1, 2, 3, 4, 6, 8, 12)) for _ in range(rank))))
+        address = 4096 + 4 * generator.randint(-40, 40)
+        said = overlap(extent_of(4096, specs[0]), extent_of(address, specs[1]))
+        shared = bool(touched(4096, specs[0]) & touched(address, specs[1]))
+        assert said or not shared, (specs, address)
+        apart += not said
+    assert apart > 500

@@ -15,8 +15,8 @@ from tilewright.records import Check, FindingKind
 from tilewright.runtime import (
     GradientNotSupported,
     KernelFault,
+    KernelNotEmulable,
     NoKernelApplies,
-    NotEmulable,
     NotOnCuda,
     OperationError,
     OverlappingTensors,
@@ -162,17 +162,19 @@ def test_an_interpreter_that_was_not_compiled_says_so(make: Make, monkeypatch: p
         raise CoreMissing("the emulator's compiled core is missing: install a C compiler")
 
     monkeypatch.setattr("tilewright.ptx.native.core", missing)
-    with pytest.raises(NotEmulable, match=r"twice: CPU tensors are emulated, and .* missing: install a C compiler; or"):
+    with pytest.raises(
+        KernelNotEmulable, match=r"twice: CPU tensors are emulated, and .* missing: install a C compiler; or"
+    ):
         make(plans.TWICE)(torch.randn(5))
     assert "missing: install a C compiler" in str(make(plans.TWICE).explain("5:f32", device="cpu"))
 
 
 def test_what_cannot_be_emulated_says_so(make: Make) -> None:
     with pytest.raises(
-        NotEmulable, match=r"k0\.cu: padded \(line 6\) cannot be emulated: .*; pass CUDA tensors, or .*=A100"
+        KernelNotEmulable, match=r"k0\.cu: padded \(line 6\) cannot be emulated: .*; pass CUDA tensors, or .*=A100"
     ):
         make(plans.TENSOR_MAP)(torch.randn(32, 32))
-    with pytest.raises(NotEmulable, match=r"ranks \(line 5\) cannot be emulated: .* clusters of 4"):
+    with pytest.raises(KernelNotEmulable, match=r"ranks \(line 5\) cannot be emulated: .* clusters of 4"):
         make(plans.CLUSTER)(torch.zeros(32, dtype=torch.int32), 4)
 
 
@@ -189,7 +191,7 @@ __global__ void f(const float* x, float* y) {
 
 
 def test_an_unsupported_instruction_is_named_with_its_line(make: Make) -> None:
-    with pytest.raises(NotEmulable) as caught:
+    with pytest.raises(KernelNotEmulable) as caught:
         make(WGMMA)(torch.randn(32))
     assert "wgmma.fence" in str(caught.value)
     assert "line 6" in str(caught.value)
@@ -300,7 +302,7 @@ def test_emulate_samples_blocks_of_large_calls(make: Make) -> None:
     before = y.clone()
     make(plans.IN_PLACE).emulate(y, torch.randn(100, 8), blocks=2)
     assert torch.equal(y, before)
-    with pytest.raises(NotEmulable, match="wait for each other"):
+    with pytest.raises(KernelNotEmulable, match="wait for each other"):
         make(plans.COOPERATIVE).emulate(torch.rand(5000), blocks=2)
 
 

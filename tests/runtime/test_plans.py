@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.runtime.plans import SAMPLES, Sample
 
-from tilewright.kernel_file import Dispatcher, Selected, bind
+from tilewright.kernel_file import Dispatcher, Selected
 from tilewright.records import PROFILES, Build, PackedLaunch
 from tilewright.runtime import load
 from tilewright.runtime.specs import arguments_ahead
-from tilewright.toolchain import build
+from tilewright.toolchain import bind_plan, build
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
@@ -23,7 +23,8 @@ def test_it_binds_for_an_h200(sample: Sample, tmp_path: Path) -> None:
     dispatcher = Dispatcher(operation.files, PROFILES["H200"])
     selected = dispatcher.select(arguments_ahead(operation.signature, dispatcher.deciding, sample.arguments, {}))
     assert isinstance(selected, Selected)
-    built = build(selected.evaluation.build_request("sm_90a"), isolated=False)
+    request = selected.evaluation.build_request()
+    assert request is not None
+    built = build(request, isolated=False)
     assert isinstance(built, Build)
-    plan = bind(selected.evaluation, built, PROFILES["H200"])
-    assert any(isinstance(step, PackedLaunch) for step in plan.steps)
+    assert any(isinstance(step, PackedLaunch) for step in bind_plan(selected.evaluation, built).steps)

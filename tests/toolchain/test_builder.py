@@ -1,4 +1,4 @@
-"""`build` and `build_many`: cache, isolation, names, keys."""
+"""`build` and `build_many`: cache, isolation, names, keys. `build_plan`: from a file to what a device runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.records import Build, BuildFailure, BuildRequest, FailureReason
-from tilewright.toolchain import BuildCache, ToolchainError, build, build_key, build_many, find_toolkit
+from tilewright.kernel_file import DoesNotApply, KernelFileError, evaluate, parse
+from tilewright.records import (
+    PROFILES,
+    Build,
+    BuildFailure,
+    BuildRequest,
+    Emulation,
+    FailureReason,
+    LibraryCall,
+    Limits,
+    PackedLaunch,
+    TensorSpec,
+)
+from tilewright.toolchain import (
+    BuildCache,
+    BuiltPlan,
+    ToolchainError,
+    bind_plan,
+    build,
+    build_key,
+    build_many,
+    build_plan,
+    find_toolkit,
+)
 
 REQUEST = BuildRequest(
     "template <int N> __global__ void k(float* x) {\n  int unused;\n  x[N] = N;\n}\n",
@@ -132,3 +154,80 @@ def test_a_cute_kernel() -> None:
     assert [p.kind.value for p in half.parameters] == ["const pointer", "const pointer", "pointer", "CUtensorMap"]
     assert [k.parameters[0].pointee.value for k in (half, brain)] == ["f16", "bf16"]
     assert half.resources.static_smem_bytes >= 8192
+
+
+# -- from a kernel file to what a device runs --
+
+H200 = PROFILES["H200"]
+SCALED = """\
+//! op      scaled(x, factor: float) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32
+//! let     n = x.numel
+//! launch  scaled<<<ceil_div(n, 128), 128>>>(x, y, n, factor)
+__global__ void scaled(const float* x, float* y, long long n, float factor) {
+  long long i = blockIdx.x * 128ll + threadIdx.x;
+  if (i < n) y[i] = factor * x[i];
+}
+"""
+PRODUCT = """\
+//! op      product(x, w) -> y
+//! out     y: x.dtype[x.shape[0], w.shape[1]]
+//! library y = aten.mm(x, w)
+"""
+
+
+def scaled(text: str = SCALED, x: str = "1000:f32", factor: float = 2.5) -> BuiltPlan | BuildFailure:
+    return build_plan(parse(text), {"x": TensorSpec.parse(x), "factor": factor}, H200, isolated=False)
+
+
+def test_a_plan_stands_on_its_own_with_the_numbers_of_its_call() -> None:
+    one, other = scaled(), scaled(factor=3.5)
+    assert isinstance(one, BuiltPlan)
+    assert isinstance(other, BuiltPlan)
+    assert one.build == other.build
+    (launch,), (differing,) = one.plan.steps, other.plan.steps
+    assert isinstance(launch, PackedLaunch)
+    assert isinstance(differing, PackedLaunch)
+    assert (launch.kernel, launch.grid, launch.late) == ("scaled", (8, 1, 1), ())
+    assert launch.block_template != differing.block_template
+    (left_open,) = bind_plan(one.evaluation, one.build).steps
+    assert isinstance(left_open, PackedLaunch)
+    assert len(left_open.late) == 1
+
+
+def test_a_job_carries_what_its_device_runs() -> None:
+    built = scaled()
+    assert isinstance(built, BuiltPlan)
+    assert built.build is not None
+    on_gpu = built.job("a", (), returns=("y",), limits=Limits(seconds=3.0))
+    assert (on_gpu.arch, on_gpu.cubin, on_gpu.ptx) == ("sm_90a", built.build.cubin, built.build.ptx)
+    assert (on_gpu.returns, on_gpu.limits.seconds) == (("y",), 3.0)
+    emulated = built.job("b", (), limits=Limits(), emulation=Emulation(schedules=2))
+    assert (emulated.cubin, emulated.ptx, emulated.emulation.schedules) == (b"", built.build.ptx, 2)
+
+
+def test_a_file_that_launches_nothing_is_a_plan_without_a_build() -> None:
+    shapes = {"x": TensorSpec.parse("3x4:f32"), "w": TensorSpec.parse("4x5:f32")}
+    assert evaluate(parse(PRODUCT), shapes, H200).build_request() is None
+    built = build_plan(parse(PRODUCT), shapes, H200)
+    assert isinstance(built, BuiltPlan)
+    assert built.build is None
+    (step,) = built.plan.steps
+    assert isinstance(step, LibraryCall)
+    assert (step.function, [buffer.name for buffer in built.plan.buffers]) == ("aten.mm", ["y"])
+    job = built.job("library", (), limits=Limits())
+    assert (job.cubin, job.ptx) == (b"", None)
+    empty = scaled(x="0:f32")
+    assert isinstance(empty, BuiltPlan)
+    assert (empty.build, empty.plan.steps) == (None, ())
+
+
+def test_what_a_plan_is_refused_for() -> None:
+    failure = scaled(SCALED.replace("factor * x[i]", "factor * z[i]"))
+    assert isinstance(failure, BuildFailure)
+    assert failure.reason is FailureReason.DIAGNOSTICS
+    with pytest.raises(DoesNotApply, match="f32"):
+        scaled(x="1000:f16")
+    with pytest.raises(KernelFileError, match="scaled takes 3 arguments, 4 are passed"):
+        scaled(SCALED.replace(", float factor)", ")").replace("factor * x", "2 * x"))

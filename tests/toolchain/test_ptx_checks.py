@@ -75,6 +75,13 @@ STATE = [
         "t",
         4,
     ),
+    # A reduction writes as a store does, though nothing comes back.
+    (KERNEL + '  asm volatile("{ .global .u32 g; red.global.add.u32 [g], 1; }");\n}', "g", 2),
+    (
+        "__device__ int g;\n" + KERNEL + '  asm volatile("red.global.max.s32 [%0], %1;" ::"l"(&g), "r"(x[0]));\n}',
+        "g",
+        3,
+    ),
     # An address put together again from its bits: by comparisons, by a carry, by look-ups.
     (
         "const int t[2] = {1, 2};\n"

@@ -9,8 +9,8 @@ import torch
 
 from tilewright.records import Pattern, Precision, WrongOutput
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.envelope import compare
 from tilewright.verify.expectation import expectations
+from tilewright.verify.tolerance import compare
 from tilewright.verify.wrong_places import place_of
 
 POISON = torch.tensor([-1], dtype=torch.int32).view(torch.float32)

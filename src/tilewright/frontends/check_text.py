@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tilewright.devices.emulation.listing import listing_text
-from tilewright.frontends.build_text import show_diagnostic
-from tilewright.frontends.check_records import CheckReport, Outcome
+from tilewright.frontends.build_report import arguments_line, show_diagnostic, show_heading
+from tilewright.frontends.check import CheckOutcome, CheckReport
 from tilewright.kernel_file import KernelFile
 from tilewright.records import KERNEL_FILE_NAME, FindingKind, FindingRecord
 
-_STYLES = {Outcome.CLEAN: "bold green", Outcome.NOT_EMULABLE: "bold yellow"}
+_STYLES = {CheckOutcome.CLEAN: "bold green", CheckOutcome.NOT_EMULABLE: "bold yellow"}
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
 _SHOWN_COSTS = 12
 
@@ -21,10 +21,8 @@ _SHOWN_COSTS = 12
 def show_check(console: Console, file: KernelFile, report: CheckReport) -> None:
     """The report; where it has listings, the file too, each line with what it did."""
     lines = file.text.splitlines()
-    arguments = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
-    guessed = "  (guessed; choose with --shape and --set)" if report.guessed else ""
-    console.print(Text(f"{report.file}  {report.identity[:12]}", style="bold"))
-    console.print(Text(f"at {arguments}{guessed}"))
+    show_heading(console, report.file, report.identity)
+    console.print(arguments_line(report.arguments, report.guessed))
     console.print(Text(_ran(report)))
     console.print()
     for group in _groups(report.findings):
@@ -127,12 +125,12 @@ def _verdict(report: CheckReport) -> str:
     reason = f": {report.reason}" if report.reason else ""
     found = len(report.findings)
     findings = f"{found} finding{'s' if found != 1 else ''}"
-    if report.outcome is Outcome.CLEAN:
+    if report.outcome is CheckOutcome.CLEAN:
         if report.compared:
             return "clean: no findings, and the results agree with the reference"
         return "clean: no findings; give --reference FILE.py:FUNCTION to check the results too"
-    if report.outcome is Outcome.FINDINGS:
+    if report.outcome is CheckOutcome.FINDINGS:
         return f"{findings}" + ("; the results agree with the reference all the same" if report.compared else "")
-    if report.outcome is Outcome.WRONG:
+    if report.outcome is CheckOutcome.WRONG:
         return f"wrong, with {findings}{reason}"
     return f"{report.outcome.value}{reason}"

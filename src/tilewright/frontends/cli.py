@@ -19,8 +19,7 @@ import typer
 
 from tilewright import __version__
 from tilewright.frontends import options
-from tilewright.frontends.build_report import report_build
-from tilewright.frontends.build_text import show_build
+from tilewright.frontends.build_report import report_build, show_build
 from tilewright.frontends.check import CheckOptions, check_file
 from tilewright.frontends.check_text import show_check
 from tilewright.frontends.doctor import diagnose, show_facts

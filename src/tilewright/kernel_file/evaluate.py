@@ -37,12 +37,10 @@ class Evaluation:
     steps: tuple[records.Step, ...]  # launches with an empty grid or a false `when` are left out
     late: LateExpressions = field(repr=False)
 
-    def build_request(self, arch: str) -> BuildRequest | None:
-        """What to compile: the text, its constants, and each kernel launched, once; None where none is launched."""
-        kernels = dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Launch))
-        if not kernels:
-            return None
-        return BuildRequest(self.file.text, self.constants, tuple(kernels), arch, self.file.name)
+    def build_request(self) -> BuildRequest | None:
+        """What to compile: the text, its constants, and each kernel launched, once; None where nothing is launched."""
+        kernels = tuple(dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Launch)))
+        return BuildRequest(self.file.text, self.constants, kernels, self.gpu.arch, self.file.name) if kernels else None
 
     def late_values(self, scalars: Mapping[str, Any]) -> tuple[int | float | bool, ...]:
         """The late arguments for these scalars; raises `DoesNotApply` where a `let` fails on them."""

@@ -36,15 +36,9 @@ class BaselineRequest:
 
 
 @dataclass(frozen=True)
-class Failure:
-    contender: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class BaselineAnswer:
     timings: tuple[Timing, ...]
-    failures: tuple[Failure, ...]
+    failures: dict[str, str]  # by contender: why it is left out
 
 
 class _Contenders:
@@ -84,18 +78,18 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     import torch
 
     if not torch.cuda.is_available():
-        return BaselineAnswer((), tuple(Failure(name, "this process sees no GPU") for name in request.contenders))
+        return BaselineAnswer((), dict.fromkeys(request.contenders, "this process sees no GPU"))
     if request.task.precision is not Precision.DTYPE:
         torch.set_float32_matmul_precision("high")  # what the kernel may do, they may
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
-    failures: list[Failure] = []
+    failures: dict[str, str] = {}
     for name in request.contenders:
         try:
             ready[name] = rig.warmed(_CONTENDERS.get(name, function, request.against))
         except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
             first = (str(error).strip().splitlines() or [""])[0]
-            failures.append(Failure(name, f"{type(error).__name__}: {first}"[:300]))
+            failures[name] = f"{type(error).__name__}: {first}"[:300]
     rig.warm_up()
     samples: dict[str, list[float]] = {name: [] for name in ready}
     order = list(ready)
@@ -104,9 +98,7 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
         shuffle.shuffle(order)
         for name in order:
             samples[name].append(rig.once(ready[name]))
-    return BaselineAnswer(
-        tuple(Timing(name, tuple(times)) for name, times in samples.items() if times), tuple(failures)
-    )
+    return BaselineAnswer(tuple(Timing(name, tuple(times)) for name, times in samples.items() if times), failures)
 
 
 class _Rig:

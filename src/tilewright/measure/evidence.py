@@ -1,26 +1,34 @@
 """Where the time of a candidate goes, in a page of text for somebody who is to improve it.
 
-Everything here is emulated, modelled or read off the machine code, and says so; a measured time comes under its own
-heading where there is one.
+What is emulated, modelled or read off the machine code says so; a measured time and the GPU's own counters come under
+headings of their own where there are any.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from tilewright import records
 from tilewright.devices.emulation.listing import Listing
-from tilewright.measure.model import LaunchModel, PlanModel
-from tilewright.measure.preparation import Prepared
-from tilewright.records import Build, InstructionRecord, Measured, Occupancy, PackedLaunch, Resources, occupancy
-from tilewright.toolchain import ToolchainError, highlights
+from tilewright.devices.protocol import Device
+from tilewright.measure.gpu_timing import gpu_job
+from tilewright.measure.performance_model import LaunchModel, PlanModel
+from tilewright.records import Completed, KernelProfile, Measured, PackedLaunch
+from tilewright.toolchain import BuiltPlan, ToolchainError, highlights, launch_occupancy
 
 LINES = 12  # of the source, in all
 _SOURCE_WIDTH = 150
 _MIX = 6
 _LAUNCHES = 3  # shown in full
 _WIDEST_BYTES = 16
+_PROFILE_SECONDS = 180.0
+_WAITS = 4
+_LEAST_WAIT = 0.03
+_LEAST_CONFLICTS = 0.05  # of all shared-memory passes
+_MB = 1e6
 _ACCESS = re.compile(r"(?:@!?\S+\s+)?(ld|st)\.(\S*\bglobal\b\S*)")
 _VECTOR = re.compile(r"\.v(\d)\b")
 _TYPE = re.compile(r"\.[bsuf](\d+)\b")
@@ -51,7 +59,7 @@ def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
     return "\n".join(parts)
 
 
-def static_text(prepared: Prepared, problem: str, measured: Measured | None = None) -> str:
+def static_text(prepared: BuiltPlan, problem: str, measured: Measured | None = None) -> str:
     """What is known without counts: resources, occupancy and the machine code."""
     parts = [*_measured(measured), f"No counts: {problem}"]
     build, gpu = prepared.build, prepared.evaluation.gpu
@@ -59,8 +67,7 @@ def static_text(prepared: Prepared, problem: str, measured: Measured | None = No
     for step in prepared.plan.steps:
         if isinstance(step, PackedLaunch) and build is not None:
             resources = build.kernel(step.kernel).resources
-            smem = step.dynamic_smem_bytes + resources.static_smem_bytes
-            resident = occupancy(gpu, resources.registers, math.prod(step.block), smem)
+            resident = launch_occupancy(step, resources, gpu)
             waves = math.prod(step.grid) / (gpu.sms * max(resident.blocks_per_sm, 1))
             parts += ["", _grid(step, waves), _resources(step, resources, resident), *_code(sass.get(step.kernel, {}))]
     return "\n".join(parts)
@@ -107,8 +114,8 @@ def _grid(launch: PackedLaunch, waves: float) -> str:
     return f"{launch.kernel} (launch at line {launch.line}), grid {grid} of {block} threads, {waves:.2f} waves"
 
 
-def _resources(launch: PackedLaunch, resources: Resources, resident: Occupancy) -> str:
-    spills = resources.spill_load_bytes + resources.spill_store_bytes
+def _resources(launch: PackedLaunch, resources: records.Resources, resident: records.Occupancy) -> str:
+    spills = resources.spill_bytes
     smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
     return (
         f"  {resources.registers} registers, {f'{spills} bytes spilled' if spills else 'no spills'}, "
@@ -123,7 +130,7 @@ def _code(counts: Mapping[str, int]) -> list[str]:
     return [f"  in the machine code, run or not: {listed}"] if counts else []
 
 
-def _narrow(instructions: Iterable[InstructionRecord]) -> list[str]:
+def _narrow(instructions: Iterable[records.InstructionRecord]) -> list[str]:
     """Of the global accesses that ran, those that a wider one could take the place of."""
     requests: dict[str, list[int]] = {"ld": [0, 0], "st": [0, 0]}  # narrow ones, and all
     for one in instructions:
@@ -155,8 +162,7 @@ def _table(listing: Listing) -> list[str]:
     for one in sorted(shown, key=lambda one: one.line):
         memory = _per_request(one.sectors, one.ideal_sectors, one.global_requests)
         shared = _per_request(one.passes, one.ideal_passes, one.shared_requests)
-        source = one.source.strip()
-        source = source if len(source) <= _SOURCE_WIDTH else source[:_SOURCE_WIDTH] + "..."
+        source = _shortened(one.source.strip())
         share = one.warp_instructions / instructions
         lines.append(f"  {one.line:>4}  {share:>6.1%}  {memory:<23}  {shared:<22}  {source}")
     return lines
@@ -169,7 +175,7 @@ def _per_request(actual: int, ideal: int, requests: int) -> str:
     return f"{actual / requests:.1f} ({ideal / requests:.1f}){mark}"
 
 
-def _sass(build: Build | None) -> Mapping[str, Mapping[str, int]]:
+def _sass(build: records.Build | None) -> Mapping[str, Mapping[str, int]]:
     if build is None:
         return {}
     try:
@@ -178,5 +184,87 @@ def _sass(build: Build | None) -> Mapping[str, Mapping[str, int]]:
         return {}  # no disassembler: the rest is still worth having
 
 
+def _shortened(source: str) -> str:
+    return source if len(source) <= _SOURCE_WIDTH else source[:_SOURCE_WIDTH] + "..."
+
+
 def _dim(extent: tuple[int, int, int]) -> str:
     return "x".join(map(str, extent)) if extent[1:] != (1, 1) else str(extent[0])
+
+
+# -- the GPU's own counters --
+
+
+def profile(prepared: BuiltPlan, task: records.Task, gpu: Device) -> Completed | str:
+    """What the counters say of the plan at the task's sizes, or why they say nothing."""
+    job = gpu_job("profile", prepared, task, 0, _PROFILE_SECONDS)
+    execution = gpu.execute(replace(job, watch=records.Watch.COUNTERS))
+    if not isinstance(execution, Completed):
+        return f"{execution.kind.value}: {execution.message}"
+    return execution if execution.profiles else execution.not_watched or "the device reads no counters"
+
+
+def profile_text(done: Completed, source: str) -> str:
+    """At most some thirty lines a launch."""
+    lines = source.splitlines()
+    heaviest = sorted(done.profiles, key=lambda one: -one.duration_us)[:_LAUNCHES]
+    parts = [
+        f"Counters of {done.device}, read by Nsight Compute with a cold cache (a launch alone takes longer than among "
+        "others):"
+    ]
+    for one in heaviest:
+        parts += [f"{one.kernel}: {one.duration_us:.1f} us", *_figures(one), *_waits(one), *_lines(one, lines)]
+    if len(done.profiles) > _LAUNCHES:
+        parts.append(f"({len(done.profiles) - _LAUNCHES} shorter launches are not shown.)")
+    return "\n".join(parts)
+
+
+def _figures(one: KernelProfile) -> list[str]:
+    figures = one.figures
+    peaks = [
+        f"{name.removesuffix(' %')} {figures[name]:.0f} %"
+        for name in ("memory %", "L2 %", "L1 %", "issue slots %", "tensor cores %")
+        if figures.get(name, 0.0) >= 1.0
+    ]
+    parts = [f"  of the peak: {', '.join(peaks)}"] if peaks else []
+    if "bytes read" in figures and "bytes written" in figures:
+        moved = f"{figures['bytes read'] / _MB:.1f} MB read, {figures['bytes written'] / _MB:.1f} MB written"
+        hits = f"; L2 hits {figures['L2 hits %']:.0f} %" if "L2 hits %" in figures else ""
+        parts.append(f"  device memory: {moved}{hits}")
+    if "warps per scheduler" in figures and "eligible warps per scheduler" in figures:
+        parts.append(
+            f"  per scheduler: {figures['warps per scheduler']:.1f} warps resident, of which "
+            f"{figures['eligible warps per scheduler']:.2f} can issue in a cycle"
+        )
+    accesses = [
+        f"{figures[f'{what} sectors'] / figures[f'{what} requests']:.1f} sectors per {what}"
+        for what in ("load", "store")
+        if figures.get(f"{what} requests") and f"{what} sectors" in figures
+    ]
+    parts += (
+        [f"  global accesses: {', '.join(accesses)} (16 is 16 bytes a thread, all of them used)"] if accesses else []
+    )
+    if figures.get("bank conflicts", 0.0) > _LEAST_CONFLICTS * figures.get("shared wavefronts", 0.0):
+        share = figures["bank conflicts"] / max(figures.get("shared wavefronts", 0.0), 1.0)
+        parts.append(f"  bank conflicts: {share:.0%} of the passes through shared memory")
+    if figures.get("local requests"):
+        parts.append(f"  registers spilled or arrays in local memory: {figures['local requests']:,.0f} requests")
+    return parts
+
+
+def _waits(one: KernelProfile) -> list[str]:
+    shown = [f"{reason} {share:.0%}" for reason, share in list(one.waits.items())[:_WAITS] if share >= _LEAST_WAIT]
+    return [f"  of {one.samples} samples of warps, these waited for: {', '.join(shown)}"] if shown else []
+
+
+def _lines(one: KernelProfile, source: Sequence[str]) -> list[str]:
+    if not one.lines:
+        return []
+    rows = ["  line  samples  waiting most for (a line that calls an inlined function counts its samples too)"]
+    return rows + [_line(line, one.samples, source) for line in one.lines]
+
+
+def _line(one: records.LineSamples, total: int, source: Sequence[str]) -> str:
+    reason = next(iter(one.waits), "nothing")
+    text = source[one.line - 1].strip() if 0 < one.line <= len(source) else ""
+    return f"  {one.line:>4}  {one.samples / max(total, 1):>7.1%}  {reason:<40}  {_shortened(text)}"

@@ -1,12 +1,29 @@
-"""The roofline floor of a task: the time below which no kernel can be on its GPU, at the vendor's figures."""
+"""The roofline floor of a task: the time below which no kernel can be on its GPU, at the vendor's figures.
+
+The products of a reference are counted in its own process, on tensors that have no memory.
+"""
 
 from __future__ import annotations
 
-from tilewright.measure.flops import LEAST_FLOPS, FlopAnswer, FlopRequest
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from tilewright.records import LAUNCH_US, DType, GpuProfile, Precision, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 
+COUNT_FLOPS = "tilewright.measure.floor:count_flops"
 SPLIT_PRODUCTS = 3  # 16-bit products that together are as exact as one of f32
+
+
+@dataclass(frozen=True)
+class FlopRequest:
+    task: Task
+
+
+@dataclass(frozen=True)
+class FlopAnswer:
+    operations: float
 
 
 def floor_us(task: Task, reference: AnyReference | None = None) -> float:
@@ -24,7 +41,7 @@ def floor_us(task: Task, reference: AnyReference | None = None) -> float:
 def least_flops(task: Task, reference: AnyReference) -> float:
     """Floating-point operations of the products in the reference; 0 where it has none or cannot be counted."""
     try:
-        return reference.call(LEAST_FLOPS, FlopRequest(task), FlopAnswer).operations
+        return reference.call(COUNT_FLOPS, FlopRequest(task), FlopAnswer).operations
     except ReferenceProblem:
         return 0.0
 
@@ -43,3 +60,32 @@ def peak_tflops(task: Task, gpu: GpuProfile) -> float:
         looser = {Precision.TF32: gpu.tf32_tflops, Precision.HALF: gpu.half_tflops}
         return max(exact, looser.get(task.precision, 0.0))
     return gpu.half_tflops if dtype.itemsize == 2 else gpu.byte_tflops
+
+
+def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswer:
+    """In the reference's process: operations of matrix products, convolutions and attention at the task's sizes.
+
+    0 where it cannot be run without data.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from tilewright.reference.torch_calls import TORCH_DTYPE
+
+    task = request.task
+    arguments: dict[str, Any] = {one.name: one.value for one in task.numbers}
+    specs = task.specs()
+    for one in task.tensors:
+        spec = specs.get(one.name)
+        arguments[one.name] = (
+            None
+            if spec is None
+            else torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device="meta")
+        )
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), torch.device("meta"), counter:
+            function(**arguments)
+    except Exception:  # code that looks at values cannot run without them; then bytes alone make the floor
+        return FlopAnswer(0.0)
+    return FlopAnswer(float(counter.get_total_flops()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.devices.protocol import Device
 from tilewright.measure.baselines import (
@@ -15,9 +15,10 @@ from tilewright.measure.baselines import (
     BaselineAnswer,
     BaselineRequest,
 )
-from tilewright.measure.preparation import Prepared, job_inputs
+from tilewright.measure.preparation import job_inputs
 from tilewright.records import Completed, Faulted, Job, Limits, Measured, Task, Timing
 from tilewright.reference import AnyReference, ReferenceProblem
+from tilewright.toolchain import BuiltPlan
 
 ROUNDS = 5
 RUNS = 7  # of every contender in a round
@@ -57,20 +58,16 @@ class Rounds:
         return statistics.median(rounds[-1]) / statistics.median(rounds[0]) - 1.0
 
 
-def time_candidate(prepared: Prepared, task: Task, gpu: Device, runs: int, seed: int) -> tuple[float, ...]:
+def gpu_job(id: str, prepared: BuiltPlan, task: Task, seed: int, seconds: float) -> Job:
+    """The plan at the task's sizes on a GPU, with most of its memory; nothing comes back."""
+    memory = int(0.8 * prepared.evaluation.gpu.memory_bytes) or Limits().device_bytes
+    return prepared.job(id, job_inputs(task, task.sizes, seed), limits=Limits(seconds, memory))
+
+
+def time_candidate(prepared: BuiltPlan, task: Task, gpu: Device, runs: int, seed: int) -> tuple[float, ...]:
     """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
-    job = Job(
-        id=f"time-{seed}",
-        arch=prepared.evaluation.gpu.arch,
-        cubin=prepared.build.cubin if prepared.build else b"",
-        plan=prepared.plan,
-        inputs=job_inputs(task, prepared.sizes, seed),
-        returns=(),
-        timed_runs=runs + 1,
-        limits=Limits(_JOB_SECONDS, int(0.8 * prepared.evaluation.gpu.memory_bytes) or Limits().device_bytes),
-        ptx=prepared.build.ptx if prepared.build else None,
-    )
-    execution = gpu.execute(job)
+    job = gpu_job(f"time-{seed}", prepared, task, seed, _JOB_SECONDS)
+    execution = gpu.execute(replace(job, timed_runs=runs + 1))
     if isinstance(execution, Faulted):
         raise GpuFault(f"{execution.kind.value}: {execution.message}")
     assert isinstance(execution, Completed)
@@ -78,7 +75,7 @@ def time_candidate(prepared: Prepared, task: Task, gpu: Device, runs: int, seed:
 
 
 def measure_on_gpu(
-    prepared: Prepared,
+    prepared: BuiltPlan,
     task: Task,
     gpu: Device,
     baselines: AnyReference,
@@ -95,7 +92,7 @@ def measure_on_gpu(
         if contenders:
             request = BaselineRequest(task, RUNS, number, tuple(contenders), against, getattr(gpu, "index", 0))
             contenders = _baseline_round(rounds, request, baselines)
-    return measured(rounds, prepared, gpu.profile.name, floor_us)
+    return measured(rounds, task, gpu.profile.name, floor_us)
 
 
 def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference) -> list[str]:
@@ -106,14 +103,14 @@ def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyRefe
     except ReferenceProblem as problem:
         rounds.note(f"no baselines: {problem}")
         return []
-    for failure in answer.failures:
-        rounds.note(f"{failure.contender} failed: {failure.reason}")
+    for contender, reason in answer.failures.items():
+        rounds.note(f"{contender} failed: {reason}")
     for timing in answer.timings:
         rounds.add(timing)
     return [timing.name for timing in answer.timings]
 
 
-def measured(rounds: Rounds, prepared: Prepared, gpu: str, floor_us: float) -> Measured:
+def measured(rounds: Rounds, task: Task, gpu: str, floor_us: float) -> Measured:
     """The record of finished rounds."""
     kernel = rounds.timing("kernel")
     for name in rounds.samples:
@@ -125,7 +122,7 @@ def measured(rounds: Rounds, prepared: Prepared, gpu: str, floor_us: float) -> M
     others: Sequence[str] = [name for name in rounds.samples if name != "kernel"]
     return Measured(
         gpu=gpu,
-        sizes=dict(prepared.sizes),
+        sizes=task.sizes,
         kernel=kernel,
         baselines=tuple(rounds.timing(name) for name in others),
         floor_us=floor_us,

@@ -13,12 +13,9 @@ from tilewright.records import Build
 from tilewright.toolchain import SassInstruction, ToolchainError, disassemble
 
 _REGISTER = re.compile(r"\bR(\d+)\b(\.64)?")
-_LOAD = re.compile(r"(?:LDG|LD)\b")
-_ASYNC = re.compile(r"LDGSTS\b")
 _WAIT = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
-_WIDTH = re.compile(r"\.(64|128)\b")
-_ENDS = re.compile(r"BAR\.|EXIT\b|RET\b|SYNCS")
-_GUARD = re.compile(r"^@!?U?P\w+\s+")
+_LOADS = ("LDG", "LD")
+_ENDS = ("BAR", "EXIT", "RET", "SYNCS")
 UNKNOWN = 2.0  # loads, where there is no disassembler
 
 
@@ -44,23 +41,23 @@ def _batches(instructions: tuple[SassInstruction, ...]) -> list[int]:
     waiting: set[int] = set()
     open_loads = 0
     for instruction in instructions:
-        text = _GUARD.sub("", instruction.text)
-        is_load = _LOAD.match(text) is not None
-        used = _registers(text)
+        name, *forms = instruction.opcode.split(".")
+        is_load = name in _LOADS
+        used = _registers(instruction.text)
         needed = used[1:] if is_load else used  # the first is where a load goes
-        if open_loads and (_ENDS.match(text) or not waiting.isdisjoint(needed)):
+        if open_loads and (name in _ENDS or not waiting.isdisjoint(needed)):
             batches.append(open_loads)
             open_loads, waiting = 0, set()
         if is_load and used:
             open_loads += 1
-            words = {"64": 2, "128": 4}.get(_first_width(text), 1)
+            words = 4 if "128" in forms else 2 if "64" in forms else 1
             waiting |= set(range(used[0], used[0] + words))
     return [*batches, open_loads] if open_loads else batches
 
 
 def _async_batches(instructions: tuple[SassInstruction, ...]) -> list[int]:
     """Copies to shared memory that do not pass through registers: as many groups of them as the code leaves pending."""
-    copies = sum(1 for one in instructions if _ASYNC.match(_GUARD.sub("", one.text)))
+    copies = sum(1 for one in instructions if one.opcode.split(".")[0] == "LDGSTS")
     pending = [int(found.group(1), 16) for one in instructions if (found := _WAIT.search(one.text))]
     groups = sum(1 for one in instructions if "LDGDEPBAR" in one.text)
     if not copies:
@@ -74,8 +71,3 @@ def _registers(text: str) -> list[int]:
     for number, wide in _REGISTER.findall(text):
         found += [int(number), int(number) + 1] if wide else [int(number)]
     return found
-
-
-def _first_width(text: str) -> str:
-    found = _WIDTH.search(text.partition(" ")[0])
-    return found.group(1) if found else "32"

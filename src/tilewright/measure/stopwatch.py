@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cached_property
-from types import TracebackType
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
-from tilewright.measure.counting import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
-from tilewright.measure.evidence import evidence_text, static_text
+from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
+from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import RUNS, GpuFault, measure_on_gpu, time_candidate
-from tilewright.measure.model import PlanModel, model_plan
+from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.measure.profiles import profile, profile_text
 from tilewright.records import GpuProfile, Measured, Measurement, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
-GIB = 1 << 30
 _KEPT_MODELS = 8
 
 Say = Callable[[str], None]
@@ -62,9 +59,7 @@ class Stopwatch:
     def __enter__(self) -> Stopwatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

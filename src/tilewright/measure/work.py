@@ -1,15 +1,20 @@
-"""What a launch asks of each resource, as sums over the whole grid: plain arithmetic on emulated counts."""
+"""What a plan asks of the GPU: of each resource of a launch, of device memory, of the vendor's library.
+
+Plain arithmetic on emulated counts and on the sizes of tensors; `performance_model` makes times of it.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.emulation.listing import Listing
-from tilewright.measure.counting import CountedLaunch
-from tilewright.records import GpuProfile, InstructionRecord
-from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
+from tilewright.measure.emulated_counts import CountedLaunch
+from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
+from tilewright.toolchain import BuiltPlan
 
 SCHEDULERS = 4
 SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
@@ -25,6 +30,12 @@ _STORES = ("global store", "generic store")
 _ATOMICS = ("global atomic", "generic atomic")
 _LOCAL = ("local load", "local store")
 _EXCHANGES = ("shared load", "warp exchange")
+
+SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
+HELD_BY_L1 = 64 << 10  # small tensors up to this, all together, stay in the L1 caches
+L1_HITS = 0.8  # of the repeated reads of those
+
+_PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "convolution", "conv1d", "conv2d", "conv3d")
 
 
 @dataclass(frozen=True)
@@ -109,9 +120,136 @@ def _excess_cycles(one: InstructionRecord) -> float:
 def _spill_bytes(counted: CountedLaunch) -> float:
     """Bytes that a thread spills and fills, if each spill in the code runs as often as the average instruction."""
     resources = counted.kernel.resources
-    static = resources.spill_store_bytes + resources.spill_load_bytes
+    static = resources.spill_bytes
     ran = [one for one in counted.counts.instructions if one.executions]
     if not static or not ran:
         return 0.0
     warps = counted.counts.blocks * counted.block_warps
     return static * counted.counts.warp_instructions / len(ran) / max(warps, 1)
+
+
+# -- between device memory and the L2 cache --
+#
+# Counts say how many sectors a launch touches, not which. So every byte of the tensors it gets is moved once, and what
+# it touches beyond that is taken to be, first, small tensors read again by every block, which caches hold, and then
+# large ones, which they hold only if those that the running blocks work on fit there.
+
+
+@dataclass(frozen=True)
+class LaunchTraffic:
+    """Bytes of one launch that cross to device memory."""
+
+    read_bytes: float
+    written_bytes: float
+    again_bytes: float  # read once more because L2 did not keep them
+    evicted_bytes: float  # of others, that had to leave L2 first
+    l1_bytes: float  # that the L1 caches provide, so that they do not even cross to L2
+
+    @property
+    def total_bytes(self) -> float:
+        return self.read_bytes + self.written_bytes + self.again_bytes + self.evicted_bytes
+
+
+def plan_traffic(
+    prepared: BuiltPlan, works: Sequence[Work], waves: Sequence[float], gpu: GpuProfile
+) -> tuple[LaunchTraffic, ...]:
+    """The traffic of every launch in order, the first of them on a cache full of somebody else's writes."""
+    sizes = _tensor_bytes(prepared)
+    buffers = {buffer.name: buffer for buffer in prepared.plan.buffers}
+    usable = USABLE_L2 * gpu.l2
+    written_before = {name for name, one in buffers.items() if one.clearing is not records.Clearing.UNDEFINED}
+    in_cache: set[str] = set()
+    found: list[LaunchTraffic] = []
+    for step in prepared.plan.steps:
+        names = _names(step, prepared)
+        if isinstance(step, records.PackedLaunch):
+            readable = {name for name in names if name not in buffers or name in written_before}
+            writable = {name for name in names if name in buffers or _in_place(name, prepared)}
+            read = {name: sizes[name] for name in readable}
+            written = sum(sizes[name] for name in writable)
+            number = len(found)
+            found.append(_launch_traffic(works[number], waves[number], read, written, in_cache, usable))
+        written_before |= {name for name in names if name in buffers}
+        footprint = sum(sizes[name] for name in names)
+        in_cache = names if footprint <= usable else set()
+    return _with_evictions(found, usable)
+
+
+def _launch_traffic(
+    work: Work, waves: float, readable: dict[str, int], writable: int, in_cache: set[str], usable: float
+) -> LaunchTraffic:
+    distinct = float(sum(readable.values()))
+    hot = float(sum(size for name, size in readable.items() if name in in_cache))
+    read = min(work.load_bytes, distinct) * (1.0 - hot / distinct) if distinct else 0.0
+    written = min(work.store_bytes + work.atomic_bytes, float(writable))
+    excess = max(0.0, work.load_bytes - distinct)
+    small = [size for size in readable.values() if size <= SMALL_BYTES]
+    large = distinct - sum(small)
+    of_small = min(excess, len(small) * large) if large else excess
+    working = distinct * min(1.0, 1.0 / max(waves, 1e-9))
+    lost = max(0.0, 1.0 - usable / working) if working else 0.0
+    again = min(excess - of_small, large) * lost
+    held = L1_HITS * of_small if sum(small) <= HELD_BY_L1 else 0.0
+    return LaunchTraffic(read, written, again, 0.0, held)
+
+
+def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:
+    """What one launch must move: every input in, every output out, on a cache full of somebody else's writes."""
+    written = float(sum(spec.storage_bytes for spec in task.output_specs().values()))
+    written += sum(task.specs()[one.name].storage_bytes for one in task.tensors if one.in_place)
+    least = LaunchTraffic(task.moved_bytes - written, written, 0.0, 0.0, 0.0)
+    return _with_evictions([least], USABLE_L2 * gpu.l2)[0]
+
+
+def _with_evictions(launches: list[LaunchTraffic], usable: float) -> tuple[LaunchTraffic, ...]:
+    """The first launch pays for what the cache held, less what the plan leaves there itself."""
+    if not launches:
+        return ()
+    touched = math.fsum(one.read_bytes + one.written_bytes for one in launches)
+    left = min(usable, math.fsum(one.written_bytes for one in launches))
+    evicted = max(0.0, min(usable, touched) - left)
+    first = launches[0]
+    return (replace(first, evicted_bytes=evicted), *launches[1:])
+
+
+def _tensor_bytes(prepared: BuiltPlan) -> dict[str, int]:
+    given = {name: spec.storage_bytes for name, spec in prepared.evaluation.tensors}
+    made = {one.name: one.spec.storage_bytes for one in prepared.plan.buffers}
+    return {**given, **made}
+
+
+def _names(step: records.PackedLaunch | LibraryCall, prepared: BuiltPlan) -> set[str]:
+    if isinstance(step, LibraryCall):
+        used = {one.name for one in step.arguments if isinstance(one, records.TensorArgument)}
+        return used | {step.target}
+    maps = {one.name: one.tensor for one in prepared.plan.maps}
+    return {field.tensor for field in step.pointers} | {maps[field.map] for field in step.maps}
+
+
+def _in_place(name: str, prepared: BuiltPlan) -> bool:
+    return any(one.name == name and one.in_place for one in prepared.evaluation.file.plan.op.parameters)
+
+
+# -- vendor steps --
+
+
+def library_work(call: LibraryCall, prepared: BuiltPlan) -> tuple[int, float, str]:
+    """Bytes moved, floating-point operations, and the dtype they are done in; no operations where none are known."""
+    specs = {**dict(prepared.evaluation.tensors), **{one.name: one.spec for one in prepared.plan.buffers}}
+    given = [specs[one.name] for one in call.arguments if isinstance(one, records.TensorArgument)]
+    target = specs[call.target]
+    moved = sum(spec.storage_bytes for spec in (*given, target))
+    return moved, _operations(call.function.rpartition(".")[2], given, target), str(target.dtype)
+
+
+def _operations(name: str, given: list[records.TensorSpec], target: records.TensorSpec) -> float:
+    """Two for each product: the elements of the result times the length of a sum."""
+    if name not in _PRODUCTS:
+        return 0.0
+    operands = given[1:] if name in ("addmm", "baddbmm") else given
+    if len(operands) < 2 or operands[0].ndim < 2 or operands[1].ndim < 2:
+        return 0.0
+    length = operands[0].shape[-1]
+    if name.startswith("conv"):
+        length = math.prod(operands[1].shape[1:])
+    return 2.0 * target.numel * length

@@ -84,6 +84,10 @@ class Resources:
     constant_bytes: int
     barriers: int
 
+    @property
+    def spill_bytes(self) -> int:
+        return self.spill_store_bytes + self.spill_load_bytes
+
 
 @dataclass(frozen=True)
 class CompiledKernel:

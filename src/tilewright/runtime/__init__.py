@@ -1,23 +1,23 @@
 """`load`: an op as ordered kernel files, built on demand, called on CUDA tensors or, emulated, on CPU tensors."""
 
-from tilewright.runtime.emulated_call import EmulatedCall
 from tilewright.runtime.errors import (
     BuildDuringCapture,
     BuildFailed,
     CallRefused,
     GradientNotSupported,
     KernelFault,
+    KernelNotEmulable,
     LoadError,
     NoKernelApplies,
-    NotEmulable,
     NotOnCuda,
     OperationError,
     OverlappingTensors,
     ReferenceUsed,
     TooLargeToEmulate,
 )
-from tilewright.runtime.explanation import ExplainedLaunch, ExplainedLibraryCall, Explanation
-from tilewright.runtime.loading import load
+from tilewright.runtime.explanation import Explanation
+from tilewright.runtime.files import load
+from tilewright.runtime.on_emulator import EmulatedCall
 from tilewright.runtime.operation import Operation
 
 __all__ = [
@@ -25,14 +25,12 @@ __all__ = [
     "BuildFailed",
     "CallRefused",
     "EmulatedCall",
-    "ExplainedLaunch",
-    "ExplainedLibraryCall",
     "Explanation",
     "GradientNotSupported",
     "KernelFault",
+    "KernelNotEmulable",
     "LoadError",
     "NoKernelApplies",
-    "NotEmulable",
     "NotOnCuda",
     "Operation",
     "OperationError",

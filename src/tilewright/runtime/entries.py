@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,14 +11,13 @@ import torch
 from tilewright.kernel_file import DoesNotApply, Op, settle
 from tilewright.records import TensorSpec
 from tilewright.runtime.errors import GradientNotSupported, OverlappingTensors
-from tilewright.runtime.on_device import Ready
-from tilewright.runtime.overlap import overlap, region
+from tilewright.runtime.on_device import CudaReady
 from tilewright.runtime.quick_call import Entry
 
 Specs = Sequence[TensorSpec | None]  # of the tensors in order; None where absent
 
 
-def make_entry(ready: Ready, op: Op, specs: Specs, requires_grad: bool, again: Callable[..., Any]) -> Entry:
+def make_entry(ready: CudaReady, op: Op, specs: Specs, requires_grad: bool, again: Callable[..., Any]) -> Entry:
     """The entry for calls like the one `ready` was made for; `again(tensors, numbers)` takes the slow way."""
     if ready.selected.evaluation.late.is_empty and len(op.results) == 1:
         entry = _only_result(ready)
@@ -34,7 +34,7 @@ def with_in_place_checks(entry: Entry, op: Op, specs: Specs) -> Entry:
     return _counting_versions(_checking_overlap(entry, op, specs), op)
 
 
-def _only_result(ready: Ready) -> Entry:
+def _only_result(ready: CudaReady) -> Entry:
     """The commonest case by itself: each thing not done here is a tenth of a microsecond."""
     run_at = ready.prepared.run_at
 
@@ -44,7 +44,7 @@ def _only_result(ready: Ready) -> Entry:
     return entry
 
 
-def _any_result(ready: Ready, op: Op, again: Callable[..., Any]) -> Entry:
+def _any_result(ready: CudaReady, op: Op, again: Callable[..., Any]) -> Entry:
     run_at = ready.prepared.run_at
     late_of = _late_function(ready, op)
     single = len(op.results) == 1
@@ -64,7 +64,7 @@ def _any_result(ready: Ready, op: Op, again: Callable[..., Any]) -> Entry:
     return entry
 
 
-def _late_function(ready: Ready, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
+def _late_function(ready: CudaReady, op: Op) -> Callable[[tuple[Any, ...]], tuple[int | float | bool, ...]]:
     """Late numbers from a call's numbers. The last are kept: most calls come with the same `eps` as the one before."""
     names = tuple(p.name for p in op.parameters if p.scalar is not None)
     late_values = ready.selected.evaluation.late_values
@@ -99,9 +99,13 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
     def checked(values: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
         for one, other in pairs:
             start, other_start = addresses[one], addresses[other]
-            if start < other_start + extents[other] and other_start < start + extents[one]:
-                _refuse_overlap(
-                    op.name, tensors[one].name, tensors[other].name, *_regions(one, other, addresses, specs)
+            meet = start < other_start + extents[other] and other_start < start + extents[one]
+            # Where the ranges meet, the elements may still lie apart, as the halves of a matrix do.
+            if meet and overlap(extent_of(start, specs[one]), extent_of(other_start, specs[other])):
+                name, other_name = tensors[one].name, tensors[other].name
+                raise OverlappingTensors(
+                    f"{op.name}: {name} is changed in place and shares memory with {other_name}; "
+                    f"pass {other_name}.clone()"
                 )
         return entry(values, addresses, numbers)
 
@@ -124,21 +128,6 @@ def _counting_versions(entry: Entry, op: Op) -> Entry:
     return counting
 
 
-def _regions(one: int, other: int, addresses: tuple[int, ...], specs: Specs) -> tuple[Any, Any]:
-    first, second = specs[one], specs[other]
-    assert first is not None
-    assert second is not None
-    return region(addresses[one], first), region(addresses[other], second)
-
-
-def _refuse_overlap(op: str, name: str, other_name: str, one: Any, other: Any) -> None:
-    """The ranges meet; the elements may still lie apart, as the halves of a matrix do."""
-    if overlap(one, other):
-        raise OverlappingTensors(
-            f"{op}: {name} is changed in place and shares memory with {other_name}; pass {other_name}.clone()"
-        )
-
-
 def _checking_gradients(entry: Entry, op: Op) -> Entry:
     """Grad mode is a property of the moment, so it is asked at every call that has such an input."""
 
@@ -158,3 +147,53 @@ def refuse_gradients(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
             f"{op.name}: {', '.join(wanting)} requires grad, and a kernel file computes no gradient: the result would "
             f"silently stop it; call it under torch.no_grad(), or pass {wanting[0]}.detach()"
         )
+
+
+# -- whether tensors share memory: one that is changed in place may share none with the other arguments --
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A tensor's elements in memory: an address, and sizes with strides in bytes."""
+
+    address: int
+    dimensions: tuple[tuple[int, int], ...]  # (size, stride in bytes) of the dimensions longer than one
+    itemsize: int
+    is_empty: bool
+
+    @property
+    def end(self) -> int:
+        return self.address + self.itemsize + sum((size - 1) * step for size, step in self.dimensions)
+
+
+def extent_of(address: int, spec: TensorSpec | None) -> Extent:
+    assert spec is not None  # of a tensor that was given
+    itemsize = spec.dtype.itemsize
+    dimensions = tuple((n, s * itemsize) for n, s in zip(spec.shape, spec.stride, strict=True) if n > 1)
+    return Extent(address, dimensions, itemsize, spec.numel == 0)
+
+
+def overlap(one: Extent, other: Extent) -> bool:
+    """Whether two tensors may share an element. Exact for ranges that are apart and for slices of common rows."""
+    if one.is_empty or other.is_empty or one.end <= other.address or other.end <= one.address:
+        return False
+    pitches = {step for _, step in (*one.dimensions, *other.dimensions)}
+    return not any(_apart_within(pitch, one, other) for pitch in pitches if pitch > 0)
+
+
+def _apart_within(pitch: int, one: Extent, other: Extent) -> bool:
+    """Whether both lie in rows of `pitch` bytes, each in columns of its own: the halves of a matrix, say."""
+    first, second = sorted((one, other), key=lambda tensor: tensor.address)
+    widths = _row_width(pitch, first), _row_width(pitch, second)
+    if widths[0] is None or widths[1] is None:
+        return False
+    start = (second.address - first.address) % pitch  # in rows that begin where the first tensor does
+    return widths[0] <= start and start + widths[1] <= pitch
+
+
+def _row_width(pitch: int, tensor: Extent) -> int | None:
+    """How many bytes of a row of `pitch` the tensor reaches over; None where it does not keep to such rows."""
+    if any(step % pitch for _, step in tensor.dimensions if step >= pitch):
+        return None
+    inner = sum((size - 1) * step for size, step in tensor.dimensions if step < pitch)
+    return tensor.itemsize + inner

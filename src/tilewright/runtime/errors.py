@@ -4,7 +4,7 @@
     ├── LoadError                  no such file, nothing in the folder, `op` lines that disagree
     ├── CallRefused                the call cannot run as it was made
     │   ├── NotOnCuda              tensors on two devices, or on one that runs no kernel files
-    │   ├── NotEmulable            CPU tensors, and a kernel that the emulator cannot run
+    │   ├── KernelNotEmulable      CPU tensors, and a kernel that the emulator cannot run
     │   ├── TooLargeToEmulate      CPU tensors, and more work than an emulated call may take
     │   ├── OverlappingTensors     a tensor changed in place shares memory with another
     │   ├── GradientNotSupported   an input requires grad while gradients are recorded
@@ -41,7 +41,7 @@ class NotOnCuda(CallRefused):
     """Tensors that do not all lie on one CUDA device, or all on the CPU."""
 
 
-class NotEmulable(CallRefused):
+class KernelNotEmulable(CallRefused):
     """CPU tensors, and a kernel with an instruction or a feature that the emulator does not have."""
 
 

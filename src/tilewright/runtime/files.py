@@ -1,4 +1,4 @@
-"""Kernel files from disk: one file, an ordered list, or a folder; with the tuner's winners beside them."""
+"""`load`: kernel files on disk (one, a list, a folder), with the tuner's winners beside them, as an operation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,26 @@ from pathlib import Path
 
 from tilewright.kernel_file import KernelFile, TunedChoices, parse
 from tilewright.runtime.errors import LoadError
+from tilewright.runtime.operation import Operation, Reference
 
 Source = str | os.PathLike[str]
+
+
+def load(
+    source: Source | Iterable[Source],
+    *,
+    reference: Reference | None = None,
+    strict: bool = False,
+    allow_library: bool = True,
+) -> Operation:
+    """An operation from a kernel file, an ordered list of files, or a folder (its `*.cu` in the order of their names).
+
+    The first file that takes a call runs; where none does, `reference` runs with the same arguments and a warning says
+    so once, or `NoKernelApplies` is raised if there is none or `strict` is set. `allow_library=False` refuses files
+    with library steps. Nothing is built before the first call or `prepare`.
+    """
+    paths = find_files(source)
+    return Operation(read_files(paths, allow_library), read_tuned(paths), reference, strict)
 
 
 def find_files(source: Source | Iterable[Source]) -> tuple[Path, ...]:

@@ -11,15 +11,15 @@ from typing import Any
 from tilewright import toolchain
 from tilewright.devices.cuda.executor import CaptureRefused, Executor
 from tilewright.devices.cuda.prepared import PreparedPlan
-from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices, bind
-from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, LibraryCall
+from tilewright.kernel_file import Dispatcher, Evaluation, KernelFile, NoneApplies, Selected, TunedChoices
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest
 from tilewright.runtime.errors import BuildDuringCapture, BuildFailed
 
 MOST_PREPARED = 2048
 
 
 @dataclass(frozen=True)
-class Ready:
+class CudaReady:
     """A plan that can run: what was chosen, what it is bound to, and the runner."""
 
     selected: Selected
@@ -35,7 +35,7 @@ class Builds:
 
     def build(self, evaluation: Evaluation) -> Build | None:
         """The build, from memory, the cache or the compiler; None where nothing is launched."""
-        request = evaluation.build_request(evaluation.gpu.arch)
+        request = evaluation.build_request()
         if request is None:
             return None
         known = self._known.get(request)
@@ -60,7 +60,7 @@ class OnDevice:
         self._ready: OrderedDict[Hashable, tuple[BoundPlan, PreparedPlan]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ready(self, arguments: Mapping[str, Any]) -> Ready | NoneApplies:
+    def ready(self, arguments: Mapping[str, Any]) -> CudaReady | NoneApplies:
         """Choose, build, bind and load for these arguments, as far as that was not done before."""
         selected = self.dispatcher.select(arguments)
         if isinstance(selected, NoneApplies):
@@ -73,7 +73,7 @@ class OnDevice:
             self._ready.move_to_end(key)
             while len(self._ready) > MOST_PREPARED:
                 self._ready.popitem(last=False)
-        return Ready(selected, *known)
+        return CudaReady(selected, *known)
 
     def _make(self, evaluation: Evaluation) -> tuple[BoundPlan, PreparedPlan]:
         op = evaluation.file.plan.op.name
@@ -81,11 +81,8 @@ class OnDevice:
             if self.executor.memory.is_capturing():
                 raise BuildDuringCapture(_CAPTURE.format(op=op, file=evaluation.file.name))
         build = self._builds.build(evaluation)
-        if build is None:
-            library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
-            plan, cubin = BoundPlan(evaluation.buffers, evaluation.maps, library), b""
-        else:
-            plan, cubin = bind(evaluation, build, evaluation.gpu), build.cubin
+        plan = toolchain.bind_plan(evaluation, build)
+        cubin = build.cubin if build is not None else b""
         try:
             return plan, self.executor.prepare(cubin, plan, self._inputs, self._results)
         except CaptureRefused as error:

@@ -35,21 +35,20 @@ from tilewright.kernel_file import (
 )
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
-from tilewright.runtime.devices import (
-    Place,
+from tilewright.runtime.call_devices import (
+    CallDevice,
     check_tensors,
+    device_ahead,
+    device_of_call,
     emulated_profile,
     named_profile,
-    place_ahead,
-    place_of,
     refuse_elsewhere,
 )
-from tilewright.runtime.emulated import CallTensors, EmulatedReady, OnEmulator, full_call, plain_call
-from tilewright.runtime.emulated_call import EmulatedCall
 from tilewright.runtime.entries import make_entry, refuse_gradients, with_in_place_checks
 from tilewright.runtime.errors import LoadError, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
 from tilewright.runtime.on_device import Builds, OnDevice
+from tilewright.runtime.on_emulator import CallTensors, EmulatedCall, EmulatedReady, OnEmulator, full_call, plain_call
 from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
 from tilewright.runtime.specs import arguments_ahead, is_fake, spec_of, unusable
 
@@ -114,7 +113,7 @@ class Operation:
         Without a CUDA device, or with `device="cpu"`, it is the emulator that is made ready.
         """
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
-        outcome = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
+        outcome = self._at(device_ahead(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
         if isinstance(outcome, NoneApplies):
             raise self._none_applies(outcome)
 
@@ -129,7 +128,7 @@ class Operation:
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
         emulator: OnEmulator | None = None
         if gpu is None:
-            place = self._at(place_ahead(self.op.name, device, (*args, *kwargs.values())))
+            place = self._at(device_ahead(self.op.name, device, (*args, *kwargs.values())))
             dispatcher = place.dispatcher
             emulator = place if isinstance(place, OnEmulator) else None
         else:  # a count of its own: asking must not use up what calls may build
@@ -163,7 +162,7 @@ class Operation:
         check_tensors(self.op, tensors)
         if any(tensor is not None and is_fake(tensor) for tensor in tensors):
             return self._fake_results(regular, tensors)
-        place = place_of(self.op, tensors)
+        place = device_of_call(self.op, tensors)
         if torch.is_grad_enabled():
             refuse_gradients(self.op, tensors)
         reasons = self._unusable(tensors)
@@ -198,7 +197,7 @@ class Operation:
         for positions, given in ((self._tensor_positions, tensors), (self._number_positions, numbers)):
             for position, value in zip(positions, given, strict=True):
                 values[position] = value
-        place = place_of(self.op, tensors)
+        place = device_of_call(self.op, tensors)
         assert isinstance(place, int)  # an entry is made for CUDA calls alone
         return self._choose_and_run(place, self.signature.normalise(values, {}), tensors, None)
 
@@ -214,7 +213,7 @@ class Operation:
                 found = self._devices[index] = OnDevice(self.files, self._tuned, executor_of(index), self._builds)
             return found
 
-    def _at(self, place: Place) -> OnDevice | OnEmulator:
+    def _at(self, place: CallDevice) -> OnDevice | OnEmulator:
         if isinstance(place, int):
             return self._on(place)
         with self._lock:

@@ -1,14 +1,17 @@
 """NVRTC builds of kernel files: cubin, PTX, resource use and located diagnostics, cached by content."""
 
 from tilewright.toolchain.builder import (
-    DEFAULT_CACHE,
-    DEFAULT_LIMITS,
+    BuiltPlan,
+    LaunchReport,
+    bind_plan,
     build,
     build_key,
     build_many,
+    build_plan,
     cache_directory,
     cache_size_bytes,
-    default_pool,
+    launch_occupancy,
+    report_launch,
 )
 from tilewright.toolchain.cache import BuildCache
 from tilewright.toolchain.errors import ToolchainError
@@ -17,23 +20,26 @@ from tilewright.toolchain.sass import SassInstruction, SassListing, disassemble,
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
 
 __all__ = [
-    "DEFAULT_CACHE",
-    "DEFAULT_LIMITS",
     "BuildCache",
     "BuildLimits",
+    "BuiltPlan",
     "CompilePool",
+    "LaunchReport",
     "SassInstruction",
     "SassListing",
     "ToolchainError",
     "Toolkit",
+    "bind_plan",
     "build",
     "build_key",
     "build_many",
+    "build_plan",
     "cache_directory",
     "cache_size_bytes",
-    "default_pool",
     "disassemble",
     "find_toolkit",
     "highlights",
+    "launch_occupancy",
+    "report_launch",
     "sass_text",
 ]

@@ -1,23 +1,30 @@
-"""`build`: a request to a build, through the cache, in this process or in a limited child."""
+"""`build`: a request to a build, through the cache, in this process or in a limited child.
+
+`build_plan` is the whole way from a kernel file and the arguments of a call to what a device runs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from tilewright.records import ARCHITECTURES, Build, BuildFailure, BuildRequest
+from tilewright import records
+from tilewright.kernel_file import Arguments, Choice, Evaluation, KernelFile, bind, evaluate, settle
+from tilewright.records import BoundPlan, Build, BuildFailure, BuildRequest, Dim3, GpuProfile
 from tilewright.toolchain.cache import BuildCache
 from tilewright.toolchain.compile import compile_request
 from tilewright.toolchain.diagnostics import renamed
 from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.pool import BuildLimits, CompilePool
-from tilewright.toolchain.source import assemble
 from tilewright.toolchain.toolkit import Toolkit, find_toolkit
+from tilewright.toolchain.translation_unit import assemble
 
 # Part of every key: changes when the same compiler output would be read or judged differently.
 RULES_VERSION = 2
@@ -38,8 +45,8 @@ def build(
     `isolated` compiles in a child process under `limits`: for code nobody has vouched for. Without it the compiler runs
     in this process, without limits: for code its user chose to load. `cache=None` neither reads nor keeps builds.
     """
-    if request.arch not in ARCHITECTURES:
-        raise ToolchainError(f"no build target is called {request.arch!r}; known: {', '.join(ARCHITECTURES)}")
+    if request.arch not in records.ARCHITECTURES:
+        raise ToolchainError(f"no build target is called {request.arch!r}; known: {', '.join(records.ARCHITECTURES)}")
     toolkit = find_toolkit()
     key = build_key(request, toolkit)
     result = cache.get(key) if cache is not None else None
@@ -68,6 +75,117 @@ def build_many(
             executor.submit(build, request, isolated=isolated, limits=limits, cache=cache) for request in requests
         ]
         return tuple(future.result() for future in futures)
+
+
+# -- from a kernel file to what a device runs --
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A kernel file at one call, evaluated, built and bound. `build` is None where it launches nothing."""
+
+    evaluation: Evaluation
+    build: Build | None
+    plan: BoundPlan  # stands on its own: late numbers are written in
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, build: Build | None, arguments: Mapping[str, Any]) -> BuiltPlan:
+        """The build bound, and the late numbers of the call written in."""
+        late = evaluation.late_values(arguments) if build is not None else ()
+        return cls(evaluation, build, bind_plan(evaluation, build, late))
+
+    def job(
+        self,
+        id: str,
+        inputs: tuple[records.InputTensor, ...],
+        *,
+        returns: tuple[str, ...] = (),
+        limits: records.Limits,
+        emulation: records.Emulation | None = None,
+    ) -> records.Job:
+        """One run of it on these inputs: emulated as `emulation` says, or on a GPU where it says nothing."""
+        return records.Job(
+            id,
+            self.evaluation.gpu.arch,
+            cubin=self.build.cubin if self.build is not None and emulation is None else b"",
+            plan=self.plan,
+            inputs=inputs,
+            returns=returns,
+            limits=limits,
+            ptx=self.build.ptx if self.build is not None else None,
+            emulation=emulation or records.Emulation(),
+        )
+
+
+def build_plan(
+    file: KernelFile, arguments: Arguments, gpu: GpuProfile, choice: Choice | None = None, *, isolated: bool = True
+) -> BuiltPlan | BuildFailure:
+    """Evaluate, build, bind, write the late numbers in. Raises `DoesNotApply`, `KernelFileError`; else as `build`."""
+    evaluation = evaluate(file, arguments, gpu, choice)
+    request = evaluation.build_request()
+    built = build(request, isolated=isolated) if request is not None else None
+    return built if isinstance(built, BuildFailure) else BuiltPlan.of(evaluation, built, arguments)
+
+
+def bind_plan(
+    evaluation: Evaluation, build: Build | None, late: Sequence[int | float | bool] | None = None
+) -> BoundPlan:
+    """The plan of an evaluation and its build, which is None where nothing is launched.
+
+    With the late numbers of a call it stands on its own; without them they are filled in at each call.
+    """
+    if build is None:
+        library = tuple(step for step in evaluation.steps if isinstance(step, records.LibraryCall))
+        return BoundPlan(evaluation.buffers, evaluation.maps, library)
+    plan = bind(evaluation, build, evaluation.gpu)
+    return plan if late is None else settle(plan, late)
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """One launch of a plan, with what the build says of its kernel on its GPU."""
+
+    kernel: str
+    line: int
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3 | None
+    cooperative: bool
+    pdl: bool
+    dynamic_smem_bytes: int
+    resources: records.Resources
+    occupancy: records.Occupancy
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.dynamic_smem_bytes + self.resources.static_smem_bytes
+
+
+def report_launch(launch: records.Launch, build: Build, gpu: GpuProfile) -> LaunchReport:
+    kernel = build.kernel(launch.kernel)
+    return LaunchReport(
+        launch.kernel,
+        launch.line,
+        launch.grid,
+        launch.block,
+        launch.cluster or kernel.cluster,
+        launch.cooperative,
+        launch.pdl,
+        launch.dynamic_smem_bytes,
+        kernel.resources,
+        launch_occupancy(launch, kernel.resources, gpu),
+    )
+
+
+def launch_occupancy(
+    launch: records.Launch | records.PackedLaunch, resources: records.Resources, gpu: GpuProfile
+) -> records.Occupancy:
+    """How many blocks of a launch fit on a multiprocessor, and what limits them."""
+    smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
+    return records.occupancy(gpu, resources.registers, math.prod(launch.block), smem)
+
+
+# -- where builds are kept --
 
 
 def build_key(request: BuildRequest, toolkit: Toolkit) -> str:

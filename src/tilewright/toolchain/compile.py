@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 
-from tilewright.records import (
-    KERNEL_FILE_NAME,
-    Build,
-    BuildFailure,
-    BuildRequest,
-    CompiledKernel,
-    Diagnostic,
-    FailureReason,
-    Severity,
-)
-from tilewright.toolchain.diagnostics import read_log
+from tilewright import records
+from tilewright.records import KERNEL_FILE_NAME, BuildFailure, BuildRequest, Diagnostic, FailureReason, Severity
+from tilewright.toolchain.diagnostics import line_of_kernel, read_log
 from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.kernel_names import line_of_kernel
 from tilewright.toolchain.nvrtc import COMPILATION, OUT_OF_MEMORY, SUCCESS, Compilation, load_nvrtc
-from tilewright.toolchain.ptx_checks import Finding, check_module
-from tilewright.toolchain.ptx_text import Module, parse_ptx
-from tilewright.toolchain.resources import cluster_shape, max_threads, read_resources
-from tilewright.toolchain.signature import check_against_entry, read_signature
-from tilewright.toolchain.source import TranslationUnit, assemble, include_options
+from tilewright.toolchain.ptx_checks import PtxFinding, check_module
+from tilewright.toolchain.ptx_text import PtxModule, parse_ptx
 from tilewright.toolchain.toolkit import Toolkit
+from tilewright.toolchain.translation_unit import (
+    TranslationUnit,
+    assemble,
+    check_against_entry,
+    include_options,
+    read_signature,
+)
 
 MAX_LOG_CHARACTERS = 200_000
 
 _UNRESOLVED = re.compile(r"Unresolved extern function '([^']+)'")
+_PROPERTIES = re.compile(
+    r"Function properties for (\S+)\s*\n[^\n]*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"(\d+) bytes spill loads\s*\n[^\n]*?Used (\d+) registers([^\n]*)"
+)
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_DIMENSIONS = r"\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?"
 
 
-def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build | BuildFailure:
+def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> records.Build | BuildFailure:
     """Build one request with NVRTC. The kernel file is called by its internal name in every diagnostic."""
     started = time.perf_counter()
     unreadable = _unreadable(request)
@@ -54,7 +57,7 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build 
         reason = findings[0].reason
         located = tuple(_located(request, module, finding) for finding in findings if finding.reason is reason)
         return _failure(request, key, reason, (*located, *diagnostics), compilation.log, started)
-    return Build(
+    return records.Build(
         key=key,
         arch=request.arch,
         compiler=toolkit.compiler,
@@ -67,8 +70,8 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> Build 
 
 
 def _kernels(
-    unit: TranslationUnit, compilation: Compilation, module: Module, symbols: list[str]
-) -> tuple[CompiledKernel, ...]:
+    unit: TranslationUnit, compilation: Compilation, module: PtxModule, symbols: list[str]
+) -> tuple[records.CompiledKernel, ...]:
     resources = read_resources(compilation.log, compilation.cubin)
     kernels = []
     for expression, symbol, table in zip(unit.kernels, symbols, unit.tables, strict=True):
@@ -80,7 +83,7 @@ def _kernels(
             )
         check_against_entry(parameters, declaration, symbol)
         kernels.append(
-            CompiledKernel(
+            records.CompiledKernel(
                 expression, symbol, parameters, resources[symbol], max_threads(declaration), cluster_shape(declaration)
             )
         )
@@ -129,7 +132,7 @@ def _unexplained(request: BuildRequest, log: str) -> Diagnostic:
     return Diagnostic(Severity.ERROR, KERNEL_FILE_NAME, line, 0, text, "")
 
 
-def _not_kernels(request: BuildRequest, compilation: Compilation, module: Module) -> tuple[Diagnostic, ...]:
+def _not_kernels(request: BuildRequest, compilation: Compilation, module: PtxModule) -> tuple[Diagnostic, ...]:
     problems = []
     for expression, symbol in zip(request.kernels, compilation.symbols, strict=True):
         function = module.functions.get(symbol or "")
@@ -140,7 +143,7 @@ def _not_kernels(request: BuildRequest, compilation: Compilation, module: Module
     return tuple(problems)
 
 
-def _located(request: BuildRequest, module: Module, finding: Finding) -> Diagnostic:
+def _located(request: BuildRequest, module: PtxModule, finding: PtxFinding) -> Diagnostic:
     line = module.line_in(KERNEL_FILE_NAME, finding.at) or 0
     lines = request.source.split("\n")
     source_line = lines[line - 1] if 0 < line <= len(lines) else ""
@@ -157,3 +160,62 @@ def _failure(
 ) -> BuildFailure:
     seconds = time.perf_counter() - started
     return BuildFailure(key, request.arch, reason, diagnostics, log[:MAX_LOG_CHARACTERS], seconds)
+
+
+# -- what a compiled kernel uses: from the assembler's log, the sections of the cubin, and the PTX directives --
+
+
+def read_resources(log: str, cubin: bytes) -> dict[str, records.Resources]:
+    """The resources of every entry function the log speaks of, by symbol."""
+    sections = _section_sizes(cubin)
+    shared_constants = sections.get(".nv.constant3", 0)  # the module's __constant__ variables
+    resources = {}
+    for symbol, stack, stores, loads, registers, rest in _PROPERTIES.findall(log):
+        barriers, shared = _BARRIERS.search(rest), _SHARED.search(rest)
+        own = sum(
+            size for name, size in sections.items() if re.fullmatch(rf"\.nv\.constant\d+\.{re.escape(symbol)}", name)
+        )
+        resources[symbol] = records.Resources(
+            registers=int(registers),
+            spill_store_bytes=int(stores),
+            spill_load_bytes=int(loads),
+            stack_bytes=int(stack),
+            static_smem_bytes=int(shared[1]) if shared else 0,
+            constant_bytes=own + shared_constants,
+            barriers=int(barriers[1]) if barriers else 0,
+        )
+    return resources
+
+
+def max_threads(declaration: str) -> int | None:
+    """The block size an entry's launch bounds admit, from its PTX directives."""
+    dimensions = _dimensions(declaration, "maxntid") or _dimensions(declaration, "reqntid")
+    return dimensions[0] * dimensions[1] * dimensions[2] if dimensions else None
+
+
+def cluster_shape(declaration: str) -> records.Dim3 | None:
+    """The cluster an entry was compiled for, if any."""
+    return _dimensions(declaration, "reqnctapercluster")
+
+
+def _dimensions(declaration: str, directive: str) -> records.Dim3 | None:
+    found = re.search(rf"\.{directive}{_DIMENSIONS}", declaration)
+    if found is None:
+        return None
+    x, y, z = (int(number) if number else 1 for number in found.groups())
+    return x, y, z
+
+
+def _section_sizes(cubin: bytes) -> dict[str, int]:
+    """Section name -> size of a 64-bit little-endian ELF file."""
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ToolchainError("the compiler's output is not a 64-bit ELF file; reinstall nvidia-cuda-nvrtc")
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    entry_size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + entry_size * index) for index in range(count)]
+    names_at = headers[names_index][4]
+    sizes = {}
+    for name_offset, _, _, _, _, size in headers:
+        start = names_at + name_offset
+        sizes[cubin[start : cubin.index(b"\0", start)].decode(errors="replace")] = size
+    return sizes

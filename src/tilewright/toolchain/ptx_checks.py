@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tilewright.kernel_file.assembly import assembly_is_plain
 from tilewright.records import FailureReason
-from tilewright.toolchain.ptx_text import Function, Module, Statement, identifiers
+from tilewright.toolchain.ptx_text import PtxFunction, PtxModule, PtxStatement, identifiers
 
 # The assertion handler ends the kernel with an error, which is what a failed assertion should do.
 ALLOWED_EXTERNAL = frozenset({"__assertfail"})
@@ -51,7 +51,7 @@ _MANGLED = "\0"  # behind a symbol's name: bits of its address
 
 
 @dataclass(frozen=True)
-class Finding:
+class PtxFinding:
     """One thing a build may not contain."""
 
     reason: FailureReason
@@ -60,7 +60,7 @@ class Finding:
     at: int  # index into the module's locations; -1 where unknown
 
 
-def check_module(module: Module, entries: Iterable[str], source: str) -> list[Finding]:
+def check_module(module: PtxModule, entries: Iterable[str], source: str) -> list[PtxFinding]:
     """Everything wrong with what the entries reach, external calls first. `source` is the kernel file's text."""
     functions = _reachable(module, entries)
     findings = [finding for function in functions for finding in _external_calls(module, function)]
@@ -73,9 +73,9 @@ def check_module(module: Module, entries: Iterable[str], source: str) -> list[Fi
 # -- what the entries reach --
 
 
-def _reachable(module: Module, entries: Iterable[str]) -> list[Function]:
+def _reachable(module: PtxModule, entries: Iterable[str]) -> list[PtxFunction]:
     waiting = [name for name in entries if name in module.functions]
-    seen: dict[str, Function] = {}
+    seen: dict[str, PtxFunction] = {}
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -87,7 +87,7 @@ def _reachable(module: Module, entries: Iterable[str]) -> list[Function]:
     return list(seen.values())
 
 
-def _external_calls(module: Module, function: Function) -> list[Finding]:
+def _external_calls(module: PtxModule, function: PtxFunction) -> list[PtxFinding]:
     findings = []
     for statement in function.statements:
         if not module.external:
@@ -96,31 +96,31 @@ def _external_calls(module: Module, function: Function) -> list[Finding]:
             if name in module.external and name not in ALLOWED_EXTERNAL:
                 why = _WHY_EXTERNAL.get(name, "define it in the file, or call something that is")
                 text = f"the code calls {name}, which nothing here defines; {why}"
-                findings.append(Finding(FailureReason.EXTERNAL, name, text, statement.at))
+                findings.append(PtxFinding(FailureReason.EXTERNAL, name, text, statement.at))
     return findings
 
 
-def _clock_reads(module: Module, function: Function, source: str) -> list[Finding]:
+def _clock_reads(module: PtxModule, function: PtxFunction, source: str) -> list[PtxFinding]:
     findings = []
     for statement in function.statements:
         found = _CLOCK.search(statement.text)
         if found is not None and not _is_library_wait(module, statement, source):
             text = f"the code reads the clock {found.group()}; a kernel's work may not depend on time: remove it"
-            findings.append(Finding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+            findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
     return findings
 
 
-def _call_marks(function: Function) -> list[Finding]:
+def _call_marks(function: PtxFunction) -> list[PtxFinding]:
     findings = []
     for statement in function.statements:
         found = _CALL_MARK.search(statement.text)
         if found is not None:
             text = f"the code reads {found.group()}; a kernel's work may not depend on which call it is: remove it"
-            findings.append(Finding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+            findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
     return findings
 
 
-def _is_library_wait(module: Module, statement: Statement, source: str) -> bool:
+def _is_library_wait(module: PtxModule, statement: PtxStatement, source: str) -> bool:
     """Whether the clock is read by cuda::barrier and its kin, which back off longer the longer they have waited.
 
     Their untimed waits tell the kernel nothing of the time. Files that could be asking for a timed wait, or that play
@@ -135,9 +135,9 @@ def _is_library_wait(module: Module, statement: Statement, source: str) -> bool:
 # -- writes to globals --
 
 
-def _global_writes(module: Module, functions: list[Function]) -> list[Finding]:
+def _global_writes(module: PtxModule, functions: list[PtxFunction]) -> list[PtxFinding]:
     symbols = set(module.variables)
-    findings: dict[str, Finding] = {}
+    findings: dict[str, PtxFinding] = {}
     mentioned: set[str] = set()
     for function in functions:
         relevant = [s for s in function.statements if not symbols.isdisjoint(identifiers(s.text))]
@@ -155,15 +155,15 @@ def _global_writes(module: Module, functions: list[Function]) -> list[Finding]:
     return list(findings.values())
 
 
-def _write_finding(symbol: str, at: int) -> Finding:
+def _write_finding(symbol: str, at: int) -> PtxFinding:
     text = (
         f"a launched kernel writes the module global {symbol}, or lets its address out; "
         "nothing may survive a call: use a scratch buffer, or make a table that is only read `const`"
     )
-    return Finding(FailureReason.DEVICE_STATE, symbol, text, at)
+    return PtxFinding(FailureReason.DEVICE_STATE, symbol, text, at)
 
 
-def _written_in(function: Function, symbols: set[str]) -> list[tuple[str, int]]:
+def _written_in(function: PtxFunction, symbols: set[str]) -> list[tuple[str, int]]:
     """The symbols whose address a function uses for anything but a load, with the place of the first such use."""
     holds: dict[str, set[str]] = {}  # register -> symbols whose address it may hold
     changed = True
@@ -179,7 +179,7 @@ def _written_in(function: Function, symbols: set[str]) -> list[tuple[str, int]]:
     return written
 
 
-def _split(statement: Statement) -> tuple[str, str]:
+def _split(statement: PtxStatement) -> tuple[str, str]:
     """Opcode and operands of an instruction, without its guard."""
     text = _GUARD.sub("", statement.text)
     found = _OPCODE.match(text)
@@ -195,7 +195,7 @@ def _addresses(text: str, symbols: set[str], holds: dict[str, set[str]]) -> set[
     return found
 
 
-def _propagate(statement: Statement, symbols: set[str], holds: dict[str, set[str]]) -> bool:
+def _propagate(statement: PtxStatement, symbols: set[str], holds: dict[str, set[str]]) -> bool:
     opcode, operands = _split(statement)
     if not _DATA.match(opcode):
         return False
@@ -222,7 +222,7 @@ def _address_operands(opcode: str, sources: str) -> str:
     return sources if _AFFINE.match(opcode) else ""
 
 
-def _misused(statement: Statement, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
+def _misused(statement: PtxStatement, symbols: set[str], holds: dict[str, set[str]]) -> set[str]:
     opcode, operands = _split(statement)
     guard = _GUARD.match(statement.text)
     found = _addresses(guard.group(), symbols, holds) if guard else set()
@@ -238,7 +238,7 @@ def _misused(statement: Statement, symbols: set[str], holds: dict[str, set[str]]
     return {symbol.rstrip(_MANGLED) for symbol in found}
 
 
-def _goes_to_assertion(function: Function, index: int) -> bool:
+def _goes_to_assertion(function: PtxFunction, index: int) -> bool:
     """Whether a statement passes its value to the assertion handler: the strings of an assertion are globals."""
     if not function.statements[index].text.startswith("st.param"):
         return False

@@ -31,21 +31,21 @@ Location = tuple[int, int, int]  # file number, line, column
 
 
 @dataclass(frozen=True)
-class Statement:
+class PtxStatement:
     text: str  # one instruction or declaration, without its `;`, label or line directives
     at: int  # index into the module's locations; -1 before the first
 
 
 @dataclass(frozen=True)
-class Function:
+class PtxFunction:
     name: str
     is_entry: bool
     declaration: str  # from `.entry` to the opening brace: parameters and directives
-    statements: tuple[Statement, ...]
+    statements: tuple[PtxStatement, ...]
 
 
 @dataclass(frozen=True)
-class Variable:
+class PtxVariable:
     """A module-level variable in global or constant memory; the latter can be written through a generic address."""
 
     name: str
@@ -53,12 +53,12 @@ class Variable:
 
 
 @dataclass
-class Module:
+class PtxModule:
     """A whole PTX module."""
 
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, PtxFunction] = field(default_factory=dict)
     external: set[str] = field(default_factory=set)  # declared and not defined
-    variables: dict[str, Variable] = field(default_factory=dict)
+    variables: dict[str, PtxVariable] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
     locations: list[Location] = field(default_factory=list)
     inlined_at: dict[Location, Location] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class Module:
         return chain
 
 
-def parse_ptx(text: str) -> Module:
+def parse_ptx(text: str) -> PtxModule:
     """The module a PTX text describes. Never fails: what it does not understand it leaves out."""
     plain = _COMMENT_OR_STRING.sub(lambda found: found.group() if found.group()[0] == '"' else " ", text)
-    module = Module(files={int(number): name for number, name in _FILE.findall(plain)})
+    module = PtxModule(files={int(number): name for number, name in _FILE.findall(plain)})
     _Reader(module, _HEADER.sub("", _COMMENT_OR_STRING.sub('""', plain))).read()
     module.external -= module.functions.keys()
     return module
@@ -94,7 +94,7 @@ def identifiers(text: str) -> list[str]:
 def line_of_ptx_line(text: str, line: int, file: str) -> int | None:
     """The line of `file` that a line of the PTX text came from."""
     above = "\n".join(text.split("\n")[:line])
-    module = Module(files={int(number): name for number, name in _FILE.findall(text)})
+    module = PtxModule(files={int(number): name for number, name in _FILE.findall(text)})
     for directive in re.finditer(_LOC, above):
         _add_location(module, directive.group())
     return module.line_in(file, len(module.locations) - 1)
@@ -103,14 +103,14 @@ def line_of_ptx_line(text: str, line: int, file: str) -> int | None:
 class _Reader:
     """One pass over the text, keeping the statement being collected and the braces it is inside."""
 
-    def __init__(self, module: Module, text: str) -> None:
+    def __init__(self, module: PtxModule, text: str) -> None:
         self.module = module
         self.text = text
         self.pending: list[str] = []
         self.depth = 0  # of blocks
         self.operand_depth = 0  # of braces inside a statement: vectors, initialisers
         self.function: tuple[str, bool, str] | None = None
-        self.statements: list[Statement] = []
+        self.statements: list[PtxStatement] = []
 
     def read(self) -> None:
         position = 0
@@ -162,7 +162,7 @@ class _Reader:
         self.depth = max(self.depth - 1, 0)
         if self.depth == 0 and self.function is not None:
             name, is_entry, declaration = self.function
-            self.module.functions[name] = Function(name, is_entry, declaration, tuple(self.statements))
+            self.module.functions[name] = PtxFunction(name, is_entry, declaration, tuple(self.statements))
             self.function = None
             self.statements = []
 
@@ -175,7 +175,7 @@ class _Reader:
         if text.startswith(_VARIABLE_SPACES) and (".global" in text or ".const" in text):
             self._variables(text)
         if self.function is not None:
-            self.statements.append(Statement(text, len(self.module.locations) - 1))
+            self.statements.append(PtxStatement(text, len(self.module.locations) - 1))
         elif found := _FUNCTION.match(text):
             self.module.external.add(found.group(2))
 
@@ -188,12 +188,12 @@ class _Reader:
             found = _IDENTIFIER.match(part.strip()) if not depth else None
             if found is not None:
                 name, part = found.group(), part.strip()[found.end() :]
-                self.module.variables[name] = Variable(name, "")
+                self.module.variables[name] = PtxVariable(name, "")
             if name and (depth or part != ","):
-                self.module.variables[name] = Variable(name, self.module.variables[name].initialiser + part)
+                self.module.variables[name] = PtxVariable(name, self.module.variables[name].initialiser + part)
 
 
-def _add_location(module: Module, directive: str) -> None:
+def _add_location(module: PtxModule, directive: str) -> None:
     found = _LOC_NUMBERS.match(directive)
     if found is None:
         return

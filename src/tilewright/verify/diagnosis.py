@@ -12,14 +12,19 @@ from collections.abc import Mapping
 import torch
 
 from tilewright.records import Pattern, WrongElement, WrongOutput
-from tilewright.verify.envelope import Comparison, Expected
-from tilewright.verify.row_factors import LOOK_FOR_A_SUM, factor_of_rows
+from tilewright.verify.tolerance import Comparison, Expected
 from tilewright.verify.wrong_places import place_of
 
 _SHOWN = 5
 _MOST = 0.95  # of the elements that a pattern must explain
 _LARGEST_EXPONENT = 88.7
 _GROSS = 0.1  # of an element's own size: a larger error is no matter of precision
+
+_LOOK_FOR_A_SUM = "look for a sum or a norm that misses or adds elements"
+_LEAST_ELEMENTS = 8  # elements: fewer fit anything
+_UNEXPLAINED = 0.03  # of the squared error, at most: an error of 1% in 16 bits has this much of rounding in it
+_MOST_ROWS = 0.5  # of the rows that tell anything must be wrong: some factors are 1 by chance
+_SAME_FACTOR = 0.02  # of their distance from 1: factors nearer to each other are one factor
 
 # Relative roundings by name, coarsest first: what a result looks like that was computed in them.
 _COARSE = ((2.0**-4, "fp8"), (2.0**-9, "bf16"), (2.0**-12, "TF32 or f16"))
@@ -85,7 +90,12 @@ class _Diagnosis:
         if by_value is not None:
             return by_value
         if self._found.is_floating_point() and self._error.numel() > 1:
-            by_value = self._rearranged() or self._by_rows() or self._precision() or self._scaled()
+            by_value = (
+                self._rearranged()
+                or _factor_of_rows(self._wide, self._truth, self._wrong, self._allowed)
+                or self._precision()
+                or self._scaled()
+            )
             if by_value is not None:
                 return by_value
         pattern, where = place_of(self._wrong)
@@ -192,9 +202,6 @@ class _Diagnosis:
                 return Pattern.ALL, f"the result is the input {name}, unchanged"
         return None
 
-    def _by_rows(self) -> tuple[Pattern, str] | None:
-        return factor_of_rows(self._wide, self._truth, self._wrong, self._allowed)
-
     def _scaled(self) -> tuple[Pattern, str] | None:
         large = self._truth.isfinite() & (self._truth.abs() > 0.1 * self._usual)
         if self._usual == 0 or int(large.sum()) < 2:
@@ -203,7 +210,7 @@ class _Diagnosis:
         if abs(factor) > 1e-6 and self._agrees_within(factor * self._truth, 1e-2):
             text = f"the result is {_ratio(factor)} times what it should be, everywhere"
             one_row = self._truth.ndim > 1 and self._truth.numel() == self._truth.shape[-1]
-            return Pattern.SCALED, text + (f" in its only row: {LOOK_FOR_A_SUM}" if one_row else "")
+            return Pattern.SCALED, text + (f" in its only row: {_LOOK_FOR_A_SUM}" if one_row else "")
         added = float((self._wide - self._truth)[self._truth.isfinite()].median())
         if self._agrees_within(self._truth + added, 1e-3) and float(self._truth.std()) > 0.05 * self._usual:
             return Pattern.ALL, f"{added:.4g} is added to every element"
@@ -229,3 +236,64 @@ def _ratio(factor: float) -> str:
         whole = round(inverse)
         return f"{1 / whole:.4g} (1/{whole})"
     return f"{factor:.4g}"
+
+
+# -- rows off by a factor: a sum or a norm that leaves an element out does that, with errors that look like rounding --
+
+
+def _factor_of_rows(
+    found: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor, allowed: torch.Tensor
+) -> tuple[Pattern, str] | None:
+    """Factors or numbers by row, else by column, in a sentence. Everything is in f64 and of one shape."""
+    if truth.numel() < _LEAST_ELEMENTS or not bool((found.isfinite() & truth.isfinite()).all()):
+        return None
+    shape = (-1, truth.shape[-1]) if truth.ndim > 1 else (1, -1)
+    table = [one.reshape(shape) for one in (found, truth, wrong, allowed)]
+    return _explained("row", *table) or _explained("column", *(one.T for one in table))
+
+
+def _explained(
+    unit: str, found: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor, allowed: torch.Tensor
+) -> tuple[Pattern, str] | None:
+    if truth.shape[1] < 2:
+        return None
+    told = truth.square().sum(1) > 0
+    factors = (found * truth).sum(1)[told] / truth.square().sum(1)[told]
+    found, truth, wrong, allowed = found[told], truth[told], wrong[told], allowed[told]
+    if not told.any() or float(wrong.any(1).double().mean()) < _MOST_ROWS:
+        return None
+    first = int(told.nonzero()[0])
+    if _fits(found - factors[:, None] * truth, found - truth, allowed) and bool((factors.abs() > 1e-3).all()):
+        away = float((factors - 1).abs().max())
+        if float(factors.max() - factors.min()) <= _SAME_FACTOR * away:
+            return _of_all(unit, float(factors.mean()), alone=len(factors) == 1)
+        return Pattern.SCALED, (
+            f"each {unit} is scaled by a factor of its own ({unit} {first}: {float(factors[0]):.5g}): "
+            f"look for a sum or a norm over the {unit} that misses or adds elements"
+        )
+    added = (found - truth).mean(1)
+    if len(added) > 1 and _fits(found - truth - added[:, None], found - truth, allowed):
+        if float(added.max() - added.min()) <= _SAME_FACTOR * float(added.abs().max()):
+            return None  # one number everywhere
+        return Pattern.ALL, (
+            f"each {unit} has a number of its own added ({unit} {first}: {float(added[0]):.5g}): "
+            f"look for a mean, a maximum or a logarithm of a sum over the {unit} that misses or adds elements"
+        )
+    return None
+
+
+def _of_all(unit: str, factor: float, alone: bool) -> tuple[Pattern, str] | None:
+    """One factor for the whole result: told here where it is so near to 1 that it would pass for lost precision."""
+    if abs(factor - 1) > 0.1:
+        return None
+    where = f"everywhere in its only {unit}" if alone else "everywhere"
+    return Pattern.SCALED, (
+        f"the result is {factor:.5g} times what it should be, {where}: {_LOOK_FOR_A_SUM}, or a count that is off by one"
+    )
+
+
+def _fits(left: torch.Tensor, error: torch.Tensor, allowed: torch.Tensor) -> bool:
+    """Whether what is left of the error is next to nothing, in all and in nearly every row."""
+    squared, whole = left.square().sum(1), error.square().sum(1)
+    by_row = squared <= 2 * _UNEXPLAINED * whole + allowed.square().sum(1)
+    return float(squared.sum()) <= _UNEXPLAINED * float(whole.sum()) and float(by_row.double().mean()) >= 0.95

@@ -12,22 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
-from tilewright.records import (
-    Case,
-    Content,
-    DType,
-    IndexValues,
-    Integers,
-    IntegerValues,
-    Normal,
-    NormalValues,
-    NumberInput,
-    Task,
-    TensorInput,
-    TensorSpec,
-    Uniform,
-)
+from tilewright.records import Case, DType, Integers, NumberInput, Task
 
 Floats = npt.NDArray[np.float64]
 TASK = "task"
@@ -93,12 +80,12 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 # -- one input of a case --
 
 
-def contents(task: Task, case: Case) -> dict[str, Content] | None:
+def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
     """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
     if case.values not in (TASK, NUMBERS):
         return None
     return {
-        one.name: _content(one, case.sizes, _seed(case, position))
+        one.name: seeded(one, case.sizes, _seed(case, position))
         for position, one in enumerate(task.tensors)
         if not one.optional
     }
@@ -132,7 +119,7 @@ def has_varied_floats(task: Task) -> bool:
     return any(one.dtype.is_float and not isinstance(one.values, _DISCRETE) for one in task.tensors)
 
 
-_DISCRETE = (IntegerValues, IndexValues)
+_DISCRETE = (records.IntegerValues, records.IndexValues)
 
 
 def _other_number(one: NumberInput) -> NumberInput:
@@ -147,21 +134,22 @@ def _seed(case: Case, position: int) -> int:
     return case.seed + _SEED_STEP * position
 
 
-def _content(one: TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
+def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int) -> Seeded:
+    """What a device draws for an input that holds what the task says."""
     values = one.values
-    if isinstance(values, IndexValues):
+    if isinstance(values, records.IndexValues):
         return Integers(seed, 0, max(sizes[values.dimension], 1))
-    if isinstance(values, IntegerValues):
+    if isinstance(values, records.IntegerValues):
         return Integers(seed, values.low, values.high)
     if not one.dtype.is_float:
         return Integers(seed, 0, 2)
-    if isinstance(values, NormalValues):
-        return Normal(seed, values.mean, values.deviation)
-    return Uniform(seed, values.low, values.high)
+    if isinstance(values, records.NormalValues):
+        return records.Normal(seed, values.mean, values.deviation)
+    return records.Uniform(seed, values.low, values.high)
 
 
-def _draw(one: TensorInput, spec: TensorSpec, case: Case, seed: int) -> bytes:
-    content = _content(one, case.sizes, seed)
+def _draw(one: records.TensorInput, spec: records.TensorSpec, case: Case, seed: int) -> bytes:
+    content = seeded(one, case.sizes, seed)
     distribution = DISTRIBUTIONS.get(case.values)
     if distribution is None or isinstance(content, Integers) or spec.numel == 0:
         return drawn(spec, content).tobytes()

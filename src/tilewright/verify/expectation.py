@@ -1,15 +1,27 @@
-"""In the reference's process: what a case's results must be, by running the reference in several arithmetics."""
+"""In the reference's process: what a case's results must be, by running the reference in several arithmetics.
+
+f64 is the truth, and f64 with the roundings of an honest kernel put in says how far that may be off. Both are the
+reference's own operations, run one by one. For the truth every float is f64, also where the reference asks for a
+narrower one on the way. For the tolerance each operation's result is moved by as much as a plain kernel's rounding
+would move it: by a rounding or two where it works element by element, and by what one running f32 sum of all its terms
+does where it adds up. What comes out differs from the truth by what an honest kernel may differ: little for a
+well-conditioned element, much for one where terms cancel, whatever comes after in the reference. No operation is run in
+f32, so nothing depends on how PyTorch itself orders a sum.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Precision
 from tilewright.reference import ReferenceProblem
-from tilewright.verify.arithmetic import NARROW, WIDE, Arithmetic, Roundings, moved_inputs
-from tilewright.verify.envelope import Expected
+from tilewright.verify.tolerance import Expected
 
 Tensors = dict[str, torch.Tensor]
 Call = Callable[[Tensors], tuple[torch.Tensor, ...]]
@@ -17,6 +29,52 @@ Call = Callable[[Tensors], tuple[torch.Tensor, ...]]
 _MOVES = 4  # times that the truth is computed again with roundings put in
 _MOVES_OF_LARGE = 3
 _LARGE = 4_000_000  # elements of all inputs
+
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+WIDE = torch.float64
+
+LONGEST_RUNNING_SUM = 16_384  # terms; longer ones no kernel adds up in one thread
+# A running sum of K random terms is off by about this much of sqrt(K) roundings of its size, in the mean square.
+_RUNNING_SUM = 0.3
+_POINTWISE = 2.0  # roundings in one operation: an approximate exponential or division has as many
+
+# Operations whose results are exact whatever the arithmetic: copies, choices, comparisons, rounding to whole numbers.
+_EXACT_NAMES = """
+    neg abs abs_ neg_ clone copy_ _to_copy to cat stack index index_select gather embedding take where masked_fill
+    masked_fill_ masked_select zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full empty
+    empty_like new_empty empty_strided new_empty_strided arange scalar_tensor max min amax amin aminmax maximum minimum
+    clamp clamp_ clamp_min clamp_max relu relu_ hardtanh threshold sort topk kthvalue median mode argsort
+    constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d roll flip repeat tril triu
+    fill fill_ zero_ scatter scatter_ index_put index_put_ index_fill slice_scatter select_scatter diagonal_scatter
+    floor ceil round trunc sign sgn max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d lift_fresh
+    lift_fresh_copy detach im2col unfold _unsafe_view bernoulli rand randn rand_like randn_like randint cummax cummin
+    diag_embed eye linspace nan_to_num floor_divide fmod remainder repeat_interleave unbind_copy split_copy
+    upsample_nearest2d tril_indices triu_indices channel_shuffle pixel_shuffle pixel_unshuffle
+"""
+_EXACT = frozenset(_EXACT_NAMES.split())
+# Multiply and add up: operation -> number of terms of a sum, from its tensors.
+_CONTRACTIONS: dict[str, Callable[[list[torch.Tensor]], int]] = {
+    "mm": lambda t: t[0].shape[-1],
+    "bmm": lambda t: t[0].shape[-1],
+    "mv": lambda t: t[0].shape[-1],
+    "dot": lambda t: t[0].shape[-1],
+    "vdot": lambda t: t[0].shape[-1],
+    "addmm": lambda t: t[1].shape[-1],
+    "baddbmm": lambda t: t[1].shape[-1],
+    "addbmm": lambda t: t[1].shape[0] * t[1].shape[-1],
+    "addmv": lambda t: t[1].shape[-1],
+    "linear": lambda t: t[0].shape[-1],
+    "convolution": lambda t: t[1].numel() // max(t[1].shape[0], 1),
+    "_convolution": lambda t: t[1].numel() // max(t[1].shape[0], 1),
+    "scaled_dot_product_attention": lambda t: t[1].shape[-2] + t[0].shape[-1],
+}
+_ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
+# The sum's error moves the result, not the terms it is made of; those are exponentials of distances to the maximum.
+_SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
+_LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
+_SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
+_CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"})
+_NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
 def expectations(call: Call, tensors: Tensors, precision: Precision) -> list[Expected]:
@@ -80,3 +138,194 @@ def _in_width(
 
 def _widened(tensors: Tensors, width: torch.dtype) -> Tensors:
     return {name: one.to(width) if one.dtype in NARROW else one for name, one in tensors.items()}
+
+
+# -- the arithmetics --
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """Sizes of the roundings put in, relative to what is rounded."""
+
+    work: float  # of one operation
+    operands: float = 0.0  # of what is multiplied and added up, beyond the sum's own
+
+    @classmethod
+    def of(cls, precision: Precision, dtype: torch.dtype) -> Roundings:
+        """What a task of this dtype permits inside a kernel."""
+        if dtype == torch.float64:
+            return cls(2.0**-53)
+        if precision is Precision.TF32:
+            return cls(2.0**-24, operands=2.0**-11)
+        if precision is Precision.HALF:
+            return cls(2.0**-9, operands=2.0**-9)
+        return cls(2.0**-24)
+
+
+class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, floats are f64 where a narrower type is asked for; with `roundings`, results are moved too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and asking for it imports the compiler, which takes seconds
+
+    def __init__(self, width: torch.dtype = WIDE, roundings: Roundings | None = None, seed: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._width = width
+        self._roundings = roundings
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in NARROW:
+            kwargs["dtype"] = self._width
+        name = func._schema.name.rpartition("::")[2]
+        changes = func._schema.is_mutable
+        if not changes:
+            args, kwargs = self._widened(args), {key: self._widened(value) for key, value in kwargs.items()}
+        if self._roundings is None or name in _EXACT:
+            return func(*args, **kwargs)
+        terms = _terms(name, args)
+        given = args
+        if name in _SOFTMAXES or name in _LOGARITHMS:
+            args = (self._moved_exponents(args[0], args[1]), *args[1:])
+        elif not changes:
+            args = self._moved_all(args, (self._sum_size(terms) if terms > 1 else 0.0) + self._operand_size(name))
+        results = func(*args, **kwargs)
+        if not changes and any(one.alias_info is not None for one in func._schema.returns):
+            return results  # a view
+        terms = max(terms, _shrunk_by(args, results))
+        if name in _CENTRED and terms == 1:
+            results = (results[0] + self._step_of_centring(given), *results[1:])
+        if name in _LOGARITHMS:
+            results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
+        size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
+        return self._moved_in_place(results, size) if changes else self._moved_all(results, size)
+
+    # -- sizes --
+
+    def _sum_size(self, terms: int) -> float:
+        """Sums are made in f32 whatever else is permitted."""
+        assert self._roundings is not None
+        unit = min(self._roundings.work, 2.0**-24)
+        return unit * max(1.0, _RUNNING_SUM * math.sqrt(min(terms, LONGEST_RUNNING_SUM)))
+
+    def _operand_size(self, name: str) -> float:
+        assert self._roundings is not None
+        return self._roundings.operands if name in _CONTRACTIONS or name.startswith(_ATTENTION) else 0.0
+
+    # -- moving --
+
+    def _widened(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(self._width) if value.dtype in NARROW and self._width == WIDE else value
+        if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+            return type(value)(self._widened(item) for item in value)
+        return value
+
+    def _moved_all(self, value: Any, size: float) -> Any:
+        if not size:
+            return value
+        if isinstance(value, torch.Tensor):
+            return value * self._factor(value, size) if value.is_floating_point() else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._moved_all(item, size) for item in value)
+        return value
+
+    def _moved_exponents(self, value: torch.Tensor, dims: int | list[int]) -> torch.Tensor:
+        assert self._roundings is not None
+        distance = value - value.amax(dims, keepdim=True)
+        step = distance * (self._factor(value, _POINTWISE * self._roundings.work) - 1.0)
+        return torch.where(step.isfinite(), value + step, value)
+
+    def _step_of_logarithm(self, value: torch.Tensor, dims: int | list[int], rank: int, terms: int) -> torch.Tensor:
+        """What the logarithm of a sum is off by: the sum's own error, and a rounding of the maximum added to it."""
+        assert self._roundings is not None
+        largest = value.amax(dims, keepdim=rank == value.ndim)
+        step = largest * (self._factor(largest, self._roundings.work) - 1.0)
+        step = torch.where(step.isfinite(), step, 0.0)
+        return step + (self._factor(largest, self._sum_size(terms)) - 1.0)
+
+    def _step_of_centring(self, args: Any) -> torch.Tensor:
+        """What is left where one element alone is normalised: scaled first and then centred, it is off a little."""
+        assert self._roundings is not None
+        value: torch.Tensor = args[0]
+        epsilon = [one for one in args if isinstance(one, float)][-1]
+        weights = [one for one in args[1:4] if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        scale = (float(weights[0].abs().max()) if weights else 1.0) / math.sqrt(max(epsilon, 1e-30))
+        return value * scale * (self._factor(value, self._roundings.work) - 1.0)
+
+    def _moved_in_place(self, value: Any, size: float) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.mul_(self._factor(value, size))
+        return value
+
+    def _factor(self, value: torch.Tensor, size: float) -> torch.Tensor:
+        generator = self._generators.get(value.device)
+        if generator is None:
+            generator = torch.Generator(device=value.device)
+            generator.manual_seed(self._seed)
+            self._generators[value.device] = generator
+        return _near_one(value, size, generator)
+
+
+def moved_inputs(tensors: dict[str, torch.Tensor], roundings: Roundings, seed: int) -> dict[str, torch.Tensor]:
+    """Wide inputs one rounding away: what the arithmetic inside a fused operation does at the least."""
+    generator = torch.Generator(device=next(iter(tensors.values())).device) if tensors else torch.Generator()
+    generator.manual_seed(seed)
+    moved = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            tensor = tensor * _near_one(tensor, roundings.work, generator)
+        moved[name] = tensor
+    return moved
+
+
+def _near_one(value: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
+    """Factors around 1, off by `size` in the mean square: evenly spread, for two of one size would often cancel."""
+    drawn = torch.rand(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+    return 1.0 + (size * math.sqrt(3.0)) * (2.0 * drawn.to(value.dtype) - 1.0)
+
+
+def _terms(name: str, args: Any) -> int:
+    """How many terms the operation adds up, as far as its arguments alone say; 1 where they do not."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    counted = _CONTRACTIONS.get(name)
+    if counted is not None:
+        return counted(tensors)
+    if name.startswith(_ATTENTION):
+        return int(tensors[1].shape[-2] + tensors[0].shape[-1])
+    if not tensors or not tensors[0].ndim:
+        return 1
+    first = tensors[0]
+    if name in _NORMS:
+        return _norm_terms(name, first, args)
+    if (name in _SOFTMAXES or name in _SCANS) and len(args) > 1 and isinstance(args[1], int):
+        return int(first.shape[args[1]])
+    if name in ("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "prod", "logsumexp"):
+        return _reduced(first, args)
+    return 1
+
+
+def _norm_terms(name: str, first: torch.Tensor, args: Any) -> int:
+    if name in ("native_layer_norm", "_fused_rms_norm"):
+        return math.prod(args[1])
+    if name == "native_group_norm":
+        return first.numel() // max(first.shape[0] * int(args[6]), 1)
+    return first.numel() // max(first.shape[1], 1)
+
+
+def _reduced(first: torch.Tensor, args: Any) -> int:
+    dims = next((one for one in args[1:] if isinstance(one, (list, tuple)) and one), None)
+    if dims is None:
+        return first.numel()
+    return math.prod(first.shape[dim] for dim in dims)
+
+
+def _shrunk_by(args: Any, results: Any) -> int:
+    """Terms of a sum as a ratio of elements: for operations that no table names."""
+    given = max((one.numel() for one in args if isinstance(one, torch.Tensor)), default=1)
+    made = results if isinstance(results, (list, tuple)) else [results]
+    kept = max((one.numel() for one in made if isinstance(one, torch.Tensor)), default=given)
+    return given // kept if kept else 1

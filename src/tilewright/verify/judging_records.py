@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrongOutput
+
+Number = int | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,48 @@ class Judgement:
     error_ratio: float  # worst error over what is allowed
     telling: bool
     seconds: float  # in the reference's process
+
+
+# -- a call that belongs to no task, as `tilewright check` makes it --
+
+
+@dataclass(frozen=True)
+class NumberArgument:
+    """A scalar argument; a list's items, or one."""
+
+    name: str
+    values: tuple[Number, ...]
+    is_list: bool
+
+    @property
+    def value(self) -> Any:
+        return list(self.values) if self.is_list else self.values[0]
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """A call and what the kernel made of it. `tolerance` takes the place of the one worked out for each element."""
+
+    names: tuple[str, ...]  # the op's parameters, in order
+    inputs: tuple[InputTensor, ...]
+    numbers: tuple[NumberArgument, ...]
+    results: tuple[str, ...]
+    in_place: tuple[str, ...]
+    outputs: tuple[ReturnedTensor, ...]
+    tolerance: float | None
+
+
+@dataclass(frozen=True)
+class ResultVerdict:
+    """One result against the reference."""
+
+    name: str
+    agrees: bool
+    message: str  # what differs, or how close it is
+    worst_error: float | None  # None where no number says it
+    reference_error: float | None  # the reference's own worst, at the same dtype
+
+
+@dataclass(frozen=True)
+class CallJudgement:
+    results: tuple[ResultVerdict, ...]

@@ -8,34 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
+from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
-from tilewright.records import (
-    BadPlan,
-    Case,
-    CaseResult,
-    CaseStatus,
-    Crashed,
-    Declined,
-    Evidence,
-    NotBuilt,
-    Passed,
-    Rejected,
-    Task,
-    Unsupported,
-    Verdict,
-    WrongValues,
-)
+from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
-from tilewright.verify.cases import OWN_WORK, accepted_sizes, is_small, own_cases, plan_cases
+from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
+from tilewright.verify.cases import OWN_WORK, accepted_sizes, declined_note, is_small, own_cases, plan_cases
 from tilewright.verify.distributions import TASK
-from tilewright.verify.further_sizes import declined_note
-from tilewright.verify.reading import read_kernel
-from tilewright.verify.running import Candidate, Judges, Times
-from tilewright.verify.shrinking import smallest_failing
-from tilewright.verify.trial import NotRun, Outcome, Right, Trial, Wrong, ran_out, sizes_text
+from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
 
@@ -59,7 +41,7 @@ class Referee:
 
     def __init__(
         self,
-        task: Task,
+        task: records.Task,
         reference: AnyReference,
         *,
         emulator: Device,
@@ -77,9 +59,7 @@ class Referee:
     def __enter__(self) -> Referee:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
@@ -136,7 +116,7 @@ class Referee:
         if isinstance(evaluation, BadPlan):
             return evaluation
         if isinstance(evaluation, Refused):
-            return Declined(own, str(evaluation.problem))
+            return records.Declined(own, str(evaluation.problem))
         built = candidate.build_all([evaluation])
         return built if isinstance(built, NotBuilt) else None
 
@@ -192,8 +172,11 @@ class Referee:
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
-                label = f"{self._emulator.profile.name} (emulated)"
-                outcome = NotRun(CaseResult(case, CaseStatus.TOO_LARGE, label, emulated=True))
+                outcome = NotRun(
+                    records.CaseResult(
+                        case, CaseStatus.TOO_LARGE, f"{self._emulator.profile.name} (emulated)", emulated=True
+                    )
+                )
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 if self._gpu is not None:
                     trial.note(f"not emulated: {outcome.message}")
@@ -232,7 +215,7 @@ class Referee:
                 return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
         return None
 
-    def _count(self, trial: Trial, outcome: Outcome, device: Device, schedules: int) -> Rejected | None:
+    def _count(self, trial: Trial, outcome: CaseOutcome, device: Device, schedules: int) -> Rejected | None:
         """Keep what was right or not run; a failing case ends the trial, shrunk as far as it goes."""
         if isinstance(outcome, Right):
             trial.results.append(outcome.result)
@@ -246,7 +229,7 @@ class Referee:
 
     def _shrunk(self, trial: Trial, evidence: Evidence, device: Device, schedules: int) -> Evidence:
         """The smallest case found with a fault of the same kind, and what was right around it."""
-        if not isinstance(evidence, (Crashed, WrongValues)) or ran_out(evidence):
+        if not isinstance(evidence, (records.Crashed, records.WrongValues)) or ran_out(evidence):
             return evidence
         right: list[Case] = []
 
@@ -258,7 +241,7 @@ class Referee:
 
         self._say(f"looking for the smallest case like {evidence.case}")
         smallest = smallest_failing(self._task, evidence.case, evidence, attempt)
-        if not isinstance(smallest, WrongValues):
+        if not isinstance(smallest, records.WrongValues):
             return smallest
         return replace(smallest, right_cases=(*right, *trial.right_cases)[:_SHOWN_RIGHT])
 
@@ -276,8 +259,8 @@ class Referee:
             call = Case(self._task.sizes, 1)
             trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
             if not own:
-                results.append(CaseResult(call, CaseStatus.TOO_LARGE, ""))
-        return Passed(tuple(results), tuple(trial.notes))
+                results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
+        return records.Passed(tuple(results), tuple(trial.notes))
 
     def _note_declined(self, trial: Trial) -> None:
         """What the file declines of what the task promises: at further sizes, or else among the cases."""

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.protocol import Device
-from tilewright.kernel_file import Evaluation, Refused
-from tilewright.records import (
-    BadPlan,
-    Build,
-    Case,
-    CaseResult,
-    CaseStatus,
-    Completed,
-    Crashed,
-    Emulation,
-    Evidence,
-    Execution,
-    Faulted,
-    FaultKind,
-    FindingKind,
-    FindingRecord,
-    InputTensor,
-    NotBuilt,
-    Unstable,
-    Watch,
-    WrongValues,
-)
+from tilewright.kernel_file import Refused
+from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
 from tilewright.reference import ReferenceProblem
+from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
-from tilewright.verify.running import Candidate, Judges, Times, instruction_budget
 
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
 _ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
+
+
+MOST_RUNS = 12
+MOST_SECONDS = 4.0
+
+Attempt = Callable[[Case], Evidence | None]
+Located = Crashed | WrongValues
 
 
 @dataclass(frozen=True)
@@ -58,16 +47,7 @@ class Wrong:
     evidence: Evidence
 
 
-Outcome = Right | NotRun | Wrong
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A case with its build, ready to run on one kind of device."""
-
-    case: Case
-    evaluation: Evaluation
-    built: Build | None
+CaseOutcome = Right | NotRun | Wrong
 
 
 class Trial:
@@ -91,26 +71,29 @@ class Trial:
 
     # -- one case --
 
-    def prepare(self, case: Case, device: Device) -> Prepared | Outcome:
+    def job(self, case: Case, device: Device, how: records.Emulation | None) -> Job | CaseOutcome:
+        """The case evaluated and built for the device, emulated as `how` says, or on a GPU; or why it cannot run."""
         evaluation = self.candidate.evaluate(case, device.profile)
-        if isinstance(evaluation, BadPlan):
+        if isinstance(evaluation, records.BadPlan):
             return Wrong(evaluation)
         if isinstance(evaluation, Refused):
             return NotRun(CaseResult(case, CaseStatus.DECLINED, ""), str(evaluation.problem))
         built = self.candidate.build_all([evaluation])
-        return Wrong(built) if isinstance(built, NotBuilt) else Prepared(case, evaluation, built[0])
+        if isinstance(built, records.NotBuilt):
+            return Wrong(built)
+        job = self.candidate.job(case, evaluation, built[0], how)
+        return Wrong(job) if isinstance(job, records.BadPlan) else job
 
-    def run(self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False) -> Outcome:
+    def run(
+        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False
+    ) -> CaseOutcome:
         """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
         start = time.monotonic()
-        prepared = self.prepare(case, device)
-        if not isinstance(prepared, Prepared):
-            return prepared
         budget = instruction_budget(self.candidate.task, case)
-        how = Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
-        job = self.candidate.job(case, prepared.evaluation, prepared.built, how)
-        if isinstance(job, BadPlan):
-            return Wrong(job)
+        how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
+        job = self.job(case, device, how)
+        if not isinstance(job, Job):
+            return job
         execution = self.candidate.execute(device, job)
         refused = self._refused(case, execution)
         if refused is not None:
@@ -130,62 +113,53 @@ class Trial:
             refused = self._refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
             if refused is not None:
                 return refused
-        unstable = self._unstable(case, varying, prepared)
+        unstable = self._unstable(case, varying, job)
         if unstable is not None:
             return unstable
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds, emulated))
 
-    def watch(self, case: Case, device: Device) -> Outcome | None:
+    def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
-        prepared = self.prepare(case, device)
-        if not isinstance(prepared, Prepared):
-            return None
-        job = self.candidate.job(case, prepared.evaluation, prepared.built, None)
-        if isinstance(job, BadPlan):
-            return Wrong(job)
+        job = self.job(case, device, None)
+        if not isinstance(job, Job):
+            return job
         limits = replace(job.limits, seconds=_WATCH_SECONDS)
-        execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=Watch.FAULTS))
+        execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=records.Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
         return self._refused(case, execution)
 
-    def _judged_again(self, case: Case, inputs: tuple[InputTensor, ...], execution: Execution) -> Outcome | None:
+    def _judged_again(
+        self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Execution
+    ) -> CaseOutcome | None:
         assert isinstance(execution, Completed)
         judgement = self._judge(case, inputs, execution)
         return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
-    def _refused(self, case: Case, execution: Execution) -> Outcome | None:
+    def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
-        if isinstance(execution, Faulted):
-            if execution.kind is FaultKind.UNSUITABLE:
+        if isinstance(execution, records.Faulted):
+            if execution.kind is records.FaultKind.UNSUITABLE:
                 return NotRun(
                     CaseResult(case, CaseStatus.NOT_EMULABLE, execution.device, emulated=True), execution.message
                 )
-            return Wrong(self._crash(case, execution))
+            return Wrong(self._crash(case, execution, execution.findings))
         if execution.findings:
-            first = execution.findings[0]
-            return Wrong(self._crashed(case, None, str(first), first.kernel, first.line, execution.findings))
+            return Wrong(self._crash(case, execution.findings[0], execution.findings))
         return None
 
-    def _crash(self, case: Case, fault: Faulted) -> Crashed:
-        return self._crashed(case, fault.kind, fault.message, fault.kernel, fault.line, fault.findings)
-
-    def _crashed(
-        self,
-        case: Case,
-        kind: FaultKind | None,
-        message: str,
-        kernel: str | None,
-        line: int | None,
-        findings: tuple[FindingRecord, ...],
+    def _crash(
+        self, case: Case, told: records.Faulted | records.FindingRecord, findings: tuple[records.FindingRecord, ...]
     ) -> Crashed:
+        """The fault of a run, or its first finding, beside the lines that the findings name."""
+        kind, message = (told.kind, told.message) if isinstance(told, records.Faulted) else (None, str(told))
         lines = self.candidate.file.text.splitlines()
         named = {one for finding in findings for one in (finding.line, finding.other_line, finding.launch_line) if one}
-        shown = tuple((one, lines[one - 1]) for one in sorted(named | {line or 0}) if 0 < one <= len(lines))
-        return Crashed(case, kind, message, kernel, line, findings, shown)
+        shown = tuple((one, lines[one - 1]) for one in sorted(named | {told.line or 0}) if 0 < one <= len(lines))
+        return Crashed(case, kind, message, told.kernel, told.line, findings, shown)
 
-    def _judge(self, case: Case, inputs: tuple[InputTensor, ...], execution: Completed) -> Judgement | None:
+    def _judge(self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Completed) -> Judgement | None:
         """None where nobody can judge it, or where the reference cannot take a case that the task does not ask for."""
         start = time.monotonic()
         task = self.candidate.task
@@ -205,18 +179,18 @@ class Trial:
             self._times.judge_s += time.monotonic() - start
         return answer
 
-    def _unstable(self, case: Case, varying: tuple[str, ...], prepared: Prepared) -> Outcome | None:
+    def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
         """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
         if not varying:
             return None
-        atomics = prepared.built is not None and _ATOMICS.search(prepared.built.ptx) is not None
+        atomics = _ATOMICS.search(job.ptx or "") is not None
         floats = {one.name for one in self.candidate.task.outputs if one.dtype.is_float}
         floats |= {one.name for one in self.candidate.task.tensors if one.in_place and one.dtype.is_float}
         if atomics and set(varying) <= floats:
             names = ", ".join(varying)
             self.note(f"the last bits of {names} differ from run to run: it is added up by atomic operations")
             return None
-        return Wrong(Unstable(case, varying))
+        return Wrong(records.Unstable(case, varying))
 
 
 def sizes_text(case: Case) -> str:
@@ -234,5 +208,54 @@ def ran_out(evidence: Evidence) -> bool:
     """Whether a run spent what it may take: at the task's own sizes that says it is large, not that it is wrong."""
     if not isinstance(evidence, Crashed):
         return False
-    budget = any(one.kind is FindingKind.BUDGET for one in evidence.findings)
-    return budget or evidence.fault in (FaultKind.TIME, FaultKind.MEMORY)
+    budget = any(one.kind is records.FindingKind.BUDGET for one in evidence.findings)
+    return budget or evidence.fault in (records.FaultKind.TIME, records.FaultKind.MEMORY)
+
+
+# -- the smallest case that still fails: a fault is easier to see in one row of seventeen than in a thousand of them --
+
+
+def smallest_failing(task: records.Task, case: Case, evidence: Located, attempt: Attempt) -> Located:
+    """Shrink one varying dimension after another while `attempt` still finds the fault, and it still looks the same.
+
+    What follows from a dimension shrinks with it.
+    """
+    deadline = time.monotonic() + MOST_SECONDS
+    runs = 0
+    for dimension in sorted(task.free, key=lambda one: -case.sizes[one.name]):
+        for size in _smaller(dimension, case.sizes[dimension.name]):
+            if runs >= MOST_RUNS or time.monotonic() > deadline:
+                return evidence
+            sizes = task.complete({**case.sizes, dimension.name: size})
+            if not task.is_sound(sizes):
+                continue
+            candidate = replace(case, sizes=sizes)
+            found = attempt(candidate)
+            runs += 1
+            if found is not None and _looks(found) == _looks(evidence):
+                assert isinstance(found, (Crashed, WrongValues))
+                case, evidence = candidate, found
+                break
+    return evidence
+
+
+def _looks(evidence: Evidence) -> Hashable:
+    """One wrong element of one tells less than the last three of each row, so the pattern must stay."""
+    if isinstance(evidence, WrongValues):
+        return tuple((one.output, one.pattern, one.wrong > 1) for one in evidence.outputs)
+    if isinstance(evidence, Crashed):
+        return evidence.fault, frozenset(one.kind for one in evidence.findings)
+    return type(evidence).__name__
+
+
+def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
+    """Ever larger sizes below the present one."""
+    if not dimension.varies:
+        return
+    unit = dimension.multiple_of
+    seen: set[int] = set()
+    for wanted in (1, 2, size // 8, size // 4, size // 2):
+        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
+        if smaller < size and smaller not in seen:
+            seen.add(smaller)
+            yield smaller

@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilewright.devices.emulation.listing import Listing, listing_of
-from tilewright.measure.counting import CountedLaunch, CountedPlan
+from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan
 from tilewright.measure.in_flight import loads_in_flight
-from tilewright.measure.library import library_work
-from tilewright.measure.traffic import LaunchTraffic, least_traffic, plan_traffic
-from tilewright.measure.work import SCHEDULERS, Work, work_of
+from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
 from tilewright.records import (
     FIRST_LAUNCH_US,
     REACHED_BANDWIDTH,
@@ -27,8 +25,8 @@ from tilewright.records import (
     ModelTerm,
     Occupancy,
     Task,
-    occupancy,
 )
+from tilewright.toolchain import launch_occupancy
 
 ORDER = 4.0
 L2_BYTES_PER_CYCLE = 40.0  # for each multiprocessor of the GPU, all together
@@ -73,12 +71,10 @@ class LaunchModel:
 
 @dataclass(frozen=True)
 class PlanModel:
-    """A whole plan. `library_us` and `overhead_us` come on top of the launches."""
+    """A whole plan."""
 
     counted: CountedPlan
     launches: tuple[LaunchModel, ...]
-    library_us: float
-    overhead_us: float
     modelled: Modelled
 
 
@@ -93,8 +89,9 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     file = prepared.evaluation.file
     listings = [listing_of(one.counts, file.name, file.text) for one in counted.launches]
     works = [work_of(one, listing, gpu) for one, listing in zip(counted.launches, listings, strict=True)]
-    residents = [_occupancy(one, gpu) for one in counted.launches]
-    waves = [_waves(one, resident, gpu) for one, resident in zip(counted.launches, residents, strict=True)]
+    residents = [launch_occupancy(one.launch, one.kernel.resources, gpu) for one in counted.launches]
+    resident_blocks = [gpu.sms * max(one.blocks_per_sm, 1) for one in residents]
+    waves = [one.grid_blocks / blocks for one, blocks in zip(counted.launches, resident_blocks, strict=True)]
     traffics = plan_traffic(prepared, works, waves, gpu)
     flights = loads_in_flight(prepared.build) if prepared.build else {}
     launches = tuple(
@@ -114,29 +111,19 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         time_us=time_us,
         floor_us=floor_us,
         occupancy=heaviest.facts.occupancy.fraction if heaviest else 0.0,
-        spill_bytes=sum(_spills(launch) for launch in launches),
+        spill_bytes=sum(one.kernel.resources.spill_bytes for one in counted.launches),
         sampled_blocks=counted.sampled_blocks,
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
     )
-    return PlanModel(counted, launches, library_us, overhead_us, modelled)
+    return PlanModel(counted, launches, modelled)
 
 
 def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     """What is left of the score when nothing but the least traffic and one launch is counted."""
     rate = gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH
     return FIRST_LAUNCH_US + (least_traffic(task, gpu).total_bytes / rate if rate else 0.0)
-
-
-def _occupancy(counted: CountedLaunch, gpu: GpuProfile) -> Occupancy:
-    resources, launch = counted.kernel.resources, counted.launch
-    smem = launch.dynamic_smem_bytes + resources.static_smem_bytes
-    return occupancy(gpu, resources.registers, math.prod(launch.block), smem)
-
-
-def _waves(counted: CountedLaunch, resident: Occupancy, gpu: GpuProfile) -> float:
-    return counted.grid_blocks / (gpu.sms * max(resident.blocks_per_sm, 1))
 
 
 def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
@@ -276,11 +263,6 @@ def _plan_terms(launches: tuple[LaunchModel, ...], library_us: float, overhead_u
         terms.append(ModelTerm("library steps", library_us, "from the sizes alone; nothing of them is emulated"))
     terms.append(ModelTerm("launches", overhead_us, f"{len(launches)} in the plan"))
     return tuple(sorted(terms, key=lambda term: -term.time_us))
-
-
-def _spills(launch: LaunchModel) -> int:
-    resources = launch.facts.counted.kernel.resources
-    return resources.spill_load_bytes + resources.spill_store_bytes
 
 
 def _mb(count: float) -> str:

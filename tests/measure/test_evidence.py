@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.measure import kernels
 
 from tilewright.devices.profiler import read_report
+from tilewright.measure.evidence import profile, profile_text
 from tilewright.measure.preparation import prepare
-from tilewright.measure.profiles import profile, profile_text
 from tilewright.records import PROFILES, Completed, Execution, Faulted, FaultKind, Job, Watch
 
 TABLES = Path(__file__).parent.parent / "devices" / "ncu"

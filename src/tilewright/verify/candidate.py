@@ -1,11 +1,13 @@
-"""A candidate at one case: its plan evaluated, built, bound, and run on a device."""
+"""A candidate: its text read as a kernel file of the task, and the file evaluated, built and run at one case."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import (
     Choice,
@@ -13,36 +15,24 @@ from tilewright.kernel_file import (
     Evaluation,
     KernelFile,
     KernelFileError,
+    Op,
+    Problem,
     Refused,
-    bind,
+    apply_autofixes,
+    autofix,
+    compare_op,
     compare_out,
-    settle,
+    evaluate,
+    op_of_task,
+    parse,
     try_evaluate,
 )
-from tilewright.records import (
-    BadPlan,
-    BoundPlan,
-    Build,
-    BuildFailure,
-    BuildRequest,
-    Case,
-    Content,
-    Data,
-    Emulation,
-    Execution,
-    GpuProfile,
-    InputTensor,
-    Job,
-    LibraryCall,
-    Limits,
-    NotBuilt,
-    Task,
-)
+from tilewright.kernel_file.words import DIRECTIVES
+from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
 from tilewright.reference import AnyReference
-from tilewright.toolchain import build_many
+from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.cases import work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs
-from tilewright.verify.reading import bad_plan
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
 _BUDGET_PER_STEP = 1000
@@ -51,6 +41,77 @@ _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
 _WORTH_SENDING = 1 << 20  # elements of a case: a CPU judges fewer before a far GPU has them
+_PLAN_LINE = re.compile(rf"(\s*//!\s*(?:(?:{'|'.join(DIRECTIVES)})\b)?)(.*)")  # the directive's word, what follows it
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+
+
+# -- reading --
+
+
+def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
+    """Parse the text, fix what has one mechanical fix, and compare it with the task's op and outputs.
+
+    Results that are only called otherwise are renamed in the plan.
+
+    The file returned has the fixed text. Whether it takes the task's own sizes is not asked here.
+    """
+    try:
+        file = autofix(text, allow_library=task.allow_library)
+        file = _with_results_of(file, op_of_task(task), task.allow_library)
+        problems = compare_op(file, op_of_task(task))
+        fixed = apply_autofixes(file.text, problems)
+        if fixed != file.text:
+            file = autofix(fixed, allow_library=task.allow_library)
+            problems = compare_op(file, op_of_task(task))
+        problems = problems or _out_problems(file, task)
+    except KernelFileError as error:
+        problems = error.problems
+    return bad_plan(problems, text) if problems else file
+
+
+def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFile:
+    """The file with its results called as the task calls them: their names are the plan's own affair."""
+    written = file.plan.op.results
+    lines = file.text.split("\n")
+    plan = {number: found for number, line in enumerate(lines) if (found := _PLAN_LINE.match(line))}
+    used = {word for found in plan.values() for word in re.findall(r"\w+", found[2])}
+    if written == op.results or len(written) != len(op.results) or used & ({*op.results} - {*written}):
+        return file
+    names = dict(zip(written, op.results, strict=True))
+    for number, line in plan.items():
+        lines[number] = line[1] + _NAME.sub(lambda found: names.get(found[0], found[0]), line[2])
+    try:
+        return parse("\n".join(lines), file.name, allow_library=allow_library)
+    except KernelFileError:
+        return file
+
+
+def _out_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:
+    try:
+        evaluation = evaluate(file, task.arguments(), task.profile)
+    except DoesNotApply:
+        return ()
+    return compare_out(evaluation, task.output_specs())
+
+
+def bad_plan(problems: Iterable[Problem], text: str) -> BadPlan:
+    lines = text.split("\n")
+    return BadPlan(
+        tuple(
+            records.PlanProblem(
+                line=one.line,
+                column=one.column,
+                code=one.code.value,
+                message=one.found,
+                remedy=one.remedy,
+                source_line=lines[one.line - 1] if 0 < one.line <= len(lines) else "",
+            )
+            for one in problems
+        )
+    )
+
+
+# -- running --
 
 
 @dataclass
@@ -98,14 +159,14 @@ class Candidate:
     def build_all(self, evaluations: Sequence[Evaluation]) -> list[Build | None] | NotBuilt:
         """The build of each, made on all cores; None where nothing is launched."""
         start = time.monotonic()
-        requests = [_request(one) for one in evaluations]
+        requests = [one.build_request() for one in evaluations]
         unique = list(dict.fromkeys(one for one in requests if one is not None))
         made = dict(zip(unique, build_many(unique), strict=True))
         self._times.build_s += time.monotonic() - start
         builds: list[Build | None] = []
         for request in requests:
             built = made[request] if request is not None else None
-            if request is not None and isinstance(built, BuildFailure):
+            if request is not None and isinstance(built, records.BuildFailure):
                 return NotBuilt(built.reason, built.diagnostics, request.constants)
             builds.append(built if isinstance(built, Build) else None)
         return builds
@@ -113,45 +174,29 @@ class Candidate:
     def job(self, case: Case, evaluation: Evaluation, built: Build | None, how: Emulation | None) -> Job | BadPlan:
         """The run of a case: emulated as `how` says, or on a GPU."""
         task = case_task(self.task, case)
+        numbers = {one.name: one.value for one in task.numbers}
         try:
-            plan = _bound(evaluation, built, task)
+            ready = BuiltPlan.of(evaluation, built, numbers)
         except KernelFileError as error:
             return bad_plan(error.problems, self.file.text)
         except DoesNotApply as refusal:
             return bad_plan((refusal.problem,), self.file.text)
         self._jobs += 1
         in_place = tuple(one.name for one in task.tensors if one.in_place and not one.optional)
-        seconds = _GPU_SECONDS if how is None else _CASE_SECONDS
-        return Job(
-            id=f"{self.file.identity[:12]}-{self._jobs}",
-            arch=evaluation.gpu.arch,
-            cubin=built.cubin if built is not None and how is None else b"",
-            plan=plan,
-            inputs=case_inputs(task, case),
+        return ready.job(
+            f"{self.file.identity[:12]}-{self._jobs}",
+            case_inputs(task, case),
             returns=(*(one.name for one in task.outputs), *in_place),
-            limits=Limits(seconds=seconds, device_bytes=_GPU_BYTES),
-            ptx=built.ptx if built is not None else None,
-            emulation=how or Emulation(),
+            limits=records.Limits(_GPU_SECONDS if how is None else _CASE_SECONDS, _GPU_BYTES),
+            emulation=how,
         )
 
-    def execute(self, device: Device, job: Job) -> Execution:
+    def execute(self, device: Device, job: Job) -> records.Execution:
         start = time.monotonic()
         try:
             return device.execute(job)
         finally:
             self._times.run_s += time.monotonic() - start
-
-
-def _request(evaluation: Evaluation) -> BuildRequest | None:
-    return evaluation.build_request(evaluation.gpu.arch)
-
-
-def _bound(evaluation: Evaluation, built: Build | None, task: Task) -> BoundPlan:
-    if built is None:
-        library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
-        return BoundPlan(evaluation.buffers, evaluation.maps, library)
-    numbers = {one.name: one.value for one in task.numbers}
-    return settle(bind(evaluation, built, evaluation.gpu), evaluation.late_values(numbers))
 
 
 def drawn_by_seed(task: Task, case: Case) -> bool:
@@ -188,12 +233,12 @@ class Judges:
 
 def case_inputs(task: Task, case: Case) -> tuple[InputTensor, ...]:
     specs = task.specs(case.sizes)
-    given: dict[str, Content]
+    given: dict[str, records.Content]
     if drawn_by_seed(task, case):
         seeded = contents(task, case)
         if seeded is None:
             raise ValueError(f"{case} takes inputs that only bytes can hold, and more than {LARGEST_DATA} of them")
         given = seeded
     else:
-        given = {name: Data(content) for name, content in draw_inputs(task, case).items()}
+        given = {name: records.Data(content) for name, content in draw_inputs(task, case).items()}
     return tuple(InputTensor(name, specs[name], content) for name, content in given.items())

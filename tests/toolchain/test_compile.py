@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.records import ARCHITECTURES, Build
+from tilewright.toolchain.compile import cluster_shape, max_threads, read_resources
 from tilewright.toolchain.errors import ToolchainError
-from tilewright.toolchain.resources import cluster_shape, max_threads, read_resources
 
 Compiled = Callable[..., Build]
 

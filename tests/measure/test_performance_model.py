@@ -7,8 +7,8 @@ from tests.measure import kernels
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
-from tilewright.measure.counting import count_plan
-from tilewright.measure.model import PlanModel, model_plan, norm
+from tilewright.measure.emulated_counts import count_plan
+from tilewright.measure.performance_model import PlanModel, model_plan, norm
 from tilewright.records import Task
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.verify import tasks
 
 from tilewright.records import Case, Dimension, Evidence, Pattern, SizeFormula, WrongOutput, WrongValues
-from tilewright.verify.shrinking import MOST_RUNS, smallest_failing
+from tilewright.verify.trial import MOST_RUNS, smallest_failing
 
 
 def evidence(case: Case, pattern: Pattern = Pattern.TAIL, wrong: int = 3) -> WrongValues:

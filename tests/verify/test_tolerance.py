@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.records import Precision
-from tilewright.verify.envelope import Comparison, Expected, Tiles, compare
 from tilewright.verify.expectation import expectations
+from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 
 Tensors = dict[str, torch.Tensor]
 

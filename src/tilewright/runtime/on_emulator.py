@@ -24,29 +24,12 @@ from tilewright.devices.emulation.plan_run import (
 )
 from tilewright.devices.emulation.programs import core_problem, program_of
 from tilewright.devices.emulation.schedules import run_schedules
-from tilewright.kernel_file import (
-    Dispatcher,
-    KernelFile,
-    NoneApplies,
-    Op,
-    Selected,
-    TunedChoices,
-    bind,
-    settle,
-)
-from tilewright.records import (
-    BoundPlan,
-    Emulation,
-    FindingKind,
-    GpuProfile,
-    LibraryCall,
-    PackedLaunch,
-    TensorSpec,
-)
-from tilewright.runtime.devices import PROFILE_VARIABLE
-from tilewright.runtime.emulated_call import EmulatedCall
-from tilewright.runtime.errors import KernelFault, NotEmulable, OperationError, TooLargeToEmulate
+from tilewright.kernel_file import Dispatcher, KernelFile, NoneApplies, Op, Selected, TunedChoices
+from tilewright.records import BoundPlan, EmulatedRun, Emulation, FindingKind, GpuProfile, PackedLaunch, TensorSpec
+from tilewright.runtime.call_devices import PROFILE_VARIABLE
+from tilewright.runtime.errors import KernelFault, KernelNotEmulable, OperationError, TooLargeToEmulate
 from tilewright.runtime.on_device import Builds
+from tilewright.toolchain import bind_plan
 
 if TYPE_CHECKING:
     from tilewright.devices.emulation.programs import Program
@@ -69,6 +52,33 @@ def call_budget() -> int:
     if budget < 1:
         raise OperationError(f"{BUDGET_VARIABLE} is {text!r}; write a number of thread instructions such as 2e9")
     return budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedCall(EmulatedRun):
+    """One call in the emulator: what a run tells, and its results.
+
+    Results are what the call would return; elements that nothing wrote hold the poison. Not `complete`: blocks were
+    sampled, or a finding stopped the run; tensors changed in place are then left alone.
+    """
+
+    results: Any
+    op: str
+    file: str
+    gpu: str
+    complete: bool
+
+    def __str__(self) -> str:
+        ran = "all blocks" if self.complete else "some blocks"
+        head = (
+            f"{self.op} from {self.file} on an emulated {self.gpu}: {ran} under {self.schedules} "
+            f"schedule{'s' if self.schedules != 1 else ''}, {self.thread_instructions:,} thread instructions, "
+            f"{self.seconds:.3f} s"
+        )
+        lines = [f"  {finding}" for finding in self.findings] or ["  no findings"]
+        lines += [f"  {name} differs from schedule to schedule" for name in self.varying]
+        lines += [f"  not checked to the end: {sentence}" for sentence in self.incomplete]
+        return "\n".join([head, *lines])
 
 
 @dataclass(frozen=True)
@@ -108,21 +118,18 @@ class OnEmulator:
                 refuse_unsupported(ready.program, ready.plan)
         except LaunchNotEmulable as error:
             return f"{error.step.kernel} (line {error.step.line}) cannot be emulated: {error}"
-        except NotEmulable as error:
+        except KernelNotEmulable as error:
             return str(error)
         return None
 
     def _bound(self, selected: Selected) -> EmulatedReady:
         problem = core_problem()
         if problem is not None:
-            raise NotEmulable(f"{self._op.name}: CPU tensors are emulated, and {problem}; or pass CUDA tensors")
+            raise KernelNotEmulable(f"{self._op.name}: CPU tensors are emulated, and {problem}; or pass CUDA tensors")
         evaluation = selected.evaluation
         build = self._builds.build(evaluation)
-        if build is None:
-            library = tuple(step for step in evaluation.steps if isinstance(step, LibraryCall))
-            return EmulatedReady(selected, BoundPlan(evaluation.buffers, evaluation.maps, library), None)
-        plan = settle(bind(evaluation, build, evaluation.gpu), selected.late)
-        return EmulatedReady(selected, plan, program_of(build.key, build.ptx))
+        program = program_of(build.key, build.ptx) if build is not None else None
+        return EmulatedReady(selected, bind_plan(evaluation, build, selected.late), program)
 
 
 @dataclass(frozen=True)
@@ -180,22 +187,8 @@ def full_call(ready: EmulatedReady, call: CallTensors, emulation: Emulation, gpu
     complete = run.stopped_by is None and not _is_sampled(ready.plan, emulation)
     if complete:
         call.change_in_place(run.memory)
-    seen = run.emulated
-    return EmulatedCall(
-        results=call.results(run.memory),
-        findings=seen.findings,
-        counts=seen.counts,
-        op=call.op.name,
-        file=ready.file,
-        gpu=gpu,
-        complete=complete,
-        schedules=seen.schedules,
-        varying=seen.varying,
-        thread_instructions=seen.thread_instructions,
-        printed=seen.printed,
-        seconds=seen.seconds,
-        incomplete=seen.incomplete,
-    )
+    results, told = call.results(run.memory), vars(run.emulated)
+    return EmulatedCall(**told, results=results, op=call.op.name, file=ready.file, gpu=gpu, complete=complete)
 
 
 def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanOutcome:
@@ -219,12 +212,12 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanO
         raise OperationError(f"{call.op.name}: {ready.file}: {error}") from error
 
 
-def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> NotEmulable:
+def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> KernelNotEmulable:
     remedy = "pass CUDA tensors"
     if ready.selected.evaluation.gpu.cc >= 90:
         remedy += f", or emulate an earlier GPU, {PROFILE_VARIABLE}=A100, if a file of the op takes one"
     where = f"{op.name}: {ready.file}: {error.step.kernel} (line {error.step.line})"
-    return NotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
+    return KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
 
 
 def _launches(plan: BoundPlan) -> list[PackedLaunch]:

@@ -24,10 +24,10 @@ def check_tensors(op: Op, values: Sequence[object]) -> None:
             raise CallError(f"{op.name}(): {name} is a tensor; found {type(value).__name__}; give a torch tensor")
 
 
-Place = int | GpuProfile  # a CUDA device's index, or the GPU that is emulated
+CallDevice = int | GpuProfile  # a CUDA device's index, or the GPU that is emulated
 
 
-def place_of(op: Op, tensors: Sequence[torch.Tensor | None]) -> Place:
+def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice:
     """Where a call runs: on the one CUDA device its tensors lie on, or emulated where all are on the CPU.
 
     An op that takes no tensor runs on the current CUDA device, or emulated where there is none.
@@ -62,8 +62,8 @@ def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
             )
 
 
-def place_ahead(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> Place:
-    """The place meant before a call: as said, `"cpu"` meaning emulated; else a CUDA device, else emulated."""
+def device_ahead(op: str, device: int | str | torch.device | None, values: Sequence[object]) -> CallDevice:
+    """The device meant before a call: as said, `"cpu"` meaning emulated; else a CUDA device, else emulated."""
     if isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
         return emulated_profile()
     if device is None and not torch.cuda.is_available():

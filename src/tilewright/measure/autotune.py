@@ -1,4 +1,4 @@
-"""The tuner: a plain sweep of a file's `tune` combinations at the task's sizes, within a number of them."""
+"""Autotuning: a plain sweep of a file's `tune` combinations at the task's sizes, within a number of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 Items = tuple[tuple[str, int | bool], ...]
 
 
-def sweep(
+def autotune(
     file: KernelFile,
     referee: Referee,
     stopwatch: Stopwatch,
@@ -67,11 +67,9 @@ def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, i
 def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int | bool]]) -> list[bool]:
     """Fill the build cache on all cores, and say which choices build."""
     gpu, arguments = stopwatch.profile, stopwatch.task.arguments()
-    evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
-    requests = [one.build_request(gpu.arch) for one in evaluations]
+    requests = [evaluate(file, arguments, gpu, choice).build_request() for choice in choices]
     wanted = [request for request in requests if request is not None]
-    results = zip(wanted, build_many(wanted), strict=True)
-    failed = {request for request, result in results if isinstance(result, BuildFailure)}
+    failed = {one for one, made in zip(wanted, build_many(wanted), strict=True) if isinstance(made, BuildFailure)}
     return [request not in failed for request in requests]
 
 

@@ -56,7 +56,7 @@ class Comparison:
 def compare(found: torch.Tensor, expected: Expected, tolerance: float | None = None) -> Comparison:
     """Judge one result of the truth's shape.
 
-    `tolerance` replaces the envelope: relative to the element, or to the usual one if that is larger.
+    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger.
     """
     if not found.is_floating_point():
         return _exact(found, expected)

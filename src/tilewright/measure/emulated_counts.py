@@ -11,23 +11,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
-from tilewright.measure.preparation import NotPrepared, Prepared, job_inputs, prepare
-from tilewright.records import (
-    Check,
-    CompiledKernel,
-    Completed,
-    CountsRecord,
-    Emulation,
-    Faulted,
-    FaultKind,
-    Job,
-    LibraryCall,
-    Limits,
-    PackedLaunch,
-    Task,
-)
+from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
+from tilewright.records import FaultKind, PackedLaunch, Task
+from tilewright.toolchain import BuiltPlan
 
 SAMPLED_BLOCKS = 8
 DRAWN_ELEMENTS = 16 << 20  # of all inputs together: about half a second
@@ -46,8 +35,8 @@ class CountedLaunch:
     """One launch of the plan; `scale` times the counts is the whole launch at the task's sizes."""
 
     launch: PackedLaunch
-    kernel: CompiledKernel
-    counts: CountsRecord
+    kernel: records.CompiledKernel
+    counts: records.CountsRecord
     scale: float
 
     @property
@@ -63,13 +52,13 @@ class CountedLaunch:
 class CountedPlan:
     """A candidate with the counts of its launches. `counted_at` are the sizes the emulator saw."""
 
-    prepared: Prepared
+    prepared: BuiltPlan
     launches: tuple[CountedLaunch, ...]
     counted_at: dict[str, int]
 
     @property
-    def library_calls(self) -> tuple[LibraryCall, ...]:
-        return tuple(step for step in self.prepared.plan.steps if isinstance(step, LibraryCall))
+    def library_calls(self) -> tuple[records.LibraryCall, ...]:
+        return tuple(step for step in self.prepared.plan.steps if isinstance(step, records.LibraryCall))
 
     @property
     def sampled_blocks(self) -> int:
@@ -96,7 +85,7 @@ def count_plan(
     """Emulate sampled blocks, on inputs of at most so many elements. Raises `NotPrepared` and `NotCounted`."""
     real = prepare(file, task, choice)
     if real.build is None:
-        return CountedPlan(real, (), real.sizes)
+        return CountedPlan(real, (), task.sizes)
     waits = any(isinstance(step, PackedLaunch) and step.cooperative for step in real.plan.steps)
     ways = (_ALL_BLOCKS,) if waits else (_Way(most_elements, SAMPLED_BLOCKS), _SAMPLED_SMALL, _ALL_BLOCKS)
     problem = ""
@@ -110,34 +99,26 @@ def count_plan(
     raise NotCounted(problem)
 
 
-def _counted(file: KernelFile, task: Task, real: Prepared, way: _Way, emulator: Device) -> CountedPlan | Faulted:
+def _counted(
+    file: KernelFile, task: Task, real: BuiltPlan, way: _Way, emulator: Device
+) -> CountedPlan | records.Faulted:
     sizes = affordable_sizes(task, way.elements)
     seen = real
-    if sizes != real.sizes:
+    if sizes != task.sizes:
         try:
             seen = prepare(file, task, real.evaluation.choice, sizes)
         except NotPrepared:
-            sizes, seen = real.sizes, real  # it takes no other sizes
+            sizes, seen = task.sizes, real  # it takes no other sizes
         if not _same_launches(seen, real):
-            sizes, seen = real.sizes, real
-    assert seen.build is not None
+            sizes, seen = task.sizes, real
     assert real.build is not None
-    launches = tuple(step for step in seen.plan.steps if isinstance(step, PackedLaunch))
-    job = Job(
-        id="count",
-        arch=seen.evaluation.gpu.arch,
-        cubin=b"",
-        plan=replace(seen.plan, steps=launches),
-        inputs=job_inputs(task, sizes),
-        returns=(),
-        limits=Limits(seconds=_SECONDS),
-        ptx=seen.build.ptx,
-        emulation=Emulation(
-            (Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False
-        ),
+    how = records.Emulation(
+        (records.Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False
     )
+    launched = replace(seen, plan=replace(seen.plan, steps=_launches(seen)))
+    job = launched.job("count", job_inputs(task, sizes), limits=records.Limits(seconds=_SECONDS), emulation=how)
     execution = emulator.execute(job)
-    if not isinstance(execution, Completed):
+    if not isinstance(execution, records.Completed):
         return execution
     assert execution.emulated is not None
     ratio = math.prod(one.size / sizes[one.name] for one in task.free if sizes[one.name])
@@ -148,11 +129,11 @@ def _counted(file: KernelFile, task: Task, real: Prepared, way: _Way, emulator: 
     return CountedPlan(real, counted, dict(sizes))
 
 
-def _launches(prepared: Prepared) -> tuple[PackedLaunch, ...]:
+def _launches(prepared: BuiltPlan) -> tuple[PackedLaunch, ...]:
     return tuple(step for step in prepared.plan.steps if isinstance(step, PackedLaunch))
 
 
-def _same_launches(one: Prepared, other: Prepared) -> bool:
+def _same_launches(one: BuiltPlan, other: BuiltPlan) -> bool:
     return [step.kernel for step in _launches(one)] == [step.kernel for step in _launches(other)]
 
 

@@ -1,0 +1,46 @@
+"""`tilewright build` on files that launch nothing: there is a plan to show, and nothing to compile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.frontends.in_process import tilewright
+
+PRODUCT = """\
+//! op      product(x, w) -> y
+//! out     y: x.dtype[x.shape[0], w.shape[1]]
+//! library y = aten.mm(x, w)
+"""
+SHAPES = ("--shape", "x=3x4:f32", "--shape", "w=4x5:f32")
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Path:
+    path = tmp_path / "product.cu"
+    path.write_text(PRODUCT)
+    return path
+
+
+def test_a_file_of_library_steps_alone_is_shown(product: Path, tmp_path: Path) -> None:
+    done = tilewright(tmp_path, "build", product, *SHAPES, "--gpu", "H200", "--sass", "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "H200: constants none; out y: f32[3, 5]; library aten.mm; nothing to launch" in done.stdout
+    assert "registers" not in done.stdout
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_its_report_says_that_nothing_was_compiled(product: Path, tmp_path: Path) -> None:
+    done = tilewright(tmp_path, "build", product, *SHAPES, "--gpu", "H200", "--json")
+    assert done.returncode == 0
+    (target,) = json.loads(done.stdout)["targets"]
+    assert (target["launches"], target["library_calls"], target["compiled"]) == ([], ["aten.mm"], None)
+
+
+def test_a_file_of_library_steps_alone_is_checked(product: Path, tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text("def product(x, w):\n    return x @ w\n")
+    reference = f"{tmp_path / 'reference.py'}:product"
+    done = tilewright(tmp_path, "check", product, *SHAPES, "--reference", reference)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the results agree with the reference" in done.stdout
