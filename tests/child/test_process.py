@@ -16,7 +16,7 @@ import pytest
 
 from tilewright.child import family, process
 from tilewright.child.envelope import Envelope, message, message_in
-from tilewright.child.home import HOME_PREFIX, make_home
+from tilewright.child.environment import HOME_PREFIX, make_home
 from tilewright.child.process import Ended, EndedBy, Interrupted, SupervisedChild
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "scripted_child.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import math
@@ -105,6 +106,7 @@ LEAVES = st.one_of(literals(), st.sampled_from([*NAMES, "device"]).map(lambda na
 TREES = st.recursive(LEAVES, larger, max_leaves=25)
 
 
+@functools.cache
 def typed(kind: str, depth: int = 4) -> st.SearchStrategy[str]:
     """The text of an expression that has a type, so that what passes the static pass is seen often."""
     base = {

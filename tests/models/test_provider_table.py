@@ -13,7 +13,7 @@ import pytest
 from tests.models.servers import ErrorEvent, OpenAIServer, Status
 
 import tilewright.models
-from tilewright.devices.supervisor import child_environment
+from tilewright.child.environment import child_environment
 from tilewright.frontends.choices import author_name, check_key
 from tilewright.models import (
     BadModelName,

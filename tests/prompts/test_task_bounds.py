@@ -10,7 +10,7 @@ from tests.prompts.samples import LAYERNORM, TASKS
 from tilewright.frontends.choices import known_profile
 from tilewright.frontends.kernel_arguments import named_gpu
 from tilewright.measure.floor import floor_us
-from tilewright.measure.traffic import least_traffic
+from tilewright.measure.work import least_traffic
 from tilewright.prompts.question import system_text
 from tilewright.prompts.task_text import memory_bounds
 from tilewright.records import FIRST_LAUNCH_US, PROFILES, REACHED_BANDWIDTH, Task

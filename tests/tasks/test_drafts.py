@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -145,8 +145,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tasks(folder: Path) -> dict[str, Future[Task | None]]:
-    """All tasks of these tests, made side by side: each waits mostly for a child to import torch."""
+def made(folder: Path) -> Callable[[str], Task]:
+    """The tasks of these tests by name, each made once."""
     usual = TaskOptions()
     x = {"x": "64x32"}
     work: dict[str, Callable[[], Task | None]] = {
@@ -166,21 +166,19 @@ def tasks(folder: Path) -> dict[str, Future[Task | None]]:
         ),
         "hostile": lambda: task_from_source("import os\ndef f(x):\n    os._exit(3)\n", "f", {"x": "8"}, {}, usual),
     }
-    pool = ThreadPoolExecutor(3)
-    made = {name: pool.submit(one) for name, one in work.items()}
-    pool.shutdown(wait=False)
-    return made
+
+    @functools.cache
+    def make(name: str) -> Task:
+        task = work[name]()
+        assert task is not None
+        assert from_json(Task, to_json(task)) == task
+        return task
+
+    return make
 
 
-def done(tasks: dict[str, Future[Task | None]], name: str) -> Task:
-    task = tasks[name].result()
-    assert task is not None
-    assert from_json(Task, to_json(task)) == task
-    return task
-
-
-def test_function_of_a_file(tasks: dict[str, Future[Task | None]]) -> None:
-    task = done(tasks, "function")
+def test_function_of_a_file(made: Callable[[str], Task]) -> None:
+    task = made("function")
     assert task_op_line(task) == "add_rmsnorm(x, residual!, weight, eps: float = 1e-06) -> y"
     assert task.origin is Origin.FUNCTION
     assert task.kind is Kind.NORMALISATION
@@ -188,8 +186,8 @@ def test_function_of_a_file(tasks: dict[str, Future[Task | None]]) -> None:
     assert task.degenerate == ""
 
 
-def test_module(tasks: dict[str, Future[Task | None]]) -> None:
-    task = done(tasks, "module")
+def test_module(made: Callable[[str], Task]) -> None:
+    task = made("module")
     assert task_op_line(task) == "scaled_norm(x, shift: float, weight) -> y"
     assert task.origin is Origin.MODULE
     assert [one.parameter for one in task.tensors] == [False, True]
@@ -201,8 +199,8 @@ def test_module(tasks: dict[str, Future[Task | None]]) -> None:
     assert any("evaluation mode" in note for note in task.assumptions)
 
 
-def test_kernelbench_with_parameters(tasks: dict[str, Future[Task | None]]) -> None:
-    task = done(tasks, "convolution")
+def test_kernelbench_with_parameters(made: Callable[[str], Task]) -> None:
+    task = made("convolution")
     assert task_op_line(task) == "conv_norm(x, scale, conv_weight, conv_bias, norm_weight, norm_bias) -> y"
     assert task.kind is Kind.CONVOLUTION
     assert task.origin is Origin.KERNELBENCH
@@ -243,8 +241,8 @@ def test_a_problem_whose_inputs_make_it_trivial_is_refused_without_allocating_th
         task_from_kernelbench(folder / "large.py", TaskOptions())
 
 
-def test_words(tasks: dict[str, Future[Task | None]]) -> None:
-    task = done(tasks, "words")
+def test_words(made: Callable[[str], Task]) -> None:
+    task = made("words")
     assert task.origin is Origin.WORDS
     assert task_op_line(task) == "masked_softmax(x, mask, scale: float) -> probabilities"
     assert task.sizes == {"rows": 16, "cols": 48}
@@ -337,13 +335,13 @@ def test_what_a_person_gave_is_obeyed_or_refused(
         fit_specification(SPECIFICATION, shapes, numbers, values)
 
 
-def test_a_reference_that_dies_is_one_sentence(tasks: dict[str, Future[Task | None]]) -> None:
+def test_a_reference_that_dies_is_one_sentence(made: Callable[[str], Task]) -> None:
     with pytest.raises(TaskError, match="the reference's process ended with exit status 3 answering"):
-        tasks["hostile"].result()
+        made("hostile")
 
 
-def test_folders_give_the_same_task_again(tasks: dict[str, Future[Task | None]], tmp_path: Path) -> None:
-    task = done(tasks, "function")
+def test_folders_give_the_same_task_again(made: Callable[[str], Task], tmp_path: Path) -> None:
+    task = made("function")
     write_task_folder(task, tmp_path)
     again = open_task(str(tmp_path), {}, {}, {}, TaskOptions())
     assert again is not None
@@ -352,9 +350,9 @@ def test_folders_give_the_same_task_again(tasks: dict[str, Future[Task | None]],
     assert again.origin is Origin.FOLDER
 
 
-def test_a_description_holds_all_of_a_task(tasks: dict[str, Future[Task | None]]) -> None:
+def test_a_description_holds_all_of_a_task(made: Callable[[str], Task]) -> None:
     for name in ("convolution", "words"):
-        task = done(tasks, name)
+        task = made(name)
         described = read_description(print_description(task))
         assert tuple(described.dimensions.values()) == task.dimensions
         assert described.outputs == task.outputs

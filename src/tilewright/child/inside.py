@@ -18,8 +18,8 @@ import threading
 from collections.abc import Sequence
 
 from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeStream, message
+from tilewright.child.environment import remove_own_home
 from tilewright.child.family import kill_below
-from tilewright.child.home import remove_own_home
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _READ_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from tilewright.child import family
 from tilewright.child.envelope import LARGEST_BODY, Envelope, EnvelopeError, EnvelopeStream, EnvelopeTooLarge
-from tilewright.child.home import child_environment, make_home, remove_home
+from tilewright.child.environment import child_environment, make_home, remove_home
 
 T = TypeVar("T")
 

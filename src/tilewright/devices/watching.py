@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tilewright.child import family
 from tilewright.child.envelope import EnvelopeKind, seal
-from tilewright.child.home import child_environment
+from tilewright.child.environment import child_environment
 from tilewright.child.process import TICK_S, Interrupted
 from tilewright.records import Job
 
