@@ -122,7 +122,7 @@ def check(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(min=0, help="Relative error to allow, in place of an envelope around the reference's own."),
+        typer.Option(min=0, help="Relative error to allow, in place of the tolerance made for each element."),
     ] = None,
     counters: Annotated[bool, typer.Option("--counters", help="List the file, each line with what it did.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="Limit on the emulated run, and on the reference.")] = 120.0,
