@@ -190,7 +190,8 @@ class _WantedRun:
         """A run in which another process has the same author make a kernel for the same request or task."""
         for folder in self.store.busy():
             with contextlib.suppress(StoreError, OSError):
-                if folder.header().settings.author != self.settings.author:
+                began = folder.header()
+                if began.settings.author != self.settings.author or not self._same_device(began.environment):
                     continue
                 same = folder.request() == self.request if self.task is None else self._has_task(folder)
                 if same:
@@ -208,6 +209,10 @@ class _WantedRun:
                 folder.reopen(self.settings)
                 return folder, False
         return self.store.create_request(self.request, self.settings, self.environment), True
+
+    def _same_device(self, other: Environment) -> bool:
+        """Whoever goes on with a run must not mix measured times with modelled ones, or those of two GPUs."""
+        return (other.device, other.emulated) == (self.environment.device, self.environment.emulated)
 
     def _has_task(self, folder: RunFolder) -> bool:
         run = _loaded(folder)
@@ -422,7 +427,7 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
             return None
         at_once = next_step(replace(run, settings=settings, ending=None))
         if isinstance(at_once, Ending):
-            raise BadArgument(f"run {run.id} would end at once, because {at_once.value}; {_remedy(at_once)}")
+            raise BadArgument(f"run {run.id} would end at once, because {at_once.words}; {_remedy(at_once)}")
         folder.reopen(settings)
     elif settings != before:
         folder.reopen(settings)

@@ -134,11 +134,8 @@ def bind_plan(
 
     With the late numbers of a call it stands on its own; without them they are filled in at each call.
     """
-    if build is None:
-        library = tuple(step for step in evaluation.steps if isinstance(step, records.LibraryCall))
-        return BoundPlan(evaluation.buffers, evaluation.maps, library)
     plan = bind(evaluation, build, evaluation.gpu)
-    return plan if late is None else settle(plan, late)
+    return plan if build is None or late is None else settle(plan, late)
 
 
 @dataclass(frozen=True)
