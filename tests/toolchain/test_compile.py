@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tilewright.records import ARCHITECTURES, Build
+from tilewright.records import ARCHITECTURES, Build, BuildRequest
+from tilewright.toolchain import build
 from tilewright.toolchain.compile import cluster_shape, max_threads, read_resources
 from tilewright.toolchain.errors import ToolchainError
+from tilewright.toolchain.nvrtc import Compilation, Nvrtc
 
 Compiled = Callable[..., Build]
 
@@ -79,3 +81,20 @@ def test_directives_in_all_their_spellings() -> None:
 def test_output_that_is_no_cubin_is_our_fault() -> None:
     with pytest.raises(ToolchainError, match="ELF"):
         read_resources("", b"not a cubin")
+
+
+def test_what_the_compiler_itself_keeps_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a driver NVRTC keeps what it made, with an empty log, and the resources are read from the log."""
+    asked: list[Sequence[str]] = []
+    compile = Nvrtc.compile
+
+    def spied(self: Nvrtc, source: str, name: str, options: Sequence[str], kernels: Sequence[str]) -> Compilation:
+        asked.append(options)
+        return compile(self, source, name, options, kernels)
+
+    monkeypatch.setattr(Nvrtc, "compile", spied)
+    request = BuildRequest("__global__ void f(float* x) { x[threadIdx.x] *= 3; }\n", (), ("f",), "sm_90a", "k.cu")
+    builds = [build(request, isolated=False, cache=None) for _ in range(2)]
+    assert all(isinstance(one, Build) and one.kernels[0].resources.registers for one in builds)
+    assert all("--no-cache" in options for options in asked)
+    assert len(asked) == 2

@@ -42,7 +42,8 @@ def compile_request(request: BuildRequest, toolkit: Toolkit, key: str) -> record
         return _failure(request, key, FailureReason.DIAGNOSTICS, (unreadable,), "", started)
     unit = assemble(request)
     nvrtc = load_nvrtc(toolkit.library, toolkit.builtins)
-    options = (*unit.options, *include_options(toolkit))
+    # Where there is a driver NVRTC keeps what it made, and what comes from there has no log to read resources from.
+    options = (*unit.options, "--no-cache", *include_options(toolkit))
     compilation = nvrtc.compile(unit.text, KERNEL_FILE_NAME, options, unit.kernels)
     diagnostics = read_log(compilation.log, compilation.ptx, request, unit, toolkit)
     if compilation.status != SUCCESS:
