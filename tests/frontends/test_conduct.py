@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt
 
-from tilewright.frontends.conduct import _WantedRun
+from tilewright.frontends.conduct import Addition, _WantedRun, resume
+from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.talk import PlainTalk
 from tilewright.records import Budget, Ending, Settings
 from tilewright.store import Request, RunFolder, Store
@@ -117,3 +118,14 @@ def test_a_waiting_run_is_changed_only_by_who_has_its_lock(tmp_path: Path, monke
     with wanted(tmp_path).opened(Awaited()) as (folder, new):
         assert (folder.id, new) == (first.id, False)
     assert [holder.startswith("process") for holder in holders] == [True]
+
+
+def test_more_of_a_run_that_could_not_go_on_says_why_in_words(tmp_path: Path) -> None:
+    folder = Store(tmp_path).create_run(TASK, replace(SETTINGS, budget=Budget(attempts=1)), ENVIRONMENT)
+    folder.attempt(1).save_text("kernel.cu", "")
+    folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+    folder.end(Ending.ATTEMPTS)
+    with pytest.raises(BadArgument) as caught:
+        resume(folder, Addition(hint="faster"), "", Awaited())
+    why = "because the budget of attempts is spent; add more with --attempts N"
+    assert str(caught.value) == f"run {folder.id} would end at once, {why}"

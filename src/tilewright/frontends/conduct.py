@@ -453,7 +453,7 @@ def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | 
             return None
         at_once = next_step(replace(run, settings=settings, ending=None))
         if isinstance(at_once, Ending):
-            raise BadArgument(f"run {run.id} would end at once, because {at_once.value}; {_remedy(at_once)}")
+            raise BadArgument(f"run {run.id} would end at once, because {at_once.words}; {_remedy(at_once)}")
         folder.reopen(settings)
     elif settings != before:
         folder.reopen(settings)
