@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,14 @@ def test_a_worker_and_what_it_runs_need_no_package_of_the_command_line() -> None
         "import tilewright.worker, tilewright.verify.judging, tilewright.measure.baselines"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_modules_that_the_docs_name_are_there() -> None:
+    names = {path.name for path in PACKAGE.rglob("*.py")}
+    named = {
+        (page.name, name)
+        for page in (PACKAGE.parents[1] / "docs").glob("*.md")
+        for name in re.findall(r"`([a-z]\w*\.py)`", page.read_text())
+    }
+    assert len(named) > 3
+    assert {(page, name) for page, name in named if name not in names} == set()

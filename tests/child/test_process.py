@@ -167,6 +167,17 @@ def test_an_end_reaches_what_cut_itself_loose(child: SupervisedChild, tmp_path: 
     assert gone(stray)
 
 
+def test_descendants_are_found_where_the_kernel_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as parent:
+        try:
+            while not (listed := family.descendants(parent.pid)):
+                assert parent.poll() is None
+            monkeypatch.setattr(family, "_LISTED", False)
+            assert family.descendants(parent.pid) == listed
+        finally:
+            family.kill([*listed, parent.pid])
+
+
 def test_a_copy_made_by_fork_does_not_answer(child: SupervisedChild) -> None:
     assert [tell(child, "fork_and_return"), tell(child, "echo", "x")] == ["done fork_and_return", "done echo"]
 

@@ -128,8 +128,8 @@ run_tool(("sh", "-c", 'exec "$0" -c "$1"', sys.executable, program), folder, 60.
 """
 STARTED = """
 import os, pathlib
+from tilewright.devices.runner_program import _end_with_parent
 pathlib.Path("pid").write_text(str(os.getpid()))
-from tilewright.devices.watched_run import _end_with_parent
 _end_with_parent()
 """
 

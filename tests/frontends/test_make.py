@@ -26,7 +26,7 @@ from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
 
 import tilewright as tw
 from tilewright.frontends.api import NotAcceptedYet
-from tilewright.frontends.conduct import _WantedRun, task_of
+from tilewright.frontends.conduct import task_of
 from tilewright.models import key_variables
 from tilewright.records import Ending, Provenance, from_json
 from tilewright.runtime import NoKernelApplies
@@ -339,17 +339,6 @@ def test_what_another_makes_for_the_same_task_is_taken_over(
     assert run is not None
     assert run.id == folder.id
     assert made.result().kernel.read_text() == kernel_text(RIGHT)
-
-
-def test_a_run_on_another_device_is_not_shared(home: Path, function: str) -> None:
-    """Whoever took it over would mix modelled times with measured ones."""
-    store, request = Store(home), Request(function, {"x": "64:f32"})
-    task = task_of(request)
-    assert task is not None
-    measured = replace(ENVIRONMENT, device="NVIDIA H200 (cuda:0)", emulated=False)
-    with store.create_run(task, SETTINGS, measured).lock():
-        assert _WantedRun(store, request, task, SETTINGS, ENVIRONMENT, False)._being_made() is None
-        assert _WantedRun(store, request, task, SETTINGS, measured, False)._being_made() is not None
 
 
 # -- models, the playbook, and what is refused --

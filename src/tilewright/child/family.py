@@ -17,6 +17,7 @@ from pathlib import Path
 _ROUNDS = 3  # what is being killed may fork once more
 _DYING_S = 2.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # some sandboxes have no such lists
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
@@ -40,6 +41,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
+    if not _LISTED:
+        for one in _table():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                if int(_stat(one)[1]) == pid:
+                    yield one
+        return
     with contextlib.suppress(OSError):  # gone
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):

@@ -30,7 +30,17 @@ from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Budget, Ending, Environment, Origin, Run, Settings, Specification, Task
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Workshop, next_step, refine
-from tilewright.store import LibraryKernel, NoSuchRun, NotAccepted, Request, RunFolder, RunList, Store, StoreError
+from tilewright.store import (
+    Header,
+    LibraryKernel,
+    NoSuchRun,
+    NotAccepted,
+    Request,
+    RunFolder,
+    RunList,
+    Store,
+    StoreError,
+)
 from tilewright.toolchain import find_toolkit
 from tilewright.verify import Referee
 
@@ -179,40 +189,56 @@ class _WantedRun:
             with self.store.opening():
                 shared = None if self.fresh or self.settings.start else self._being_made()
                 if shared is None:
-                    folder, new = self._begun()
-                    held.enter_context(folder.lock())
-                    return folder, new
+                    return self._begun(held)
             with contextlib.suppress(NoSuchRun), _waiting(talk, shared):  # it may be given up
                 held.enter_context(shared.lock(wait=True))
-                return shared, False
+                if self._serves(shared):
+                    return shared, False
+                held.close()
 
     def _being_made(self) -> RunFolder | None:
         """A run in which another process has the same author make a kernel for the same request or task."""
         for folder in self.store.busy():
             with contextlib.suppress(StoreError, OSError):
-                began = folder.header()
-                if began.settings.author != self.settings.author or not self._same_device(began.environment):
+                if not self._alike(folder.header()):
                     continue
                 same = folder.request() == self.request if self.task is None else self._has_task(folder)
                 if same:
                     return folder
         return None
 
-    def _begun(self) -> tuple[RunFolder, bool]:
-        """A new run, or one that waits with the very same words: their specification is not paid for twice."""
-        if self.task is not None:
-            return self.store.create_run(self.task, self.settings, self.environment, self.request), True
-        listing = RunList(()) if self.fresh else self.store.runs()
+    def _alike(self, other: Header) -> bool:
+        """Whether a run has the same author and times kernels at the same place, against the same; none is improved."""
+        its, own = other.settings, self.settings
+        same = (its.author, its.base_url, its.spool, its.against) == (own.author, own.base_url, own.spool, own.against)
+        return same and not its.start and other.environment.emulated == self.environment.emulated
+
+    def _serves(self, shared: RunFolder) -> bool:
+        """Whether a run that was waited for is this one's too. One that was left before its end goes on as asked here.
+
+        One that ended without a kernel says nothing about what another budget would have come to.
+        """
+        header, run = shared.header(), _loaded(shared)
+        if run is None or run.ending is None:
+            shared.reopen(replace(self.settings, hints=header.settings.hints))
+            return True
+        return run.best is not None or header.settings.budget == self.settings.budget
+
+    def _begun(self, held: contextlib.ExitStack) -> tuple[RunFolder, bool]:
+        """A new run, or one that waits with the very same words: their specification is not paid for twice. Locked."""
+        listing = RunList(()) if self.fresh or self.task is not None else self.store.runs()
         for one in listing.waiting:
             if one.request == self.request and one.id not in listing.workers:
                 folder = self.store.open_run(one.id)
+                held.enter_context(folder.lock())
                 folder.reopen(self.settings)
                 return folder, False
-        return self.store.create_request(self.request, self.settings, self.environment), True
-
-    def _same_device(self, other: Environment) -> bool:
-        """Whoever goes on with a run must not mix measured times with modelled ones, or those of two GPUs."""
-        return (other.device, other.emulated) == (self.environment.device, self.environment.emulated)
+        if self.task is not None:
+            folder = self.store.create_run(self.task, self.settings, self.environment, self.request)
+        else:
+            folder = self.store.create_request(self.request, self.settings, self.environment)
+        held.enter_context(folder.lock())
+        return folder, True
 
     def _has_task(self, folder: RunFolder) -> bool:
         run = _loaded(folder)

@@ -5,12 +5,13 @@ from tilewright.store.durable import Damaged, NoSuchRun, NotAccepted, RunBusy, S
 from tilewright.store.home import NEWEST, RunList, Store
 from tilewright.store.library import LibraryEntry, LibraryKernel, provenance_path
 from tilewright.store.provenance import line_authors, provenance_of
-from tilewright.store.run_folder import Request, RunFolder
+from tilewright.store.run_folder import Header, Request, RunFolder
 
 __all__ = [
     "NEWEST",
     "AttemptFolder",
     "Damaged",
+    "Header",
     "LibraryEntry",
     "LibraryKernel",
     "NoSuchRun",
