@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.devices.emulation.input_content import BadContent, drawn
+from tilewright.devices.emulation.input_content import drawn
 from tilewright.records import Content, DType, Integers, Normal, TensorSpec, Uniform
 
 
@@ -63,7 +64,7 @@ def test_integers_fill_their_range(dtype: DType) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(dtype: DType, content: Content, said: str) -> None:
-    with pytest.raises(BadContent, match=said):
+    with pytest.raises(ContentError, match=said):
         drawn(TensorSpec.contiguous(dtype, (4,)), content)  # type: ignore[arg-type]
 
 

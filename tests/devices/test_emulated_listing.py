@@ -103,7 +103,7 @@ def test_traffic() -> None:
         Traffic(InstructionClass.GLOBAL_STORE, 2, 256, 8, 8, 0, 0),
         Traffic(InstructionClass.SHARED_STORE, 2, 64, 0, 0, 8, 2),
     )
-    assert summary.traffic[0].sector_bytes == 512
+    assert summary.traffic[0].sectors == 16
     assert summary.bytes == LevelBytes(512, 768, 64, 0, 0)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.devices.inputs import ContentError, PlacedTensor, allocate, allocation_bytes, clear, content_of, fill
+from tilewright.devices.inputs import PlacedTensor, allocate, allocation_bytes, clear, content_of, fill
 from tilewright.records import Content, Data, DType, Integers, Normal, TensorSpec, Uniform
 
 CPU = torch.device("cpu")

@@ -78,7 +78,7 @@ def put_into_library(function: Any, **shapes: str) -> None:
     folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
     folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
     folder.end(Ending.ATTEMPTS)
-    Store().library_add(folder)
+    Store().library.add(folder)
 
 
 def test_what_is_made_is_called_and_says_where_it_comes_from(made: Made) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt
 
-from tilewright.frontends.conduct import Addition, _WantedRun, resume
+from tilewright.frontends.conduct import Addition, resume
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.run_opening import WantedRun
 from tilewright.frontends.talk import PlainTalk
 from tilewright.records import Budget, Ending, Settings
 from tilewright.store import Request, RunFolder, Store
@@ -31,8 +32,8 @@ class Awaited(PlainTalk):
         self.waits = self.waits or "waiting for it" in text
 
 
-def wanted(home: Path, settings: Settings = SETTINGS) -> _WantedRun:
-    return _WantedRun(Store(home), REQUEST, None, settings, ENVIRONMENT, False)
+def wanted(home: Path, settings: Settings = SETTINGS) -> WantedRun:
+    return WantedRun(Store(home), REQUEST, None, settings, ENVIRONMENT, False)
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def waiting(home: Path, first: RunFolder, settings: Settings) -> Iterator[Future
 
 
 def test_a_run_that_is_left_goes_on_as_the_next_asked(tmp_path: Path) -> None:
-    first = Store(tmp_path).create_request(REQUEST, replace(SETTINGS, hints=((0, "be bold"),)), ENVIRONMENT)
+    first = Store(tmp_path).create_run(None, replace(SETTINGS, hints=((0, "be bold"),)), ENVIRONMENT, REQUEST)
     asked = replace(SETTINGS, budget=Budget(attempts=9), licence="MIT", output="/b.cu")
     with waiting(tmp_path, first, asked) as opened:
         pass
@@ -63,7 +64,7 @@ def test_a_run_that_is_left_goes_on_as_the_next_asked(tmp_path: Path) -> None:
 def test_a_run_without_a_kernel_serves_who_would_have_spent_as_much(
     tmp_path: Path, attempts: int, shared: bool
 ) -> None:
-    first = Store(tmp_path).create_request(REQUEST, SETTINGS, ENVIRONMENT)
+    first = Store(tmp_path).create_run(None, SETTINGS, ENVIRONMENT, REQUEST)
     with waiting(tmp_path, first, replace(SETTINGS, budget=Budget(attempts=attempts))) as opened:
         first.accept(TASK)
         first.end(Ending.ATTEMPTS)
@@ -73,7 +74,7 @@ def test_a_run_without_a_kernel_serves_who_would_have_spent_as_much(
 
 
 def test_a_kernel_that_was_made_serves_everybody(tmp_path: Path) -> None:
-    first = Store(tmp_path).create_request(REQUEST, SETTINGS, ENVIRONMENT)
+    first = Store(tmp_path).create_run(None, SETTINGS, ENVIRONMENT, REQUEST)
     with waiting(tmp_path, first, replace(SETTINGS, budget=Budget(attempts=9))) as opened:
         first.accept(TASK)
         first.attempt(1).save_text("kernel.cu", "")
@@ -92,7 +93,7 @@ def test_a_kernel_that_was_made_serves_everybody(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_made_in_another_way_is_not_waited_for(tmp_path: Path, settings: Settings) -> None:
-    first = Store(tmp_path).create_request(REQUEST, settings, ENVIRONMENT)
+    first = Store(tmp_path).create_run(None, settings, ENVIRONMENT, REQUEST)
     with first.lock(), wanted(tmp_path).opened(Awaited()) as (folder, new):
         assert folder.id != first.id
         assert new
@@ -100,13 +101,13 @@ def test_what_is_made_in_another_way_is_not_waited_for(tmp_path: Path, settings:
 
 def test_measured_and_modelled_times_do_not_meet_in_a_shared_run(tmp_path: Path) -> None:
     measured = replace(ENVIRONMENT, device="NVIDIA H200 (cuda:0)", emulated=False)
-    first = Store(tmp_path).create_request(REQUEST, SETTINGS, measured)
+    first = Store(tmp_path).create_run(None, SETTINGS, measured, REQUEST)
     with first.lock(), wanted(tmp_path).opened(Awaited()) as (folder, _):
         assert folder.id != first.id
 
 
 def test_a_waiting_run_is_changed_only_by_who_has_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Store(tmp_path).create_request(REQUEST, SETTINGS, ENVIRONMENT)
+    first = Store(tmp_path).create_run(None, SETTINGS, ENVIRONMENT, REQUEST)
     holders = []
     reopen = RunFolder.reopen
 

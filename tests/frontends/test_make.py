@@ -283,8 +283,8 @@ def test_a_shared_run_that_is_given_up_is_begun_anew(
     monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
     model = f"replay:{record(tmp_path / 'r', ('0000-1', SPECIFICATION))}"
     request = Request(WORDS, {"x": "64:f32"})
-    given_up = Store(home).create_request(request, replace(SETTINGS, author=model), ENVIRONMENT)
-    other = Store(home).create_request(request, SETTINGS, ENVIRONMENT)  # of another author, who is at work too
+    given_up = Store(home).create_run(None, replace(SETTINGS, author=model), ENVIRONMENT, request)
+    other = Store(home).create_run(None, SETTINGS, ENVIRONMENT, request)  # of another author, who is at work too
     with ThreadPoolExecutor(1) as pool, other.lock():
         with given_up.lock():
             made = pool.submit(tw.make, WORDS, x="64:f32", gpu="H200", model=model)

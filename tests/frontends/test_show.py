@@ -210,7 +210,7 @@ def test_measured_times_are_called_so(home: Path) -> None:
 
 
 def test_runs_lists_everything(home: Path, folder: RunFolder) -> None:
-    Store(home).create_request(Request("double every element"), SETTINGS, ENVIRONMENT)
+    Store(home).create_run(None, SETTINGS, ENVIRONMENT, Request("double every element"))
     broken = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
     (broken.path / "task.json").write_text("[]")
     shown = tilewright(home, "runs")

@@ -126,6 +126,17 @@ PROVIDERS = (Provider("acme", OpenAIModel, key="ACME_TOKEN", address="ACME_URL",
 KEY = "acme-0123456789-secret"
 
 
+def test_of_several_keys_the_lowest_rank_decides_and_a_further_provider_comes_last(acme: str) -> None:
+    keys = dict.fromkeys(("ACME_TOKEN", "HF_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"), KEY)
+    asked = []
+    while (name := default_model_name(keys)) is not None:
+        provider = providers()[name.partition(":")[0]]
+        asked.append(provider.name)
+        del keys[provider.key]
+    assert asked == ["anthropic", "openai", "hf", "acme"]  # by file name acme would come first
+    assert list(providers())[:3] == asked[:3]
+
+
 @pytest.fixture
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a provider whose adapter lies among the others."""

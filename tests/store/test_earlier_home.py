@@ -32,7 +32,7 @@ def test_it_is_as_it_was(store: Store) -> None:
     for attempt in run.attempts:
         assert isinstance(attempt.verdict, Passed)
         assert {one.emulated for one in attempt.verdict.cases} == {True}
-    found = store.library_find(run.task.hash)
+    found = store.library.find(run.task.hash)
     assert found is not None
     assert found.entry.emulated
     assert found.entry.kernel == run.best.kernel

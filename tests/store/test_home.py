@@ -46,7 +46,7 @@ def test_ending_and_reopening(store: Store) -> None:
 
 def test_words_wait_for_their_task(store: Store) -> None:
     request = Request("double every element", {"x": "1000:f32"}, fixed=("n",))
-    folder = store.create_request(request, SETTINGS, ENVIRONMENT)
+    folder = store.create_run(None, SETTINGS, ENVIRONMENT, request)
     assert folder.id.startswith("double-every-element-")
     folder.attempt(0).reply_to(1, question(0), lambda _: reply("def double_it(x): ...", 0.25))
     with pytest.raises(NotAccepted, match=f"tilewright resume {folder.id}"):
@@ -145,7 +145,7 @@ def test_one_process_at_a_time(store: Store) -> None:
 
 def test_names_for_any_words(store: Store) -> None:
     for words in ("", "Ünïcödé 🚀", "../../etc/passwd", "x" * 500):
-        folder = store.create_request(Request(words), SETTINGS, ENVIRONMENT)
+        folder = store.create_run(None, SETTINGS, ENVIRONMENT, Request(words))
         assert folder.path.parent == store.home / "runs"
         assert len(folder.path.name) < 40
 

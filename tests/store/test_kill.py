@@ -65,7 +65,7 @@ folders = [store.open_run(run.id) for run in store.runs().runs]
 print("working", flush=True)
 while True:
     for folder in folders:
-        store.library_add(folder, "{}")
+        store.library.add(folder, "{}")
     for kernel in (store.home / "library").glob("*/*"):
         kernel.rename(kernel.parent.parent.parent / f"gone-{kernel.name}-{id(kernel)}")
 """
@@ -87,5 +87,5 @@ def test_the_library_and_new_runs_are_whole_or_absent(tmp_path: Path) -> None:
             child.wait()
         for path in (store.home / "library" / TASK.hash).glob("[!.]*"):
             assert {"entry.json", "task.json", "double_it.cu"} <= {one.name for one in path.iterdir()}
-        found = store.library_find(TASK.hash)
+        found = store.library.find(TASK.hash)
         assert found is None or (found.text() == KERNEL_TEXT and found.task() == TASK)

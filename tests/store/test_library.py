@@ -27,10 +27,10 @@ def made(store: Store, *attempts: Attempt, task: Task = TASK) -> RunFolder:
 
 def test_the_best_kernel_is_kept_with_its_tuned_choice(store: Store) -> None:
     folder = made(store, attempt(1, 10.0), attempt(2, 5.0), attempt(3, 6.0))
-    assert store.library_find(TASK.hash) is None
-    kept = store.library_add(folder, '{"entries": []}')
-    assert store.library_add(folder).folder == kept.folder  # once
-    found = Store(store.home).library_find(TASK.hash)
+    assert store.library.find(TASK.hash) is None
+    kept = store.library.add(folder, '{"entries": []}')
+    assert store.library.add(folder).folder == kept.folder  # once
+    found = Store(store.home).library.find(TASK.hash)
     assert found is not None
     assert (found.entry.run, found.entry.attempt, found.entry.op) == (folder.id, 2, "double_it")
     assert found.entry.device == "H200 (emulated)"
@@ -40,33 +40,33 @@ def test_the_best_kernel_is_kept_with_its_tuned_choice(store: Store) -> None:
 
 
 def test_another_task_has_another_kernel(store: Store) -> None:
-    store.library_add(made(store, attempt(1, 10.0)))
-    assert store.library_find(replace(TASK, words="as asked", assumptions=("none",)).hash) is not None
-    assert store.library_find(replace(TASK, gpu="A100").hash) is None
+    store.library.add(made(store, attempt(1, 10.0)))
+    assert store.library.find(replace(TASK, words="as asked", assumptions=("none",)).hash) is not None
+    assert store.library.find(replace(TASK, gpu="A100").hash) is None
 
 
 def test_measured_comes_before_modelled_then_the_fastest(store: Store) -> None:
     slow, fast = made(store, attempt(1, 10.0)), made(store, attempt(1, 4.0))
     for folder in (fast, slow):
-        store.library_add(folder)
-    found = store.library_find(TASK.hash)
+        store.library.add(folder)
+    found = store.library.find(TASK.hash)
     assert found is not None
     assert found.entry.run == fast.id
     measured = Measured("H200", {"n": 1000}, Timing("kernel", (20.0,)), (), 1.0)
     on_gpu = made(store, attempt(1, measurement=measured))
-    store.library_add(on_gpu)
-    found = store.library_find(TASK.hash)
+    store.library.add(on_gpu)
+    found = store.library.find(TASK.hash)
     assert found is not None
     assert found.entry.run == on_gpu.id
 
 
 def test_a_run_without_a_kernel_gives_nothing(store: Store) -> None:
     with pytest.raises(StoreError, match="no kernel that passed"):
-        store.library_add(made(store, attempt(1, verdict=DUPLICATE)))
+        store.library.add(made(store, attempt(1, verdict=DUPLICATE)))
 
 
 def test_a_damaged_entry_is_as_good_as_absent(store: Store) -> None:
-    kept = store.library_add(made(store, attempt(1, 10.0)))
+    kept = store.library.add(made(store, attempt(1, 10.0)))
     (kept.folder / "entry.json").write_text("{")
-    assert store.library_find(TASK.hash) is None
+    assert store.library.find(TASK.hash) is None
     assert store.library.all() == ()

@@ -89,7 +89,7 @@ def test_the_licence_is_what_the_person_states_or_nothing(store: Store) -> None:
 
 def test_it_lies_beside_the_kernel_in_the_library(store: Store) -> None:
     folder = run_of(store, (attempt(1, 3.0), "op a"))
-    kept = store.library_add(folder)
+    kept = store.library.add(folder)
     assert provenance_path(kept.path).exists()
     assert kept.provenance() == provenance_of(folder)
     provenance_path(kept.path).unlink()

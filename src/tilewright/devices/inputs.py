@@ -11,24 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from tilewright.devices.contents import POISON_BYTE, check_content, misalignment
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.records import (
-    ALLOCATION_ALIGNMENT,
-    Content,
-    Data,
-    DType,
-    Integers,
-    Normal,
-    TensorSpec,
-    Uniform,
-)
+from tilewright.records import Content, Data, Integers, Normal, TensorSpec, Uniform
 
-POISON_BYTE = 0xFF
 _DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
-
-
-class ContentError(ValueError):
-    """A content that cannot fill its tensor; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +29,12 @@ class PlacedTensor:
 
 def allocation_bytes(spec: TensorSpec) -> int:
     """What `allocate` takes for a tensor, at most."""
-    return -(-(spec.storage_bytes + _offset(spec)) // 512) * 512
+    return -(-(spec.storage_bytes + misalignment(spec)) // 512) * 512
 
 
 def allocate(spec: TensorSpec, device: torch.device) -> PlacedTensor:
     """Poisoned memory for a tensor, aligned exactly as its spec says and no better."""
-    offset = _offset(spec)
+    offset = misalignment(spec)
     raw = torch.empty(spec.storage_bytes + offset, dtype=torch.uint8, device=device)
     storage = raw[offset:]
     placed = PlacedTensor(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
@@ -68,20 +55,13 @@ def content_of(placed: PlacedTensor) -> bytes:
     return bytes(placed.storage.cpu().numpy().tobytes())
 
 
-def _offset(spec: TensorSpec) -> int:
-    # torch aligns allocations to 512 bytes; a spec that promises less must get less, or a kernel that relies on more
-    # than it was promised passes here and fails elsewhere.
-    if spec.alignment >= ALLOCATION_ALIGNMENT:
-        return 0
-    return max(spec.alignment, spec.dtype.itemsize)
-
-
 def fill(placed: PlacedTensor, content: Content) -> None:
     """Put the elements in. Raises `ContentError` when they do not fit the tensor."""
+    check_content(placed.spec, content)
     if isinstance(content, Data):
-        _fill_bytes(placed, content.content)
+        if content.content:
+            placed.storage.copy_(torch.frombuffer(bytearray(content.content), dtype=torch.uint8))
         return
-    _refuse(placed.spec.dtype, content)
     poison(placed)
     if 0 in placed.spec.shape:
         return
@@ -94,37 +74,6 @@ def fill(placed: PlacedTensor, content: Content) -> None:
         drawn = torch.empty(target.shape, dtype=target.dtype, device=target.device)
         _draw(drawn.view(-1), content, generator)
         target.copy_(drawn)
-
-
-def _fill_bytes(placed: PlacedTensor, content: bytes) -> None:
-    if len(content) != placed.spec.storage_bytes:
-        raise ContentError(
-            f"{placed.spec} with strides {placed.spec.stride} takes {placed.spec.storage_bytes} bytes, "
-            f"its data has {len(content)}"
-        )
-    if content:
-        placed.storage.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-
-
-def _refuse(dtype: DType, content: Normal | Uniform | Integers) -> None:
-    if not isinstance(content, Integers):
-        if not dtype.is_float:
-            raise ContentError(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
-        return
-    if content.low >= content.high:
-        raise ContentError(f"Integers from {content.low} to below {content.high} is empty")
-    if dtype.is_float:
-        return
-    lowest, highest = _range(dtype)
-    if content.low < lowest or content.high - 1 > highest:
-        raise ContentError(f"Integers from {content.low} to {content.high - 1} do not fit {dtype}")
-
-
-def _range(dtype: DType) -> tuple[int, int]:
-    if dtype is DType.BOOL:
-        return 0, 1
-    limits = torch.iinfo(TORCH_DTYPE[dtype])
-    return int(limits.min), int(limits.max)
 
 
 def _without_repeats(placed: PlacedTensor) -> torch.Tensor:

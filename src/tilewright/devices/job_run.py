@@ -15,18 +15,10 @@ from typing import Protocol
 
 import torch
 
+from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import (
-    ContentError,
-    PlacedTensor,
-    allocate,
-    allocation_bytes,
-    clear,
-    content_of,
-    fill,
-    poison,
-)
+from tilewright.devices.inputs import PlacedTensor, allocate, allocation_bytes, clear, content_of, fill, poison
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
@@ -301,16 +293,8 @@ class JobRun:
                 FaultKind.STATE,
                 f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
                 "the last block that uses a counter must set it back to 0",
-                self._last_user(buffer.name),
+                self._plan.last_user(buffer.name),
             )
-
-    def _last_user(self, name: str) -> PackedLaunch | None:
-        users = [
-            step
-            for step in self._plan.steps
-            if isinstance(step, PackedLaunch) and any(field.tensor == name for field in step.pointers)
-        ]
-        return users[-1] if users else None
 
     # -- timing and results --
 

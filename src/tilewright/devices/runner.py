@@ -134,7 +134,7 @@ def check_job(job: Job, profile: GpuProfile) -> None:
     missing = next((name for name in job.returns if name not in names), None)
     if missing is not None:
         raise JobFault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
-    unsettled = next((step for step in job.plan.steps if isinstance(step, PackedLaunch) and step.late), None)
+    unsettled = next((launch for launch in job.plan.launches if launch.late), None)
     if unsettled is not None:
         message = f"{unsettled.kernel} (line {unsettled.line}) lacks numbers of the call; settle the plan first"
         raise JobFault(FaultKind.BROKEN_JOB, message, unsettled)

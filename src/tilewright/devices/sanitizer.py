@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tilewright.child.process import uninterrupted
 from tilewright.devices.watching import NotWatched, VendorTool, job_folder, program, run_tool
-from tilewright.records import FindingKind, FindingRecord, Job, PackedLaunch, TensorSpec, ThreadRecord
+from tilewright.records import FindingKind, FindingRecord, Job, TensorSpec, ThreadRecord
 
 SANITIZER = VendorTool(
     "compute-sanitizer",
@@ -133,7 +133,7 @@ def _record(
     text = "\n".join(lines)
     place, by = _PLACE.search(text.removeprefix("at ")), _THREAD.search(text)
     name = place["kernel"].removeprefix("at ").removeprefix("void ").strip() if place else ""
-    step = next((one for one in _launches(job) if re.split(r"[<(]", one.kernel)[0].strip() == name), None)
+    step = next((one for one in job.plan.launches if re.split(r"[<(]", one.kernel)[0].strip() == name), None)
     numbers = [int(number) for number in by.groups()] if by else []
     thread = ThreadRecord((*numbers[3:],), (*numbers[:3],)) if numbers else None  # type: ignore[arg-type]
     return FindingRecord(
@@ -152,10 +152,6 @@ def _record(
 
 def _own(place: re.Match[str]) -> bool:
     return place["file"] is not None and place["file"].endswith(_KERNEL_FILE)
-
-
-def _launches(job: Job) -> list[PackedLaunch]:
-    return [step for step in job.plan.steps if isinstance(step, PackedLaunch)]
 
 
 def _where(address: int, job: Job, addresses: Mapping[str, int]) -> str:

@@ -178,12 +178,14 @@ class Worker:
         self.files.drop_claim(self.id, name)
 
     def _refuse(self, name: JobName, error: EnvelopeError) -> None:
-        message = f"the job file {name.file_name} cannot be read: {error}"
-        fault = Faulted(name.id, self.announcement.profile.name, FaultKind.BROKEN_JOB, message)
-        self.files.put_result(SpoolResult(fault, "", self.id, name.attempt))
+        self._put_fault(name, FaultKind.BROKEN_JOB, f"the job file {name.file_name} cannot be read: {error}", "")
         self.files.set_aside(self.id, name)
-        self.say(f"{name.id}: {message}")
         self.in_hand = None
+
+    def _put_fault(self, name: JobName, kind: FaultKind, message: str, digest: str) -> None:
+        fault = Faulted(name.id, self.announcement.profile.name, kind, message)
+        self.files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
+        self.say(f"{name.id}: {message}")
 
     def _is_done(self, job_id: str, digest: str) -> bool:
         try:
@@ -226,10 +228,8 @@ class Worker:
                 f"{ATTEMPTS} worker processes died while they had this job in hand, the last one {worker}; "
                 "it is not tried again. Submit it under a new id if the workers died for another reason"
             )
-            fault = Faulted(name.id, self.announcement.profile.name, FaultKind.DIED, message)
-            self.files.put_result(SpoolResult(fault, digest, self.id, name.attempt))
+            self._put_fault(name, FaultKind.DIED, message, digest)
             self.files.drop_claim(worker, name)
-            self.say(f"{name.id}: {message}")
 
 
 class _Beat:

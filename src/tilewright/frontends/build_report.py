@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewright.frontends.terminal import plain_table
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, print_plan
 from tilewright.records import Build, BuildFailure, ConstantValue, Diagnostic, Dim3, GpuProfile, Launch, TensorSpec
 from tilewright.toolchain import BuiltPlan, LaunchReport, ToolchainError, build_plan, highlights, report_launch
@@ -175,9 +176,7 @@ def show_diagnostic(console: Console, diagnostic: Diagnostic) -> None:
 
 
 def _resource_table(built: list[BuiltTarget]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in _RESOURCES:
-        table.add_column(heading, no_wrap=True)
+    table = plain_table(_RESOURCES, no_wrap=True)
     for target in built:
         for launch in target.launches:
             table.add_row(target.gpu, target.arch, *_resource_cells(launch))
@@ -211,9 +210,7 @@ def _plan_line(target: BuiltTarget) -> str:
 
 
 def _sass_table(built: list[BuiltTarget]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("GPU", no_wrap=True)
-    table.add_column("kernel", no_wrap=True)
+    table = plain_table(("GPU", "kernel"), no_wrap=True)
     table.add_column("SASS highlights")
     for target in built:
         sass = target.compiled.sass if target.compiled else {}

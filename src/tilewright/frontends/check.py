@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tilewright import records
 from tilewright.devices.emulated_device import EmulatedDevice
-from tilewright.devices.emulation.listing import Listing, costly_lines, listing_of
+from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lines, listing_of
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
@@ -43,16 +43,6 @@ class CheckOutcome(str, Enum):
         return {CheckOutcome.CLEAN: 0, CheckOutcome.NOT_EMULABLE: 3}.get(self, 1)
 
 
-@dataclass(frozen=True)
-class CostReport:
-    """A line whose memory requests take far more than they need: advice, not a fault."""
-
-    kernel: str
-    line: int
-    source: str
-    message: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckReport(records.EmulatedRun):
     """One kernel file at one set of arguments on one emulated GPU; counts only where they are asked for."""
@@ -67,7 +57,7 @@ class CheckReport(records.EmulatedRun):
     reason: str  # why it faulted, was not built or does not apply
     results: tuple[ResultVerdict, ...]  # against the reference
     compared: bool  # a reference was given, and the run got to its end
-    costs: tuple[CostReport, ...]
+    costs: tuple[CostlyLine, ...]
     listings: tuple[Listing, ...]  # the counts per line
     diagnostics: tuple[records.Diagnostic, ...]
     sampled_blocks: int | None
@@ -221,18 +211,11 @@ class _Check:
             reason=reason,
             results=results,
             compared=compared,
-            costs=tuple(cost for listing in listings for cost in self._costs(listing)),
+            costs=tuple(cost for listing in listings for cost in costly_lines(listing)),
             listings=listings if self.options.keep_counts else (),
             diagnostics=diagnostics,
             sampled_blocks=self.options.emulation.sampled_blocks,
         )
-
-    def _costs(self, listing: Listing) -> list[CostReport]:
-        lines = self.file.text.splitlines()
-        return [
-            CostReport(cost.kernel, cost.line, lines[cost.line - 1] if cost.line <= len(lines) else "", str(cost))
-            for cost in costly_lines(listing)
-        ]
 
 
 def usual_content(dtype: DType, seed: int, smallest: int) -> Content:
@@ -241,5 +224,5 @@ def usual_content(dtype: DType, seed: int, smallest: int) -> Content:
         return records.Normal(seed)
     if dtype in _INDEX_TYPES:
         return Integers(seed, 0, smallest)
-    lowest, highest = {DType.U8: (0, 256), DType.I8: (-128, 128), DType.BOOL: (0, 2)}[dtype]
-    return Integers(seed, lowest, highest)
+    lowest, highest = dtype.whole_numbers
+    return Integers(seed, lowest, highest + 1)

@@ -37,6 +37,7 @@ from tilewright.records import (
     Reply,
     Settings,
     Task,
+    known_gpu,
 )
 from tilewright.reference.spooled import SpoolReference
 from tilewright.refine import Complete
@@ -219,13 +220,10 @@ def gpu_reference(device: ChosenDevice, task: Task, gpu: Device | None) -> Spool
 
 def known_profile(profile: GpuProfile) -> GpuProfile:
     """The known GPU that a device of the driver is, or the typical one of its architecture."""
-    words = set(re.split(r"[^A-Za-z0-9]+", profile.name))
-    for known in PROFILES.values():
-        if known.cc == profile.cc and set(known.name.split()) <= words:
-            return known
-    if profile.arch not in TYPICAL:
+    known = known_gpu(profile.name, profile.cc) or TYPICAL.get(profile.arch)
+    if known is None:
         raise BadArgument(f"{profile.name} has architecture {profile.arch}; known are {', '.join(ARCHITECTURES)}")
-    return TYPICAL[profile.arch]
+    return known
 
 
 def _local_profiles() -> tuple[GpuProfile, ...]:

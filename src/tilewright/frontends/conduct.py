@@ -2,46 +2,33 @@
 
 `conduct` finds the kernel in the library or has it made; `resume` goes on with a run. A request that is a function, a
 module, a problem file or a folder becomes a task at once. Words become a run first, so that the specification an author
-writes for them is on record before anybody is asked to accept it. Whoever asks for what another process is making
-waits for that run and shares it.
+writes for them is on record before anybody is asked to accept it.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.metadata
 import json
 import os
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilewright import __version__, records, tasks
+from tilewright import records, tasks
 from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
-from tilewright.frontends.talk import NotAcceptedYet, Talk, reminding
+from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.measure import Stopwatch
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
 from tilewright.playbook.errors import PlaybookProblem
-from tilewright.records import Budget, Ending, Environment, Origin, Run, Settings, Specification, Task
+from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Workshop, next_step, refine
-from tilewright.store import (
-    Header,
-    LibraryKernel,
-    NoSuchRun,
-    NotAccepted,
-    Request,
-    RunFolder,
-    RunList,
-    Store,
-    StoreError,
-)
-from tilewright.toolchain import find_toolkit
+from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 from tilewright.verify import Referee
 
 # What is refused once is refused again, whether the request was bad or the author.
@@ -91,11 +78,11 @@ def conduct(
     with talk.live("reading the request"):
         task = task_of(request)
     if task is not None:
-        known = None if anew else store.library_find(task.hash)
+        known = None if anew else store.library.find(task.hash)
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
-    wanted = _WantedRun(store, request, task, replace(settings, noise=noise), _environment(device), fresh)
+    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh)
     with choices.open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
@@ -151,127 +138,6 @@ def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDe
     talk.say(device.words, "device")
 
 
-# -- the run of a request --
-
-
-def _environment(device: ChosenDevice) -> Environment:
-    return Environment(
-        tilewright=__version__,
-        python=platform.python_version(),
-        torch=importlib.metadata.version("torch"),
-        compiler=find_toolkit().compiler,
-        device=device.label,
-        platform=f"{platform.system()} {platform.machine()}",
-        emulated=device.is_emulated,
-    )
-
-
-@dataclass(frozen=True)
-class _WantedRun:
-    """A run to be found or begun."""
-
-    store: Store
-    request: Request
-    task: Task | None  # None where the request is words
-    settings: Settings
-    environment: Environment
-    fresh: bool
-
-    @contextlib.contextmanager
-    def opened(self, talk: Talk) -> Iterator[tuple[RunFolder, bool]]:
-        """The run's folder, locked, and whether it is new. What another process is making is waited for."""
-        with contextlib.ExitStack() as held:
-            folder, new = self._locked(held, talk)
-            yield folder, new
-
-    def _locked(self, held: contextlib.ExitStack, talk: Talk) -> tuple[RunFolder, bool]:
-        while True:
-            with self.store.opening():
-                shared = None if self.fresh or self.settings.start else self._being_made()
-                if shared is None:
-                    return self._begun(held)
-            with contextlib.suppress(NoSuchRun), _waiting(talk, shared):  # it may be given up
-                held.enter_context(shared.lock(wait=True))
-                if self._serves(shared):
-                    return shared, False
-                held.close()
-
-    def _being_made(self) -> RunFolder | None:
-        """A run in which another process has the same author make a kernel for the same request or task."""
-        for folder in self.store.busy():
-            with contextlib.suppress(StoreError, OSError):
-                if not self._alike(folder.header()):
-                    continue
-                same = folder.request() == self.request if self.task is None else self._has_task(folder)
-                if same:
-                    return folder
-        return None
-
-    def _alike(self, other: Header) -> bool:
-        """Whether a run has the same author and times kernels at the same place, against the same; none is improved."""
-        its, own = other.settings, self.settings
-        same = (its.author, its.base_url, its.spool, its.against) == (own.author, own.base_url, own.spool, own.against)
-        return same and not its.start and other.environment.emulated == self.environment.emulated
-
-    def _serves(self, shared: RunFolder) -> bool:
-        """Whether a run that was waited for is this one's too. One that was left before its end goes on as asked here.
-
-        One that ended without a kernel says nothing about what another budget would have come to.
-        """
-        header, run = shared.header(), _loaded(shared)
-        if run is None or run.ending is None:
-            shared.reopen(replace(self.settings, hints=header.settings.hints))
-            return True
-        return run.best is not None or header.settings.budget == self.settings.budget
-
-    def _begun(self, held: contextlib.ExitStack) -> tuple[RunFolder, bool]:
-        """A new run, or one that waits with the very same words: their specification is not paid for twice. Locked."""
-        listing = RunList(()) if self.fresh or self.task is not None else self.store.runs()
-        for one in listing.waiting:
-            if one.request == self.request and one.id not in listing.workers:
-                folder = self.store.open_run(one.id)
-                held.enter_context(folder.lock())
-                folder.reopen(self.settings)
-                return folder, False
-        if self.task is not None:
-            folder = self.store.create_run(self.task, self.settings, self.environment, self.request)
-        else:
-            folder = self.store.create_request(self.request, self.settings, self.environment)
-        held.enter_context(folder.lock())
-        return folder, True
-
-    def _has_task(self, folder: RunFolder) -> bool:
-        run = _loaded(folder)
-        return run is not None and self.task is not None and run.task.hash == self.task.hash
-
-
-def _loaded(folder: RunFolder) -> Run | None:
-    """The run; None where it has no task yet."""
-    try:
-        return folder.load()
-    except NotAccepted:
-        return None
-
-
-@contextlib.contextmanager
-def _waiting(talk: Talk, folder: RunFolder) -> Iterator[None]:
-    """Say which run is waited for, and from time to time how far it is. Ctrl-C ends the waiting, not that run."""
-    worker = folder.worker or "another process"
-
-    def still(seconds: float) -> None:
-        with contextlib.suppress(StoreError, OSError):
-            attempts = len(folder.load().attempts)
-            talk.remind(f"{folder.id}: {attempts} attempts so far, waited for {seconds_words(seconds)}")
-
-    try:
-        talk.say(f"{folder.id}, which {worker} is making for the same request: waiting for it", "run")
-        with talk.live(f"waiting for run {folder.id} of {worker}"), reminding(still):
-            yield
-    except KeyboardInterrupt as error:
-        error.add_note(f"run {folder.id} of {worker} goes on")
-        raise
-
-
 # -- from wherever a run stands to its end --
 
 
@@ -283,13 +149,13 @@ def _go_on(
     `look`: its task is first looked for in the library, as words may turn out to mean what was made before.
     """
     talk.say(folder.id, "run")
-    run = _loaded(folder)
+    run = loaded(folder)
     if run is not None and run.ending is not None:  # whoever was waited for has made it
         return _ended(store, folder, run)
     with _resumable(folder, new):
         author = talk.following(chosen)
         task = run.task if run else _agree(folder, author, talk)
-        found = store.library_find(task.hash) if look else None
+        found = store.library.find(task.hash) if look else None
         if found is not None:
             licence = folder.header().settings.licence
             if folder.untouched:
@@ -392,7 +258,7 @@ def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk
 
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
     """A run that has ended, its best kernel put into the library if it is not there yet."""
-    kernel = None if run.best is None else store.library_add(folder, _tuned_text(folder, run))
+    kernel = None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
     return RunEnded(run, folder, kernel, run.settings.licence, before)
 
 
@@ -430,7 +296,7 @@ def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> Ma
     store = Store()
     with folder.lock():
         settings = _reopened(folder, addition, output)
-        run, request = _loaded(folder), folder.request()
+        run, request = loaded(folder), folder.request()
         if settings is None:
             assert run is not None
             assert run.ending is not None
@@ -446,7 +312,7 @@ def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> Ma
 
 def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:
     """The settings to go on with; None where the run has ended and nothing was added."""
-    run, before = _loaded(folder), folder.header().settings
+    run, before = loaded(folder), folder.header().settings
     settings = replace(_continued(before, addition, run), output=output)
     if run is not None and run.ending is not None:
         if addition == Addition():

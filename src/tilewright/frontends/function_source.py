@@ -182,15 +182,11 @@ class _Rewriting(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         path = _path(node)
         if path is None or path[0] not in self._modules:
-            return self._inside(node)
+            self.generic_visit(node)
+            return node
         if not isinstance(node.ctx, ast.Load):
             raise BadArgument(f"{self._gathered.asked_for} changes {'.'.join(path)}; a reference changes nothing")
         return ast.copy_location(self._taken(path), node)
-
-    def _inside(self, node: ast.Attribute) -> ast.expr:
-        made = self.generic_visit(node)
-        assert isinstance(made, ast.expr)
-        return made
 
     def _taken(self, path: list[str]) -> ast.expr:
         """What stands for `consts.EPS` or `package.consts.EPS` in the text, and behind it what follows unchanged."""

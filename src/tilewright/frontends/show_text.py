@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from tilewright.frontends import run_words
 from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
 from tilewright.frontends.run_words import dollars_words, microseconds, spend_words, task_words, time_words
+from tilewright.frontends.terminal import plain_table
 from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
 from tilewright.store import LibraryKernel, RunFolder, RunList
@@ -56,10 +57,9 @@ def show_attempts(console: Console, run: Run) -> None:
 
 
 def _attempts_table(run: Run) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     kind = "measured us" if run_words.is_measured(run.attempts) else "modelled us"
-    for heading in ("#", "stage", "verdict", kind, "speedup", "", "cost", "summary"):
-        table.add_column(heading, justify="right" if heading in ("#", kind, "speedup", "cost") else "left")
+    headings = ("#", "stage", "verdict", kind, "speedup", "", "cost", "summary")
+    table = plain_table(headings, numbers=("#", kind, "speedup", "cost"))
     for row in run_words.rows(run):
         style = "bold green" if row.best else "" if row.kept else "dim"
         table.add_row(
@@ -240,9 +240,7 @@ def show_provenance(console: Console, made: Provenance, authors: Sequence[int], 
 
 
 def _contributions_table(made: Provenance) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("#", "lines", "stage", "author", "prompt", "summary"):
-        table.add_column(heading, justify="right" if heading in ("#", "lines") else "left")
+    table = plain_table(("#", "lines", "stage", "author", "prompt", "summary"), numbers=("#", "lines"))
     for one in made.contributions:
         table.add_row(
             str(one.attempt),
@@ -283,10 +281,9 @@ def _runs_table(listing: RunList, width: int) -> Table:
         if sum(_needed(heading, rows) + 2 for heading in headings) <= width:
             break
         headings.remove(least)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        justify: JustifyMethod = "right" if heading in _NUMBERS else "left"
-        table.add_column(heading, justify=justify, no_wrap=heading not in _BREAKABLE)
+    table = plain_table(headings, _NUMBERS)
+    for column, heading in zip(table.columns, headings, strict=True):
+        column.no_wrap = heading not in _BREAKABLE
     for row in rows:
         table.add_row(*(row[heading] for heading in headings))
     return table

@@ -10,11 +10,12 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -49,6 +50,14 @@ def progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield status.update
+
+
+def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
+    """A table without rules; `numbers` are the headings of columns that are ranged right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=no_wrap)
+    return table
 
 
 def print_json(value: object) -> None:

@@ -20,19 +20,18 @@ from tilewright.kernel_file.evaluate import (
     out_specs,
     try_evaluate,
 )
-from tilewright.kernel_file.op_line import compare_op, op_of_task, parse_op, size_expression
+from tilewright.kernel_file.op_line import compare_op, op_of_task, parse_op
 from tilewright.kernel_file.parser import apply_autofixes, autofix, parse
-from tilewright.kernel_file.printer import print_expression, print_op, print_plan
-from tilewright.kernel_file.problems import Autofix, Code, DoesNotApply, KernelFileError, Problem
+from tilewright.kernel_file.printer import print_op, print_plan
+from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
-from tilewright.kernel_file.syntax import Op, Parameter, Plan
-from tilewright.kernel_file.tuned import TunedChoice, TunedChoices, TunedTensor, tuned_path
+from tilewright.kernel_file.syntax import Op, Parameter
+from tilewright.kernel_file.tuned import TunedChoices, tuned_path
 from tilewright.kernel_file.words import contract
 
 __all__ = [
     "ArgumentValue",
     "Arguments",
-    "Autofix",
     "CallError",
     "Choice",
     "ChoiceError",
@@ -46,16 +45,13 @@ __all__ = [
     "NoneApplies",
     "Op",
     "Parameter",
-    "Plan",
     "Problem",
     "Reason",
     "Refused",
     "Selected",
     "Selection",
     "Signature",
-    "TunedChoice",
     "TunedChoices",
-    "TunedTensor",
     "apply_autofixes",
     "autofix",
     "bind",
@@ -69,11 +65,9 @@ __all__ = [
     "pack_late",
     "parse",
     "parse_op",
-    "print_expression",
     "print_op",
     "print_plan",
     "settle",
-    "size_expression",
     "try_evaluate",
     "tuned_path",
 ]

@@ -101,6 +101,7 @@ PROVIDERS = (
         key="ANTHROPIC_API_KEY",
         address="ANTHROPIC_BASE_URL",
         default_model="claude-sonnet-5-5",
+        rank=1,
         package="anthropic",
     ),
 )

@@ -148,6 +148,7 @@ PROVIDERS = (
         key="OPENAI_API_KEY",
         address="OPENAI_BASE_URL",
         default_model="gpt-6.1-sol",
+        rank=2,
         package="openai",
     ),
     Provider(  # `hf:ORG/MODEL` or `hf:ORG/MODEL:PROVIDER`: an open model through the Hugging Face router
@@ -156,6 +157,7 @@ PROVIDERS = (
         key="HF_TOKEN",
         base_url="https://router.huggingface.co/v1",
         default_model="openai/gpt-oss-120b",
+        rank=3,
         package="openai",
     ),
 )

@@ -1,14 +1,5 @@
 """What a model is to the rest of the house: whom to ask, how asking can fail, what an adapter declares and is given.
 
-    ModelError               one sentence: what is wrong and what to do
-    ├── BadModelName         not `provider:model`, or a provider that is not known
-    ├── BadPriceTable        a price table that cannot be read
-    ├── MissingKey           the environment variable with the key is not set
-    ├── MissingPackage       the adapter needs a package that is not installed
-    ├── ModelRejected        the service said no and would say so again: wrong key, no such model, bad request
-    ├── ModelUnavailable     still failing after every retry, or nobody answered in time
-    └── NoRecordedReply      a replay has come to the end of its recording
-
 A refusal of the model itself is no error: it is a `Reply` whose `stop` says so. So is a reply cut at its length.
 Keys come from the environment, go to the service they are for, and appear nowhere else.
 """
@@ -31,35 +22,35 @@ _SHORTEST_KEY = 8  # a shorter value is no key, and removing it everywhere would
 
 
 class ModelError(NoReply):
-    """Asking a model failed. The text never holds a key."""
+    """Asking a model failed: one sentence with what is wrong and what to do. It never holds a key."""
 
 
 class BadModelName(ModelError):
-    pass
+    """Not `provider:model`, or a provider that is not known."""
 
 
 class BadPriceTable(ModelError):
-    pass
+    """A price table that cannot be read."""
 
 
 class MissingKey(ModelError):
-    pass
+    """The environment variable with the key is not set."""
 
 
 class MissingPackage(ModelError):
-    pass
+    """The adapter needs a package that is not installed."""
 
 
 class ModelRejected(ModelError):
-    pass
+    """The service said no and would say so again: wrong key, no such model, bad request."""
 
 
 class ModelUnavailable(ModelError):
-    pass
+    """Still failing after every retry, or nobody answered in time."""
 
 
 class NoRecordedReply(ModelError):
-    pass
+    """A replay has come to the end of its recording."""
 
 
 class Model(Protocol):
@@ -90,6 +81,7 @@ class Provider:
     address: str = ""  # the variable with the address of a server of one's own, which may want no key
     base_url: str | None = None  # of the service, where its client does not know it
     default_model: str = ""  # asked where the key is set and nobody is named
+    rank: int = 100  # of several whose keys are set, the lowest is asked
     package: str = ""  # that it needs, as it is imported
     install: str = ""  # what pip is told to have it, where that is not the package's name
     takes_path: bool = False  # what follows the colon is a path

@@ -20,10 +20,11 @@ from tilewright.models.retries import RetryPolicy
 
 @cache
 def providers() -> Mapping[str, Provider]:
-    """The table of providers by name, in the order of their modules."""
-    names = sorted(one.name for one in pkgutil.iter_modules(tilewright.models.__path__) if one.name.endswith("_model"))
+    """The table of providers by name, in the order of their ranks, and of one rank by name."""
+    names = [one.name for one in pkgutil.iter_modules(tilewright.models.__path__) if one.name.endswith("_model")]
     adapters = [importlib.import_module(f"tilewright.models.{name}") for name in names]
-    return {one.name: one for adapter in adapters for one in adapter.PROVIDERS}
+    found = [one for adapter in adapters for one in adapter.PROVIDERS]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.rank, one.name))}
 
 
 def key_variables() -> tuple[str, ...]:

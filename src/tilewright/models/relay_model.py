@@ -24,7 +24,6 @@ from tilewright.models.protocol import (
     ModelError,
     ModelUnavailable,
     OnText,
-    Opening,
     Provider,
     say_on_stderr,
 )
@@ -35,13 +34,6 @@ POLL_S = 0.2
 _DIGEST = re.compile(r"^Question: sha256 ([0-9a-f]{64})$", re.MULTILINE)
 _HEAD_CHARACTERS = 2000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def open_model(opening: Opening) -> RelayModel:
-    return RelayModel(Path(opening.model), say=opening.say)
-
-
-PROVIDERS = (Provider("relay", open_model, takes_path=True),)
 
 
 class RelayModel:
@@ -169,3 +161,6 @@ def _prompt_text(question: Question, digest: str, reply: Path) -> str:
         parts.append(f"---------- system ----------\n\n{question.system}")
     parts += [f"---------- {one.role.value} ----------\n\n{one.text}" for one in question.messages]
     return "\n\n".join(parts) + "\n"
+
+
+PROVIDERS = (Provider("relay", lambda opening: RelayModel(opening.model, say=opening.say), takes_path=True),)

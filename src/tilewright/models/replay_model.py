@@ -13,18 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from tilewright.models.prices import Price
-from tilewright.models.protocol import BadModelName, ModelError, NoRecordedReply, OnText, Opening, Provider
+from tilewright.models.protocol import BadModelName, ModelError, NoRecordedReply, OnText, Provider
 from tilewright.records import Question, RecordError, Reply, from_json
 
 T = TypeVar("T")
 _ID = re.compile(r"(\d{4,})-([1-9]\d*)")
-
-
-def open_model(opening: Opening) -> ReplayModel:
-    return ReplayModel(Path(opening.model))
-
-
-PROVIDERS = (Provider("replay", open_model, takes_path=True),)
 
 
 class ReplayModel:
@@ -70,3 +63,6 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return None
     except (OSError, ValueError, RecordError) as error:
         raise ModelError(f"{path} cannot be read as a {kind.__name__}: {error}") from None
+
+
+PROVIDERS = (Provider("replay", lambda opening: ReplayModel(opening.model), takes_path=True),)

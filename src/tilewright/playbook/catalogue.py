@@ -97,43 +97,25 @@ def _row_structures(program: RowProgram) -> tuple[Structure, ...]:
 def _all_row_structures(program: RowProgram) -> dict[str, Structure]:
     """By id."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
-    warps, lanes = _around(min(vectors // 128, 16), 32), _around(vectors, 32)
-    rows = partial(register_rows, teams=warps)
+    warps = _around(min(vectors // 128, 16))
+    lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
+    block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
+    stream, shared, cluster = (partial(long_rows, holding=holding) for holding in Holding)
+    make = partial(_structure, program)
     found = [
-        _structure(
-            program,
-            "lanes",
-            "short rows: lanes of a warp share a row held in registers",
-            partial(register_rows, team=Team.LANES, teams=lanes),
-            hints=True,
-        ),
-        _structure(
-            program,
-            "block",
-            "the row held in registers by the warps of a block",
-            partial(rows, team=Team.BLOCK),
-            hints=True,
-        ),
-        _structure(
-            program,
-            "stream",
-            "one block streams along the row, several 16-byte loads in flight",
-            partial(long_rows, holding=Holding.NOWHERE),
-        ),
+        make("lanes", "short rows: lanes of a warp share a row held in registers", lanes, hints=True),
+        make("block", "the row held in registers by the warps of a block", block, hints=True),
+        make("stream", "one block streams along the row, several 16-byte loads in flight", stream),
     ]
     if program.columns and program.sweeps > 1:
         summary = "blocks that stay for many rows, column vectors kept in registers"
-        persistent = partial(rows, team=Team.PERSISTENT)
-        found.append(_structure(program, "persistent", summary, persistent, hints=True))
+        found.append(make("persistent", summary, persistent, hints=True))
     if held_inputs(program):
-        summary = "the row held in shared memory, brought by asynchronous copies"
-        found.append(_structure(program, "shared", summary, partial(long_rows, holding=Holding.BLOCK)))
+        found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         summary = "the row held in the shared memory of a cluster of blocks"
-        cluster = partial(long_rows, holding=Holding.CLUSTER)
-        found.append(_structure(program, "cluster", summary, cluster, emulable=False))
+        found.append(make("cluster", summary, cluster, emulable=False))
     if can_split(program):
-        summary = "many blocks share a row, a second kernel combines their parts"
-        found.append(_structure(program, "split", summary, split_rows))
+        found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
     return {one.id: one for one in found}
 
 
@@ -150,10 +132,8 @@ def _structure(
     return Structure(id, summary, write, safer, polished, emulable)
 
 
-def _around(wanted: int, most: int) -> tuple[int, ...]:
-    """Powers of two up to `most`, those near the wanted number first."""
-    best = 1
-    while best * 2 <= min(max(wanted, 1), most):
-        best *= 2
-    powers = [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent <= most]
+def _around(wanted: int) -> tuple[int, ...]:
+    """The powers of two up to 32, those near the wanted number first."""
+    powers = (1, 2, 4, 8, 16, 32)
+    best = max(one for one in powers if one <= max(wanted, 1))
     return tuple(sorted(powers, key=lambda one: (abs(one.bit_length() - best.bit_length()), one < best)))

@@ -6,12 +6,7 @@ from tilewright.tasks.errors import RefusedRequest, Remedy, RemedyKind
 
 
 class PlaybookProblem(RefusedRequest):
-    """The playbook has no answer.
-
-    PlaybookProblem
-    |-- NotUnderstood    words outside the grammar
-    `-- NotSupported     a PyTorch function with an operation outside the playbook
-    """
+    """The playbook has no answer."""
 
 
 class NotUnderstood(PlaybookProblem):

@@ -108,29 +108,20 @@ class KernelSignature:
     @classmethod
     def of(cls, program: RowProgram, namer: Namer, sizes: list[tuple[str, str]]) -> KernelSignature:
         """Tensors, then `sizes` as (declaration, plan expression), then row parts and numbers."""
-        declared: list[str] = []
-        given: list[str] = []
-        for one in program.inputs:
-            name = namer.tensors[one.name]
-            restrict = "" if one.in_place else "const "
-            declared.append(f"{restrict}{one.dtype.cpp}* __restrict__ {name}")
-            given.append(one.name)
-        for output in program.outputs:
-            if not output.in_place:
-                declared.append(f"{output.dtype.cpp}* __restrict__ {namer.tensors[output.name]}")
-                given.append(output.name)
-        for declaration, expression in sizes:
-            declared.append(declaration)
-            given.append(expression)
-        for one in program.inputs:
-            for declaration, expression in _part_parameters(namer, one):
-                declared.append(declaration)
-                given.append(expression)
-        for parameter, name in namer.parameters.items():
-            if parameter != COLS:
-                declared.append(f"{program.kinds[program.values.index(parameter)].cpp} {name}")
-                given.append(parameter.expression)
-        return cls(declared, given)
+        pairs: list[tuple[str, str]] = []
+        for one in program.tensors:
+            read = isinstance(one, ProgramInput)
+            if read or not one.in_place:
+                constant = "const " if read and not one.in_place else ""
+                pairs.append((f"{constant}{one.dtype.cpp}* __restrict__ {namer.tensors[one.name]}", one.name))
+        pairs += sizes
+        pairs += [pair for one in program.inputs for pair in _part_parameters(namer, one)]
+        pairs += [
+            (f"{program.kinds[program.values.index(parameter)].cpp} {name}", parameter.expression)
+            for parameter, name in namer.parameters.items()
+            if parameter != COLS
+        ]
+        return cls([declaration for declaration, _ in pairs], [expression for _, expression in pairs])
 
     def kernel(self, qualifiers: str, name: str, body: list[str]) -> list[str]:
         return [*self._head(qualifiers, name), *indented(body), "}"]

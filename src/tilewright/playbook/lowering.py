@@ -20,14 +20,8 @@ from tilewright.playbook.tracing import Items, Node, ProbeSet, Scalar, Trace, Tr
 from tilewright.records import Task
 
 KIND_OF_DTYPE = {
-    "float32": NumberKind.FLOAT,
-    "float16": NumberKind.FLOAT,
-    "bfloat16": NumberKind.FLOAT,
-    "int64": NumberKind.INT,
-    "int32": NumberKind.INT,
-    "int16": NumberKind.INT,
-    "int8": NumberKind.INT,
-    "uint8": NumberKind.INT,
+    **dict.fromkeys(("float32", "float16", "bfloat16"), NumberKind.FLOAT),
+    **dict.fromkeys(("int64", "int32", "int16", "int8", "uint8"), NumberKind.INT),
     "bool": NumberKind.BOOL,
 }
 NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8"}

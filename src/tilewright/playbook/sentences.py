@@ -18,17 +18,9 @@ from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
 _DTYPES = {
-    "bf16": DType.BF16,
-    "bfloat16": DType.BF16,
-    "f16": DType.F16,
-    "fp16": DType.F16,
-    "float16": DType.F16,
-    "half precision": DType.F16,
-    "f32": DType.F32,
-    "fp32": DType.F32,
-    "float32": DType.F32,
-    "single precision": DType.F32,
-    "float": DType.F32,
+    **dict.fromkeys(("bf16", "bfloat16"), DType.BF16),
+    **dict.fromkeys(("f16", "fp16", "float16", "half precision"), DType.F16),
+    **dict.fromkeys(("f32", "fp32", "float32", "single precision", "float"), DType.F32),
 }
 _DTYPE = re.compile(rf"\b(?:in |for |with )?\b({'|'.join(_DTYPES)})(?: precision)?\b")
 _SIZES = re.compile(

@@ -19,20 +19,19 @@ def history_text(attempts: tuple[records.Attempt, ...], noise: float, *, terms: 
 
     `terms`: with the resources that took longest in the model, which are part of the profile.
     """
-    kept = kept_numbers(attempts, noise)
+    kept = _kept(attempts, noise)
     older, recent = attempts[:-MOST_LINES], attempts[-MOST_LINES:]
     lines = [_condensed(older, kept)] if older else []
-    by_number = {one.number: one for one in attempts}
-    return "\n".join([*lines, *(_line(one, by_number, kept, noise) + _facts(one, terms) for one in recent)])
+    return "\n".join([*lines, *(_line(one, kept, noise) + _facts(one, terms) for one in recent)])
 
 
-def kept_numbers(attempts: tuple[records.Attempt, ...], noise: float) -> tuple[int, ...]:
+def _kept(attempts: tuple[records.Attempt, ...], noise: float) -> list[records.Attempt]:
     """The attempts that became the best when they were made, in order; the last of them is the best now."""
     kept: list[records.Attempt] = []
     for one in attempts:
         if one.passed and (not kept or one.beats(kept[-1], noise)):
             kept.append(one)
-    return tuple(one.number for one in kept)
+    return kept
 
 
 def standing_text(attempt: records.Attempt, noise: float, *, bound: bool = False) -> str:
@@ -82,19 +81,19 @@ def tune_text(tune: records.TuneResult) -> str:
 # -- lines --
 
 
-def _line(one: records.Attempt, by_number: dict[int, records.Attempt], kept: tuple[int, ...], noise: float) -> str:
+def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> str:
     origin = f" from #{one.parent}" if one.parent is not None else ""
     said = f"#{one.number} {one.stage.value}{origin}: {_one_line(one.summary) or 'no summary'}"
     if not one.passed:
         return f"{said} -> {verdict_words(one.verdict)}{_where(one)}"
     if one.time_us is None:
-        return f"{said} -> right, no time{'' if one.number in kept else '; not kept'}"
-    against = _last_before(one.number, kept, by_number)
+        return f"{said} -> right, no time{'' if one in kept else '; not kept'}"
+    against = next((before for before in reversed(kept) if before.number < one.number), None)  # the best at that time
     said += f" -> right, {_time(one.time_us)}{_label(one.measurement)}"
     if against is None or against.time_us is None:
-        return said + (", kept" if one.number in kept else ", not kept")
+        return said + (", kept" if one in kept else ", not kept")
     compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
-    if one.number in kept:
+    if one in kept:
         return f"{said}, {compared}: kept"
     short = f", below the {_percent(noise)} needed" if one.time_us < against.time_us else ""
     return f"{said}, {compared}{short}: reverted"
@@ -121,21 +120,15 @@ def _compared(time_us: float, against_us: float) -> str:
     return f"{_percent(time_us / against_us - 1.0)} slower than"
 
 
-def _condensed(older: tuple[records.Attempt, ...], kept: tuple[int, ...]) -> str:
+def _condensed(older: tuple[records.Attempt, ...], kept: list[records.Attempt]) -> str:
     counts = Counter("right" if one.passed else verdict_words(one.verdict).partition(":")[0] for one in older)
-    best = [one for one in older if one.number in kept]
+    best = [one for one in older if one in kept]
     outcome = ", ".join(f"{count} {what}" for what, count in counts.items())
     line = f"#{older[0].number}-#{older[-1].number}: {outcome}"
     if best:
         time = f", {_time(best[-1].time_us)}" if best[-1].time_us is not None else ""
         line += f"; best #{best[-1].number}{time}: {_one_line(best[-1].summary)}"
     return line
-
-
-def _last_before(number: int, kept: tuple[int, ...], by_number: dict[int, records.Attempt]) -> records.Attempt | None:
-    """The best when attempt `number` was made."""
-    earlier = [one for one in kept if one < number]
-    return by_number.get(earlier[-1]) if earlier else None
 
 
 def _where(one: records.Attempt) -> str:

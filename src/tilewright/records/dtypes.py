@@ -23,7 +23,7 @@ class DType(str, Enum):
 
     @property
     def itemsize(self) -> int:
-        return _ITEMSIZE[self]
+        return _BYTES.get(self, 1)
 
     @property
     def cpp(self) -> str:
@@ -33,25 +33,18 @@ class DType(str, Enum):
     def is_float(self) -> bool:
         return self.value[0] in "f" or self is DType.BF16
 
+    @property
+    def whole_numbers(self) -> tuple[int, int]:
+        """The least and the greatest that a type without fractions holds."""
+        if self in (DType.BOOL, DType.U8):
+            return 0, 1 if self is DType.BOOL else 255
+        return -(1 << 8 * self.itemsize - 1), (1 << 8 * self.itemsize - 1) - 1
+
     def __str__(self) -> str:
         return self.value
 
 
-_ITEMSIZE = {
-    DType.F64: 8,
-    DType.F32: 4,
-    DType.F16: 2,
-    DType.BF16: 2,
-    DType.F8E4M3: 1,
-    DType.F8E5M2: 1,
-    DType.I64: 8,
-    DType.I32: 4,
-    DType.I16: 2,
-    DType.I8: 1,
-    DType.U8: 1,
-    DType.BOOL: 1,
-}
-
+_BYTES = {DType.F64: 8, DType.I64: 8, DType.F32: 4, DType.I32: 4, DType.F16: 2, DType.BF16: 2, DType.I16: 2}
 _CPP = {
     DType.F64: "double",
     DType.F32: "float",

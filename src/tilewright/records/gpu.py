@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 KIB = 1024
@@ -147,3 +148,9 @@ TYPICAL = {
     "sm_120a": PROFILES["RTX 5090"],
     "sm_121a": PROFILES["GB10"],
 }
+
+
+def known_gpu(name: str, cc: int) -> GpuProfile | None:
+    """The known GPU that the driver's name of a device names; None where it names none."""
+    words = set(re.split(r"[^A-Za-z0-9]+", name))
+    return next((one for one in PROFILES.values() if one.cc == cc and set(one.name.split()) <= words), None)

@@ -188,3 +188,12 @@ class BoundPlan:
     buffers: tuple[Buffer, ...]
     maps: tuple[TensorMap, ...]
     steps: tuple[PackedLaunch | LibraryCall, ...]
+
+    @property
+    def launches(self) -> list[PackedLaunch]:
+        return [step for step in self.steps if isinstance(step, PackedLaunch)]
+
+    def last_user(self, name: str) -> PackedLaunch | None:
+        """The last launch that gets the tensor."""
+        users = [launch for launch in self.launches if any(field.tensor == name for field in launch.pointers)]
+        return users[-1] if users else None

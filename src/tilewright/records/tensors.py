@@ -69,10 +69,11 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
-        if 0 in self.shape:
-            return True
-        expected = contiguous_stride(self.shape)
-        return all(n == 1 or a == b for n, a, b in zip(self.shape, self.stride, expected, strict=True))
+        return self.has_strides(contiguous_stride(self.shape))
+
+    def has_strides(self, stride: tuple[int, ...]) -> bool:
+        """Whether these strides lead to the same elements as its own."""
+        return 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, self.stride, stride, strict=True))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

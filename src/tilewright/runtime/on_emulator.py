@@ -25,7 +25,7 @@ from tilewright.devices.emulation.plan_run import (
 from tilewright.devices.emulation.programs import core_problem, program_of
 from tilewright.devices.emulation.schedules import run_schedules
 from tilewright.kernel_file import Dispatcher, KernelFile, NoneApplies, Op, Selected, TunedChoices
-from tilewright.records import BoundPlan, EmulatedRun, Emulation, FindingKind, GpuProfile, PackedLaunch, TensorSpec
+from tilewright.records import BoundPlan, EmulatedRun, Emulation, FindingKind, GpuProfile, TensorSpec
 from tilewright.runtime.call_devices import PROFILE_VARIABLE
 from tilewright.runtime.errors import KernelFault, KernelNotEmulable, OperationError, TooLargeToEmulate
 from tilewright.runtime.on_device import Builds
@@ -220,17 +220,13 @@ def _not_emulable(ready: EmulatedReady, op: Op, error: LaunchNotEmulable) -> Ker
     return KernelNotEmulable(f"{where} cannot be emulated: {error}; {remedy}")
 
 
-def _launches(plan: BoundPlan) -> list[PackedLaunch]:
-    return [step for step in plan.steps if isinstance(step, PackedLaunch)]
-
-
 def _is_sampled(plan: BoundPlan, emulation: Emulation) -> bool:
     wanted = emulation.sampled_blocks
-    return wanted is not None and any(math.prod(launch.grid) > wanted for launch in _launches(plan))
+    return wanted is not None and any(math.prod(launch.grid) > wanted for launch in plan.launches)
 
 
 def _refuse_large(ready: EmulatedReady, call: CallTensors, budget: int) -> None:
-    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in _launches(ready.plan))
+    threads = sum(math.prod(launch.grid) * math.prod(launch.block) for launch in ready.plan.launches)
     if threads * _LEAST_INSTRUCTIONS > budget:
         raise _too_large(ready, call, budget)
 
@@ -238,7 +234,7 @@ def _refuse_large(ready: EmulatedReady, call: CallTensors, budget: int) -> None:
 def _too_large(ready: EmulatedReady, call: CallTensors, budget: int) -> TooLargeToEmulate:
     launches = ", ".join(
         f"{launch.kernel}: {math.prod(launch.grid)} blocks of {math.prod(launch.block)} threads"
-        for launch in _launches(ready.plan)
+        for launch in ready.plan.launches
     )
     name = call.op.name
     return TooLargeToEmulate(

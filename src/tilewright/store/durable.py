@@ -1,14 +1,6 @@
 """Files that are whole or absent, and on disk when the call returns: written aside, synced, renamed, synced again.
 
-What the store can raise:
-
-    StoreError              every refusal of the store's own; one sentence that says what to do
-    ├── NoSuchRun           nothing here is called that, or several are
-    ├── RunBusy             another process works on the run
-    ├── NotAccepted         a request in words whose specification nobody has accepted yet: there is no task
-    └── Damaged             a file that is not what this version writes
-
-A disk that is full or a folder that cannot be written stays an `OSError`.
+What the store refuses is a `StoreError`; a disk that is full or a folder that cannot be written stays an `OSError`.
 """
 
 from __future__ import annotations
@@ -34,7 +26,7 @@ _serial = itertools.count()
 
 
 class StoreError(RuntimeError):
-    """Something the store refuses."""
+    """Something the store refuses, in one sentence that says what to do."""
 
 
 class NoSuchRun(StoreError):
@@ -46,11 +38,11 @@ class RunBusy(StoreError):
 
 
 class NotAccepted(StoreError):
-    """There is a request in words, and no task yet."""
+    """There is a request in words whose specification nobody has accepted yet, and so no task."""
 
 
 class Damaged(StoreError):
-    """A file of a run or of the library that cannot be read as what it should be."""
+    """A file of a run or of the library that is not what this version writes."""
 
 
 def write_text(path: Path, text: str) -> None:

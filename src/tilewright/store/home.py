@@ -16,7 +16,7 @@ from pathlib import Path
 from tilewright.records import Environment, Run, Settings, Task
 from tilewright.store import durable
 from tilewright.store.durable import NoSuchRun, NotAccepted, StoreError
-from tilewright.store.library import Library, LibraryKernel
+from tilewright.store.library import Library
 from tilewright.store.run_folder import HEADER, REQUEST, TASK, Header, Request, RunFolder
 
 HOME_VARIABLE = "TILEWRIGHT_HOME"
@@ -62,18 +62,13 @@ class Store:
     # -- runs --
 
     def create_run(
-        self, task: Task, settings: Settings, environment: Environment, request: Request | None = None
+        self, task: Task | None, settings: Settings, environment: Environment, request: Request | None = None
     ) -> RunFolder:
-        """A new run of a task; `request` is what the person typed to get it."""
-        return self._create(task.name, settings, environment, request, task)
+        """A new run; `request` is what the person typed to get it.
 
-    def create_request(self, request: Request, settings: Settings, environment: Environment) -> RunFolder:
-        """A new run that has only words so far; `RunFolder.accept` gives it its task."""
-        return self._create(request.text, settings, environment, request, None)
-
-    def _create(
-        self, name: str, settings: Settings, environment: Environment, request: Request | None, task: Task | None
-    ) -> RunFolder:
+        One that has only words so far has no task: `RunFolder.accept` gives it one.
+        """
+        name = task.name if task else request.text if request else ""
         created = datetime.now(UTC).isoformat(timespec="microseconds")
         self._check_home()
         while True:
@@ -160,16 +155,6 @@ class Store:
     def _folders(self) -> list[RunFolder]:
         found = sorted(self._runs.iterdir()) if self._runs.is_dir() else []
         return [RunFolder(path) for path in found if path.is_dir() and not durable.is_unfinished(path)]
-
-    # -- the library --
-
-    def library_find(self, task_hash: str) -> LibraryKernel | None:
-        """The best finished kernel of a task, if one was ever made here."""
-        return self.library.find(task_hash)
-
-    def library_add(self, folder: RunFolder, tuned: str | None = None) -> LibraryKernel:
-        """Keep the best kernel of a run; `tuned` is the text of the `.tuned.json` that goes beside it."""
-        return self.library.add(folder, tuned)
 
 
 def default_home() -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.devices.cuda.null_driver import HERE, compile_shared, cuda_header_folder
 
-from tilewright.devices.cuda.driver import DriverError, check, error_name, largest_cluster, vendor_bandwidth_gbs
+from tilewright.devices.cuda.driver import DriverError, check, error_name, largest_cluster
+from tilewright.records import known_gpu
 
 ROOT = HERE.parents[2]
 
@@ -131,7 +132,8 @@ def test_error_names() -> None:
     ],
 )
 def test_the_vendor_figure_is_found_by_name(name: str, cc: int, expected: float) -> None:
-    assert vendor_bandwidth_gbs(name, cc) == expected
+    known = known_gpu(name, cc)
+    assert (known.bandwidth_gbs if known else 0.0) == expected
 
 
 def test_cluster_sizes() -> None:

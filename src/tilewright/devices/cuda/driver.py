@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +15,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tilewright.records import PROFILES, Dim3, FaultKind, GpuProfile
+from tilewright.records import Dim3, FaultKind, GpuProfile, known_gpu
 
 PORTABLE_CLUSTER_BLOCKS = 8
 _LARGE_CLUSTERS = frozenset({90, 100, 103})  # compute capabilities that take clusters of 16 blocks
@@ -145,9 +144,7 @@ def allow_dynamic_smem(context: int, function: LoadedKernel, bytes_needed: int) 
     if bytes_needed <= function_attribute(context, function, "MAX_DYNAMIC_SHARED_SIZE_BYTES"):
         return
     which = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    with current(context):
-        answer = cu.cuFuncSetAttribute(cu.CUfunction(function.handle), which, bytes_needed)
-    check(answer, f"allow kernel {function.symbol} {bytes_needed} bytes of dynamic shared memory")
+    _set_attribute(context, function, which, bytes_needed, f"{bytes_needed} bytes of dynamic shared memory")
 
 
 def allow_cluster(context: int, function: LoadedKernel, cluster: Dim3) -> None:
@@ -156,9 +153,13 @@ def allow_cluster(context: int, function: LoadedKernel, cluster: Dim3) -> None:
     if blocks <= PORTABLE_CLUSTER_BLOCKS:
         return
     which = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    _set_attribute(context, function, which, 1, f"clusters of {blocks} blocks")
+
+
+def _set_attribute(context: int, function: LoadedKernel, which: Any, value: int, what: str) -> None:
     with current(context):
-        answer = cu.cuFuncSetAttribute(cu.CUfunction(function.handle), which, 1)
-    check(answer, f"allow kernel {function.symbol} clusters of {blocks} blocks")
+        answer = cu.cuFuncSetAttribute(cu.CUfunction(function.handle), which, value)
+    check(answer, f"allow kernel {function.symbol} {what}")
 
 
 def resident_blocks_per_sm(context: int, function: LoadedKernel, threads: int, dynamic_smem_bytes: int) -> int:
@@ -198,7 +199,7 @@ def gpu_profile(index: int) -> GpuProfile:
         reserved_smem_block=read("RESERVED_SHARED_MEMORY_PER_BLOCK"),
         max_cluster=largest_cluster(cc, bool(read("CLUSTER_LAUNCH"))),
         memory_bytes=device_memory_bytes(index),
-        bandwidth_gbs=vendor_bandwidth_gbs(name, cc),
+        bandwidth_gbs=known.bandwidth_gbs if (known := known_gpu(name, cc)) else 0.0,
     )
 
 
@@ -212,15 +213,6 @@ def largest_cluster(cc: int, launches_clusters: bool) -> int:
     if not launches_clusters:
         return 1
     return 16 if cc in _LARGE_CLUSTERS else PORTABLE_CLUSTER_BLOCKS
-
-
-def vendor_bandwidth_gbs(name: str, cc: int) -> float:
-    """The vendor's figure for a GPU that is known by name; 0 where it is not."""
-    words = set(re.split(r"[^A-Za-z0-9]+", name))
-    for profile in PROFILES.values():
-        if profile.cc == cc and set(profile.name.split()) <= words:
-            return profile.bandwidth_gbs
-    return 0.0
 
 
 # -- what an error means for the job it happened in --

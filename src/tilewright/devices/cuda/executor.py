@@ -50,10 +50,9 @@ class Executor:
                     "a module cannot be loaded while a CUDA graph is captured; run the operation once, or call its "
                     "prepare(), with the same shapes before the capture"
                 )
-        launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
         with self._lock:
-            functions = {launch.symbol: self._function(cubin, launch) for launch in launches}
-            for launch in launches:
+            functions = {launch.symbol: self._function(cubin, launch) for launch in plan.launches}
+            for launch in plan.launches:
                 self._opt_in(functions[launch.symbol], launch)
         handles = {symbol: function.handle for symbol, function in functions.items()}
         return PreparedPlan(lay_out(plan, inputs, handles, self._context), results, self.memory, self.launcher)

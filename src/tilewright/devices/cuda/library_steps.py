@@ -53,7 +53,7 @@ class LibraryStep:
             )
         if any(result.device != tensor.device for tensor in arguments):
             raise LibraryStepError(self._call, f"it returned a tensor on {result.device}, away from its arguments")
-        if not _same_layout(tuple(result.shape), tuple(result.stride()), declared.stride):
+        if not declared.has_strides(tuple(result.stride())):
             raise LibraryStepError(
                 self._call,
                 f"it returned strides {tuple(result.stride())}, and {self._target.name} has {declared.stride}; "
@@ -82,10 +82,6 @@ def _argument(value: LibraryValue, tensors: Mapping[str, torch.Tensor]) -> objec
     if isinstance(value, DType):
         return TORCH_DTYPE[value]
     return list(value) if isinstance(value, tuple) else value
-
-
-def _same_layout(shape: tuple[int, ...], stride: tuple[int, ...], declared: tuple[int, ...]) -> bool:
-    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, stride, declared, strict=True))
 
 
 @contextlib.contextmanager

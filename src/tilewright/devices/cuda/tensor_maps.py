@@ -16,11 +16,7 @@ _KEPT_PER_MAP = 256
 
 # CUtensorMapDataType. Eight-bit floats travel as bytes: the copy engine moves them and computes nothing.
 _DATA_TYPE = {
-    DType.U8: 0,
-    DType.I8: 0,
-    DType.BOOL: 0,
-    DType.F8E4M3: 0,
-    DType.F8E5M2: 0,
+    **dict.fromkeys((DType.U8, DType.I8, DType.BOOL, DType.F8E4M3, DType.F8E5M2), 0),
     DType.I16: 1,
     DType.I32: 3,
     DType.I64: 5,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright import records
-from tilewright.devices.emulation.input_content import BadContent, input_bytes
+from tilewright.devices.contents import ContentError
+from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
@@ -63,7 +64,7 @@ class EmulatorEngine:
         report(Progress(RunStage.INPUTS))
         try:
             contents = {one.name: input_bytes(one) for one in job.inputs}
-        except BadContent as error:
+        except ContentError as error:
             raise JobFault(FaultKind.BROKEN_JOB, str(error)) from error
         run = self._run(job, program, contents, report)
         report(Progress(RunStage.RETURNING))
@@ -98,7 +99,7 @@ class EmulatorEngine:
         return run
 
     def _program(self, job: Job) -> Program | None:
-        if not any(isinstance(step, PackedLaunch) for step in job.plan.steps):
+        if not job.plan.launches:
             return None
         if job.ptx is None:
             raise JobFault(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.devices.emulation.plan_memory import POISON_BYTE
+from tilewright.devices.contents import POISON_BYTE, ContentError, check_content
 from tilewright.ptx.global_memory import Bytes
 from tilewright.records import Data, DType, InputTensor, Integers, Normal, TensorSpec, Uniform
 
@@ -34,29 +34,20 @@ _F8_BITS = {DType.F8E4M3: (3, 7), DType.F8E5M2: (2, 15)}  # bits of the fraction
 _F8_LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
 
 
-class BadContent(ValueError):
-    """A content that cannot fill its tensor; the message says why."""
-
-
 def input_bytes(one: InputTensor) -> Bytes:
-    """An input's storage; raises `BadContent`."""
-    if not isinstance(one.content, Data):
-        try:
-            return drawn(one.spec, one.content)
-        except BadContent as error:
-            raise BadContent(f"input {one.name!r}: {error}") from error
-    given = np.frombuffer(one.content.content, dtype=np.uint8)
-    if given.size != one.spec.storage_bytes:
-        raise BadContent(
-            f"input {one.name!r}: {one.spec} with strides {one.spec.stride} takes {one.spec.storage_bytes} bytes, "
-            f"its data has {given.size}"
-        )
-    return given
+    """An input's storage; raises `ContentError`."""
+    try:
+        check_content(one.spec, one.content)
+    except ContentError as error:
+        raise ContentError(f"input {one.name!r}: {error}") from error
+    if isinstance(one.content, Data):
+        return np.frombuffer(one.content.content, dtype=np.uint8)
+    return drawn(one.spec, one.content)
 
 
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:
     """The tensor's storage, from its first element to its last; gaps between elements hold the poison."""
-    _refuse(spec.dtype, content)
+    check_content(spec, content)
     return laid_out(spec, _values(spec, content))
 
 
@@ -116,22 +107,3 @@ def _f8_values(dtype: DType) -> npt.NDArray[np.float32]:
     values = np.ldexp(steps.astype(np.float32), np.maximum(exponent, 1) - bias - fraction_bits)
     finite: npt.NDArray[np.float32] = values[values <= _F8_LARGEST[dtype]]
     return finite
-
-
-def _refuse(dtype: DType, content: Seeded) -> None:
-    if not isinstance(content, Integers):
-        if not dtype.is_float:
-            raise BadContent(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
-        return
-    if content.low >= content.high:
-        raise BadContent(f"Integers from {content.low} to below {content.high} is empty")
-    if dtype.is_float:
-        return
-    lowest, highest = (0, 1) if dtype is DType.BOOL else _range(dtype)
-    if content.low < lowest or content.high - 1 > highest:
-        raise BadContent(f"Integers from {content.low} to {content.high - 1} do not fit {dtype}")
-
-
-def _range(dtype: DType) -> tuple[int, int]:
-    limits = np.iinfo(_PLAIN[dtype])  # type: ignore[type-var]
-    return int(limits.min), int(limits.max)

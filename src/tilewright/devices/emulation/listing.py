@@ -37,17 +37,6 @@ class Traffic:
     passes: int
     ideal_passes: int
 
-    @property
-    def sector_bytes(self) -> int:
-        """What the sectors carry: the bytes that cross to the L2 cache, if the L1 cache holds none of them."""
-        return self.sectors * SECTOR_BYTES
-
-
-@dataclass(frozen=True)
-class Operations:
-    kind: FlopKind
-    count: int
-
 
 @dataclass(frozen=True)
 class LevelBytes:
@@ -58,6 +47,12 @@ class LevelBytes:
     shared_bytes: int
     local_bytes: int
     constant_bytes: int  # and parameters
+
+
+@dataclass(frozen=True)
+class Operations:
+    kind: FlopKind
+    count: int
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,11 @@ def summarise(counts: CountsRecord) -> LaunchSummary:
         )
         for kind, members in kinds.items()
     ]
-    traffic = [_traffic(kind, members) for kind, members in kinds.items() if any(count.requests for count in members)]
+    traffic = [
+        Traffic(kind, requests=requests, **_moved(members))
+        for kind, members in kinds.items()
+        if (requests := sum(count.requests for count in members))
+    ]
     done_operations = [Operations(kind, operations[kind]) for kind in FlopKind if operations.get(kind)]
     return LaunchSummary(
         kernel=counts.kernel,
@@ -166,16 +165,10 @@ def listing_of(counts: CountsRecord, file: str, source: str) -> Listing:
     return Listing(summarise(counts), ran, rest if rest.warp_instructions else None, ((file, source),))
 
 
-def _traffic(kind: InstructionClass, members: list[InstructionRecord]) -> Traffic:
-    return Traffic(
-        kind=kind,
-        requests=sum(count.requests for count in members),
-        bytes=sum(count.bytes for count in members),
-        sectors=sum(count.sectors for count in members),
-        ideal_sectors=sum(count.ideal_sectors for count in members),
-        passes=sum(count.passes for count in members),
-        ideal_passes=sum(count.ideal_passes for count in members),
-    )
+def _moved(members: list[InstructionRecord]) -> dict[str, int]:
+    """The sums that a line and a kind of instruction have alike."""
+    names = ("bytes", "sectors", "ideal_sectors", "passes", "ideal_passes")
+    return {name: sum(getattr(count, name) for count in members) for name in names}
 
 
 _CONSTANT = (InstructionClass.CONSTANT_LOAD, InstructionClass.PARAMETER)
@@ -209,12 +202,8 @@ def _line_counts(
         share=_ratio(lanes, launch_thread_instructions),
         active_lanes=_ratio(lanes, executions),
         global_requests=sum(count.requests for count in members if count.sectors),
-        sectors=sum(count.sectors for count in members),
-        ideal_sectors=sum(count.ideal_sectors for count in members),
         shared_requests=sum(count.requests for count in members if count.passes),
-        passes=sum(count.passes for count in members),
-        ideal_passes=sum(count.ideal_passes for count in members),
-        bytes=sum(count.bytes for count in members),
+        **_moved(members),
     )
 
 
@@ -231,41 +220,25 @@ _COSTLY_MORE = 3.0  # sectors or passes of a request
 
 @dataclass(frozen=True)
 class CostlyLine:
-    """A line of the kernel file whose memory requests take far more than the fewest sectors or passes."""
+    """A line of the kernel file whose memory requests take far more than they need: advice, not a fault."""
 
     kernel: str
     line: int
-    requests: int
-    sectors_per_request: float  # 0 where it is not global memory that costs
-    ideal_sectors_per_request: float
-    passes_per_request: float  # 0 where it is not shared memory that costs
-    ideal_passes_per_request: float
-
-    def __str__(self) -> str:
-        if self.sectors_per_request:
-            return (
-                f"{self.sectors_per_request:.1f} sectors of global memory for each request, "
-                f"{self.ideal_sectors_per_request:.1f} would carry the same bytes"
-            )
-        return (
-            f"{self.passes_per_request:.1f} passes over shared memory for each request, "
-            f"{self.ideal_passes_per_request:.1f} without bank conflicts"
-        )
+    source: str
+    message: str
 
 
 def costly_lines(listing: Listing) -> tuple[CostlyLine, ...]:
     """Lines whose requests cost far more than they need, in the order of the file."""
     costly: list[CostlyLine] = []
     for line in listing.lines:
-        kernel = listing.summary.kernel
-        if _is_costly(line.sectors, line.ideal_sectors, line.global_requests):
-            count = line.global_requests
-            actual, ideal = line.sectors / count, line.ideal_sectors / count
-            costly.append(CostlyLine(kernel, line.line, count, actual, ideal, 0.0, 0.0))
-        if _is_costly(line.passes, line.ideal_passes, line.shared_requests):
-            count = line.shared_requests
-            actual, ideal = line.passes / count, line.ideal_passes / count
-            costly.append(CostlyLine(kernel, line.line, count, 0.0, 0.0, actual, ideal))
+        for actual, ideal, requests, taken, fewest in (
+            (line.sectors, line.ideal_sectors, line.global_requests, "sectors of global", "would carry the same bytes"),
+            (line.passes, line.ideal_passes, line.shared_requests, "passes over shared", "without bank conflicts"),
+        ):
+            if _is_costly(actual, ideal, requests):
+                message = f"{actual / requests:.1f} {taken} memory for each request, {ideal / requests:.1f} {fewest}"
+                costly.append(CostlyLine(listing.summary.kernel, line.line, line.source, message))
     return tuple(costly)
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.devices.contents import POISON_BYTE, misalignment
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
-from tilewright.records import ALLOCATION_ALIGNMENT, Buffer, Clearing, Job, TensorSpec
+from tilewright.records import Buffer, Clearing, Job, TensorSpec
 
 if TYPE_CHECKING:
     import torch
-
-POISON_BYTE = 0xFF  # NaN in every float type
 
 
 class PlanMemory:
@@ -46,7 +45,7 @@ class PlanMemory:
             writable=writable,
             initialised=initialised,
             data=content,
-            misaligned_by=_offset(spec),
+            misaligned_by=misalignment(spec),
         )
 
     def __contains__(self, name: str) -> bool:
@@ -81,11 +80,6 @@ class PlanMemory:
         missing = ~elements.all(axis=-1)
         count = int(missing.sum())
         return None if count == 0 else (count, tuple(int(i) for i in np.argwhere(missing)[0]))
-
-
-def _offset(spec: TensorSpec) -> int:
-    """A tensor that is promised less alignment must get less, or a kernel that relies on more passes here alone."""
-    return 0 if spec.alignment >= ALLOCATION_ALIGNMENT else max(spec.alignment, spec.dtype.itemsize)
 
 
 def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:

@@ -235,7 +235,7 @@ class _Run:
             if buffer.role is BufferRole.SCRATCH or buffer.clearing is not Clearing.UNDEFINED:
                 continue
             missing = self.memory.unwritten(buffer.name)
-            last = last_user(self.plan, buffer.name)
+            last = self.plan.last_user(buffer.name)
             if missing is None or last is None:
                 continue
             count, index = missing
@@ -246,7 +246,7 @@ class _Run:
 
     def _counter_left(self) -> FindingRecord | None:
         for buffer in self.plan.buffers:
-            last = last_user(self.plan, buffer.name)
+            last = self.plan.last_user(buffer.name)
             if buffer.clearing is not Clearing.COUNTER or last is None:
                 continue
             size = buffer.spec.dtype.itemsize
@@ -288,13 +288,12 @@ def refuse_features(launch: PackedLaunch) -> None:
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
     """Raise `LaunchNotEmulable` for the first launch that cannot be emulated, running nothing."""
-    for step in plan.steps:
-        if isinstance(step, PackedLaunch):
-            refuse_features(step)
-            try:
-                program.prepare(step.symbol)
-            except PtxError as error:
-                raise _not_emulable(program, error, step) from error
+    for launch in plan.launches:
+        refuse_features(launch)
+        try:
+            program.prepare(launch.symbol)
+        except PtxError as error:
+            raise _not_emulable(program, error, launch) from error
 
 
 def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> LaunchNotEmulable:
@@ -303,13 +302,6 @@ def _not_emulable(program: Program, error: PtxError, launch: PackedLaunch) -> La
     found = next((one for one in instructions if one.ptx_line == error.ptx_line), None)
     line = kernel_line(found.places) if found is not None else None
     return LaunchNotEmulable(f"line {line}: {error}" if line is not None else str(error), launch)
-
-
-def last_user(plan: BoundPlan, name: str) -> PackedLaunch | None:
-    """The last launch that gets the tensor."""
-    launches = [step for step in plan.steps if isinstance(step, PackedLaunch)]
-    users = [launch for launch in launches if any(pointer.tensor == name for pointer in launch.pointers)]
-    return users[-1] if users else None
 
 
 def _reason(findings: Sequence[FindingRecord]) -> FindingRecord:

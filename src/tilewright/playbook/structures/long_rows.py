@@ -25,24 +25,21 @@ class Holding(str, Enum):
 _LONGER = "\n\nRows that do not fit there are left to the second kernel, which goes along them element by element."
 _HEADERS = {
     Holding.NOWHERE: (
-        "{name} for rows of any length: one block goes along a row.\n\nEach thread has BATCH 16-byte loads in "
-        "flight at a "
-        "time and works in registers; threads meet only at the end of a sweep, first the lanes of each warp by "
-        "shuffles, "
-        "then the warps through shared memory. Partial results are combined in a fixed order, so runs repeat bit "
-        "for bit."
+        "{name} for rows of any length: one block goes along a row.\n\nEach thread has BATCH 16-byte loads in flight "
+        "at a time and works in registers; threads meet only at the end of a sweep, first the lanes of each warp by "
+        "shuffles, then the warps through shared memory. Partial results are combined in a fixed order, so runs repeat "
+        "bit for bit."
     ),
     Holding.BLOCK: (
-        "{name} for long rows: the row stays in shared memory, and is read from memory once.\n\nAsynchronous "
-        "copies bring it "
-        "there without registers. A thread only ever reads what it copied itself, so no barrier is needed around it. "
-        "Where rows are short enough, a multiprocessor has several blocks: while one reduces, the others load."
+        "{name} for long rows: the row stays in shared memory, and is read from memory once.\n\nAsynchronous copies "
+        "bring it there without registers. A thread only ever reads what it copied itself, so no barrier is needed "
+        "around it. Where rows are short enough, a multiprocessor has several blocks: while one reduces, the others "
+        "load."
     ),
     Holding.CLUSTER: (
-        "{name} for very long rows: the blocks of a cluster share a row, and it is read from memory once.\n\nA "
-        "row this long "
-        "fits no single multiprocessor. The blocks of a cluster run at the same time and can read each other's shared "
-        "memory: each keeps its share of the row there, and each reduction is exchanged once among them."
+        "{name} for very long rows: the blocks of a cluster share a row, and it is read from memory once.\n\nA row "
+        "this long fits no single multiprocessor. The blocks of a cluster run at the same time and can read each "
+        "other's shared memory: each keeps its share of the row there, and each reduction is exchanged once among them."
     ),
 }
 

@@ -62,17 +62,15 @@ def vector_elements(
     plan.launch(kernel_name, f"ceil_div({n}, {per_block})", "THREADS", signature.given)
 
     text = signature.kernel("__launch_bounds__(THREADS)", kernel_name, _vectors_text(kernel, several, hints))
+    moves = (
+        "Every thread moves one 16-byte vector, neighbouring threads move neighbours, and many small blocks walk "
+        "memory in address order, so the hardware always has enough loads in flight."
+    )
+    if several:
+        moves = "Every thread loads VECTORS 16-byte vectors before it computes anything, so more bytes are under way."
     header = (
-        f"{program.name} at memory speed: a pointwise kernel has nothing to reuse, so all that matters is how "
-        f"bytes move."
-        "\n\n"
-        + (
-            "Every thread loads VECTORS 16-byte vectors before it computes anything, so more bytes are under way."
-            if several
-            else "Every thread moves one 16-byte vector, neighbouring threads move neighbours, and many small "
-            "blocks walk memory in address order, so the hardware always has enough loads in flight."
-        )
-        + " Arithmetic is in f32 whatever the element type."
+        f"{program.name} at memory speed: a pointwise kernel has nothing to reuse, so all that matters is how bytes "
+        f"move.\n\n{moves} Arithmetic is in f32 whatever the element type."
     )
     return file_text(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 

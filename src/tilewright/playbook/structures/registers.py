@@ -23,22 +23,20 @@ class Team(str, Enum):
 _LONGER = "\n\nRows too long for registers are left to the second kernel, which goes along them element by element."
 _HEADERS = {
     Team.BLOCK: (
-        "{name}, with the row in registers: one read, one write.\n\nThe warps of a block share a row. It is "
-        "loaded once, all "
-        "loads in flight together, and stays in registers, so that every further step costs no memory traffic. Warps "
-        "reduce by shuffles and exchange once through shared memory; while one block reduces, others load."
+        "{name}, with the row in registers: one read, one write.\n\nThe warps of a block share a row. It is loaded "
+        "once, all loads in flight together, and stays in registers, so that every further step costs no memory "
+        "traffic. Warps reduce by shuffles and exchange once through shared memory; while one block reduces, others "
+        "load."
     ),
     Team.LANES: (
-        "{name} for short rows: a few lanes of a warp share a row, and many rows form a block.\n\nThe row is "
-        "loaded once and "
-        "stays in registers. The lanes reduce by shuffles alone: no shared memory, no barrier, and the rows of a block "
-        "never wait for each other."
+        "{name} for short rows: a few lanes of a warp share a row, and many rows form a block.\n\nThe row is loaded "
+        "once and stays in registers. The lanes reduce by shuffles alone: no shared memory, no barrier, and the rows "
+        "of a block never wait for each other."
     ),
     Team.PERSISTENT: (
-        "{name}, with blocks that stay for many rows: what is the same for all rows is read once.\n\nThe grid "
-        "fills the GPU "
-        "and no more; each block takes row after row. Vectors along the columns stay in registers, and the next row is "
-        "under way before this one is reduced."
+        "{name}, with blocks that stay for many rows: what is the same for all rows is read once.\n\nThe grid fills "
+        "the GPU and no more; each block takes row after row. Vectors along the columns stay in registers, and the "
+        "next row is under way before this one is reduced."
     ),
 }
 

@@ -151,11 +151,11 @@ def _find_least(search: SizeSearch) -> bool:
     One that may not be large beside them, as a filter beside a small image, is held; the answer says whether one was.
     """
     held = False
-    search.prolong(_PROLONGED)  # without them a kernel would be tried at sizes that the reference refuses
-    while search.spent < _MOST_SPENT:
+    search.trials.prolong(_PROLONGED)  # without them a kernel would be tried at sizes that the reference refuses
+    while search.trials.spent < _MOST_SPENT:
         least = _joint_least(search)
         large = next((label for label in search.varying if not _large_beside(search, least, label)), None)
-        if search.spent >= _MOST_SPENT:
+        if search.trials.spent >= _MOST_SPENT:
             break
         if large is None:
             search.at_least |= {label: least[label] for label in search.varying if _says_more(search, least, label)}

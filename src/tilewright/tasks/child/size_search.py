@@ -29,7 +29,7 @@ class SizeSearch:
     """The state of a probe: a label for every axis, a size for every label, and what was found of them so far."""
 
     def __init__(self, trials: Trials, request: ProbeRequest) -> None:
-        self._trials = trials
+        self.trials = trials
         self._request = request
         self._label: dict[Axis, str] = {
             (position, axis): label
@@ -88,14 +88,6 @@ class SizeSearch:
     def is_sound(self, sizes: Mapping[str, int]) -> bool:
         return all(one.at(sizes) > 0 for one in self._formula.values())
 
-    @property
-    def spent(self) -> float:
-        """The part of the trials that is gone."""
-        return self._trials.spent
-
-    def prolong(self, part: float) -> None:
-        self._trials.prolong(part)
-
     def follow(self, size: str | int | SizeFormula) -> str | int:
         """A label for the size of an output; the same formula has the same label."""
         if not isinstance(size, SizeFormula):
@@ -117,7 +109,7 @@ class SizeSearch:
     def nominal(self) -> TrialOutcome:
         """The call at the sizes given, which must succeed."""
         try:
-            outcome = self._trials.run(self._shapes(self._size))
+            outcome = self.trials.run(self._shapes(self._size))
         except ReferenceProblem:
             raise
         except Exception as error:  # whatever the reference raises
@@ -144,12 +136,12 @@ class SizeSearch:
 
     def outcome(self, sizes: Mapping[str, int], instead: dict[Axis, int] | None = None) -> TrialOutcome | None:
         """What a call at other sizes returns; None where it fails, or returns something else than the first call."""
-        outcome = self._trials.attempt(self._shapes(sizes, instead))
+        outcome = self.trials.attempt(self._shapes(sizes, instead))
         return outcome if outcome is not None and _alike(outcome, self._nominal) else None
 
     def holds(self) -> bool:
         """Whether all that vary can do so in a call with content too."""
-        return not self.varying or self._trials.holds(self._shapes(self.small_sizes()))
+        return not self.varying or self.trials.holds(self._shapes(self.small_sizes()))
 
     def _works(self, sizes: Mapping[str, int]) -> bool:
         return self.outcome(self.complete(sizes)) is not None
@@ -185,9 +177,9 @@ class SizeSearch:
             remaining = [axis for axis, own in self._label.items() if own == label]
             bound: list[Axis] = []  # those that change in no set
             parts = 0
-            while remaining and len(remaining) + len(bound) > 1 and self._trials.spent < _UNLINKING:
+            while remaining and len(remaining) + len(bound) > 1 and self.trials.spent < _UNLINKING:
                 sets = _candidates(remaining, self._request.tensors, whole=bool(bound))
-                timely = itertools.takewhile(lambda _: self._trials.spent < _UNLINKING, sets)
+                timely = itertools.takewhile(lambda _: self.trials.spent < _UNLINKING, sets)
                 together = next((chosen for chosen in timely if self._moves(chosen, label)), None)
                 if together is None:
                     bound.append(remaining.pop(0))
@@ -228,7 +220,7 @@ class SizeSearch:
                     self.varying[label] = multiple
         self._relate()
         self._reconcile()
-        if self._trials.spent > _RELATING:
+        if self.trials.spent > _RELATING:
             self.notes.append("more sizes may vary than are said to: to try all would have taken too long")
 
     def _moves_a_little(self, label: str) -> bool:
@@ -269,7 +261,7 @@ class SizeSearch:
             }
             base = {**self._base, **stuck}
             for relation in relations(stuck):
-                if self._trials.spent > _RELATING:
+                if self.trials.spent > _RELATING:
                     return
                 found = self._related(relation, base)
                 if found:

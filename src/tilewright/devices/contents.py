@@ -1,0 +1,39 @@
+"""Whether a content can fill its tensor: the same rules wherever a job runs, without torch and without numpy."""
+
+from __future__ import annotations
+
+from tilewright.records import ALLOCATION_ALIGNMENT, Content, Data, Integers, TensorSpec
+
+POISON_BYTE = 0xFF  # NaN in every float type
+
+
+class ContentError(ValueError):
+    """A content that cannot fill its tensor; the message says why."""
+
+
+def check_content(spec: TensorSpec, content: Content) -> None:
+    """Raises `ContentError` for elements that do not fit the tensor."""
+    dtype = spec.dtype
+    if isinstance(content, Data):
+        if len(content.content) != spec.storage_bytes:
+            raise ContentError(
+                f"{spec} with strides {spec.stride} takes {spec.storage_bytes} bytes, "
+                f"its data has {len(content.content)}"
+            )
+    elif not isinstance(content, Integers):
+        if not dtype.is_float:
+            raise ContentError(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")
+    elif content.low >= content.high:
+        raise ContentError(f"Integers from {content.low} to below {content.high} is empty")
+    elif not dtype.is_float:
+        lowest, highest = dtype.whole_numbers
+        if content.low < lowest or content.high - 1 > highest:
+            raise ContentError(f"Integers from {content.low} to {content.high - 1} do not fit {dtype}")
+
+
+def misalignment(spec: TensorSpec) -> int:
+    """The bytes that a tensor lies behind an aligned address: one that is promised less alignment must get less.
+
+    Else a kernel that relies on more than it was promised passes here and fails elsewhere.
+    """
+    return 0 if spec.alignment >= ALLOCATION_ALIGNMENT else max(spec.alignment, spec.dtype.itemsize)
