@@ -396,39 +396,41 @@ def altered(job_id: str, before: bytes, after: bytes) -> bytes:
     return resealed(content[start:end].replace(before, after), content[end:])
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "it is empty"),
-        (b"\x00" * 1000, "has no first line"),
-        (seal(EnvelopeKind.JOB, scripted_job("bad"))[:-3], "should hold"),
-        (
-            seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"tilewright 2 ", b"tilewright 7 "),
-            "version 7 and this side reads version 2",
-        ),
-        (seal(EnvelopeKind.JOB, scripted_job("other")), "the file is called 'bad' and holds job 'other'"),
-        (seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"sm_90a", b"sm_90b"), "checksum"),
-        (resealed(b'{"record":' + b"[" * 100_000 + b"]" * 100_000 + b',"blobs":[]}'), "record cannot be read"),
-        (
-            seal(EnvelopeKind.JOB, scripted_job("bad")).replace(b"tilewright 2 job", b"tilewright 2 dream"),
-            "it holds a 'dream', which this release does not know: use the same tilewright release on both sides",
-        ),
-        (altered("bad", b'"seconds":30.0', b'"seconds":NaN'), "are no limits"),
-        (altered("bad", b'"seconds":30.0', b'"seconds":1' + b"0" * 400), "too large for a float"),
-    ],
-    ids=["empty", "zeros", "truncated", "version", "misnamed", "altered", "nested", "kind", "limits", "large"],
-)
-def test_a_broken_job_file_gets_its_reason_and_harms_nobody(
-    spool: Path, start: Workers, content: bytes, reason: str
-) -> None:
+# By the name of the file: its content and why it is broken.
+BROKEN = {
+    "empty": (b"", "it is empty"),
+    "zeros": (b"\x00" * 1000, "has no first line"),
+    "truncated": (seal(EnvelopeKind.JOB, scripted_job("truncated"))[:-3], "should hold"),
+    "version": (
+        seal(EnvelopeKind.JOB, scripted_job("version")).replace(b"tilewright 2 ", b"tilewright 7 "),
+        "version 7 and this side reads version 2",
+    ),
+    "misnamed": (
+        seal(EnvelopeKind.JOB, scripted_job("other")),
+        "the file is called 'misnamed' and holds job 'other'",
+    ),
+    "altered": (seal(EnvelopeKind.JOB, scripted_job("altered")).replace(b"sm_90a", b"sm_90b"), "checksum"),
+    "nested": (resealed(b'{"record":' + b"[" * 100_000 + b"]" * 100_000 + b',"blobs":[]}'), "record cannot be read"),
+    "kind": (
+        seal(EnvelopeKind.JOB, scripted_job("kind")).replace(b"tilewright 2 job", b"tilewright 2 dream"),
+        "it holds a 'dream', which this release does not know: use the same tilewright release on both sides",
+    ),
+    "limits": (altered("limits", b'"seconds":30.0', b'"seconds":NaN'), "are no limits"),
+    "large": (altered("large", b'"seconds":30.0', b'"seconds":1' + b"0" * 400), "too large for a float"),
+}
+
+
+def test_broken_job_files_get_their_reason_and_harm_nobody(spool: Path, start: Workers) -> None:
     device = client(spool)
-    (spool / "jobs" / "bad.job").write_bytes(content)
+    for name, (content, _) in BROKEN.items():
+        (spool / "jobs" / f"{name}.job").write_bytes(content)
     device.submit(scripted_job("good"))
     start("--drain").communicate(timeout=30)
-    found = device.collect("bad")
-    assert found is not None
-    assert reason in fault(found, FaultKind.BROKEN_JOB).message
-    assert (spool / "broken" / "bad.job").read_bytes() == content
+    for name, (content, reason) in BROKEN.items():
+        found = device.collect(name)
+        assert found is not None, name
+        assert reason in fault(found, FaultKind.BROKEN_JOB).message, name
+        assert (spool / "broken" / f"{name}.job").read_bytes() == content, name
     good = device.collect("good")
     assert good is not None
     assert answer_of(good) == [2.0, 3.0, 4.0]

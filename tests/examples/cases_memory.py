@@ -203,9 +203,9 @@ def _unmasked(device: torch.device, shape: Shape, dtype: torch.dtype) -> Argumen
 def _causal(device: torch.device, shape: Shape, dtype: torch.dtype) -> Arguments:
     """A mask over the last two dimensions that hides what lies ahead: row 0 sees one element."""
     rows, cols = shape[-2:]
-    hidden = torch.ones((rows, cols), dtype=torch.bool, device=device).triu(1)
-    mask = torch.zeros((rows, cols), dtype=dtype, device=device).masked_fill(hidden, float("-inf"))
-    return normal(device, "x", shape, dtype, deviation=4.0), mask
+    hidden = torch.ones((rows, cols), dtype=torch.bool).triu(1)  # on "meta", a triangle takes seconds to import
+    mask = torch.zeros((rows, cols), dtype=dtype).masked_fill(hidden, float("-inf"))
+    return normal(device, "x", shape, dtype, deviation=4.0), mask.to(device)
 
 
 def _all_hidden(device: torch.device) -> Arguments:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import Done, tilewright
+from tests.tasks.in_process import HereReference
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GOOD = """\
@@ -50,6 +51,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference without its process, for tests of what is said of a kernel."""
+    monkeypatch.setattr("tilewright.frontends.check.Reference", HereReference)
+
+
 def check(*arguments: object, cwd: Path, **environment: str) -> Done:
     return tilewright(cwd / "home", "check", *arguments, folder=cwd, **environment)
 
@@ -64,6 +71,7 @@ def test_a_sound_kernel_is_clean(folder: Path) -> None:
     assert "clean: no findings, and the results agree with the reference" in done.stdout
 
 
+@pytest.mark.usefixtures("here")
 def test_a_wrong_result_is_wrong(folder: Path) -> None:
     done = check("k.cu", "--reference", "reference.py:triple_it", "--shape", "x=100", cwd=folder)
     assert done.returncode == 1
@@ -71,6 +79,7 @@ def test_a_wrong_result_is_wrong(folder: Path) -> None:
     assert "y is not what the reference computes" in done.stdout
 
 
+@pytest.mark.usefixtures("here")
 def test_findings_show_line_thread_and_tensor(folder: Path) -> None:
     (folder / "k.cu").write_text(GOOD.replace("if (i < n)", "if (i <= n)"))
     done = check("k.cu", "--reference", "reference.py:double_it", "--shape", "x=1000", cwd=folder)
@@ -100,6 +109,7 @@ def test_json_is_the_same_report(folder: Path) -> None:
     assert report["schedules"] == 3
 
 
+@pytest.mark.usefixtures("here")
 def test_counters_are_listed_beside_the_source(folder: Path) -> None:
     strided = GOOD.replace("y[i] = 2.f * x[i]", "y[i % 32 * 32 + i / 32] = 2.f * x[i % 32 * 32 + i / 32]")
     (folder / "k.cu").write_text(strided)
@@ -122,6 +132,7 @@ __global__ void accumulate(float* y, const float* x, int n) {
 """
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("function", ["accumulate", "returned"])
 def test_in_place_references_may_change_or_return(folder: Path, function: str) -> None:
     (folder / "k.cu").write_text(IN_PLACE)

@@ -21,9 +21,12 @@ __global__ void gather(const unsigned char* far, unsigned char* y) { y[threadIdx
 """
 
 
+CALL = ("--shape", "x=32:u8", "--schedules", "1")
+
+
 def check(folder: Path, blocks: int, *more: str) -> Done:
     (folder / "touch.cu").write_text(SOURCE.replace("BLOCKS", str(blocks)))
-    return tilewright(folder / "home", "check", "touch.cu", "--shape", "x=32:u8", *more, folder=folder)
+    return tilewright(folder / "home", "check", "touch.cu", *CALL, *more, folder=folder)
 
 
 @pytest.mark.parametrize(("blocks", "complete"), [(1, True), (1280, False)])

@@ -292,6 +292,7 @@ def test_a_shared_run_that_is_given_up_is_begun_anew(
             while "waiting for it" not in said:
                 assert not made.done(), made.exception()
                 said += capsys.readouterr().err
+                time.sleep(0.02)
             assert f"run     {given_up.id}, which process" in said
             given_up.discard()
         with pytest.raises(NotAcceptedYet) as caught:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.frontends.in_process import tilewright
 from tests.refine.silent import Silent
+from tests.tasks.in_process import HereReference
 
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
@@ -55,7 +56,7 @@ def test_the_best_kernel_is_right(name: str) -> None:
     assert isinstance(kernel, KernelFile)
     choice = dict(run.best.tune.choice) if run.best.tune else {}
     with (
-        Reference(run.task.reference, run.task.function) as reference,
+        HereReference(run.task.reference, run.task.function) as reference,
         EmulatedDevice(run.task.profile) as emulator,
         Referee(run.task, reference, emulator=emulator) as referee,
     ):

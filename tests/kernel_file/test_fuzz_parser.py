@@ -38,7 +38,7 @@ FRAGMENTS = [
     "__device__ int a;",
 ]
 QUICK = settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

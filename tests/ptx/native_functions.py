@@ -116,19 +116,22 @@ def _compile(*arguments: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def _core() -> ctypes.CDLL:
+def core() -> ctypes.CDLL:
     """What is not inline, once for both: its symbols are there for the libraries of loops."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "core.so"
         _compile(*(str(CORE / name) for name in _SOURCES), "-o", str(target), "-lm")
-        return ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
+    library.tw_fragment_offset.restype = ctypes.c_int64
+    library.tw_fragment_offset.argtypes = [ctypes.c_int] * 4 + [ctypes.c_int64]
+    return library
 
 
 @lru_cache(maxsize=2)
 def _loops(wide: bool) -> ctypes.CDLL:
     loops = "\n".join(_loop(name, signature) for name, signature in SIGNATURES.items())
     text = (_WIDE if wide else "") + '#include "numeric.h"\n' + loops + _CONVERT
-    _core()
+    core()
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "loops.c", Path(folder) / "loops.so"
         source.write_text(text)
@@ -140,7 +143,7 @@ class Functions:
     """`functions("add_f16", a, b)`: arrays in, an array out."""
 
     def __init__(self, wide: bool) -> None:
-        self.native = _core()
+        self.native = core()
         self.loops = _loops(wide)
 
     def __call__(self, name: str, *arguments: NDArray[np.generic] | int) -> NDArray[np.generic]:

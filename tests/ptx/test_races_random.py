@@ -136,7 +136,7 @@ def assert_true_races(reports: list[Report], pairs: set[tuple[int, int, int, int
             assert (report.other_instr, other, report.instr, here) in pairs, f"seed {seed}: {report} is no race"
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", [*range(3), *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(3, 10))])
 def test_the_first_race_is_the_one_brute_force_finds(chunk: int) -> None:
     racy = 0
     for seed in range(chunk * 100, chunk * 100 + 100):
@@ -149,10 +149,11 @@ def test_the_first_race_is_the_one_brute_force_finds(chunk: int) -> None:
     assert racy > 10
 
 
-def test_no_program_is_wronged() -> None:
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 3))])
+def test_no_program_is_wronged(chunk: int) -> None:
     racy = 0
-    for seed in range(5000, 5300):
+    for seed in range(5000 + chunk * 100, 5100 + chunk * 100):
         reports, pairs = run(seed, events=60, loose=True)
         assert_true_races(reports, pairs, seed)
         racy += any(report.conflicts for report in reports)
-    assert racy > 30
+    assert racy > 10

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.ptx.native_functions import Functions
+from tests.ptx.native_functions import core
 
 RNG = np.random.default_rng(21)
-NATIVE = Functions(False).native
-NATIVE.tw_fragment_offset.restype = ctypes.c_int64
-NATIVE.tw_fragment_offset.argtypes = [ctypes.c_int] * 4 + [ctypes.c_int64]
 BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4,
     "b1": 1, "s32": 32,
@@ -139,7 +136,7 @@ class Mma:
 
     def _ask(self) -> tuple[list[int], list[int]]:
         counts, bits = (ctypes.c_int * 4)(), (ctypes.c_int * 4)()
-        NATIVE.tw_mma_registers(self.number, counts, bits)
+        core().tw_mma_registers(self.number, counts, bits)
         return list(counts), list(bits)
 
     def __call__(self, a: NDArray[np.uint64], b: NDArray[np.uint64], c: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -149,12 +146,12 @@ class Mma:
         d = np.zeros((counts[0], 32), dtypes[0])
         kept = [d, *(np.ascontiguousarray(x, t) for x, t in zip((a, b, c), dtypes[1:], strict=True))]
         pointers = [(ctypes.c_void_p * len(x))(*(row.ctypes.data for row in x)) for x in kept]
-        NATIVE.tw_mma(self.number, *pointers)
+        core().tw_mma(self.number, *pointers)
         return d.astype(np.uint64)
 
 
 def find(modifiers: str) -> Mma:
-    number = NATIVE.tw_mma_find(modifiers.encode())
+    number = core().tw_mma_find(modifiers.encode())
     assert number >= 0, modifiers
     return Mma(number)
 
@@ -198,7 +195,7 @@ def test_float_products(shape: tuple[int, int, int], kind: str, accumulator: str
         to_registers(c, accumulator, place_c),
     )
     np.testing.assert_array_equal(from_registers(d, accumulator, (m, n)), a @ b + c)
-    assert NATIVE.tw_mma_multiply_adds(mma.number) == m * n * k
+    assert core().tw_mma_multiply_adds(mma.number) == m * n * k
 
 
 @pytest.mark.parametrize(("shape", "kind"), INTEGERS)
@@ -286,7 +283,7 @@ def test_the_result_may_overwrite_the_accumulator() -> None:
         to_registers(c, "f32", place_c).astype(np.uint32),
     ]
     pointers = [(ctypes.c_void_p * len(x))(*(row.ctypes.data for row in x)) for x in registers]
-    NATIVE.tw_mma(mma.number, pointers[2], *pointers)
+    core().tw_mma(mma.number, pointers[2], *pointers)
     np.testing.assert_array_equal(from_registers(registers[2].astype(np.uint64), "f32", (16, 8)), a @ b + c)
 
 
@@ -306,7 +303,7 @@ def test_the_result_may_overwrite_the_accumulator() -> None:
     ],
 )
 def test_unknown_instructions_are_refused(modifiers: str) -> None:
-    assert NATIVE.tw_mma_find(modifiers.encode()) == -1
+    assert core().tw_mma_find(modifiers.encode()) == -1
 
 
 # -- wmma --
@@ -331,28 +328,28 @@ WMMA_COUNTS = {
 
 
 def load_fragment(text: str, memory: NDArray[np.uint64], stride: int) -> NDArray[np.uint64]:
-    fragment = NATIVE.tw_fragment_find(text.encode())
+    fragment = core().tw_fragment_find(text.encode())
     assert fragment >= 0, text
-    count, per = NATIVE.tw_fragment_registers(fragment), NATIVE.tw_fragment_elements(fragment)
-    bits = NATIVE.tw_fragment_element_bits(fragment)
+    count, per = core().tw_fragment_registers(fragment), core().tw_fragment_elements(fragment)
+    bits = core().tw_fragment_element_bits(fragment)
     registers = np.zeros((count, 32), np.uint64)
     for lane in range(32):
         for reg in range(count):
             for element in range(per):
-                word = memory[NATIVE.tw_fragment_offset(fragment, lane, reg, element, stride)]
+                word = memory[core().tw_fragment_offset(fragment, lane, reg, element, stride)]
                 registers[reg, lane] |= word << np.uint64(bits * element)
     return registers
 
 
 def store_fragment(text: str, registers: NDArray[np.uint64], size: int, stride: int) -> NDArray[np.uint64]:
-    fragment = NATIVE.tw_fragment_find(text.encode())
+    fragment = core().tw_fragment_find(text.encode())
     assert fragment >= 0, text
-    per, bits = NATIVE.tw_fragment_elements(fragment), NATIVE.tw_fragment_element_bits(fragment)
+    per, bits = core().tw_fragment_elements(fragment), core().tw_fragment_element_bits(fragment)
     memory = np.full(size, 0xDEAD, np.uint64)
     for lane in range(32):
         for reg in range(registers.shape[0]):
             for element in range(per):
-                at = NATIVE.tw_fragment_offset(fragment, lane, reg, element, stride)
+                at = core().tw_fragment_offset(fragment, lane, reg, element, stride)
                 word = registers[reg, lane] >> np.uint64(bits * element)
                 memory[at] = word if bits == 64 else word & np.uint64((1 << bits) - 1)
     return memory
@@ -379,7 +376,7 @@ def test_wmma_from_memory_to_memory(
     fc = load_fragment(f"load.c.sync.aligned.{layouts[2]}.{name}.{accumulator}", *laid_out(c, accumulator, layouts[2]))
     assert (fa.shape[0], fb.shape[0]) == WMMA_COUNTS[kind, shape]
     rn = "rn." if kind == "f64" else ""
-    number = NATIVE.tw_wmma_mma_find(f"sync.aligned.{layouts[0]}.{layouts[1]}.{name}.{rn}{types}".encode())
+    number = core().tw_wmma_mma_find(f"sync.aligned.{layouts[0]}.{layouts[1]}.{name}.{rn}{types}".encode())
     assert number >= 0
     d = Mma(number)(fa, fb, fc)
     lines, length = (m, n) if layouts[2] == "row" else (n, m)
@@ -393,9 +390,9 @@ def test_wmma_from_memory_to_memory(
 
 def test_wmma_default_strides_and_refusals() -> None:
     def find_fragment(text: str) -> int:
-        return int(NATIVE.tw_fragment_find(text.encode()))
+        return int(core().tw_fragment_find(text.encode()))
 
-    stride = NATIVE.tw_fragment_default_stride
+    stride = core().tw_fragment_default_stride
     assert stride(find_fragment("load.a.sync.aligned.row.m32n8k16.global.f16")) == 16
     assert stride(find_fragment("load.a.sync.aligned.col.m32n8k16.global.f16")) == 32
     assert stride(find_fragment("store.d.sync.aligned.row.m8n32k16.shared.f32")) == 32
@@ -407,9 +404,9 @@ def test_wmma_default_strides_and_refusals() -> None:
         "load.a.sync.aligned.row.m16n8k16.f16",
     ):
         assert find_fragment(wrong) == -1
-    assert NATIVE.tw_wmma_mma_find(b"sync.aligned.row.col.m16n16k16.f32.f32") >= 0
-    assert NATIVE.tw_wmma_mma_find(b"xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32") >= 0
-    assert NATIVE.tw_wmma_mma_find(b"sync.aligned.row.col.m16n8k16.f32.f32") == -1
+    assert core().tw_wmma_mma_find(b"sync.aligned.row.col.m16n16k16.f32.f32") >= 0
+    assert core().tw_wmma_mma_find(b"xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32") >= 0
+    assert core().tw_wmma_mma_find(b"sync.aligned.row.col.m16n8k16.f32.f32") == -1
 
 
 # -- 8x8 matrices --
@@ -421,7 +418,7 @@ def test_matrices_load_and_store(count: int, transpose: int) -> None:
     rows = RNG.integers(0, 65536, (32, 8), dtype=np.uint16)
     registers = np.zeros((count, 32), np.uint32)
     pointers = (ctypes.c_void_p * count)(*(r.ctypes.data for r in registers))
-    NATIVE.tw_ldmatrix(ctypes.c_void_p(rows.ctypes.data), count, transpose, pointers)
+    core().tw_ldmatrix(ctypes.c_void_p(rows.ctypes.data), count, transpose, pointers)
     for matrix in range(count):
         block = rows[8 * matrix : 8 * matrix + 8]
         block = block.T if transpose else block
@@ -429,7 +426,7 @@ def test_matrices_load_and_store(count: int, transpose: int) -> None:
             low, high = block[lane // 4, 2 * (lane % 4)], block[lane // 4, 2 * (lane % 4) + 1]
             assert registers[matrix, lane] == int(low) | int(high) << 16
     back = np.zeros_like(rows)
-    NATIVE.tw_stmatrix(pointers, count, transpose, ctypes.c_void_p(back.ctypes.data))
+    core().tw_stmatrix(pointers, count, transpose, ctypes.c_void_p(back.ctypes.data))
     np.testing.assert_array_equal(back[: 8 * count], rows[: 8 * count])
     assert not back[8 * count :].any()
 
@@ -438,7 +435,7 @@ def test_movmatrix_transposes() -> None:
     block = RNG.integers(0, 65536, (8, 8), dtype=np.uint16)
     a = np.ascontiguousarray(block).view(np.uint32).ravel().copy()
     d = np.zeros(32, np.uint32)
-    NATIVE.tw_movmatrix(ctypes.c_void_p(a.ctypes.data), ctypes.c_void_p(d.ctypes.data))
+    core().tw_movmatrix(ctypes.c_void_p(a.ctypes.data), ctypes.c_void_p(d.ctypes.data))
     np.testing.assert_array_equal(d, np.ascontiguousarray(block.T).view(np.uint32).ravel())
 
 
@@ -451,6 +448,6 @@ def test_wide_and_plain_multiplications_agree_bit_by_bit() -> None:
     for name in ("tw_multiply_plain", "tw_multiply_wide"):
         d = np.zeros((4, 32), np.uint32)
         pointers = [(ctypes.c_void_p * len(x))(*(row.ctypes.data for row in x)) for x in (d, a, b, c)]
-        getattr(NATIVE, name)(shape, *pointers)
+        getattr(core(), name)(shape, *pointers)
         results.append(d)
     np.testing.assert_array_equal(results[0], results[1])

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tilewright.devices.protocol import Closing
 from tilewright.records import Origin, Task, from_json, to_json
 from tilewright.reference.loading import load_function
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
@@ -15,16 +20,16 @@ from tilewright.tasks.reading.parameters import match_arguments
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
 
 
-class HereReference:
-    def __init__(self, source: str, function: str) -> None:
+class HereReference(Closing):
+    sees_gpu = False
+    most_bytes = None
+
+    def __init__(self, source: str, function: str, folder: str | os.PathLike[str] = "") -> None:
         self._home = tempfile.TemporaryDirectory()
-        self.function = load_function(source, function, "", Path(self._home.name))
-
-    def __enter__(self) -> HereReference:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+        with pytest.MonkeyPatch.context() as patch:  # which a child would keep for itself
+            patch.setattr(sys, "argv", sys.argv)
+            patch.setattr(sys, "path", [*sys.path])
+            self.function = load_function(source, function, os.fspath(folder), Path(self._home.name))
 
     def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
         module, _, name = handler.partition(":")

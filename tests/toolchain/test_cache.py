@@ -151,10 +151,10 @@ while True:
 def test_writers_killed_at_any_instant_leave_nothing_half_written(tmp_path: Path) -> None:
     script = WRITER.format(example=inspect.getsource(example), directory=str(tmp_path))
     chance = random.Random(7)
-    for _ in range(5):
+    for _ in range(4):
         writers = [
             subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for _ in range(3)
+            for _ in range(2)
         ]
         for writer in writers:
             assert writer.stdout is not None

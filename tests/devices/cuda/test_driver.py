@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.devices.cuda.null_driver import HERE, compile_shared, cuda_header_folder
@@ -43,37 +42,8 @@ def refusal(cubin=CUBIN, index=0, **changes):
 """
 
 
-@pytest.fixture(scope="module")
-def fake_machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("machine")
-    compile_shared(HERE / "null_driver.c", folder / "libcuda.so.1", f"-I{cuda_header_folder()}")
-    return folder
-
-
-def run(machine: Path, script: str) -> list[str]:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(machine), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_profile_and_version(fake_machine: Path) -> None:
-    script = "print(driver_version()); print(profiles()[0]); print(executor.profile.arch, len(profiles()))"
-    version, profile, rest = run(fake_machine, script)
-    assert version == "(13, 0)"
-    assert rest == "sm_90a 1"
-    for part in (
-        "name='NVIDIA H200', cc=90, sms=132, smem_block=232448, smem_sm=233472, l2=62914560",
-        "max_cluster=16",
-    ):
-        assert part in profile
-    assert "bandwidth_gbs=4800.0" in profile
-
-
-def test_modules_are_loaded_once_and_attributes_only_raised(fake_machine: Path) -> None:
-    script = """
+PROFILE = "print(driver_version()); print(profiles()[0]); print(executor.profile.arch, len(profiles()))"
+MODULES = """
 for smem in (0, 100_000, 60_000):
     executor.prepare(CUBIN, plan(dynamic_smem_bytes=smem), (), ("y",)).run((), ())
 executor.prepare(CUBIN, plan(cluster=(16, 1, 1)), (), ("y",))
@@ -82,12 +52,7 @@ executor.prepare(CUBIN, plan(cooperative=True, grid=(132, 1, 1)), (), ("y",))
 executor.close()
 print(library.null_log().decode())
 """
-    log = [line for line in run(fake_machine, script) if line and not line.startswith(("launch", "context"))]
-    assert log == ["load", "load function", "attribute 8 = 100000", "attribute 14 = 1", "unload"]
-
-
-def test_refusals_name_the_kernel_and_the_line(fake_machine: Path) -> None:
-    script = """
+REFUSALS = """
 refusal(b"not a cubin")
 refusal(symbol="missing")
 refusal(dynamic_smem_bytes=1 << 20)
@@ -102,7 +67,56 @@ try:
 except RuntimeError as error:
     print(type(error).__name__, error)
 """
-    image, missing, smem, crowd, device, capture = run(fake_machine, script)
+
+# Starting takes seconds, so it is done once; each script runs in a copy of what was started.
+EACH = """
+import os, sys
+for script in sys.argv[1:]:
+    sys.stdout.flush()
+    copy = os.fork()
+    if copy == 0:
+        exec(script)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(copy, 0)[1] == 0, script
+    print("-- next --")
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each script printed."""
+    machine = tmp_path_factory.mktemp("machine")
+    compile_shared(HERE / "null_driver.c", machine / "libcuda.so.1", f"-I{cuda_header_folder()}")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(machine), "PYTHONPATH": str(ROOT)}
+    scripts = (PROFILE, MODULES, REFUSALS)
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + EACH, *scripts], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split("-- next --\n")
+    return {script: printed[i].splitlines() for i, script in enumerate(scripts)}
+
+
+def test_profile_and_version(said: dict[str, list[str]]) -> None:
+    version, profile, rest = said[PROFILE]
+    assert version == "(13, 0)"
+    assert rest == "sm_90a 1"
+    for part in (
+        "name='NVIDIA H200', cc=90, sms=132, smem_block=232448, smem_sm=233472, l2=62914560",
+        "max_cluster=16",
+    ):
+        assert part in profile
+    assert "bandwidth_gbs=4800.0" in profile
+
+
+def test_modules_are_loaded_once_and_attributes_only_raised(said: dict[str, list[str]]) -> None:
+    log = [line for line in said[MODULES] if line and not line.startswith(("launch", "context"))]
+    assert log == ["load", "load function", "attribute 8 = 100000", "attribute 14 = 1", "unload"]
+
+
+def test_refusals_name_the_kernel_and_the_line(said: dict[str, list[str]]) -> None:
+    image, missing, smem, crowd, device, capture = said[REFUSALS]
     assert image.startswith("CUDA_ERROR_INVALID_IMAGE (200): load a module of 11 bytes")
     assert image.endswith("for k (plan line 5) | k 5")
     assert missing.startswith("CUDA_ERROR_NOT_FOUND (500): find kernel missing in its module")
