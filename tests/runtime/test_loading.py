@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ from tests.runtime import plans
 from tests.runtime.conftest import Make
 
 import tilewright
-from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse
-from tilewright.records import PROFILES, DType, RecordError, TensorSpec
+from tilewright.kernel_file import CallError, KernelFileError, TunedChoices, parse, tuned_path
+from tilewright.records import PROFILES, DType, RecordError, TensorSpec, to_json
 from tilewright.runtime import BuildFailed, LoadError, NoKernelApplies, NotOnCuda, ReferenceUsed, load
 
 F16_ONLY = plans.TWICE.replace("in [f64, f32, f16, bf16]", "== f16")
@@ -175,7 +176,8 @@ def test_tuned_choices_beside_the_file_are_used(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text(plans.TWICE)
     arguments = {"x": TensorSpec.parse("1000:f32")}
-    TunedChoices().with_choice(parse(plans.TWICE), "H200", arguments, (("THREADS", 128),)).save(path)
+    tuned = TunedChoices().with_choice(parse(plans.TWICE), "H200", arguments, (("THREADS", 128),))
+    tuned_path(path).write_text(json.dumps(to_json(tuned)))
     assert load(path).explain("2000:f32", gpu="H200").choice == (("THREADS", 128),)
     assert load(path).explain("2000:f32", gpu="H100").choice == (("THREADS", 256),)
     (tmp_path / "k.cu.tuned.json").write_text("{")

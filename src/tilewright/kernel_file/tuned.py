@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
-from tilewright.records import DType, RecordError, TensorSpec, from_json, to_json
+from tilewright.records import DType, RecordError, TensorSpec, from_json
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,6 @@ class TunedChoices:
             return from_json(cls, json.loads(text))
         except (RecordError, ValueError) as error:
             raise RecordError(f"{path} is not a record of tuned choices: {error}; delete it to tune again") from None
-
-    def save(self, kernel_file: Path) -> Path:
-        """Write the record beside the kernel file, whole or not at all."""
-        path = tuned_path(kernel_file)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(to_json(self), stream, indent=1)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        return path
 
 
 def tuned_path(kernel_file: Path) -> Path:

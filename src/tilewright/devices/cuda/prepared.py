@@ -97,21 +97,6 @@ class PreparedPlan:
             raise ValueError(f"the plan takes {len(self._layout.inputs)} tensors, not {len(tensors)}")
         return self.run_at(tensors, tuple([0 if t is None else t.data_ptr() for t in tensors]), late)
 
-    def counters_left(self) -> tuple[str, ...]:
-        """Names of counters that some call did not leave at zero. Waits for the device, so not for hot paths."""
-        with self._one_at_a_time:
-            memories = list(self._counters.values())
-        left: set[str] = set()
-        for memory in memories:
-            if memory.is_cuda:
-                torch.cuda.synchronize(memory.device)
-            values = memory.cpu()
-            for buffer in self._layout.counters.buffers:
-                start = self._layout.places[buffer.name].addend
-                if bool(values[start : start + buffer.spec.storage_bytes].any()):
-                    left.add(buffer.name)
-        return tuple(sorted(left))
-
     def _is_plain(self) -> bool:
         """One result, launches, and nothing else: the case whose cost is counted in tenths of a microsecond."""
         layout = self._layout
