@@ -18,7 +18,9 @@ demo: $(READY)
 	@printf '\n-- build/demo/layernorm_gelu.cu --\n\n'
 	@cat build/demo/layernorm_gelu.cu
 
-test: lint types quick
+# Types and tests side by side: tests spend much of their time waiting for children.
+test: lint
+	@$(MAKE) --no-print-directory -j2 types quick
 
 quick: $(READY)
 	$(BIN)/pytest -n auto

@@ -12,9 +12,8 @@ from tests.frontends import in_process
 
 from tilewright.frontends import doctor
 from tilewright.frontends.terminal import stdout_console
-from tilewright.models import key_variables
+from tilewright.models import key_variables, providers
 from tilewright.models.protocol import Provider
-from tilewright.models.replay_model import open_model
 
 GOOD = """\
 //! op      double_it(x) -> y
@@ -136,9 +135,10 @@ def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     # A package that is there and does not work, and one that is not there.
     (tmp_path / "broken_client.py").write_text("raise ImportError('of another version')\n")
     monkeypatch.syspath_prepend(tmp_path)
+    opened = providers()["replay"].open
     table = {
-        "some": Provider("some", open_model, package="broken_client", install="x"),
-        "other": Provider("other", open_model, package="absent_client", install="y"),
+        "some": Provider("some", opened, package="broken_client", install="x"),
+        "other": Provider("other", opened, package="absent_client", install="y"),
     }
     monkeypatch.setattr(doctor, "providers", lambda: table)
     doctor.show_facts(stdout_console(), doctor.diagnose())
