@@ -57,6 +57,7 @@ def test_a_wrong_answer_is_noticed(prepared: Path) -> None:
         assert verdict(case, Completed(case.id, "GPU", (output, *inputs), ()), prepared)[0] is expected
 
 
+@pytest.mark.slow
 def test_the_whole_run_passes_with_a_runner_that_is_right(prepared: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     worker = (sys.executable, str(HERE / "reference_runner.py"))

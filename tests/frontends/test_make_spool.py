@@ -12,6 +12,7 @@ from tests.devices.emulating_worker import WORKER as EMULATING
 from tilewright.verify.candidate import LARGEST_DATA
 
 
+@pytest.mark.slow
 def test_a_run_through_a_spool_whose_worker_is_killed_under_a_call(tmp_path: Path) -> None:
     """The worker's GPU is emulated and its times are made up; large enough that the worker judges."""
     result = run_all(tmp_path, EMULATING, [("softmax over the last dimension", "x=1024x768:f32")], ["--attempts", "1"])

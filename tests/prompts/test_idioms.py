@@ -94,6 +94,7 @@ def test_a_further_cute_pattern_is_right_and_clean(
     _check_idiom(name, reference, shapes, dtype, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_hopper_pattern_builds() -> None:
     file = parse((IDIOMS / "cute_sm90.cu").read_text(), "cute_sm90.cu")
     shapes = {"x": TensorSpec.parse("300x200:bf16"), "w": TensorSpec.parse("260x200:bf16")}
