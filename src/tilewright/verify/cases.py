@@ -69,6 +69,11 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
     return tuple(sorted(varied, key=lambda case: max(work_of(task, case.sizes), _TINY_WORK)))
 
 
+def smallest_sizes(task: Task) -> Sizes | None:
+    """Sizes at which every call is quick; None where every dimension is fixed, or they cannot be small."""
+    return _sizes(task, _Shape(5, (2, 3, 2), ()))
+
+
 def own_cases(task: Task) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first."""
     kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS) if _applies(task, one))]
