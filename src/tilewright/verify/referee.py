@@ -16,7 +16,16 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
-from tilewright.verify.cases import OWN_WORK, accepted_sizes, declined_note, is_small, own_cases, plan_cases
+from tilewright.verify.cases import (
+    OWN_WORK,
+    accepted_sizes,
+    declined_note,
+    has_own_size,
+    is_small,
+    own_cases,
+    plan_cases,
+    shorter,
+)
 from tilewright.verify.distributions import TASK
 from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
@@ -155,6 +164,9 @@ class Referee:
             schedules = _SCHEDULES if number < _SCHEDULED else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
+            less = shorter(self._task, case) if isinstance(outcome, Wrong) and ran_out(outcome.evidence) else None
+            if less is not None and case.sizes != self._task.sizes and has_own_size(self._task, case):
+                outcome = trial.run(less, self._emulator, emulated=True)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(
