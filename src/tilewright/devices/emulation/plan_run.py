@@ -19,6 +19,7 @@ from tilewright.records import (
     Check,
     Clearing,
     CountsRecord,
+    CoverageRecord,
     EmulatedRun,
     Emulation,
     FindingKind,
@@ -170,6 +171,7 @@ class _Run:
     _used: int = 0  # of the budget of instructions
     _findings: list[FindingRecord] = field(default_factory=list)
     _counts: list[CountsRecord] = field(default_factory=list)
+    _coverage: list[CoverageRecord] = field(default_factory=list)
     _printed: list[str] = field(default_factory=list)
     _incomplete: dict[str, None] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
@@ -187,6 +189,8 @@ class _Run:
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
         if result.counts is not None:
             self._counts.append(result.counts)
+        if result.coverage is not None:
+            self._coverage.append(result.coverage)
         if not result.completed:
             self.stopped_by, self._stopped_at = _reason(result.findings), step
 
@@ -226,6 +230,7 @@ class _Run:
             printed="".join(self._printed),
             seconds=time.perf_counter() - self._started,
             incomplete=tuple(self._incomplete),
+            coverage=tuple(self._coverage),
         )
         return PlanOutcome(emulated, self.memory, self.stopped_by, self._stopped_at, counter_left)
 
