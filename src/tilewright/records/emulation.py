@@ -35,6 +35,7 @@ class Emulation:
     instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
     sampled_blocks: int | None = None  # of each launch; None: all
     sample_edges: bool = True  # take the first and the last block, where faults are; else a fair sample, for counts
+    written_elements: int = 0  # with sampled blocks: of each output what they wrote is told, at most so much of it
     workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
 
     def __post_init__(self) -> None:
@@ -192,6 +193,16 @@ class CoverageRecord:
 
 
 @dataclass(frozen=True)
+class WrittenPart:
+    """Of an output that not all blocks have written: the elements at these indices of each axis, in row-major order."""
+
+    name: str
+    indices: tuple[tuple[int, ...], ...]
+    content: bytes
+    written: bytes  # 1 for each element that was written, else 0
+
+
+@dataclass(frozen=True)
 class EmulatedRun:
     """What the emulator tells beside the outputs, over all schedules; counts are of the first."""
 
@@ -204,6 +215,7 @@ class EmulatedRun:
     seconds: float
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
     coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
+    written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
 
 
 def _index(index: Dim3) -> str:
