@@ -29,14 +29,17 @@ from tilewright.kernel_file import (
 )
 from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
-from tilewright.reference import AnyReference
+from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.cases import work_of
-from tilewright.verify.distributions import case_task, contents, draw_inputs
+from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
+from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
 _BUDGET_PER_STEP = 1000
 _CASE_SECONDS = 30.0
+_SURVEY = "tilewright.verify.value_survey:survey_values"
+_SURVEY_SECONDS = 20.0
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
@@ -210,6 +213,19 @@ class Judges:
 
     here: AnyReference
     at_gpu: AnyReference | None = None
+
+    def further_values(self, task: Task, sizes: dict[str, int]) -> tuple[str, ...]:
+        """The kinds of values beyond the usual that the reference takes at these sizes."""
+        kinds: list[str] = []
+        for whole in (False, True) if whole_inputs(task) else (False,):
+            try:
+                answer: ValueSurvey = self.here.call(
+                    _SURVEY, SurveyRequest(task, sizes, whole), ValueSurvey, _SURVEY_SECONDS
+                )
+            except ReferenceProblem:  # which took too long over such values, or died of them
+                continue
+            kinds += answer.kinds
+        return tuple(kinds)
 
     def of(self, task: Task, case: Case) -> AnyReference | None:
         """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.

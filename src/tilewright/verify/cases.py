@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.records import Case, Dimension, NormalValues, SizeFormula, Task
-from tilewright.verify.distributions import NUMBERS, TASK, has_float_numbers, has_varied_floats
+from tilewright.verify.distributions import (
+    FLAGS,
+    NEGATIVE_OFFSET,
+    NUMBERS,
+    OUTLIERS,
+    PATTERNED,
+    TASK,
+    has_flags,
+    has_float_numbers,
+    has_varied_floats,
+)
 
 Sizes = dict[str, int]
 
@@ -47,9 +57,30 @@ _SHAPES = (
     _Shape(129, (65, 17, 3), ("normal", "logarithmic")),
     _Shape(127, (2, 33, 3), ("offset",)),
     _Shape(257, (1, 7), ("wide",)),
-    _Shape(None, (4, 3, 2), (TASK, "offset", "impulse")),
+    _Shape(None, (4, 3, 2), (TASK, "offset", "impulse", FLAGS, NUMBERS)),
     _Shape(512, (33, 31, 2), ("normal",)),
 )
+
+# Kinds of values that are put into one case each, at the first of these sizes that a file takes: rows enough for every
+# pattern, and long enough that each is judged by itself.
+_VALUE_KINDS = (PATTERNED, OUTLIERS, NEGATIVE_OFFSET, FLAGS)
+_VALUE_SHAPES = tuple(
+    _Shape(inner, others, ())
+    for inner, others in (
+        (70, (10, 3, 2)),
+        (72, (16, 4, 2)),
+        (96, (16, 8, 4)),
+        (128, (16, 8, 4)),
+        (64, (64, 16, 8)),
+        (128, (128, 16, 8)),
+        (256, (16, 8, 4)),
+        (512, (16, 8, 4)),
+        (1024, (16, 8, 4)),
+        (None, (16, 8, 4)),
+        (None, (4, 3, 2)),
+    )
+)
+_VALUE_SEED = 301
 
 
 def plan_cases(task: Task) -> tuple[Case, ...]:
@@ -69,9 +100,36 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
     return tuple(sorted(varied, key=lambda case: max(work_of(task, case.sizes), _TINY_WORK)))
 
 
+def value_cases(
+    task: Task, further: Iterable[str], accepts: Callable[[Sizes], bool], taken: Iterable[Case]
+) -> tuple[Case, ...]:
+    """Cases with the kinds of values that no case taken so far has, at the cheapest sizes that a file takes.
+
+    `further` are the kinds that the reference was found to take.
+    """
+    usual = (_canonical(task, one) for shape in _SHAPES for one in shape.values)
+    wanted = dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if _applies(task, one))
+    wanted |= dict.fromkeys(further)
+    missing = wanted.keys() - {case.values for case in taken}
+    sizes = value_sizes(task, accepts) if missing else None
+    if sizes is None:
+        return ()
+    return tuple(Case(sizes, _VALUE_SEED + number, one) for number, one in enumerate(wanted) if one in missing)
+
+
+def value_sizes(task: Task, accepts: Callable[[Sizes], bool]) -> Sizes | None:
+    """Small sizes with several rows that a file takes; None where there are none."""
+    for shape in _VALUE_SHAPES:
+        sizes = _sizes(task, shape)
+        if sizes is not None and accepts(sizes):
+            return sizes
+    found = accepted_sizes(task, accepts, count=1)
+    return found[0] if found else None
+
+
 def own_cases(task: Task) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first."""
-    kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS) if _applies(task, one))]
+    kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
     unique = dict.fromkeys(_canonical(task, one) for one in kinds)
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
@@ -139,6 +197,8 @@ def is_small(task: Task, sizes: Mapping[str, int], most_work: int = SMALL_WORK) 
 def _applies(task: Task, values: str) -> bool:
     if values == NUMBERS:
         return has_float_numbers(task)
+    if values == FLAGS:
+        return has_flags(task)
     return values == TASK or has_varied_floats(task)
 
 

@@ -15,7 +15,16 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
-from tilewright.verify.cases import OWN_WORK, accepted_sizes, declined_note, is_small, own_cases, plan_cases
+from tilewright.verify.cases import (
+    OWN_WORK,
+    accepted_sizes,
+    declined_note,
+    is_small,
+    own_cases,
+    plan_cases,
+    value_cases,
+    value_sizes,
+)
 from tilewright.verify.distributions import TASK
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
@@ -55,6 +64,7 @@ class Referee:
         self._gpu = gpu
         self._say = say
         self.times = Times()  # of the last verdict
+        self._further: tuple[str, ...] | None = None  # kinds of values, once the reference was asked
 
     def __enter__(self) -> Referee:
         return self
@@ -134,14 +144,24 @@ class Referee:
         if small:
             cases += own_cases(self._task) if not cases else own_cases(self._task)[:1]
         taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
-        if len({tuple(case.sizes.items()) for case in taken}) >= _FEW or (not cases and not self._varies):
+        if not cases and not self._varies:
             return cases
         accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
+        cases += value_cases(self._task, self._further_values(), accepts, taken)
+        if len({tuple(case.sizes.items()) for case in taken}) >= _FEW:
+            return cases
         for number, sizes in enumerate(accepted_sizes(self._task, accepts)):
             for values in (TASK, "impulse"):
                 if not any(case.sizes == sizes and case.values == values for case in cases):
                     cases.append(Case(sizes, 201 + number, values))
         return cases
+
+    def _further_values(self) -> tuple[str, ...]:
+        """The kinds of values beyond the usual that the reference takes; it is asked once."""
+        if self._further is None:
+            sizes = value_sizes(self._task, lambda sizes: True)
+            self._further = self._judges.further_values(self._task, sizes) if sizes is not None else ()
+        return self._further
 
     @property
     def _varies(self) -> bool:
