@@ -223,6 +223,13 @@ def test_places_of_equal_numbers_may_stand_in_any_order() -> None:
     assert compare(torch.tensor([1, 1], dtype=torch.int32), least).right
 
 
+def test_halves_are_rounded_to_even() -> None:
+    x = torch.tensor([0.5, 1.5, 2.5, -0.5, 0.3])
+    (expected,) = expectations(lambda given: (given["x"].round().int(),), {"x": x}, Precision.DTYPE)
+    assert compare(x.round().int(), expected).right
+    assert not compare((x + 0.5).floor().int(), expected).right
+
+
 def test_large_whole_numbers_are_told_apart() -> None:
     own = torch.tensor([2**62 + 1, 5])
     assert compare(own.clone(), Expected(own, own, ())).right
