@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,7 +215,7 @@ def test_places_of_equal_numbers_may_stand_in_any_order() -> None:
     assert not compare(torch.tensor([[1, 1, 0], [3, 0, 1]]), expected).right, "one place twice"
     assert not compare(torch.tensor([[1, 2, 3], [3, 0, 1]]), expected).right
     assert not compare(torch.tensor([[1, 2, 0], [3, 0, 7]]), expected).right
-    (first,) = expectations(lambda given: (given["x"].argmax(-1),), {"x": x}, Precision.DTYPE)
+    (first,) = expectations(lambda given: (given["x"].argmax(-1),), {"x": x * 0.7}, Precision.DTYPE)
     assert compare(torch.tensor([1, 3]), first).right
     assert not compare(torch.tensor([2, 3]), first).right, "PyTorch promises the first"
     (least,) = expectations(lambda given: (given["x"].min(0).indices.int(),), {"x": x[:, 1:3]}, Precision.DTYPE)
@@ -280,11 +279,10 @@ def test_a_maximum_that_starts_at_zero_is_seen(referee: Make) -> None:
 
 
 def test_a_need_hides_no_values(referee: Make) -> None:
-    one_pass = replace(tasks.SOFTMAX)
     text = kernels.SOFTMAX_SHARED.replace("-INFINITY", "0.0f").replace(
         "//! out", "//! need    rows % 8 == 0\n//! out", 1
     )
-    verdict = referee(one_pass).judge(text)
+    verdict = referee(tasks.SOFTMAX).judge(text)
     assert isinstance(verdict, Rejected)
     assert isinstance(verdict.evidence, WrongValues)
     assert verdict.evidence.case.sizes["rows"] % 8 == 0
