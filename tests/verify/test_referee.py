@@ -300,16 +300,22 @@ TUNED = kernels.MEAN_BY_WARP.replace(
 )
 
 
-def test_a_choice_is_judged_and_spot_checked(referee: Make) -> None:
+def test_a_choice_is_judged_as_a_whole(referee: Make) -> None:
     judge = referee(tasks.MEAN)
     right = parse(TUNED.replace("i += 32", "i += STEP == 32 ? STEP : 32"))
     wrong = parse(TUNED.replace("i += 32", "i += STEP"))
-    assert judge.spot_check(right, {"STEP": 32})
-    assert judge.spot_check(right, {"STEP": 64})
-    assert judge.spot_check(wrong, {"STEP": 32})
-    assert not judge.spot_check(wrong, {"STEP": 64})
+    assert isinstance(judge.judge(right, {"STEP": 32}), Passed)
+    assert isinstance(judge.judge(right, {"STEP": 64}), Passed)
+    assert isinstance(judge.judge(wrong, {"STEP": 32}), Passed)
     assert isinstance(judge.judge(wrong), Passed)
     assert isinstance(judge.judge(wrong, {"STEP": 64}), Rejected)
+
+
+def test_a_choice_that_nothing_was_run_with_does_not_pass(referee: Make) -> None:
+    large = replace(tasks.MEAN, dimensions=(Dimension("rows", 8192), Dimension("cols", 8192)))
+    only_large = parse(TUNED.replace("cols >= 64", "rows * cols >= 67108864").replace("i += 32", "i += STEP"))
+    assert isinstance(referee(large).judge(only_large), Passed)
+    assert isinstance(referee(large).judge(only_large, {"STEP": 64}), Unsupported)
 
 
 def test_times_are_told(referee: Make) -> None:

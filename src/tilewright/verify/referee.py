@@ -34,7 +34,6 @@ _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
-_SPOT_CASES = 2
 _SHOWN_RIGHT = 8
 
 
@@ -73,7 +72,11 @@ class Referee:
         pass
 
     def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
-        """The whole verdict. Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only."""
+        """The whole verdict, on the file as it stands or with a choice of its constants: then something must have been
+        run with that choice, for where it does not hold the file is run as dispatch would choose.
+
+        Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only.
+        """
         self.times = Times()
         if isinstance(file, str):
             read = read_kernel(file, self._task)
@@ -90,32 +93,6 @@ class Referee:
         if not_built is not None:
             return Rejected(not_built)
         return self._emulate(trial, cases)
-
-    def spot_check(self, file: KernelFile, choice: Choice) -> bool:
-        """Whether the file builds with this choice and is right in the smallest cases that take it."""
-        self.times = Times()
-        candidate = Candidate(file, self._task, choice, self.times)
-        if self._refused_at_own_sizes(candidate) is not None:
-            return False
-        trial = Trial(candidate, self._judges, self.times)
-        device = self._emulator
-        cases = [case for case in plan_cases(self._task) if self._takes(candidate, case, strictly=True)]
-        if not cases:
-            accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
-            cases = [Case(sizes, 1) for sizes in accepted_sizes(self._task, accepts, count=1)]
-        right = 0
-        for case in cases[:_SPOT_CASES]:
-            outcome = trial.run(case, device, emulated=True)
-            if isinstance(outcome, NotRun) and outcome.result is not None and self._gpu is not None:
-                outcome = trial.run(case, self._gpu, emulated=False)
-            if isinstance(outcome, Wrong):
-                return False
-            right += isinstance(outcome, Right)
-        if right == 0 and self._gpu is not None:
-            own = Case(self._task.sizes, 1)
-            judged = self._judges.of(self._task, own) is not None
-            return judged and isinstance(trial.run(own, self._gpu, emulated=False), Right)
-        return right > 0
 
     # -- before anything runs --
 
@@ -273,6 +250,10 @@ class Referee:
             if trial.reference_problem is not None:
                 raise trial.reference_problem
             return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+        if trial.candidate.choice and not any(
+            self._takes(trial.candidate, one, strictly=True) for one in trial.right_cases
+        ):
+            return Unsupported("the choice only holds at shapes too large to emulate here; run it on a GPU")
         self._note_declined(trial)
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
