@@ -174,8 +174,15 @@ class Candidate:
             builds.append(built if isinstance(built, Build) else None)
         return builds
 
-    def job(self, case: Case, evaluation: Evaluation, built: Build | None, how: Emulation | None) -> Job | BadPlan:
-        """The run of a case: emulated as `how` says, or on a GPU."""
+    def job(
+        self,
+        case: Case,
+        evaluation: Evaluation,
+        built: Build | None,
+        how: Emulation | None,
+        inputs: tuple[InputTensor, ...] | None = None,
+    ) -> Job | BadPlan:
+        """The run of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on those given."""
         task = case_task(self.task, case)
         numbers = {one.name: one.value for one in task.numbers}
         try:
@@ -188,7 +195,7 @@ class Candidate:
         in_place = tuple(one.name for one in task.tensors if one.in_place and not one.optional)
         return ready.job(
             f"{self.file.identity[:12]}-{self._jobs}",
-            case_inputs(task, case),
+            case_inputs(task, case) if inputs is None else inputs,
             returns=(*(one.name for one in task.outputs), *in_place),
             limits=records.Limits(_GPU_SECONDS if how is None else _CASE_SECONDS, _GPU_BYTES),
             emulation=how,

@@ -127,6 +127,11 @@ def value_sizes(task: Task, accepts: Callable[[Sizes], bool]) -> Sizes | None:
     return found[0] if found else None
 
 
+def smallest_sizes(task: Task) -> Sizes | None:
+    """Sizes at which every call is quick; None where every dimension is fixed, or they cannot be small."""
+    return _sizes(task, _Shape(5, (2, 3, 2), ()))
+
+
 def own_cases(task: Task) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first."""
     kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]

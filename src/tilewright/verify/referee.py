@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tilewright import records
 from tilewright.devices.protocol import Device
@@ -26,6 +27,7 @@ from tilewright.verify.cases import (
     value_sizes,
 )
 from tilewright.verify.distributions import TASK
+from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
@@ -93,6 +95,11 @@ class Referee:
         if not_built is not None:
             return Rejected(not_built)
         return self._emulate(trial, cases)
+
+    @cached_property
+    def needed_inputs(self) -> tuple[str, ...]:
+        """The task's inputs that no kernel can leave unread."""
+        return needed_inputs(self._task, self._judges.here)
 
     # -- before anything runs --
 
@@ -258,6 +265,10 @@ class Referee:
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
+            self._say("counting what it moves at the task's own sizes")
+            short = impossible(trial.candidate, self._emulator, self.needed_inputs)
+            if short is not None:
+                return Rejected(short, tuple(one for one in results if one.status is CaseStatus.RIGHT))
             trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
             if not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
