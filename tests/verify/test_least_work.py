@@ -31,8 +31,8 @@ LARGE = replace(tasks.MEAN, dimensions=(Dimension("rows", 8192), Dimension("cols
 BY_BLOCK = kernels.MEAN_BY_WARP
 assert "run<<<rows, 32>>>" in BY_BLOCK
 assert "blockIdx.x" in BY_BLOCK
-NO_LAUNCH = BY_BLOCK.replace("cols)\n", "cols) when rows < 4096\n", 1)
-FEW_BLOCKS = BY_BLOCK.replace("run<<<rows, 32>>>", "run<<<min(rows, 1024), 32>>>")
+NO_LAUNCH = BY_BLOCK.replace("cols)\n", "cols) when rows * cols < 4000000\n", 1)
+FEW_BLOCKS = BY_BLOCK.replace("run<<<rows, 32>>>", "run<<<min(rows, 8192 if cols < 1000 else 1024), 32>>>")
 
 
 def needed(function: Callable[..., torch.Tensor], *sizes: tuple[int, int]) -> tuple[str, ...]:

@@ -294,6 +294,37 @@ def test_fixed_dimensions_stay(referee: Make) -> None:
     assert all(one.case.sizes == fixed.sizes for one in verdict.cases)
 
 
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (tasks.MATMUL, kernels.MATMUL.replace("first < K", "first < min(K, 160)")),
+        (tasks.MEAN, kernels.MEAN_BY_WARP.replace("<<<rows, 32>>>", "<<<min(rows, 132), 32>>>")),
+        (tasks.MEAN, kernels.MEAN_BY_WARP.replace("cols)\n", "cols) when rows < 512\n", 1)),
+    ],
+    ids=["the first 160 of k", "a grid without its loop", "no launch at many rows"],
+)
+def test_what_is_wrong_only_where_one_dimension_is_long(referee: Make, task: Task, text: str) -> None:
+    assert text not in (kernels.MATMUL, kernels.MEAN_BY_WARP)
+    verdict = referee(task).judge(text)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, (Crashed, WrongValues))
+    assert verdict.cases
+
+
+def test_thousands_of_blocks_that_take_too_long_are_run_in_part(referee: Make) -> None:
+    """A warp that goes around a thousand times for each row: the budget of such a case ends before the rows do."""
+    slow = kernels.MEAN_BY_WARP.replace(
+        "if (threadIdx.x == 0)",
+        "float idle = sum;\n  for (int i = 0; i < 1000; ++i) idle = __shfl_sync(~0u, idle, 0) + 1.f;\n"
+        "  if (idle == -1.f) sum = 0.f;\n  if (threadIdx.x == 0)",
+    )
+    task = replace(tasks.MEAN, dimensions=(Dimension("rows", 2048), Dimension("cols", 64)))
+    verdict = referee(task).judge(slow)
+    assert isinstance(verdict, Passed)
+    assert not any(one.case.sizes["rows"] == 2048 for one in verdict.cases if one.status is CaseStatus.RIGHT)
+    assert any(one.case.sizes["rows"] == 512 for one in verdict.cases)
+
+
 TUNED = kernels.MEAN_BY_WARP.replace(
     "//! launch  run<<<rows, 32>>>",
     "//! tune    STEP = 32 | 64\n//! need    STEP == 32 or cols >= 64\n//! launch  run<<<rows, 32>>>",

@@ -31,11 +31,12 @@ from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
-from tilewright.verify.cases import work_of
+from tilewright.verify.cases import has_own_size, work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
+_LONG_BUDGET = 30_000_000
 _BUDGET_PER_STEP = 1000
 _CASE_SECONDS = 30.0
 _SURVEY = "tilewright.verify.value_survey:survey_values"
@@ -130,8 +131,13 @@ class Times:
 
 
 def instruction_budget(task: Task, case: Case) -> int:
-    """More than an honest kernel takes at these sizes, so that an endless loop ends soon."""
-    return _LEAST_BUDGET + _BUDGET_PER_STEP * work_of(task, case.sizes)
+    """More than an honest kernel takes at these sizes, so that an endless loop ends soon.
+
+    With a dimension at its own size, where thousands of blocks may each have little to do, it is no more than that is
+    worth: what does not get through is run with a quarter of them.
+    """
+    long = case.sizes != task.sizes and has_own_size(task, case)
+    return (_LONG_BUDGET if long else _LEAST_BUDGET) + _BUDGET_PER_STEP * work_of(task, case.sizes)
 
 
 class Candidate:

@@ -1,16 +1,18 @@
 """The calls a kernel is judged by: small and odd sizes inside the task's domain, several kinds of values.
 
 They follow from the task alone, cheapest first. Dimensions that the task fixes keep their size; the others take sizes
-that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, and their own size while
-the rest is small, because that is where a specialised path is taken. Sizes that follow from others are never chosen.
+that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, one above their own, and
+each its own size while the rest is small, because that is where a specialised path is taken, a loop wraps, a grid ends.
+Dimensions whose own size is small, such as the taps of a filter, keep it in most cases. Sizes that follow from others
+are never chosen.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tilewright.records import Case, Dimension, NormalValues, SizeFormula, Task
 from tilewright.verify.distributions import (
@@ -32,6 +34,10 @@ OWN_WORK = 1_200_000  # at the task's own sizes
 MOST_WORK = 4_000_000  # at sizes that are only looked for because a file takes no smaller ones
 MOST_BYTES = 32 << 20  # of all tensors of one emulated call
 _TINY_WORK = 4096
+_LONG_WORK = 400_000  # of a case with one more dimension at its own size
+_TILED = 3  # dimensions, of which two tiles each way are affordable together
+_LONG = 512  # a size
+_FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
@@ -49,13 +55,14 @@ class _Shape:
     inner: int | None  # None: the task's own
     others: tuple[int, ...]
     values: tuple[str, ...]
+    as_small: bool = False  # dimensions of few places take the sizes of the others too
 
 
 _SHAPES = (
-    _Shape(37, (3, 5, 2), (TASK, "impulse", "small", NUMBERS)),
-    _Shape(1, (1,), (TASK,)),
+    _Shape(37, (3, 5, 2), (TASK, "impulse", "small", NUMBERS), as_small=True),
+    _Shape(1, (1,), (TASK,), as_small=True),
     _Shape(129, (65, 17, 3), ("normal", "logarithmic")),
-    _Shape(127, (2, 33, 3), ("offset",)),
+    _Shape(127, (2, 33, 3), ("offset",), as_small=True),
     _Shape(257, (1, 7), ("wide",)),
     _Shape(None, (4, 3, 2), (TASK, "offset", "impulse", FLAGS, NUMBERS)),
     _Shape(512, (33, 31, 2), ("normal",)),
@@ -86,11 +93,11 @@ _VALUE_SEED = 301
 def plan_cases(task: Task) -> tuple[Case, ...]:
     """The cases below the task's own sizes, cheapest first; empty where every dimension is fixed."""
     found: dict[tuple[tuple[tuple[str, int], ...], str], Case] = {}
-    for shape in _SHAPES:
-        sizes = _sizes(task, shape)
-        if sizes is None:
+    shaped = [(_sizes(task, shape), shape.values) for shape in _SHAPES]
+    for sizes, kinds in (*shaped, *((sizes, (TASK,)) for sizes in _long_sizes(task))):
+        if sizes is None or not (task.is_sound(sizes) and is_small(task, sizes)):
             continue
-        for values in shape.values:
+        for values in kinds:
             if _applies(task, values):
                 key = (tuple(sizes.items()), _canonical(task, values))
                 found.setdefault(key, Case(sizes, len(found) + 1, _canonical(task, values)))
@@ -129,7 +136,7 @@ def value_sizes(task: Task, accepts: Callable[[Sizes], bool]) -> Sizes | None:
 
 def smallest_sizes(task: Task) -> Sizes | None:
     """Sizes at which every call is quick; None where every dimension is fixed, or they cannot be small."""
-    return _sizes(task, _Shape(5, (2, 3, 2), ()))
+    return _sizes(task, _Shape(5, (2, 3, 2), (), as_small=True))
 
 
 def own_cases(task: Task) -> tuple[Case, ...]:
@@ -238,6 +245,7 @@ def _sizes(task: Task, shape: _Shape) -> Sizes | None:
     wanted: Sizes = {}
     others = itertools.cycle(shape.others)
     taken_off = _taken_off(one.formula for one in task.dimensions if one.formula is not None)
+    results = {axis for one in task.outputs for axis in one.shape}
     for one in task.free:
         if not one.varies:
             wanted[one.name] = one.size
@@ -246,9 +254,63 @@ def _sizes(task: Task, shape: _Shape) -> Sizes | None:
         else:
             # A filter is no larger than the task's own: what matters of it is how it lies in its image.
             size = next(others)
-            wanted[one.name] = _permitted(one, min(size, one.size) if one.name in taken_off else size)
+            size = min(size, one.size) if one.name in taken_off else size
+            kept = _is_filter(one, results) and not shape.as_small
+            wanted[one.name] = one.size if kept else _permitted(one, size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
+
+
+def _long_sizes(task: Task) -> Iterator[Sizes]:
+    """Two tiles each way; filters above their own size; the innermost dimension a little above its own; then the others
+    at theirs, one after another, those together that are affordable together. Not all of them need be affordable."""
+    inner = inner_dimension(task)
+    base = _sizes(task, _Shape(6, (3, 10, 2), ()))
+    if inner is None or base is None:
+        return
+    free = {one.name: one for one in task.free if one.varies}
+    results = {axis for one in task.outputs for axis in one.shape}
+    if len(free) <= _TILED:
+        tiles = {name: _permitted(one, 130 if name in results else 40) for name, one in free.items()}
+        yield task.complete({**base, **tiles})
+    wider = {name: one.size + 2 for name, one in free.items() if _is_filter(one, results)}
+    if wider:
+        yield _with_room(
+            task, task.complete({**base, **{name: _permitted(free[name], wider[name]) for name in wider}}), 2
+        )
+    yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
+    left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
+    while left:
+        longest = free[left.pop()]
+        sizes = _stretched(task, base, longest, longest.size)
+        for name in tuple(reversed(left)):
+            more = task.complete({**sizes, name: free[name].size})
+            if task.is_sound(more) and is_small(task, more, _LONG_WORK):
+                sizes = more
+                left.remove(name)
+        yield sizes
+
+
+def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
+    """Whether few places are summed up along it."""
+    return dimension.size <= _FEW_PLACES and dimension.name not in results
+
+
+def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:
+    """The sizes with one dimension large and the others cut down until it is affordable, or else as large as may be."""
+    stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
+    if stretched is not None and task.is_sound(stretched):
+        return stretched
+    while (size := _permitted(dimension, size // 2)) > base[dimension.name]:
+        sizes = task.complete({**base, dimension.name: _round(dimension, size)})
+        if task.is_sound(sizes) and is_small(task, sizes, _LONG_WORK):
+            return sizes
+    return base
+
+
+def _round(dimension: Dimension, size: int) -> int:
+    """The next size that is 2 modulo 4 and a multiple of 5, or that the dimension permits."""
+    return _permitted(dimension, size + (10 - size) % 20)
 
 
 def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
@@ -334,6 +396,20 @@ def _choices(dimension: Dimension) -> list[int]:
         return [dimension.size]
     multiples = {_permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
     return sorted(multiples | {dimension.size})
+
+
+def shorter(task: Task, case: Case) -> Case | None:
+    """The case with its longest dimension a quarter as long; None where it is short already."""
+    longest = max((one for one in task.free if one.varies), key=lambda one: case.sizes[one.name], default=None)
+    if longest is None or case.sizes[longest.name] < _LONG:
+        return None
+    sizes = task.complete({**case.sizes, longest.name: _permitted(longest, case.sizes[longest.name] // 4)})
+    return replace(case, sizes=sizes) if task.is_sound(sizes) else None
+
+
+def has_own_size(task: Task, case: Case) -> bool:
+    """Whether a long dimension that varies is at its own size or above."""
+    return any(case.sizes[one.name] >= max(one.size, _LONG) for one in task.free if one.varies)
 
 
 # -- sizes beyond the cases, at which a plan is only evaluated: nothing is built or run, so they may be large --

@@ -20,9 +20,11 @@ from tilewright.verify.cases import (
     OWN_WORK,
     accepted_sizes,
     declined_note,
+    has_own_size,
     is_small,
     own_cases,
     plan_cases,
+    shorter,
     value_cases,
     value_sizes,
 )
@@ -175,6 +177,9 @@ class Referee:
             schedules = _SCHEDULES if number < _SCHEDULED else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
+            less = shorter(self._task, case) if isinstance(outcome, Wrong) and ran_out(outcome.evidence) else None
+            if less is not None and case.sizes != self._task.sizes and has_own_size(self._task, case):
+                outcome = trial.run(less, self._emulator, emulated=True)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(
