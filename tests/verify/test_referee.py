@@ -294,6 +294,30 @@ def test_fixed_dimensions_stay(referee: Make) -> None:
     assert all(one.case.sizes == fixed.sizes for one in verdict.cases)
 
 
+def test_a_need_does_not_lead_away_from_values(referee: Make) -> None:
+    need = "//! need    x.shape[0] % 8 == 0 and x.shape[1] % 8 == 0\n//! out"
+    judge = referee(tasks.LAYERNORM)
+    verdict = judge.judge(kernels.LAYERNORM.replace("//! out", need, 1))
+    assert isinstance(verdict, Passed)
+    right = [one.case for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    assert {case.values for case in right} >= {"task", "impulse", "small", "offset", "logarithmic"}
+    assert all(case.sizes["rows"] % 8 == 0 for case in right)
+    assert any("declines" in note for note in verdict.notes)
+    verdict = judge.judge(kernels.ONE_PASS.replace("//! out", need, 1))
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+
+
+def test_a_file_is_judged_at_the_limit_of_its_need(referee: Make) -> None:
+    limited = kernels.MEAN_BY_WARP.replace("//! out", "//! need    cols <= 4321\n//! out", 1)
+    wrong = limited.replace("i < cols;", "i < min(cols, 4320);")
+    assert isinstance(referee(tasks.MEAN).judge(limited), Passed)
+    verdict = referee(tasks.MEAN).judge(wrong)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.case.sizes["cols"] == 4321
+
+
 @pytest.mark.parametrize(
     ("task", "text"),
     [

@@ -39,6 +39,7 @@ _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
 _FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_UNITS = (2, 4, 8, 16, 32, 64, 128, 256)  # that needs are written with
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
 _MOST_COMBINED = 8000  # combinations of sizes that are looked at
@@ -370,6 +371,48 @@ def accepted_sizes(
             if len(found) == count:
                 break
     return tuple(found)
+
+
+def within_need(task: Task, case: Case, accepts: Callable[[Sizes], bool]) -> Case | None:
+    """The case at sizes beside its own that the file takes: those that vary rounded up to a common multiple, and the
+    longest halved until it is affordable. None where there are none."""
+    varying = [one for one in task.free if one.varies]
+    for unit in _UNITS:
+        chosen = {one.name: _permitted(one, _multiple(case.sizes[one.name], unit)) for one in varying}
+        sizes = task.complete({**case.sizes, **chosen})
+        while not is_small(task, sizes, MOST_WORK):
+            longest = max(varying, key=lambda one: sizes[one.name])
+            half = _permitted(longest, _multiple(sizes[longest.name] // 2, unit))
+            if half >= sizes[longest.name]:
+                break
+            sizes = task.complete({**sizes, longest.name: half})
+        if task.is_sound(sizes) and is_small(task, sizes, MOST_WORK) and accepts(sizes):
+            return replace(case, sizes=sizes)
+    return None
+
+
+def _multiple(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def limits_of_need(task: Task, accepts: Callable[[Sizes], bool]) -> Iterator[Sizes]:
+    """For each dimension the largest size before one that is declined, the others small."""
+    base = _sizes(task, _Shape(6, (3, 10, 2), ()))
+    if base is None or not accepts(base):
+        return
+    for one in task.free:
+        tried = [size for size in _further(one) if size > base[one.name]] if one.varies else []
+        wholes = {size: task.complete({**base, one.name: size}) for size in tried}
+        declined = next((size for size in tried if not accepts(wholes[size])), None)
+        if declined is None:
+            continue
+        low, high = max([base[one.name], *(size for size in tried if size < declined)]), declined
+        while low < (middle := _permitted(one, (low + high) // 2)) < high:
+            taken = accepts(task.complete({**base, one.name: middle}))
+            low, high = (middle, high) if taken else (low, middle)
+        sizes = task.complete({**base, one.name: low})
+        if task.is_sound(sizes) and is_small(task, sizes):
+            yield sizes
 
 
 def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:

@@ -6,7 +6,7 @@ reference run in children of their own; nothing a candidate does is taken as any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,22 +22,26 @@ from tilewright.verify.cases import (
     declined_note,
     has_own_size,
     is_small,
+    limits_of_need,
     own_cases,
     plan_cases,
     shorter,
     value_cases,
     value_sizes,
+    within_need,
 )
 from tilewright.verify.distributions import TASK
 from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
+Accepts = Callable[[dict[str, int]], bool]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
+_MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
 _SHOWN_RIGHT = 8
 
 
@@ -124,23 +128,37 @@ class Referee:
         return isinstance(candidate.evaluate(case, self._emulator.profile, strictly=strictly), Evaluation)
 
     def _cases(self, candidate: Candidate) -> list[Case]:
-        """The task's cases; where the file takes few of them, others that it takes."""
+        """The task's cases, and for those that the file declines others that it takes."""
         cases = list(plan_cases(self._task))
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
             cases += own_cases(self._task) if not cases else own_cases(self._task)[:1]
-        taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
         if not cases and not self._varies:
             return cases
         accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
-        cases += value_cases(self._task, self._further_values(), accepts, taken)
-        if len({tuple(case.sizes.items()) for case in taken}) >= _FEW:
-            return cases
+        taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
+        few = len({tuple(case.sizes.items()) for case in taken}) < _FEW
+        if self._varies:
+            for case in (*self._moved(cases, taken, accepts), *(self._found(accepts) if few else ())):
+                if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
+                    cases.append(case)
+                    taken.append(case)
+        return [*cases, *value_cases(self._task, self._further_values(), accepts, taken)]
+
+    def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
+        """Cases that the file declines at sizes that it takes, for the sake of their values, and its own limits."""
+        for case in [one for one in cases if one not in taken][:_MOST_MOVED]:
+            moved = within_need(self._task, case, accepts)
+            if moved is not None:
+                yield moved
+        for number, sizes in enumerate(limits_of_need(self._task, accepts)):
+            yield Case(sizes, 301 + number)
+
+    def _found(self, accepts: Accepts) -> Iterator[Case]:
+        """The smallest cases that the file takes."""
         for number, sizes in enumerate(accepted_sizes(self._task, accepts)):
             for values in (TASK, "impulse"):
-                if not any(case.sizes == sizes and case.values == values for case in cases):
-                    cases.append(Case(sizes, 201 + number, values))
-        return cases
+                yield Case(sizes, 201 + number, values)
 
     def _further_values(self) -> tuple[str, ...]:
         """The kinds of values beyond the usual that the reference takes; it is asked once."""
