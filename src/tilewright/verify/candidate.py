@@ -134,7 +134,7 @@ def instruction_budget(task: Task, case: Case) -> int:
     """More than an honest kernel takes at these sizes, so that an endless loop ends soon.
 
     With a dimension at its own size, where thousands of blocks may each have little to do, it is no more than that is
-    worth: what does not get through is run with a quarter of them.
+    worth: what does not get through is run with an eighth of them.
     """
     long = case.sizes != task.sizes and has_own_size(task, case)
     return (_LONG_BUDGET if long else _LEAST_BUDGET) + _BUDGET_PER_STEP * work_of(task, case.sizes)

@@ -442,11 +442,11 @@ def _choices(dimension: Dimension) -> list[int]:
 
 
 def shorter(task: Task, case: Case) -> Case | None:
-    """The case with its longest dimension a quarter as long; None where it is short already."""
+    """The case with its longest dimension an eighth as long; None where it is short already."""
     longest = max((one for one in task.free if one.varies), key=lambda one: case.sizes[one.name], default=None)
     if longest is None or case.sizes[longest.name] < _LONG:
         return None
-    sizes = task.complete({**case.sizes, longest.name: _permitted(longest, case.sizes[longest.name] // 4)})
+    sizes = task.complete({**case.sizes, longest.name: _permitted(longest, case.sizes[longest.name] // 8)})
     return replace(case, sizes=sizes) if task.is_sound(sizes) else None
 
 

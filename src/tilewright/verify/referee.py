@@ -195,9 +195,11 @@ class Referee:
             schedules = _SCHEDULES if number < _SCHEDULED else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
-            less = shorter(self._task, case) if isinstance(outcome, Wrong) and ran_out(outcome.evidence) else None
-            if less is not None and case.sizes != self._task.sizes and has_own_size(self._task, case):
-                outcome = trial.run(less, self._emulator, emulated=True)
+            less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None
+            while less is not None and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
+                less = shorter(self._task, less)
+                if less is not None:
+                    outcome = trial.run(less, self._emulator, emulated=True)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(
