@@ -20,16 +20,9 @@ from tilewright.records import (
     TensorInput,
     UniformValues,
 )
-from tilewright.verify.cases import (
-    MOST_WORK,
-    SMALL_WORK,
-    accepted_sizes,
-    inner_dimension,
-    is_small,
-    own_cases,
-    plan_cases,
-    work_of,
-)
+from tilewright.verify.case_sizes import inner_dimension
+from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
+from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import (
     DISTRIBUTIONS,
     INFINITE,
@@ -40,6 +33,7 @@ from tilewright.verify.distributions import (
     contents,
     draw_inputs,
 )
+from tilewright.verify.need_sizes import accepted_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:

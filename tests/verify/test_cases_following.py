@@ -23,7 +23,10 @@ from tilewright.records import (
 )
 from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee
-from tilewright.verify.cases import accepted_sizes, inner_dimension, plan_cases, work_of
+from tilewright.verify.case_sizes import inner_dimension
+from tilewright.verify.case_work import work_of
+from tilewright.verify.cases import plan_cases
+from tilewright.verify.need_sizes import accepted_sizes
 
 # A reference is called by name, so the names of the inputs say which op is meant.
 SOURCE = """\

@@ -31,7 +31,8 @@ from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
-from tilewright.verify.cases import has_own_size, work_of
+from tilewright.verify.case_sizes import has_own_size
+from tilewright.verify.case_work import work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 

@@ -17,10 +17,21 @@ from tilewright import records
 from tilewright.devices.emulation.listing import listing_of
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Evaluation
-from tilewright.records import BufferRole, Case, Clearing, Impossible, InputTensor, LibraryCall, PackedLaunch, Task
+from tilewright.records import (
+    SECTOR_BYTES,
+    BufferRole,
+    Case,
+    Clearing,
+    Impossible,
+    InputTensor,
+    LibraryCall,
+    PackedLaunch,
+    Task,
+)
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.candidate import Candidate
-from tilewright.verify.cases import Sizes, bytes_of, smallest_sizes, work_of
+from tilewright.verify.case_sizes import SMALLEST, sizes_of
+from tilewright.verify.case_work import Sizes, bytes_of, work_of
 from tilewright.verify.distributions import TASK, draw_inputs, seeded
 
 FIND_NEEDED = "tilewright.verify.least_work:find_needed"
@@ -71,7 +82,7 @@ def needed_inputs(task: Task, reference: AnyReference) -> tuple[str, ...]:
 
 def _telling_sizes(task: Task) -> tuple[Sizes, ...] | None:
     """Small sizes, and each varying dimension at its own with the others small; None where one is not affordable."""
-    small = smallest_sizes(task)
+    small = sizes_of(task, SMALLEST)
     own = task.sizes
     found = [small if small is not None else own]
     for one in task.free if small is not None else ():
@@ -267,7 +278,7 @@ def _short(
     def moved(kinds: tuple[str, ...]) -> float:
         """Every byte asked for; a sector that many lanes ask for counts once."""
         return sum(
-            scale * min(one.bytes, one.sector_bytes)
+            scale * min(one.bytes, SECTOR_BYTES * one.sectors)
             for scale, ones in traffic
             for one in ones
             if one.kind.value in kinds

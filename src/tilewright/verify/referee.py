@@ -16,26 +16,15 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
-from tilewright.verify.cases import (
-    OWN_WORK,
-    accepted_sizes,
-    declined_note,
-    has_own_size,
-    is_small,
-    limits_of_need,
-    own_cases,
-    plan_cases,
-    shorter,
-    value_cases,
-    value_sizes,
-    within_need,
-)
+from tilewright.verify.case_sizes import has_own_size, shorter
+from tilewright.verify.case_work import OWN_WORK, is_small
+from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.least_work import impossible, needed_inputs
+from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, limits_of_need, within_need
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
-Accepts = Callable[[dict[str, int]], bool]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULED = 3  # cases run under several schedules
