@@ -23,16 +23,8 @@ from tilewright.records import (
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import own_cases, plan_cases
-from tilewright.verify.distributions import (
-    DISTRIBUTIONS,
-    INFINITE,
-    NAN_ROWS,
-    NUMBERS,
-    SPECIAL,
-    case_task,
-    contents,
-    draw_inputs,
-)
+from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
+from tilewright.verify.float_values import DISTRIBUTIONS, INFINITE, NAN_ROWS, SPECIAL
 from tilewright.verify.need_sizes import accepted_sizes
 
 

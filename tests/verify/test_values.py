@@ -30,17 +30,9 @@ from tilewright.records import (
 )
 from tilewright.verify import Referee
 from tilewright.verify.cases import plan_cases, value_cases
-from tilewright.verify.distributions import (
-    FLAGS,
-    NUMBERS,
-    OUTLIERS,
-    PATTERNED,
-    WHOLE,
-    case_task,
-    draw_inputs,
-    values_with,
-)
+from tilewright.verify.distributions import FLAGS, NUMBERS, WHOLE, case_task, draw_inputs, values_with
 from tilewright.verify.expectation import expectations
+from tilewright.verify.float_values import OUTLIERS, PATTERNED
 from tilewright.verify.judging_records import SurveyRequest
 from tilewright.verify.thresholds import thresholds
 from tilewright.verify.tolerance import Expected, compare

@@ -13,17 +13,8 @@ from collections.abc import Iterable
 from tilewright.records import Case, NormalValues, Task
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
 from tilewright.verify.case_work import Sizes, is_small, work_of
-from tilewright.verify.distributions import (
-    FLAGS,
-    NEGATIVE_OFFSET,
-    NUMBERS,
-    OUTLIERS,
-    PATTERNED,
-    TASK,
-    has_flags,
-    has_float_numbers,
-    has_varied_floats,
-)
+from tilewright.verify.distributions import FLAGS, NUMBERS, TASK, has_flags, has_float_numbers, has_varied_floats
+from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
 
 _TINY_WORK = 4096

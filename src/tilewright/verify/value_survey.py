@@ -18,17 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Case, IndexValues, Task
 from tilewright.reference.torch_calls import call_reference, to_torch
-from tilewright.verify.distributions import (
-    INFINITE,
-    NAN_ROWS,
-    NUMBERS,
-    SPECIAL,
-    WHOLE,
-    case_task,
-    draw_inputs,
-    values_with,
-    whole_inputs,
-)
+from tilewright.verify.distributions import NUMBERS, WHOLE, case_task, draw_inputs, values_with, whole_inputs
+from tilewright.verify.float_values import INFINITE, NAN_ROWS, SPECIAL
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
