@@ -13,9 +13,11 @@ from tilewright.kernel_file import Refused
 from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
+from tilewright.verify.coverage import Coverage
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
+_CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
@@ -57,6 +59,7 @@ class Trial:
         self.candidate = candidate
         self.results: list[CaseResult] = []
         self.notes: list[str] = []
+        self.coverage = Coverage()  # of what was right
         self.reference_problem: ReferenceProblem | None = None
         self._judges = judges
         self._times = times
@@ -85,17 +88,24 @@ class Trial:
         return Wrong(job) if isinstance(job, records.BadPlan) else job
 
     def run(
-        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False
+        self,
+        case: Case,
+        device: Device,
+        *,
+        emulated: bool,
+        schedules: int = 1,
+        twice: bool = False,
+        most_instructions: int | None = None,
     ) -> CaseOutcome:
         """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
         start = time.monotonic()
-        budget = instruction_budget(self.candidate.task, case)
-        how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
+        budget = most_instructions or instruction_budget(self.candidate.task, case)
+        how = records.Emulation(_CHECKS, schedules, instruction_budget=budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
         execution = self.candidate.execute(device, job)
-        refused = self._refused(case, execution)
+        refused = self.refused(case, execution)
         if refused is not None:
             return refused
         assert isinstance(execution, Completed)
@@ -110,12 +120,14 @@ class Trial:
         if twice:
             again = self.candidate.execute(device, job)
             varying = _differing(execution, again)
-            refused = self._refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
+            refused = self.refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
             if refused is not None:
                 return refused
         unstable = self._unstable(case, varying, job)
         if unstable is not None:
             return unstable
+        if execution.emulated is not None:
+            self.coverage.add(execution.emulated.coverage)
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds, emulated))
 
@@ -128,7 +140,7 @@ class Trial:
         execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=records.Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
-        return self._refused(case, execution)
+        return self.refused(case, execution)
 
     def _judged_again(
         self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Execution
@@ -137,7 +149,7 @@ class Trial:
         judgement = self._judge(case, inputs, execution)
         return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
-    def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
+    def refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
         if isinstance(execution, records.Faulted):
             if execution.kind is records.FaultKind.UNSUITABLE:

@@ -47,6 +47,15 @@ def input_bytes(one: InputTensor) -> Bytes:
     return drawn(one.spec, one.content)
 
 
+def row_major(spec: TensorSpec, content: bytes) -> bytes:
+    """The elements of a tensor's storage in row-major order."""
+    if spec.is_contiguous or spec.numel == 0:
+        return content
+    strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
+    elements = np.frombuffer(content, dtype=f"u{spec.dtype.itemsize}")
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, spec.shape, strides)).tobytes()
+
+
 def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
     """Axis by axis, the outermost last: then most of the copying is of whole rows."""
     elements = np.frombuffer(content.content, dtype=f"u{spec.dtype.itemsize}").reshape(content.shape)

@@ -73,7 +73,9 @@ class PlanMemory:
         spec = self._specs[name]
         strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
         written: Any = np.lib.stride_tricks.as_strided(self.memory.written(name), spec.shape, strides)
-        indices = [np.unique(places) for places in np.nonzero(written)] if spec.shape else []
+        axes = range(len(spec.shape))
+        others = [tuple(other for other in axes if other != axis) for axis in axes]
+        indices = [np.flatnonzero(written.any(axis=rest) if rest else written) for rest in others]
         if not written.any():
             return None
         while math.prod(map(len, indices)) > most:
@@ -127,13 +129,9 @@ def add_buffers(memory: PlanMemory, buffers: tuple[Buffer, ...], *, sampled: boo
 
 
 def written_parts(job: Job, memory: PlanMemory) -> tuple[WrittenPart, ...]:
-    """Of each output that starts undefined, what was written, as the emulation asks."""
+    """Of each output what was written, as the emulation asks; of one that starts cleared, that is everything."""
     most = job.emulation.written_elements
-    outputs = [
-        one.name
-        for one in job.plan.buffers
-        if one.role is not BufferRole.SCRATCH and one.clearing is Clearing.UNDEFINED and one.spec.numel
-    ]
+    outputs = [one.name for one in job.plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel]
     parts = (memory.written_part(name, most) for name in outputs if most)
     return tuple(part for part in parts if part is not None)
 
