@@ -74,8 +74,15 @@ class Passed:
     unseen: str = ""  # why nobody could see what runs in the task's own call, where it was not judged there
 
     @property
+    def unjudged(self) -> tuple[str, ...]:
+        """What runs in the task's own call and was judged nowhere, in sentences."""
+        lines = tuple(f"line {one.line}: {one.why} in a judged case: {one.text}" for one in self.uncovered)
+        unseen = f"what runs at the task's own sizes could not be seen: {self.unseen}"
+        return (*lines, unseen) if self.unseen else lines
+
+    @property
     def is_provisional(self) -> bool:
-        """Whether something that runs in the task's own call was judged nowhere: then it is not verified."""
+        """Whether there is any of that: then the kernel is not verified."""
         return bool(self.uncovered or self.unseen)
 
     @property

@@ -25,6 +25,7 @@ class Coverage:
 
     _programs: dict[str, dict[_Place, list[Seen]]] = field(default_factory=dict)
     _places: dict[_Place, Seen] = field(default_factory=dict)
+    _lines: dict[int, Seen] = field(default_factory=dict)  # by innermost line, whatever stands there
 
     def add(self, records: Iterable[CoverageRecord]) -> None:
         for record in records:
@@ -33,8 +34,10 @@ class Coverage:
                 place, each = (site.lines, site.what), _seen(site)
                 before = known.get(place, [Seen(0)] * len(each))
                 known[place] = [one | other for one, other in zip(before, each, strict=True)]
-                for one in each:
-                    self._places[place] = self._places.get(place, Seen(0)) | one
+                together = _together(each)
+                self._places[place] = self._places.get(place, Seen(0)) | together
+                if site.lines and site.what != LOOP:
+                    self._lines[site.lines[0]] = self._lines.get(site.lines[0], Seen(0)) | together
 
     def uncovered(self, own: Iterable[CoverageRecord], text: str) -> tuple[UncoveredLine, ...]:
         """The lines of the kernel file where the own call does what no judged case did."""
@@ -55,10 +58,17 @@ class Coverage:
                 for one, other in zip(each, known.get(place, [Seen(0)] * len(each)), strict=True):
                     yield from ((site, why) for why in _lacking(site.what, one, other))
                 continue
-            together = Seen(0)
-            for one in each:
-                together |= one
-            yield from ((site, why) for why in _lacking_elsewhere(site.what, together, self._places.get(place)))
+            line = self._lines.get(site.lines[0], Seen(0)) if site.lines else Seen.RAN
+            judged = self._places.get(place)
+            yield from ((site, why) for why in _lacking_elsewhere(site.what, _together(each), judged, line))
+
+
+def _together(each: list[Seen]) -> Seen:
+    """Of all of them."""
+    union = Seen(0)
+    for one in each:
+        union |= one
+    return union
 
 
 def _seen(site: CoveredSite) -> list[Seen]:
@@ -82,18 +92,13 @@ def _lacking(what: str, own: Seen, judged: Seen) -> Iterator[str]:
 _WAY = "its condition never went this way"
 
 
-def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None) -> Iterator[str]:
-    """Of all instructions of a kind at a line, in another build: there a condition may be turned round."""
-    if not own:
-        return
-    if judged is None:
-        # A compiler that knows a size leaves out conditions and loops: what they lead to has lines of its own.
-        if what not in (LOOP, "bra", "selp") and own & Seen.RAN:
-            yield "it never ran"
-    elif what == LOOP:
-        if own & _MANY and not judged & _MANY and judged & _TRIPS:
+def _lacking_elsewhere(what: str, own: Seen, judged: Seen | None, line: Seen) -> Iterator[str]:
+    """Of all instructions of a kind at a place, in other builds: there a condition may be turned round, or be left out
+    together with its loop because a size is known, and other instructions may do the line's work."""
+    if what == LOOP:
+        if judged is not None and own & _MANY and not judged & _MANY and judged & _TRIPS:
             yield "its loop never went round more than twice"
-    elif own & Seen.RAN and not judged & (Seen.RAN if what != "bra" else Seen.RAN | Seen.SKIPPED):
+    elif own & (Seen.RAN | Seen.SKIPPED) and not line & (Seen.RAN | Seen.SKIPPED):
         yield "it never ran"
-    elif any(own & both == both and judged & both != both for both in _PAIRS if what in ("bra", "selp")):
+    elif judged and any(own & both == both and judged & both != both for both in _PAIRS if what in ("bra", "selp")):
         yield _WAY

@@ -75,8 +75,17 @@ def find_independent(function: Callable[..., Any], request: IndependenceRequest)
     tensors = {name: to_torch(spec, contents[name]) for name, spec in task.specs(sizes).items()}
     names = [name for name in candidates(task) if sizes[name] > 1]
     return IndependenceAnswer(
-        tuple(name for name in names if is_independent(function, task, tensors, name, (sizes[name] - 1, 0)))
+        tuple(
+            name
+            for name in names
+            if all(is_independent(function, task, tensors, name, places) for places in _few(sizes[name]))
+        )
     )
+
+
+def _few(size: int) -> tuple[tuple[int, ...], ...]:
+    """Places that stand otherwise among themselves than among all, whichever way those are turned."""
+    return ((size - 1,), (max(size - 2, 0), 0))
 
 
 def is_independent(

@@ -35,8 +35,10 @@ OWN_SEED = 401
 _REPEATED = (
     61  # places of an independent dimension that are drawn: a prime, so that no stride of a kernel hits one again
 )
-_DRAWN_ELEMENTS = 8 << 20
-_MOST_BYTES = 256 << 20  # of all tensors; beyond, independent dimensions are halved where the plan stays the same
+_LEAST_REPEATED = 3
+_FEW_ELEMENTS = 2 << 20  # to draw, if it takes no more than fewer places of independent dimensions
+_MOST_ELEMENTS = 16 << 20
+_MOST_BYTES = 768 << 20  # of all tensors; beyond, independent dimensions are halved where the plan stays the same
 _WRITTEN_ELEMENTS = 1 << 20  # of an output, that come back
 _WAYS = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))  # blocks of a launch, thread instructions of all
 _ALL_BLOCKS = ((None, 400_000_000),)
@@ -54,6 +56,10 @@ class OwnSizes:
     called: Sizes
     drawn: Sizes
 
+    def are_judged(self, independent: tuple[str, ...]) -> bool:
+        """Whether the reference can say what is right for such inputs."""
+        return all(size == self.drawn[name] for name, size in self.called.items() if name not in independent)
+
 
 @dataclass(frozen=True)
 class OwnSample:
@@ -62,6 +68,7 @@ class OwnSample:
     sizes: OwnSizes
     execution: records.Execution
     settled: tuple[str, ...]  # the results that the sampled blocks decide alone
+    blocks: int | None  # of each launch, that were run; None: all
     whole: bool  # every launch is of that kind, or all its blocks ran: findings count, and coverage once judged
 
     @property
@@ -88,8 +95,7 @@ def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str
         return NotSampled("nothing is launched there")
     sizes, job = _near(candidate, device, own, independent)
     drawn = _drawn_sizes(task, sizes, independent)
-    elements = sum(spec.numel for spec in task.specs(drawn).values())
-    if bytes_of(task, sizes) > 2 * _MOST_BYTES or elements > _DRAWN_ELEMENTS:
+    if bytes_of(task, sizes) > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
     job = replace(job, inputs=_inputs(task, sizes, drawn), limits=replace(job.limits, seconds=_SECONDS), returns=())
     return _sampled(candidate, device, job, OwnSizes(sizes, drawn))
@@ -115,9 +121,9 @@ def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnS
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
-            return OwnSample(sizes, execution, _results(job.plan), True)
+            return OwnSample(sizes, execution, _results(job.plan), None, True)
         whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
-        found = OwnSample(sizes, execution, alone, whole)
+        found = OwnSample(sizes, execution, alone, blocks, whole)
         ways = (
             [(None, 2 * _WHOLE)]
             if complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
@@ -177,9 +183,22 @@ def _kernels(job: records.Job) -> list[str]:
 
 
 def _drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Sizes:
-    return task.complete(
-        {name: _REPEATED if name in independent and size > 2 * _REPEATED else size for name, size in sizes.items()}
-    )
+    """Few places of independent dimensions; of others too where there is more to draw than anybody waits for. Then the
+    values are not the task's own, and only tell what runs."""
+    drawn = {name: _REPEATED if name in independent and size > 2 * _REPEATED else size for name, size in sizes.items()}
+    followed = {name for one in task.dimensions if one.formula is not None for name in one.formula.names}
+    others = tuple(one.name for one in task.free if one.name not in {*independent, *followed})
+    for names, most in ((independent, _FEW_ELEMENTS), (others, _MOST_ELEMENTS)):
+        while names and _elements(task, drawn) > most:
+            longest = max(names, key=lambda name: drawn[name])
+            if drawn[longest] <= _LEAST_REPEATED:
+                break
+            drawn[longest] = max(drawn[longest] // 2 | 1, _LEAST_REPEATED)
+    return task.complete(drawn)
+
+
+def _elements(task: Task, sizes: Sizes) -> int:
+    return sum(spec.numel for spec in task.specs(sizes).values())
 
 
 def _inputs(task: Task, sizes: Sizes, drawn: Sizes) -> tuple[InputTensor, ...]:

@@ -18,7 +18,7 @@ from tilewright.verify.independence import is_independent, taken
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.tolerance import Expected, compare
 
-_MOST_ELEMENTS = 1 << 20  # of the inputs at the places that are judged
+_MOST_ELEMENTS = 3 << 20  # of the tensors at the places that are judged
 _MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, several times over
 _GUARD_PLACES = 3
 

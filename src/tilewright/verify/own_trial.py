@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 
@@ -11,22 +12,22 @@ from tilewright.devices.protocol import Device
 from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.case_sizes import BASE, permitted, sizes_of
-from tilewright.verify.case_work import Sizes, bytes_of, work_of
+from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.need_sizes import Accepts
 from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_own_call
-from tilewright.verify.trial import Trial, Wrong
+from tilewright.verify.trial import Trial, Wrong, sizes_text
 
 FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
 _JUDGE = "tilewright.verify.own_judging:judge_written"
 _JUDGE_SECONDS = 60.0
 _SEED = 501
 _MOST_FURTHER = 5
-_SECONDS = 4.0  # for all of them
-_MOST_WORK = 16_000_000
-_MOST_BYTES = 16 << 20
-_MOST_DIMENSIONS = 8  # of which some are at their own size, in every combination
-_LESS = 4  # an own size that is too large gives way to this part of it, and to that part of that
+_SECONDS = 12.0  # for all of them, on a machine that has much else to do
+_MOST_WORK = 100_000_000
+_MOST_BYTES = 20 << 20
+_MOST_DIMENSIONS = 6  # whose sizes are combined
+_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
 
 
 class OwnTrial:
@@ -44,6 +45,17 @@ class OwnTrial:
     def unseen(self) -> str:
         """Why nobody knows what runs there; empty where that was seen."""
         return self._sample.message if isinstance(self._sample, NotSampled) else ""
+
+    @property
+    def note(self) -> str:
+        """How much of the task's own call was looked at."""
+        if not self.judged or not isinstance(self._sample, OwnSample):
+            own = Case(self._trial.candidate.task.sizes, OWN_SEED)
+            return f"not run at the task's own sizes, which are too large to emulate: {sizes_text(own)}"
+        blocks = self._sample.blocks
+        run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
+        own = Case(self._sample.sizes.called, OWN_SEED)
+        return f"at the task's own sizes {run} run and a part of the results judged: {sizes_text(own)}"
 
     @property
     def uncovered(self) -> tuple[UncoveredLine, ...]:
@@ -80,9 +92,9 @@ class OwnTrial:
         return CaseResult(case, CaseStatus.SAMPLED, execution.device, judgement.error_ratio, seconds, emulated=True)
 
     def _judge(self, sample: OwnSample) -> Judgement | None:
-        if not sample.written:
-            return None
         sizes = sample.sizes
+        if not sample.written or not sizes.are_judged(self._independent):
+            return None
         request = WrittenRequest(
             self._trial.candidate.task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written
         )
@@ -106,23 +118,25 @@ class OwnTrial:
 
 
 def _grown(task: records.Task) -> Iterator[Sizes]:
-    """As many dimensions as is affordable at their own size, the others small; those with the most of them first."""
+    """Sizes that are affordable, those nearest to the task's own first: each dimension at its own size, at parts of it,
+    or small. What another case has at least as large in every way is left out."""
     base = sizes_of(task, BASE)
     varying = [one for one in task.free if one.varies]
     if base is None or len(varying) > _MOST_DIMENSIONS:
         return
-    found: list[tuple[int, int, Sizes]] = []
-    for part in (1, _LESS, _LESS * _LESS):
-        grown = {one.name: permitted(one, max(one.size // part, base[one.name])) for one in varying}
-        for chosen in itertools.product((True, False), repeat=len(varying)):
-            names = [one.name for one, own in zip(varying, chosen, strict=True) if own]
-            sizes = task.complete({**base, **{name: grown[name] for name in names}})
-            work = work_of(task, sizes)
-            if task.is_sound(sizes) and work <= _MOST_WORK and bytes_of(task, sizes) <= _MOST_BYTES:
-                found.append((part * len(varying) - len(names), work, sizes))
+    choices = [
+        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
+        for one in varying
+    ]
+    work = work_estimate(task)
+    found: list[tuple[float, Sizes]] = []
+    for chosen in itertools.product(*choices):
+        sizes = task.complete({**base, **dict(zip((one.name for one in varying), chosen, strict=True))})
+        if work(sizes) <= _MOST_WORK and task.is_sound(sizes) and bytes_of(task, sizes) <= _MOST_BYTES:
+            away = sum(abs(math.log(size / one.size)) for one, size in zip(varying, chosen, strict=True) if one.size)
+            found.append((away, sizes))
     kept: list[Sizes] = []
-    for _, _, sizes in sorted(found, key=lambda one: one[:2]):
-        # What another case has at least as large in every way is not run for itself.
+    for _, sizes in sorted(found, key=lambda one: one[0]):
         if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
             kept.append(sizes)
-    yield from kept
+            yield sizes

@@ -288,10 +288,9 @@ class Referee:
             outcome = self._own_call(trial)
             if isinstance(outcome, Rejected):
                 return outcome
-            if not outcome.judged:
-                trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
-                if not own:
-                    results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
+            trial.note(outcome.note)
+            if not outcome.judged and not own:
+                results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
             return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen)
         return records.Passed(tuple(results), tuple(trial.notes))
 

@@ -62,6 +62,8 @@ def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
     for axis in reversed(range(len(spec.shape))):
         if elements.shape[axis] != spec.shape[axis]:
             elements = np.take(elements, np.arange(spec.shape[axis]) % elements.shape[axis], axis=axis)
+    if spec.is_contiguous:
+        return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
     storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
     if spec.numel:
         strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
