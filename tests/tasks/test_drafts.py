@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.tasks.functions import SOURCE
-from tests.tasks.in_process import HereReference
+from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright.records import (
     DType,
@@ -29,7 +29,6 @@ from tilewright.reference import Reference
 from tilewright.tasks import (
     TaskError,
     TaskOptions,
-    drafts,
     fit_specification,
     open_task,
     task_from_kernelbench,
@@ -179,8 +178,8 @@ def made(work: dict[str, Callable[[], Task | None]]) -> Callable[[str], Task]:
     @functools.cache
     def make(name: str) -> Task:
         with pytest.MonkeyPatch.context() as patch:
-            for place in () if name in IN_A_CHILD else (drafts, folders, modules):
-                patch.setattr(place, "Reference", HereReference)
+            if name not in IN_A_CHILD:
+                ask_here(patch)
             task = work[name]()
         assert task is not None
         assert from_json(Task, to_json(task)) == task

@@ -6,11 +6,10 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.tasks.in_process import HereReference
+from tests.tasks.in_process import ask_here
 
 from tilewright.records import Task
-from tilewright.tasks import TaskOptions, drafts, open_task, task_from_module
-from tilewright.tasks.reading import modules
+from tilewright.tasks import TaskOptions, open_task, task_from_module
 from tilewright.tasks.reading.python_source import (
     find_function,
     names_in,
@@ -168,7 +167,7 @@ def _task(path: Path) -> Task:
 
 
 def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafts, "Reference", HereReference)
+    ask_here(monkeypatch)
     path = tmp_path / "ops.py"
     text = "import torch\n\n\ndef f(x):\n    return torch.relu(x) + 1\n"
     made = []
@@ -181,7 +180,7 @@ def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path, monkey
 
 
 def test_a_module_has_what_it_and_its_constructor_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules, "Reference", HereReference)
+    ask_here(monkeypatch)
     path = tmp_path / "layers.py"
     path.write_text(
         "import torch\nimport missing_module\n\nWIDTH = 32\n\n\nclass Scale(torch.nn.Module):\n"
