@@ -41,6 +41,7 @@ types: $(READY)
 
 slow: $(READY)
 	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m hypothesis --hypothesis-profile=thorough
 
 gpu: $(READY)
 	$(BIN)/pytest -m gpu
