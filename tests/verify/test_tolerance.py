@@ -293,3 +293,18 @@ def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
     spread = tiles.spread(numbers)
     assert spread.shape == values.shape
     assert torch.bincount(spread.flatten().long(), minlength=len(numbers)).tolist() == tiles.counts.tolist()
+
+
+def test_a_loss_that_selects_one_class_adds_nothing_up() -> None:
+    """Its error is that of the logarithm, not of a sum over all classes."""
+    torch.manual_seed(1)
+    logits = torch.randn(4, 20_000) * 0.1
+    logits[:, 7] = 18.5
+    target = torch.tensor([0, 1, 2, 3])
+    call = lambda given: (torch.nn.functional.cross_entropy(given["x"], target, reduction="none"),)  # noqa: E731
+    expected = expectations(call, {"x": logits}, Precision.DTYPE)[0]
+    movement = torch.stack([(one - expected.truth).abs() for one in expected.moved]).max()
+    assert 0 < float(movement) < 2e-5
+    skipped = (18.5 - logits.double().gather(1, target[:, None]))[:, 0].float()  # as if no other class counted
+    assert not compare(skipped, expected).right
+    assert compare(expected.own, expected).right
