@@ -25,7 +25,7 @@ _SEED = 501
 _MOST_FURTHER = 5
 _SECONDS = 12.0  # for all of them, on a machine that has much else to do
 _MOST_WORK = 100_000_000
-_MOST_BYTES = 20 << 20
+_MOST_BYTES = 36 << 20
 _MOST_DIMENSIONS = 6  # whose sizes are combined
 _PARTS = (1, 4, 16)  # of its own size that a dimension may be at
 

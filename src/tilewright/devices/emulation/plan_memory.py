@@ -26,8 +26,8 @@ class PlanMemory:
         self._specs: dict[str, TensorSpec] = {}
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
-        """A tensor the caller brings: `content` is its storage, from its first element to its last."""
-        self._add(name, spec, content.copy(), writable=writable, initialised=True)
+        """A tensor the caller brings: `content` is its storage, from its first element to its last, and is used."""
+        self._add(name, spec, content, writable=writable, initialised=True)
 
     def add_buffer(self, buffer: Buffer, *, initialised: bool = False, cleared: bool = False) -> None:
         """Memory the runner provides; `initialised` leaves reads of it unchecked."""
@@ -112,7 +112,10 @@ def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:
     """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
     memory = PlanMemory()
     for one in job.inputs:
-        memory.add_input(one.name, one.spec, contents[one.name], writable=one.name in job.returns)
+        content = contents[one.name]
+        if job.emulation.schedules > 1 or not content.flags.writeable:
+            content = content.copy()
+        memory.add_input(one.name, one.spec, content, writable=one.name in job.returns)
     sampled = job.emulation.sampled_blocks is not None
     if not job.emulation.written_elements:
         add_buffers(memory, job.plan.buffers, sampled=sampled)
