@@ -19,6 +19,7 @@ from tilewright.records import (
     DType,
     Emulation,
     InputTensor,
+    Limits,
     Repeated,
     TensorSpec,
 )
@@ -57,7 +58,7 @@ def test_what_sampled_blocks_wrote_comes_back() -> None:
     values = np.random.default_rng(1).standard_normal((7, 40)).astype(np.float32)
     ready = build_plan(parse(ROWS.strip() + "\n", "k.cu"), {"x": spec}, H200)
     how = Emulation((Check.COVERAGE,), sampled_blocks=3, written_elements=1000)
-    job = replace(ready.job("j", (repeated(spec, values),)), emulation=how, returns=())
+    job = replace(ready.job("j", (repeated(spec, values),), limits=Limits()), emulation=how, returns=())
     finished = EmulatorEngine(H200).run(job, lambda _: None).execution
     assert isinstance(finished, Completed), finished
     assert finished.emulated is not None
