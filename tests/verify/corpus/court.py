@@ -41,7 +41,7 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """An honest file is accepted; a wrong one is rejected, or, where that is expected of it, nobody vouches for it."""
+        """An honest file is accepted; a wrong one is rejected or, where that may be expected, vouched for by nobody."""
         if not self.expected:
             return self.verdict == ACCEPTED
         return self.verdict == REJECTED or self.reason in self.expected

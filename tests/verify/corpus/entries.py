@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tilewright.records import Task
 from tilewright.tasks import TaskOptions, task_from_folder
@@ -45,8 +46,11 @@ class Entry:
 def load(*sides: str) -> tuple[Entry, ...]:
     """The entries of `HONEST` or `WRONG`; of both where neither is said."""
     lines = [line for side in sides or (WRONG, HONEST) for line in (FOLDER / f"{side}.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in lines if line.strip()]
-    return tuple(Entry(**{**row, "reasons": tuple(row.get("reasons", ()))}) for row in rows)
+    return tuple(entry_from(json.loads(line)) for line in lines if line.strip())
+
+
+def entry_from(row: dict[str, Any]) -> Entry:
+    return Entry(**{**row, "reasons": tuple(row.get("reasons", ()))})
 
 
 def task_of(name: str) -> Task:

@@ -19,13 +19,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.verify.corpus.court import ERROR, Court, Row
-from tests.verify.corpus.entries import HONEST, WRONG, Entry, load
+from tests.verify.corpus.entries import HONEST, WRONG, Entry, entry_from, load
 
 _GROUP = 6  # entries of a task that are judged by one process, so that it starts one reference
 _MOST_SECONDS = 150.0  # for one entry
@@ -33,11 +33,12 @@ _MOST_SECONDS = 150.0  # for one entry
 
 @dataclass(frozen=True)
 class Job:
-    """One entry to be judged."""
+    """One entry to be judged, or another text as if it were that entry's."""
 
     entry: str
     device: str
-    seed: int
+    seed: int = 0
+    text: str | None = None
 
 
 def main() -> int:
@@ -66,18 +67,17 @@ def main() -> int:
             sink.write(line + "\n")
             sink.flush()
 
-    rows = judge_all(entries, devices, options.seeds, options.jobs, say)
+    known = {one.name: one for one in entries}
+    jobs = [Job(name, device, seed) for device in devices for name in known for seed in range(options.seeds)]
+    rows = judge_jobs(jobs, known, options.jobs, say)
     print("\n".join(summary(rows, time.monotonic() - began)))
     return 0 if all(row.right for row in rows) else 1
 
 
-def judge_all(
-    entries: Iterable[Entry], devices: Iterable[str], seeds: int, jobs: int, say: Callable[[Row], None]
-) -> list[Row]:
-    """Every entry on every device with every seed; `say` is called with each row as it comes."""
-    known = {one.name: one for one in entries}
+def judge_jobs(jobs: Iterable[Job], known: Mapping[str, Entry], workers: int, say: Callable[[Row], None]) -> list[Row]:
+    """Every job by as many processes as are wanted; `say` is called with each row as it comes."""
     groups: queue.SimpleQueue[list[Job]] = queue.SimpleQueue()
-    for group in _groups(known.values(), tuple(devices), seeds):
+    for group in _groups(jobs, known):
         groups.put(group)
     rows: list[Row] = []
     lock = threading.Lock()
@@ -93,7 +93,7 @@ def judge_all(
                     rows.append(row)
                     say(row)
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -101,25 +101,24 @@ def judge_all(
     return rows
 
 
-def _groups(entries: Iterable[Entry], devices: tuple[str, ...], seeds: int) -> Iterator[list[Job]]:
+def _groups(jobs: Iterable[Job], known: Mapping[str, Entry]) -> Iterator[list[Job]]:
     """Jobs of one task and device together, a few at a time."""
-    ordered = sorted(entries, key=lambda one: one.task)
-    for device in devices:
-        jobs = [(one.task, Job(one.name, device, seed)) for one in ordered for seed in range(seeds)]
-        for task in dict.fromkeys(name for name, _ in jobs):
-            members = [job for name, job in jobs if name == task]
-            for first in range(0, len(members), _GROUP):
-                yield members[first : first + _GROUP]
+    together: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        together.setdefault((job.device, known[job.entry].task), []).append(job)
+    for members in together.values():
+        for first in range(0, len(members), _GROUP):
+            yield members[first : first + _GROUP]
 
 
-def _judged(group: list[Job], known: dict[str, Entry]) -> Iterator[Row]:
+def _judged(group: list[Job], known: Mapping[str, Entry]) -> Iterator[Row]:
     """The rows of a group, by as many processes as it takes."""
     left = list(group)
     while left:
         with _Server() as server:
             while left:
                 job, began = left.pop(0), time.monotonic()
-                row = server.judge(job)
+                row = server.judge(known[job.entry], job)
                 if row is None:
                     entry, seconds = known[job.entry], round(time.monotonic() - began, 2)
                     lost = (job.device, ERROR, "Lost", "its process ended or took too long", seconds)
@@ -147,14 +146,14 @@ class _Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
-    def judge(self, job: Job) -> Row | None:
+    def judge(self, entry: Entry, job: Job) -> Row | None:
         """None where no answer came."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         timer = threading.Timer(_MOST_SECONDS, self._process.kill)
         timer.start()
         try:
-            self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+            self._process.stdin.write(json.dumps({"entry": asdict(entry), "job": asdict(job)}) + "\n")
             self._process.stdin.flush()
             for line in self._process.stdout:
                 if line.startswith('{"name"'):
@@ -168,14 +167,15 @@ class _Server:
 
 def _serve() -> int:
     """Answers jobs on standard input with rows on standard output."""
-    known = {one.name: one for one in load()}
     courts: dict[str, Court] = {}
     try:
         for line in sys.stdin:
-            job = Job(**json.loads(line))
+            asked = json.loads(line)
+            entry, job = entry_from(asked["entry"]), Job(**asked["job"])
             if job.device not in courts:
                 courts[job.device] = Court(on_gpu=job.device == "gpu").__enter__()
-            print(json.dumps(asdict(courts[job.device].judge(known[job.entry], seed=job.seed))), flush=True)
+            row = courts[job.device].judge(entry, job.text, seed=job.seed)
+            print(json.dumps(asdict(row)), flush=True)
     finally:
         for court in courts.values():
             court.__exit__(None, None, None)
@@ -204,9 +204,8 @@ def summary(rows: list[Row], seconds: float) -> list[str]:
             if side:
                 said = ", ".join(f"{number} {word}" for word, number in counts.most_common())
                 middle, longest = slow[len(slow) // 2], slow[-1]
-                lines.append(
-                    f"{device}, {HONEST if honest else WRONG}: {len(side)} judged, {said}; {middle} s at the median, {longest} s at most"
-                )
+                head = f"{device}, {HONEST if honest else WRONG}: {len(side)} judged, {said}"
+                lines.append(f"{head}; {middle} s at the median, {longest} s at most")
     return [*lines, f"{len(rows)} verdicts in {seconds:.0f} s"]
 
 
