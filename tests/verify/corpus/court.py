@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
+from typing import Any
+from unittest import mock
 
 import torch
 from tests.verify.corpus.entries import Entry, task_of
 
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
-from tilewright.records import PROFILES, Passed, Rejected, Task, Verdict
+from tilewright.records import PROFILES, Case, Passed, Rejected, Verdict
 from tilewright.reference import Reference, ReferenceLimits
-from tilewright.verify import Referee, read_kernel
+from tilewright.verify import Referee
+from tilewright.verify import referee as referee_module
+from tilewright.verify.trial import CaseOutcome, Trial
 
 ACCEPTED, REJECTED, UNSUPPORTED, PROVISIONAL, ERROR = "accepted", "rejected", "unsupported", "provisional", "error"
+_SEEDS = 10_000  # more than a referee numbers its cases with
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,9 @@ class Court:
         """The entry's file, or another text in its place; `seed` draws other values."""
         began = time.monotonic()
         try:
-            referee, task = self._referee(entry.task)
-            file = entry.text if text is None else text
-            if entry.choice:
-                read = read_kernel(file, task)
-                verdict = referee.judge(file if isinstance(read, Rejected) else read, entry.choice)
-            else:
-                verdict = referee.judge(file)
+            self._open(entry.task)
+            with mock.patch.object(referee_module, "Trial", partial(_Reseeded, seed)):
+                verdict = self._referee.judge(entry.text if text is None else text, entry.choice or None)
             word, reason, detail = _said(verdict)
         except Exception as error:  # one entry's failure is its own row
             word, reason, detail = ERROR, type(error).__name__, str(error)
@@ -88,17 +90,28 @@ class Court:
         seconds = round(time.monotonic() - began, 2)
         return Row(entry.name, entry.task, entry.kind, entry.reasons, device, word, reason, detail, seconds)
 
-    def _referee(self, name: str) -> tuple[Referee, Task]:
-        if self._named != name:
-            self._of_task.close()
-            self._named = ""
-            self._task = task_of(name)
-            limits = ReferenceLimits.on_gpu() if self._on_gpu else ReferenceLimits(threads=1)
-            self._reference = self._of_task.enter_context(
-                Reference(self._task.reference, self._task.function, limits=limits)
-            )
-            self._named = name
-        return Referee(self._task, self._reference, emulator=self._emulator, gpu=self._gpu), self._task
+    def _open(self, name: str) -> None:
+        """The referee of a task, kept until another task's is asked for."""
+        if self._named == name:
+            return
+        self._of_task.close()
+        self._named = ""
+        task = task_of(name)
+        limits = ReferenceLimits.on_gpu() if self._on_gpu else ReferenceLimits(threads=1)
+        reference = self._of_task.enter_context(Reference(task.reference, task.function, limits=limits))
+        self._referee = Referee(task, reference, emulator=self._emulator, gpu=self._gpu)
+        self._named = name
+
+
+class _Reseeded(Trial):
+    """A trial whose cases are drawn from other seeds; the same ones as ever for seed 0."""
+
+    def __init__(self, seed: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._seed = seed
+
+    def run(self, case: Case, *arguments: Any, **how: Any) -> CaseOutcome:
+        return super().run(replace(case, seed=case.seed % _SEEDS + _SEEDS * self._seed), *arguments, **how)
 
 
 def _said(verdict: Verdict) -> tuple[str, str, str]:
