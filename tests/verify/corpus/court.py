@@ -16,7 +16,9 @@ from types import TracebackType
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
+from tests.tasks.in_process import HereReference, ask_here
 from tests.verify.corpus.entries import Entry, task_of
 
 from tilewright.devices.cuda_device import CudaDevice
@@ -70,6 +72,7 @@ class Court:
         torch.set_num_threads(1)
         self._emulator = self._stack.enter_context(EmulatedDevice(PROFILES["H200"]))
         self._gpu = self._stack.enter_context(CudaDevice()) if self._on_gpu else None
+        ask_here(self._stack.enter_context(pytest.MonkeyPatch.context()))
         self._stack.enter_context(self._of_task)
         return self
 
@@ -97,10 +100,15 @@ class Court:
         self._of_task.close()
         self._named = ""
         task = task_of(name)
-        limits = ReferenceLimits.on_gpu() if self._on_gpu else ReferenceLimits(threads=1)
-        reference = self._of_task.enter_context(Reference(task.reference, task.function, limits=limits))
+        reference = self._of_task.enter_context(self._reference(task.reference, task.function))
         self._referee = Referee(task, reference, emulator=self._emulator, gpu=self._gpu)
         self._named = name
+
+    def _reference(self, source: str, function: str) -> Any:
+        """With a GPU in a child, as ever; else in this process, for the corpus is nobody's but ours."""
+        if self._on_gpu:
+            return Reference(source, function, limits=ReferenceLimits.on_gpu())
+        return HereReference(source, function)
 
 
 class _Reseeded(Trial):
