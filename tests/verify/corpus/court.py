@@ -24,7 +24,7 @@ from tests.verify.corpus.entries import Entry, task_of
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.records import PROFILES, Case, Passed, Rejected, Verdict
-from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem
 from tilewright.verify import Referee
 from tilewright.verify import referee as referee_module
 from tilewright.verify.trial import CaseOutcome, Trial
@@ -108,7 +108,17 @@ class Court:
         """With a GPU in a child, as ever; else in this process, for the corpus is nobody's but ours."""
         if self._on_gpu:
             return Reference(source, function, limits=ReferenceLimits.on_gpu())
-        return HereReference(source, function)
+        return _Here(source, function)
+
+
+class _Here(HereReference):
+    """Says, as a child would, that it was the reference that failed."""
+
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
+        try:
+            return super().call(handler, request, answer, seconds)
+        except Exception as error:
+            raise ReferenceProblem(str(error)) from error
 
 
 class _Reseeded(Trial):

@@ -22,7 +22,7 @@ __global__ void run(const float* q, const float* k, const float* v, float* y, in
     for (int d = threadIdx.x; d < D; d += 128) dot += qr[d] * k[(b * S + s) * D + d];
     dot = block_sum(dot) * scale;
     float now = fmaxf(top, dot), keep = exp2f(top - now), p = exp2f(dot - now);
-    sum = sum * (s > 0 && s % 256 == 0 ? 1.f : keep) + p;
+    sum = sum * (s >= 256 ? 1.f : keep) + p;
     acc = acc * keep + (threadIdx.x < E ? p * v[(b * S + s) * E + threadIdx.x] : 0.f);
     top = now;
   }
