@@ -1,7 +1,7 @@
 //! op      softmax(x) -> y
 //! out     y: bf16[x.shape]
 //! let     cols = x.shape[1], rows = x.shape[0]
-//! launch  run<<<rows, 256>>>(x, y, rows, cols)
+//! launch  run<<<rows, 32>>>(x, y, rows, cols)
 __device__ __forceinline__ float block_sum(float v) {
   __shared__ float part[32];
   for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -27,11 +27,11 @@ __global__ void run(const __nv_bfloat16* x, __nv_bfloat16* y, long long rows, in
   const __nv_bfloat16* in = x + row * cols;
   __nv_bfloat16* out = y + row * cols;
   float top = -INFINITY;
-  for (int i = threadIdx.x; i < cols; i += 256) top = fmaxf(top, float(in[i]));
+  for (int i = threadIdx.x; i < cols; i += 32) top = fmaxf(top, float(in[i]));
   top = block_max(top);
   float sum = 0.f;
-  for (int i = threadIdx.x; i < cols; i += 256) sum = float(__float2bfloat16(sum + __expf(float(in[i]) - top)));
+  for (int i = threadIdx.x; i < cols; i += 32) sum = float(__float2bfloat16(sum + __expf(float(in[i]) - top)));
   sum = block_sum(sum);
   float scale = 1.f / sum;
-  for (int i = threadIdx.x; i < cols; i += 256) out[i] = __float2bfloat16(__expf(float(in[i]) - top) * scale);
+  for (int i = threadIdx.x; i < cols; i += 32) out[i] = __float2bfloat16(__expf(float(in[i]) - top) * scale);
 }
