@@ -17,6 +17,7 @@ _LONG_WORK = 400_000  # of a case with one more dimension at its own size
 _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
 _FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
+_WIDEST = 4  # times the own size of the innermost dimension
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
 
@@ -90,6 +91,10 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
             task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
+    wide = task.complete({**{name: permitted(one, 1) for name, one in free.items()}, **_fixed(task)})
+    wide = task.complete({**wide, inner: _round(free[inner], _WIDEST * free[inner].size)})
+    if task.is_sound(wide) and is_small(task, wide, _LONG_WORK):
+        yield wide
     left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
     while left:
         longest = free[left.pop()]
@@ -100,6 +105,10 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
                 sizes = more
                 left.remove(name)
         yield sizes
+
+
+def _fixed(task: Task) -> Sizes:
+    return {one.name: one.size for one in task.free if not one.varies}
 
 
 def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
