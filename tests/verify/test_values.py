@@ -187,7 +187,7 @@ def test_scalars_take_signs_nothing_one_and_more() -> None:
         for name in ("shift", "a")
     }
     assert {4, -3, 0, 1, 33} <= told["shift"]
-    assert {-0.5, 8.0, 0.0, 1.0, -8.0} <= told["a"]
+    assert {-0.5, 20.0, 0.0, 1.0, -20.0} <= told["a"]
     small = one_tensor(DType.F32, None, NumberInput("eps", ScalarType.FLOAT, 1e-6))
     kinds = surveyed(lambda x, eps: x / (x.abs() + eps).sqrt(), small)
     assert values_with(NUMBERS, {"eps": 1.0}) in kinds
@@ -200,14 +200,14 @@ def test_scalars_that_do_not_go_together_are_changed_one_by_one() -> None:
     )
 
     def function(x: torch.Tensor, low: float, a: float) -> torch.Tensor:
-        if low < 0 and a < 0:
-            raise ValueError("both signs")
+        if low < 0 < a:
+            raise ValueError("signs")
         return x * low + a
 
     kinds = surveyed(function, task)
-    assert {values_with(NUMBERS, {"low": -0.5}), values_with(NUMBERS, {"a": -0.5})} <= set(kinds)
-    assert values_with(NUMBERS, {"low": -0.5, "a": -0.5}) not in kinds
-    assert values_with(NUMBERS, {"low": 8.0, "a": 8.0}) in kinds
+    assert values_with(NUMBERS, {"a": 20.0}) in kinds
+    assert not any("low=-0.5" in one for one in kinds)
+    assert values_with(NUMBERS, {"low": 20.0, "a": 0.0}) in kinds
 
 
 def test_scalars_that_change_the_shapes_are_judged_with_the_shapes_that_follow() -> None:

@@ -166,7 +166,7 @@ class _Survey:
         usual = self._called(TASK)
         if usual is None:
             return
-        others = {one.name: _other_values(one.value) for one in self._task.numbers}
+        others = {one.name: _other_values(one.value, turn) for turn, one in enumerate(self._task.numbers)}
         seen = [usual]
         for turn in range(max(map(len, others.values()), default=0)):
             together = {name: values[turn] for name, values in others.items() if turn < len(values)}
@@ -222,8 +222,9 @@ class _Survey:
             return None
 
 
-def _other_values(value: float) -> list[float]:
-    """Of a scalar: signs, nothing, one, a little more, much more. A small one is there for a reason: no less than 0."""
+def _other_values(value: float, turn: int) -> list[float]:
+    """Of a scalar: signs, nothing, one, a little more, much more; of every scalar in another order, for two at once at
+    nothing or at one hide each other. A small one is there for a reason: no less than 0."""
     if isinstance(value, bool):
         return [int(not value)]
     if isinstance(value, int):
@@ -231,8 +232,9 @@ def _other_values(value: float) -> list[float]:
     elif 0 < abs(value) < _LEAST_FACTOR:
         wanted = [1.0, 0.0]
     else:
-        wanted = [-value, 16.0 * value, 0.0, 1.0, -16.0 * value]
-    return [one for one in dict.fromkeys(wanted) if one != value]
+        wanted = [-value, 40.0 * value, 0.0, 1.0, -40.0 * value]
+    kept = [one for one in dict.fromkeys(wanted) if one != value]
+    return [kept[(place + turn) % len(kept)] for place in range(len(kept))]
 
 
 def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
