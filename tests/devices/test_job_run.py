@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +60,10 @@ class CpuStream:
         work()
         self.wait()
         return 1e6 * (time.perf_counter() - start)
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        for call in calls:
+            call()
 
 
 class CpuExecutor:
