@@ -25,11 +25,6 @@ class AnyReference(Protocol):
         """Whether it runs where the GPU is, and so draws what a kernel's inputs are drawn as there."""
         ...
 
-    @property
-    def most_bytes(self) -> int | None:
-        """The most that should be sent with a request; None: anything."""
-        ...
-
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
         """Run `handler`, "tilewright.part.module:name", beside the function and return its record.
 

@@ -125,11 +125,6 @@ class Reference(Closing):
         """Whether the function may run on this machine's GPUs."""
         return self._limits.gpu
 
-    @property
-    def most_bytes(self) -> int | None:
-        """A pipe carries anything."""
-        return None
-
     def close(self) -> None:
         """End the child and all that it started."""
         with self._lock:

@@ -18,7 +18,6 @@ from tilewright.reference.reference import Reference, ReferenceLimits
 
 T = TypeVar("T")
 
-MOST_BYTES = 256 << 20  # of one request: it is written to the spool and read from it
 KEPT = 2  # references that a worker keeps for the next call: each holds torch and a CUDA context
 _OWN = "tilewright."
 
@@ -27,7 +26,6 @@ class SpoolReference(Closing):
     """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
 
     sees_gpu = True
-    most_bytes: int | None = MOST_BYTES
 
     def __init__(
         self, directory: Path | str, source: str, function: str, *, gpu: GpuProfile, timeout: float = 600.0

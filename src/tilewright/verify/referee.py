@@ -215,7 +215,7 @@ class Referee:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
         for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
             self._say(f"running {case} on {self._gpu.profile.name}")
-            outcome = trial.run(case, self._gpu, emulated=False, twice=case in own[:1])
+            outcome = trial.run(case, self._gpu, emulated=False)
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 return Unsupported(outcome.message)
             rejected = self._count(trial, outcome, self._gpu, 1)
