@@ -191,7 +191,7 @@ class JobRun:
         self._report(self._together(RunStage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
-        self._keep_library_results(self._start(whole, names, None, where))
+        self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
         self._memory.check_counters(self._tensors, "run as a whole")
 
@@ -207,7 +207,7 @@ class JobRun:
         self._memory.check_guards(self._tensors)
         first = {name: self._tensors.all[name] for name in results}
         self._tensors = self._tensors.with_fresh(self._memory.fresh(results, lent=True))
-        self._keep_library_results(self._start(whole, names, None, where))
+        self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
         self._memory.check_counters(self._tensors, where)
         differing = {name for name in results if not same_bits(first[name], self._tensors.all[name])}
@@ -226,7 +226,7 @@ class JobRun:
         each = [self._tensors.with_fresh(self._memory.fresh(own)) for _ in range(_TOGETHER)]
         self._await(None, where)
         try:
-            calls = [functools.partial(self._start, whole, names, None, where, tensors) for tensors in each]
+            calls = [functools.partial(self._call_whole, whole, names, where, tensors) for tensors in each]
             self._stream.at_once(calls)
         except DriverError as error:
             raise self._driver_fault(error, When.RUN, None, where) from error
@@ -252,10 +252,16 @@ class JobRun:
         return self._prepare(BoundPlan((), maps, (alone,)), (), (), step)
 
     def _prepare_whole(self) -> tuple[Runnable, tuple[str, ...]]:
-        """The plan as it will be used: clearing is part of it, so zeroed scratch is the executor's too."""
+        """The plan as it will be used: clearing is part of it, so what is zeroed is the executor's."""
         targets = self._library_targets()
         own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
-        return self._prepare(replace(self._plan, buffers=own), own, targets, None)
+        return self._prepare(replace(self._plan, buffers=own), own, self._executors_results, None)
+
+    @property
+    def _executors_results(self) -> tuple[str, ...]:
+        """What comes back from a whole run, to be kept where it would be otherwise."""
+        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in self._job.returns)
+        return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
 
     def _library_targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.target for step in self._plan.steps if isinstance(step, LibraryCall)))
@@ -297,9 +303,11 @@ class JobRun:
             self._await(step, where)
             raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
-    def _keep_library_results(self, results: Results) -> None:
-        for target, result in zip(self._library_targets(), results, strict=True):
-            self._tensors.buffers[target].tensor.copy_(result)
+    def _call_whole(self, whole: Runnable, names: tuple[str, ...], where: str, tensors: JobTensors) -> None:
+        """All steps on some tensors; not awaited."""
+        results = self._start(whole, names, None, where, tensors)
+        for name, result in zip(self._executors_results, results, strict=True):
+            tensors.buffers[name].tensor.copy_(result)
 
     def _await(self, step: PackedLaunch | LibraryCall | None, where: str) -> None:
         """Wait for the device; an error of a kernel surfaces here."""

@@ -45,6 +45,7 @@ _SURVEY_SECONDS = 20.0
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
+_HUGE = 1 << 29  # elements of inputs and results
 _WORTH_SENDING = 1 << 20  # elements of a case: a CPU judges fewer before a far GPU has them
 _PLAN_LINE = re.compile(rf"(\s*//!\s*(?:(?:{'|'.join(DIRECTIVES)})\b)?)(.*)")  # the directive's word, what follows it
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -257,6 +258,11 @@ class Judges:
         """Whether the case's results stay in the GPU's memory, where its judge looks at them part by part."""
         judge = self.of(task, case)
         return judge is not None and judge.sees_gpu and _elements(task, case) >= LARGE
+
+
+def is_huge(task: Task, case: Case) -> bool:
+    """Whether judging the case takes seconds even on a GPU."""
+    return _elements(task, case) >= _HUGE
 
 
 def _elements(task: Task, case: Case) -> int:

@@ -75,6 +75,7 @@ def _judge_large(
 ) -> Judgement:
     """The same on a GPU, part by part; what the runner lends is opened for as long as that takes."""
     case = request.case
+    torch.cuda.reset_peak_memory_stats()
     try:
         with contextlib.ExitStack() as stack:
             made = {one.name: _opened(one, stack) for one in (*request.outputs, *results)}
@@ -92,7 +93,8 @@ def _judge_large(
     except torch.OutOfMemoryError as error:
         said = str(error).split(". ")[0]
         return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")
-    return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, note=found.note)
+    held = torch.cuda.max_memory_allocated()
+    return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, held, note=found.note)
 
 
 def _opened(one: ReturnedTensor | SharedTensor, stack: contextlib.ExitStack) -> torch.Tensor:

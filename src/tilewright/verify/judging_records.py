@@ -33,6 +33,7 @@ class Judgement:
     seconds: float  # in the reference's process
     elements: int = 0  # that were compared
     parts: int = 1  # in which they were
+    device_bytes: int = 0  # the most that judging held of a GPU's memory, inputs included
     not_judged: str = ""  # why nothing was compared
     note: str = ""  # what the verdict should say of how it was judged
 
