@@ -12,6 +12,7 @@ import torch
 
 from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.devices.inputs import allocate, fill
+from tilewright.devices.protocol import NotOpened
 from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTensor, SharedTensor, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
@@ -90,6 +91,8 @@ def _judge_large(
                 lambda expected, comparison: _is_telling(case, expected, comparison),
             )
             found = judge_large(call)
+    except NotOpened as error:
+        return Judgement((), 0.0, True, 0.0, not_opened=str(error))
     except torch.OutOfMemoryError as error:
         said = str(error).split(". ")[0]
         return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")

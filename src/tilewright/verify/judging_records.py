@@ -35,6 +35,7 @@ class Judgement:
     parts: int = 1  # in which they were
     device_bytes: int = 0  # the most that judging held of a GPU's memory, inputs included
     not_judged: str = ""  # why nothing was compared
+    not_opened: str = ""  # why the memory that the job's device lends could not be looked at; nothing was compared
     note: str = ""  # what the verdict should say of how it was judged
 
 

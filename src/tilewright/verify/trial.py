@@ -141,6 +141,8 @@ class Trial:
             judged_s = judgement.seconds if judgement is not None else 0.0
             self._times.judge_s += judged_s
             self._times.run_s += time.monotonic() - start - judged_s
+        if judgement is not None and judgement.not_opened and job.share:
+            return self._ran(case, device, replace(job, share=False))  # then as bytes, by way of this process
         return self._refused(case, execution) or self._judged(case, execution, judgement)
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:

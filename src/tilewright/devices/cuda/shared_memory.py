@@ -16,6 +16,7 @@ from cuda.bindings import driver as cu
 from tilewright.devices.cuda import driver
 from tilewright.devices.cuda.driver import DriverError, check, current
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
+from tilewright.devices.protocol import NotOpened
 from tilewright.records import SharedTensor
 
 
@@ -73,7 +74,10 @@ def opened(shared: SharedTensor, index: int) -> Iterator[torch.Tensor]:
     handle.reserved = shared.handle
     with current(context):
         flags = cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-        address = check(cu.cuIpcOpenMemHandle(handle, flags.value), f"open {shared.name}, which the runner lends")
+        try:
+            address = check(cu.cuIpcOpenMemHandle(handle, flags.value), f"open {shared.name}, which the runner lends")
+        except DriverError as error:
+            raise NotOpened(str(error)) from error
     try:
         storage = torch.as_tensor(
             _Bytes(int(address) + shared.offset, spec.storage_bytes), device=torch.device("cuda", index)
