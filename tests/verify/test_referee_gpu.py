@@ -172,12 +172,12 @@ def test_what_a_call_leaves_behind_shows_in_the_next(
     with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
 ) -> None:
     """A flag in scratch that is never set back: the second call finds it."""
-    text = kernels.DOUBLE.replace("//! launch", "//! scratch flag: i32[1]\n//! launch").replace(
-        "(v, out, n)", "(v, out, flag, n)"
-    )
-    text = text.replace("float* out, int n", "float* out, int* flag, int n").replace(
-        "if (i < n)",
-        f"if (n == {1 << 20} && i == 0 && *flag == 4711) return;\n  if (i == 0 && n == {1 << 20}) *flag = 4711;\n  if (i < n)",
+    own = f"n == {1 << 20} && i == 0"
+    text = (
+        kernels.DOUBLE.replace("//! launch", "//! scratch flag: i32[1]\n//! launch")
+        .replace("(v, out, n)", "(v, out, flag, n)")
+        .replace("float* out, int n", "float* out, int* flag, int n")
+        .replace("if (i < n)", f"if ({own} && *flag == 4711) return;\n  if ({own}) *flag = 4711;\n  if (i < n)")
     )
     verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
     assert isinstance(verdict, Rejected)

@@ -15,11 +15,15 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
-<<<<<<< HEAD
-from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, NEGATIVE_OFFSET, Floats, Place, drawn_anywhere
-=======
-from tilewright.verify.float_values import DISTRIBUTIONS, NEGATIVE_OFFSET, PATTERNED, Floats, Place
->>>>>>> main
+from tilewright.verify.float_values import (
+    DISTRIBUTIONS,
+    DRAWN_ANYWHERE,
+    NEGATIVE_OFFSET,
+    PATTERNED,
+    Floats,
+    Place,
+    drawn_anywhere,
+)
 from tilewright.verify.thresholds import thresholds
 from tilewright.verify.whole_values import WHOLE_LEVELS, flags
 
