@@ -103,7 +103,7 @@ class SpoolCall:
     @property
     def words(self) -> str:
         """What it is, for a line that a person reads."""
-        run = f"job {self.job.id}, " if self.job is not None else ""
+        run = "job and " if self.job is not None else ""
         return f"{run}reference call: {self.handler.rpartition(':')[2]}"
 
 
