@@ -2,9 +2,10 @@
 
     python benchmarks/full_size_verdicts.py [-o result.json] [NAME...]
 
-Seven operations at the sizes that KernelBench v0.1 gives them, each with a plain kernel. Every one is judged three
-times: the first verdict starts processes and finds out how to cut the call, the others are what a run's attempts take.
-Memory is what the GPU says it has in use while a verdict is made, less what it has with every process up and idle.
+Seven operations at the sizes that KernelBench v0.1 gives them, each with a plain kernel. Every one is judged
+twice: the first verdict starts processes and finds out how to cut the call, the second is what an attempt takes.
+Memory is what the GPU says it has in use while a verdict is made, less what it has with every process up and idle. Then
+one through a spool's worker, and a whole run of the ReLU: three attempts of the playbook, measured beside PyTorch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,9 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tilewright
 from recording import write_result
+from tilewright.devices.cuda.driver import gpu_profile
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.spool import SpoolDevice
 from tilewright.records import (
     CaseStatus,
     Dimension,
@@ -36,6 +42,7 @@ from tilewright.records import (
     to_json,
 )
 from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference.spooled import SpoolReference
 from tilewright.verify import Referee
 
 SOURCE = """\
@@ -308,17 +315,18 @@ def memory_watched() -> Iterator[Peak]:
         process.wait()
 
 
-def row_of(name: str, gpu: CudaDevice, peak: Peak) -> dict[str, Any]:
+def row_of(name: str, peak: Peak) -> dict[str, Any]:
     wanted, text = CASES[name]
     own = sum(one.storage_bytes for one in (*wanted.specs().values(), *wanted.output_specs().values()))
     seconds, times, mib = [], [], []
     with (
+        CudaDevice(0) as gpu,
         Reference(wanted.reference, wanted.function, limits=ReferenceLimits.on_gpu()) as reference,
         EmulatedDevice(wanted.profile) as emulator,
         Referee(wanted, reference, emulator=emulator, gpu=gpu) as referee,
     ):
         idle = 0
-        for number in range(3):
+        for number in range(2):
             peak.most = 0
             began = time.monotonic()
             verdict = referee.judge(text)
@@ -349,24 +357,65 @@ def row_of(name: str, gpu: CudaDevice, peak: Peak) -> dict[str, Any]:
     }
 
 
+def through_a_spool(name: str) -> dict[str, Any]:
+    """The same by way of a worker: a second verdict, when the worker has what it needs."""
+    wanted, text = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        worker = subprocess.Popen([sys.executable, "-m", "tilewright.worker", folder], stderr=subprocess.DEVNULL)
+        try:
+            with (
+                SpoolDevice(folder, fresh=True) as gpu,
+                Reference(wanted.reference, wanted.function) as here,
+                SpoolReference(folder, wanted.reference, wanted.function, gpu=gpu.profile) as there,
+                EmulatedDevice(wanted.profile) as emulator,
+                Referee(wanted, here, emulator=emulator, gpu=gpu, gpu_reference=there) as referee,
+            ):
+                seconds = []
+                for _ in range(2):
+                    began = time.monotonic()
+                    verdict = referee.judge(text)
+                    seconds.append(round(time.monotonic() - began, 2))
+                    assert isinstance(verdict, Passed), to_json(verdict)
+        finally:
+            worker.terminate()
+            worker.wait()
+    at_own = {one.case.values: round(one.seconds, 2) for one in verdict.cases if one.case.sizes == wanted.sizes}
+    return {"case": name, "seconds": seconds, "own_cases": at_own}
+
+
+def whole_run() -> dict[str, Any]:
+    """`make` of the ReLU with three attempts, from nothing to a kernel file."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "relu.py"
+        source.write_text("import torch\n\n\ndef relu(x):\n    return torch.relu(x)\n")
+        began = time.monotonic()
+        made = tilewright.make(
+            f"{source}:relu", shapes={"x": "4096x393216:f32"}, author="playbook", attempts=3, yes=True, fresh=True
+        )
+        seconds = round(time.monotonic() - began, 1)
+    return {"seconds": seconds, "kernel": str(made)}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("names", nargs="*", default=list(CASES))
+    arguments.add_argument("names", nargs="*", default=[*CASES, "spool", "make"])
     arguments.add_argument("-o", "--output", type=Path)
     given = arguments.parse_args()
-    rows: list[dict[str, Any]] = []
-    troubles: dict[str, str] = {}
-    with CudaDevice(0) as gpu, memory_watched() as peak:
-        print(f"on {gpu.profile.name}", flush=True)
-        for name in given.names or CASES:
+    result: dict[str, Any] = {"gpu": gpu_profile(0).name, "rows": [], "troubles": {}}
+    with memory_watched() as peak:
+        for name in given.names:
             try:
-                rows.append(row_of(name, gpu, peak))
-                print(rows[-1], flush=True)
+                if name in CASES:
+                    made = row_of(name, peak)
+                    result["rows"].append(made)
+                else:
+                    made = result[name] = through_a_spool("softmax") if name == "spool" else whole_run()
+                print(made, flush=True)
             except Exception as error:  # one that fails must not cost the others
-                troubles[name] = f"{type(error).__name__}: {error}"[:3000]
-                print(f"{name}: {troubles[name]}", flush=True)
-        if given.output:
-            write_result(given.output, {"gpu": gpu.profile.name, "rows": rows, "troubles": troubles})
+                result["troubles"][name] = f"{type(error).__name__}: {error}"[:3000]
+                print(f"{name}: {result['troubles'][name]}", flush=True)
+    if given.output:
+        write_result(given.output, result)
 
 
 if __name__ == "__main__":
