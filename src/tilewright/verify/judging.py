@@ -40,8 +40,8 @@ def judge(
     """
     start = time.monotonic()
     task = case_task(request.task, request.case)
-    large = any(isinstance(one, SharedTensor) for one in results)
-    if large or (torch.cuda.is_available() and _elements(task, request.case) >= LARGE):
+    shared = any(isinstance(one, SharedTensor) for one in results)
+    if shared or (_elements(task, request.case) >= LARGE and torch.cuda.is_available()):
         return replace(_judge_large(function, task, request, results), seconds=time.monotonic() - start)
     tensors, expected = _expected(function, task, request.case, request.inputs)
     outputs = {one.name: one for one in (*request.outputs, *results) if isinstance(one, ReturnedTensor)}
