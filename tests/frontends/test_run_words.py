@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.run_words import task_words
-from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, TensorInput
+from tilewright.frontends.run_words import task_words, verdict_words
+from tilewright.records import Dimension, DType, Passed, SizeFormula, Task, TaskOutput, TensorInput
 
 TASK = Task(
     "rotate",
@@ -30,6 +30,11 @@ def test_what_follows_is_said() -> None:
         "x = f32[8, 64], cos = f32[32] -> y = f32[8, 64]",
         "any rows, cols (a multiple of 2); then half_cols = cols / 2",
     ]
+
+
+def test_what_was_not_judged_everywhere_is_not_called_passed() -> None:
+    assert verdict_words(Passed(())) == "passed"
+    assert verdict_words(Passed((), unseen="its tensors take 900 MB")) == "provisional"
 
 
 def test_calls_that_contradict_a_formula_are_not_covered() -> None:
