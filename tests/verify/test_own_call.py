@@ -77,6 +77,16 @@ def test_stripes_that_nobody_writes(referee: Make) -> None:
     assert evidence.findings[0].kind is FindingKind.OUTPUT_NOT_WRITTEN
 
 
+def test_one_wrong_row_of_many(referee: Make) -> None:
+    """Its inputs are those of other rows, so its results must be theirs."""
+    text = kernels.MEAN_BY_WARP.replace("sum / cols", "sum / cols + (blockIdx.x == 11003 && cols == 128) * 1e-2f")
+    evidence = rejected(
+        referee, replace(tasks.MEAN, dimensions=(Dimension("rows", 65536), Dimension("cols", 128))), text
+    )
+    assert isinstance(evidence, WrongValues)
+    assert [one.index for one in evidence.outputs[0].first] == [(11003,)]
+
+
 def test_wrong_in_far_blocks_alone(referee: Make) -> None:
     evidence = rejected(
         referee, tasks.MATMUL, kernels.MATMUL.replace("sum;", "sum + (row > 900 && column > 900) * 0.1f;")

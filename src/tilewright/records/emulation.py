@@ -36,6 +36,8 @@ class Emulation:
     sampled_blocks: int | None = None  # of each launch; None: all
     sample_edges: bool = True  # take the first and the last block, where faults are; else a fair sample, for counts
     written_elements: int = 0  # with sampled blocks: of each output what they wrote is told, at most so much of it
+    # Of outputs the places after which inputs repeat, along each axis; 0: none. What differs there is told first.
+    written_periods: tuple[tuple[str, tuple[int, ...]], ...] = ()
     workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
 
     def __post_init__(self) -> None:
@@ -200,6 +202,7 @@ class WrittenPart:
     indices: tuple[tuple[int, ...], ...]
     content: bytes
     written: bytes  # 1 for each element that was written, else 0
+    odd: tuple[tuple[int, ...], ...] = ()  # some indices of each axis whose elements are not those a period before
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class OwnSizes:
     called: Sizes
     drawn: Sizes
 
+    def periods(self, task: Task) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Of each result the places after which its inputs repeat, and so must it."""
+        repeated = {name: size for name, size in self.drawn.items() if size < self.called[name]}
+        return tuple((one.name, tuple(repeated.get(str(axis), 0) for axis in one.shape)) for one in task.outputs)
+
     def are_judged(self, independent: tuple[str, ...]) -> bool:
         """Whether the reference can say what is right for such inputs."""
         return all(size == self.drawn[name] for name, size in self.called.items() if name not in independent)
@@ -113,7 +118,11 @@ def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnS
     while ways:
         blocks, budget = ways.pop(0)
         how = records.Emulation(
-            _CHECKS, instruction_budget=budget, sampled_blocks=blocks, written_elements=_WRITTEN_ELEMENTS
+            _CHECKS,
+            instruction_budget=budget,
+            sampled_blocks=blocks,
+            written_elements=_WRITTEN_ELEMENTS,
+            written_periods=sizes.periods(candidate.task),
         )
         execution = candidate.execute(device, replace(launched, emulation=how))
         if isinstance(execution, records.Faulted) and execution.kind in (*_RAN_OUT, FaultKind.UNSUITABLE):

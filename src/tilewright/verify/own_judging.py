@@ -58,10 +58,12 @@ def _judged_places(request: WrittenRequest) -> _Places | None:
     task = request.task
     shapes = {one.name: one.shape for one in task.outputs}
     found: dict[str, set[int]] = {name: set() for name in request.independent}
+    odd: dict[str, set[int]] = {name: set() for name in request.independent}
     for part in request.parts:
         for axis, name in enumerate(shapes[part.name]):
             if name in found:
                 found[str(name)] |= set(part.indices[axis])
+                odd[str(name)] |= set(part.odd[axis]) if part.odd else set()
     places = {name: sorted(among) for name, among in found.items()}
     while True:
         sizes = task.complete({**request.sizes, **{name: len(among) for name, among in places.items()}})
@@ -71,7 +73,8 @@ def _judged_places(request: WrittenRequest) -> _Places | None:
         longest = max(places, key=lambda name: len(places[name]), default=None)
         if longest is None or len(places[longest]) < 2:
             return None
-        places[longest] = _thinned(places[longest])
+        fewer = sorted({*_thinned(places[longest]), *odd[longest]})
+        places[longest] = fewer if len(fewer) < len(places[longest]) else _thinned(fewer)
 
 
 def _thinned(places: list[int]) -> list[int]:

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tilewright.devices.contents import POISON_BYTE, misalignment
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
@@ -16,6 +17,9 @@ from tilewright.records import Buffer, BufferRole, Clearing, Job, TensorSpec, Wr
 
 if TYPE_CHECKING:
     import torch
+
+
+_MOST_ODD = 12  # places of an axis
 
 
 class PlanMemory:
@@ -67,9 +71,9 @@ class PlanMemory:
         self.memory.bytes(name)[...] = content
         self.memory.mark_initialised(name)
 
-    def written_part(self, name: str, most: int) -> WrittenPart | None:
+    def written_part(self, name: str, most: int, periods: tuple[int, ...] = ()) -> WrittenPart | None:
         """What was written of a tensor, with a part of the indices of its longest axes where that is more than `most`
-        elements; None where nothing was."""
+        elements; None where nothing was. Indices are kept where elements differ from those a period before."""
         spec = self._specs[name]
         strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
         written: Any = np.lib.stride_tricks.as_strided(self.memory.written(name), spec.shape, strides)
@@ -78,18 +82,24 @@ class PlanMemory:
         indices = [np.flatnonzero(written.any(axis=rest) if rest else written) for rest in others]
         if not written.any():
             return None
-        while math.prod(map(len, indices)) > most:
-            longest = max(range(len(indices)), key=lambda axis: len(indices[axis]))
-            count = len(indices[longest])
-            indices[longest] = indices[longest][np.linspace(0, count - 1, (count + 1) // 2).astype(np.int64)]
         content = self.content(name).view(f"u{spec.dtype.itemsize}")
         elements: Any = np.lib.stride_tricks.as_strided(content, spec.shape, strides)
+        odd = [_odd_places(elements, written, axis, period) for axis, period in zip(axes, periods, strict=False)]
+        odd += [np.zeros(0, np.int64)] * (len(indices) - len(odd))
+        while math.prod(map(len, indices)) > most:
+            longest = max(axes, key=lambda axis: len(indices[axis]))
+            count = len(indices[longest])
+            kept = indices[longest][np.linspace(0, count - 1, (count + 1) // 2).astype(np.int64)]
+            indices[longest] = np.union1d(kept, odd[longest])
+            if len(indices[longest]) == count:
+                break
         at = np.ix_(*indices) if indices else ()
         return WrittenPart(
             name,
             tuple(tuple(places.tolist()) for places in indices),
             np.ascontiguousarray(elements[at]).tobytes(),
             np.ascontiguousarray(written[at]).tobytes(),
+            tuple(tuple(places.tolist()) for places in odd),
         )
 
     def unwritten(self, name: str) -> tuple[int, tuple[int, ...]] | None:
@@ -106,6 +116,19 @@ class PlanMemory:
         missing = ~elements.all(axis=-1)
         count = int(missing.sum())
         return None if count == 0 else (count, tuple(int(i) for i in np.argwhere(missing)[0]))
+
+
+def _odd_places(elements: Any, written: Any, axis: int, period: int) -> npt.NDArray[np.int64]:
+    """A few indices of an axis where what was written is not what was written a whole number of periods before."""
+    size = elements.shape[axis]
+    if not 0 < period < size:
+        return np.zeros(0, np.int64)
+    first = np.arange(size) % period
+    both = written & np.take(written, first, axis=axis)
+    differs = both & (elements != np.take(elements, first, axis=axis))
+    others = tuple(other for other in range(elements.ndim) if other != axis)
+    places = np.flatnonzero(differs.any(axis=others) if others else differs)
+    return places[np.linspace(0, len(places) - 1, min(len(places), _MOST_ODD)).astype(np.int64)]
 
 
 def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:
@@ -135,7 +158,8 @@ def written_parts(job: Job, memory: PlanMemory) -> tuple[WrittenPart, ...]:
     """Of each output what was written, as the emulation asks; of one that starts cleared, that is everything."""
     most = job.emulation.written_elements
     outputs = [one.name for one in job.plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel]
-    parts = (memory.written_part(name, most) for name in outputs if most)
+    periods = dict(job.emulation.written_periods)
+    parts = (memory.written_part(name, most, periods.get(name, ())) for name in outputs if most)
     return tuple(part for part in parts if part is not None)
 
 
