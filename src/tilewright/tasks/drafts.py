@@ -129,7 +129,8 @@ def _assemble(
     found = {one.name: one for one in answer.dimensions}
     met = () if draft.named else (label for one in answer.tensors for label in one.dimensions)
     order = dict.fromkeys([*met, *(label for label in (names if draft.named else found) if label in names)])
-    probed = {one.name: _renamed(one, names) for one in answer.tensors}
+    probed: dict[str, TaskInput] = {one.name: _renamed(one, names) for one in answer.tensors}
+    probed |= {one.name: one for one in answer.numbers}
     inputs: list[TaskInput] = []
     for one in draft.inputs:
         made = probed.get(one.name, one)

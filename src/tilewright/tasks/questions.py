@@ -29,6 +29,7 @@ class ProbeAnswer:
     dimensions: tuple[Dimension, ...]
     outputs: tuple[TaskOutput, ...]  # called y0, y1, ...
     assumptions: tuple[str, ...]  # in which {x} is the dimension x
+    numbers: tuple[NumberInput, ...] = ()  # with the bounds that were found
 
 
 @dataclass(frozen=True)

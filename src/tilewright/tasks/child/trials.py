@@ -11,7 +11,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
 from tilewright.reference import ReferenceProblem
-from tilewright.reference.loading import out_of_memory
+from tilewright.reference.loading import describe, out_of_memory
 from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
+from tilewright.tasks.child.branch_watch import Asked, BranchWatch, Key, Shadows
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
@@ -29,6 +31,9 @@ _SLOW_SECONDS = 0.3
 _QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
 _TRIALS = 1500
+_LARGEST_COMPARED_ELEMENTS = 1 << 21
+_EQUAL = 1e-10  # of the largest result: what another order of the same sums does to f64
+_NOT_TAKEN = (TypeError, AttributeError, NotImplementedError, SystemError)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,6 +43,15 @@ class TrialOutcome:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
     changed: tuple[str, ...]  # tensors changed in place
+    asked: Asked = field(default_factory=Asked)  # of sizes and numbers, on the way; nothing where it was not watched
+
+
+class Elsewhere(Enum):
+    """What the reference does at other sizes or numbers, where it answers its own questions otherwise."""
+
+    SAME = "what it does at its own sizes would give the same there"
+    DIFFERENT = "something else"
+    REFUSED = "it raises"
 
 
 @contextlib.contextmanager
@@ -73,6 +87,9 @@ class Trials:
         self._for_real = for_real
         self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
         self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
+        self._shadows = Shadows(function)
+        self._elsewhere: dict[object, Elsewhere] = {}
+        self.unwatched = ""  # why calls could not be watched
 
     @property
     def spent(self) -> float:
@@ -162,24 +179,101 @@ class Trials:
     def _empty(self, shapes: Shapes) -> dict[str, torch.Tensor]:
         return {one.name: torch.empty(shapes[one.name], dtype=TORCH_DTYPE[one.dtype]) for one in self._tensors}
 
-    def _plain(self, shapes: Shapes) -> dict[str, torch.Tensor]:
-        """Content that hardly any function refuses: fractions, and the lowest index."""
+    def _plain(self, shapes: Shapes, exact: bool = False, normal: bool = False) -> dict[str, torch.Tensor]:
+        """Content that hardly any function refuses: fractions, and the lowest index.
+
+        `exact`: floats are f64; `normal`: of both signs.
+        """
         made = {}
         for one in self._tensors:
+            dtype = TORCH_DTYPE[one.dtype]
             if one.dtype.is_float:
-                drawn = torch.rand(shapes[one.name]) * 0.9 + 0.05
+                drawn = torch.randn(shapes[one.name]) if normal else torch.rand(shapes[one.name]) * 0.9 + 0.05
+                dtype = torch.float64 if exact else dtype
             else:
                 low = one.values.low if isinstance(one.values, IntegerValues) else 0
                 drawn = torch.full(shapes[one.name], low)
-            made[one.name] = drawn.to(TORCH_DTYPE[one.dtype])
+            made[one.name] = drawn.to(dtype)
         return made
 
     def _call(self, given: dict[str, torch.Tensor]) -> TrialOutcome:
-        with StrictFunctions():
-            results, changed = call(self._function, given, self._numbers)
+        asked = Asked()
+        try:
+            results, changed, asked = self._watched(given, self._numbers)
+        except _NOT_TAKEN as error:  # by something that wants a number and nothing that is like one
+            with StrictFunctions():
+                results, changed = call(self._function, given, self._numbers)
+            self.unwatched = self.unwatched or describe(error)
         return TrialOutcome(
-            tuple(tuple(map(int, one.shape)) for one in results), tuple(dtype_of(one) for one in results), changed
+            tuple(tuple(map(int, one.shape)) for one in results),
+            tuple(dtype_of(one) for one in results),
+            changed,
+            asked,
         )
+
+    def _watched(
+        self, given: dict[str, torch.Tensor], numbers: Mapping[str, Any], forced: Mapping[Key, bool] | None = None
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
+        watch = BranchWatch(given, forced)
+        known = {name: one if isinstance(one, bool) else watch.number(name, one) for name, one in numbers.items()}
+        with StrictFunctions(), self._shadows.over(watch):
+            results, changed = call(self._function, given, known)
+        return results, changed, watch.asked
+
+    # -- what it does where it answers its own questions otherwise --
+
+    def elsewhere(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Elsewhere:
+        """A call beside the same call with all answers as they are at the task's own sizes: `answers`."""
+        key = (*(shapes[one.name] for one in self._tensors), *numbers.items(), *answers)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = self._compared(shapes, {**self._numbers, **numbers}, answers)
+        return self._elsewhere[key]
+
+    def _compared(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Elsewhere:
+        if sum(math.prod(shape) for shape in shapes.values()) > _LARGEST_COMPARED_ELEMENTS:
+            return Elsewhere.DIFFERENT
+        seen: list[bool] = []
+        for exact, normal in ((True, True), (True, False), (False, True), (False, False)):
+            if len(seen) >= 2 or (seen and not exact):
+                break
+            given = self._plain(shapes, exact, normal)
+            try:
+                natural = self._results(given, numbers, None)
+            except Exception:  # whatever the reference raises, of f64 perhaps, or of numbers below 0
+                continue
+            if any(one.is_floating_point() and bool(one.isnan().all()) for one in natural):
+                continue
+            try:
+                seen.append(_are_equal(natural, self._results(given, numbers, answers)))
+            except Exception:
+                seen.append(False)
+        if not seen:
+            return Elsewhere.REFUSED
+        return Elsewhere.SAME if all(seen) else Elsewhere.DIFFERENT
+
+    def _results(
+        self, given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any], answers: Mapping[Key, bool] | None
+    ) -> tuple[torch.Tensor, ...]:
+        """What comes back, and every tensor as it is left."""
+        torch.manual_seed(0)
+        own = {name: tensor.clone() for name, tensor in given.items()}
+        results, changed, _ = self._watched(own, numbers, answers)
+        return (*results, *(own[name] for name in changed))
+
+
+def _are_equal(ones: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+    """Whether results are the same but for the last bits of f64."""
+    if [(one.shape, one.dtype) for one in ones] != [(one.shape, one.dtype) for one in others]:
+        return False
+    for one, other in zip(ones, others, strict=True):
+        if one.dtype == torch.float64:
+            finite = one[one.isfinite()]
+            scale = float(finite.abs().max()) if finite.numel() else 0.0
+            if not torch.allclose(one, other, rtol=_EQUAL, atol=_EQUAL * scale, equal_nan=True):
+                return False
+        elif not torch.equal(one, other):
+            return False
+    return True
 
 
 def call(

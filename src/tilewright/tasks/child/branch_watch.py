@@ -1,0 +1,337 @@
+"""Inside the child: what a reference asks of sizes and numbers while it runs, and where.
+
+A call is made with real tensors whose `shape`, `size`, `numel` and `len` give tracked numbers. What the reference's own
+lines, or those of modules it imports from beside it, ask of these is written down; what torch asks itself is not: that
+decides what it refuses and how it works, not what comes out.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tilewright.tasks.child import tracked_numbers
+from tilewright.tasks.child.tracked_numbers import Expression, Number, applied, is_tracked, listening, plain, tracked
+
+_LONGEST_RANGE = 4096  # of which the indices are tracked
+_MOST_QUESTIONS = 2000
+_LONGEST_WAY = 6  # lines of the reference, each called by the next
+_HERE = (__file__, tracked_numbers.__file__)
+_ELSEWHERE = tuple(
+    f"{folder}/" for folder in {sys.prefix, sys.base_prefix, *(str(Path(one.__file__).parent) for one in (torch, ast))}
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    file: str
+    line: int
+    instruction: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}"
+
+
+Key = tuple[Place, str]  # where, and the text of what was asked
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a loop's index takes."""
+
+    start: Expression
+    stop: Expression
+    step: Expression
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something asked of sizes and numbers, with every answer it had during one call."""
+
+    place: Place
+    expression: Expression
+    answers: frozenset[bool]
+
+
+@dataclass
+class Asked:
+    """All that one call asked; `sizes` are those of tensors made on the way, None where one place saw several."""
+
+    questions: dict[Key, Question] = field(default_factory=dict)
+    sizes: dict[str, int | None] = field(default_factory=dict)
+    ranges: dict[str, Range] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> dict[Key, bool]:
+        """The answers of what was answered in one way only."""
+        return {key: min(one.answers) for key, one in self.questions.items() if len(one.answers) == 1}
+
+    def strays_from(self, other: Asked) -> bool:
+        """Whether something was answered as it never was in the other call."""
+        known: dict[Place, set[bool]] = {}
+        for one in other.questions.values():
+            known.setdefault(one.place, set()).update(one.answers)
+        for key, one in self.questions.items():
+            before = other.questions[key].answers if key in other.questions else known.get(one.place, {False, True})
+            if not one.answers <= before:
+                return True
+        return False
+
+
+class BranchWatch(TorchFunctionMode):
+    """One call that is watched. `forced`: what is answered otherwise than it is."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], forced: Mapping[Key, bool] | None = None) -> None:
+        super().__init__()
+        self.asked = Asked()
+        self._names = {id(tensor): name for name, tensor in tensors.items()}
+        self._forced = forced or {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if getattr(func, "__self__", None) is torch.Tensor.shape or (name == "size" and len(args) == 1 and not kwargs):
+            return torch.Size([self._size(args[0], axis, size) for axis, size in enumerate(made)])
+        if name == "size" and isinstance(made, int):
+            axis = args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)
+            return self._size(args[0], axis % args[0].dim(), made)
+        if name in ("numel", "nelement") and isinstance(made, int):
+            shape = args[0].shape
+            return math.prod([self._size(args[0], axis, size) for axis, size in enumerate(shape)])
+        return made
+
+    def _size(self, tensor: torch.Tensor, axis: int, size: int) -> Number:
+        frame = _asking_frame()
+        if frame is None:
+            return size
+        name = self._names.get(id(tensor))
+        if name is not None:
+            return tracked(size, Expression.symbol(f"{name}.shape[{axis}]"))
+        symbol = f"shape[{axis}] at {_way_to(frame)}"
+        self.asked.sizes[symbol] = size if self.asked.sizes.get(symbol, size) == size else None
+        return tracked(size, Expression.symbol(symbol))
+
+    def number(self, name: str, value: Number) -> Number:
+        return tracked(value, Expression.symbol(name))
+
+    def length(self, thing: Any) -> Any:
+        """Instead of `len`, which Python cuts down to a plain number."""
+        return thing.shape[0] if isinstance(thing, torch.Tensor) and thing.dim() else len(thing)
+
+    def range(self, *bounds: Any) -> Any:
+        """Instead of `range`; its indices are tracked where a bound is and they are not too many."""
+        numbers = range(*map(plain, bounds))
+        frame = _asking_frame()
+        if not any(map(is_tracked, bounds)) or len(numbers) > _LONGEST_RANGE or frame is None:
+            return numbers
+        start, stop, step = bounds if len(bounds) == 3 else (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)
+        symbol = f"index at {_way_to(frame)}"
+        self.asked.ranges[symbol] = Range(*(_expression_of(one) for one in (start, stop, step)))
+        return [tracked(number, Expression.symbol(symbol)) for number in numbers]
+
+    def listen(self, expression: Expression, answer: bool) -> bool:
+        frame = _asking_frame()
+        if frame is None or len(self.asked.questions) >= _MOST_QUESTIONS:
+            return answer
+        place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_lasti)
+        if self._turns_a_loop(frame, expression):
+            return answer
+        key = (place, expression.text)
+        before = self.asked.questions.get(key)
+        answer = self._forced.get(key, answer)
+        answers = frozenset({answer}) | (before.answers if before else frozenset())
+        self.asked.questions[key] = Question(place, expression, answers)
+        return answer
+
+    def _turns_a_loop(self, frame: types.FrameType, expression: Expression) -> bool:
+        """Whether a question only says when a loop ends, or how long its last piece is."""
+        line, end_line, column, end_column = next(
+            itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+        )
+        if None in (line, end_line, column, end_column):
+            return False
+        turns, bounds = _loop_conditions(frame.f_code.co_filename)
+        span = ((line, column), (end_line, end_column))
+
+        def within(places: Any) -> bool:
+            return any(first <= span[0] and span[1] <= last for first, last in places)
+
+        return within(turns) or (within(bounds) and not expression.symbols.isdisjoint(self.asked.ranges))
+
+
+def _expression_of(value: Any) -> Expression:
+    made: Expression = value.expression if is_tracked(value) else Expression.constant(value)
+    return made
+
+
+def _asking_frame() -> types.FrameType | None:
+    """The line of the reference that asks; None where torch or another library does."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _HERE:
+        frame = frame.f_back
+    if frame is None or not is_own_file(frame.f_code.co_filename):
+        return None
+    return frame
+
+
+def _way_to(frame: types.FrameType | None) -> str:
+    """The lines of the reference that led here, each with its instruction: a helper may be called from several."""
+    way = []
+    while frame is not None and len(way) < _LONGEST_WAY:
+        if is_own_file(frame.f_code.co_filename):
+            way.append(f"{frame.f_lineno}.{frame.f_lasti}")
+        frame = frame.f_back
+    return "<".join(way)
+
+
+@cache
+def is_own_file(name: str) -> bool:
+    """Whether a file is the reference's, or of a module that comes with it, and of no library."""
+    return not name.startswith((*_ELSEWHERE, "<frozen", str(Path(__file__).parents[2]) + "/"))
+
+
+Span = tuple[tuple[int, int], tuple[int, int]]
+
+
+@cache
+def _loop_conditions(file: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Where a file decides about going on with a loop, and where it takes the lesser or the greater of things."""
+    tree = _tree(file)
+    turns: list[Span] = []
+    bounds: list[Span] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.While) or (isinstance(node, ast.If) and _only_turns(node)):
+            turns.append(_span(node.test))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+            bounds.append(_span(node))
+    return tuple(turns), tuple(bounds)
+
+
+def _only_turns(node: ast.If) -> bool:
+    return all(isinstance(one, (ast.Break, ast.Continue)) for one in node.body) and not node.orelse
+
+
+def _span(node: ast.expr) -> Span:
+    return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+
+
+# -- functions that Python cuts down to plain numbers, in the modules that are watched --
+
+
+class Shadows:
+    """Other `len`, `range`, `int`, `float` and `math` for the reference's modules, while a call is watched."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._modules = _own_modules(function)
+        self._plain_kinds = {id(one): _uses_kinds_as_values(one) for one in self._modules}
+
+    @contextmanager
+    def over(self, watch: BranchWatch) -> Iterator[None]:
+        before: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = []
+        for module in self._modules:
+            names = vars(module)
+            instead = self._instead(module, watch)
+            before.append((names, {name: names[name] for name in instead if name in names}, list(instead)))
+            names.update(instead)
+        try:
+            with watch, listening(watch.listen):
+                yield
+        finally:
+            for names, kept, added in before:
+                for name in added:
+                    names.pop(name, None)
+                names.update(kept)
+
+    def _instead(self, module: types.ModuleType, watch: BranchWatch) -> dict[str, Any]:
+        names = vars(module)
+        instead: dict[str, Any] = {"len": watch.length, "range": watch.range}
+        if not self._plain_kinds[id(module)]:
+            instead |= {
+                "int": _TrackedKind("int", (), {"plain": int}),
+                "float": _TrackedKind("float", (), {"plain": float}),
+            }
+        instead = {name: one for name, one in instead.items() if name not in names}
+        for name, value in names.items():
+            if value is math:
+                instead[name] = _Mathematics()
+            elif getattr(value, "__module__", None) == "math" and callable(value):
+                instead[name] = _following(value)
+        return instead
+
+
+class _TrackedKind(type):
+    """In the place of `int` or `float`, called or asked about with isinstance."""
+
+    plain: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and is_tracked(args[0]):
+            return applied(cls.plain.__name__, cls.plain, args[0])
+        return cls.plain(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.plain)
+
+
+class _Mathematics:
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(math, name)
+        return _following(found) if callable(found) else found
+
+
+def _following(function: Callable[..., Any]) -> Callable[..., Any]:
+    name = getattr(function, "__name__", "")
+    return lambda *args, **kwargs: function(*args, **kwargs) if kwargs else applied(name, function, *args)
+
+
+def _own_modules(function: Callable[..., Any]) -> list[types.ModuleType]:
+    """The reference's module and those of its own that it uses, directly or through others."""
+    found: dict[str, types.ModuleType] = {}
+    waiting = [getattr(function, "__module__", "")]
+    while waiting:
+        module = sys.modules.get(waiting.pop())
+        file = getattr(module, "__file__", None)
+        if module is None or module.__name__ in found or not file or not is_own_file(file):
+            continue
+        found[module.__name__] = module
+        for value in list(vars(module).values()):
+            named = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+            waiting += [named] if isinstance(named, str) else []
+    return list(found.values())
+
+
+def _uses_kinds_as_values(module: types.ModuleType) -> bool:
+    """Whether `int` or `float` stand somewhere as a thing, `dtype=int`, so that nothing else can take their place."""
+    tree = _tree(module.__file__ or "")
+    if tree is None:
+        return True
+    fine: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            fine.add(id(node.func))
+            if isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                fine |= {id(one) for argument in node.args[1:] for one in ast.walk(argument)}
+        for kind in ("annotation", "returns"):
+            annotation = getattr(node, kind, None)
+            fine |= {id(one) for one in ast.walk(annotation)} if isinstance(annotation, ast.AST) else set()
+    uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in ("int", "float"))
+    return any(id(node) not in fine for node in uses)
