@@ -61,13 +61,13 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
         if not one.varies:
             wanted[one.name] = one.size
         elif one.name == inner:
-            wanted[one.name] = one.size if shape.inner is None else permitted(one, shape.inner)
+            wanted[one.name] = one.size if shape.inner is None else one.permitted(shape.inner)
         else:
             # A filter is no larger than the task's own: what matters of it is how it lies in its image.
             size = next(others)
             size = min(size, one.size) if one.name in taken_off else size
             kept = _is_filter(one, results) and not shape.as_small
-            wanted[one.name] = one.size if kept else permitted(one, size)
+            wanted[one.name] = one.size if kept else one.permitted(size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
 
@@ -82,14 +82,17 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
     free = {one.name: one for one in task.free if one.varies}
     results = {axis for one in task.outputs for axis in one.shape}
     if len(free) <= _TILED:
-        tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
+        tiles = {name: one.permitted(130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
     wider = {name: one.size + 2 for name, one in free.items() if _is_filter(one, results)}
     if wider:
         yield _with_room(
-            task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
+            task, task.complete({**base, **{name: free[name].permitted(wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
+    for one in free.values():
+        if one.branches and one.at_most is not None:  # next to where the reference goes another way
+            yield _stretched(task, base, one, one.at_most)
     left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
     while left:
         longest = free[left.pop()]
@@ -112,7 +115,7 @@ def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Size
     stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
     if stretched is not None and task.is_sound(stretched):
         return stretched
-    while (size := permitted(dimension, size // 2)) > base[dimension.name]:
+    while (size := dimension.permitted(size // 2)) > base[dimension.name]:
         sizes = task.complete({**base, dimension.name: _round(dimension, size)})
         if task.is_sound(sizes) and is_small(task, sizes, _LONG_WORK):
             return sizes
@@ -121,7 +124,7 @@ def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Size
 
 def _round(dimension: Dimension, size: int) -> int:
     """The next size that is 2 modulo 4 and a multiple of 5, or that the dimension permits."""
-    return permitted(dimension, size + (10 - size) % 20)
+    return dimension.permitted(size + (10 - size) % 20)
 
 
 def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
@@ -145,10 +148,6 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     return sizes
 
 
-def permitted(dimension: Dimension, size: int) -> int:
-    return -(-max(size, dimension.at_least) // dimension.multiple_of) * dimension.multiple_of
-
-
 def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
     """Sizes halved until they are small and nothing that follows from them is below 1; None where that cannot be."""
     while True:
@@ -161,13 +160,13 @@ def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
             one
             for one in task.free
             if one.varies
-            and sizes[one.name] > permitted(one, 1)
+            and sizes[one.name] > one.permitted(1)
             and (one.name in taken_off if lacking else one.name != keep)
         ]
         largest = max(shrinkable, key=lambda one: sizes[one.name], default=None)
         if largest is None:
             return None
-        sizes = task.complete({**sizes, largest.name: permitted(largest, sizes[largest.name] // 2)})
+        sizes = task.complete({**sizes, largest.name: largest.permitted(sizes[largest.name] // 2)})
 
 
 def shorter(task: Task, case: Case) -> Case | None:
@@ -175,7 +174,7 @@ def shorter(task: Task, case: Case) -> Case | None:
     longest = max((one for one in task.free if one.varies), key=lambda one: case.sizes[one.name], default=None)
     if longest is None or case.sizes[longest.name] < _LONG:
         return None
-    sizes = task.complete({**case.sizes, longest.name: permitted(longest, case.sizes[longest.name] // 8)})
+    sizes = task.complete({**case.sizes, longest.name: longest.permitted(case.sizes[longest.name] // 8)})
     return replace(case, sizes=sizes) if task.is_sound(sizes) else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tilewright.records import Case, Dimension, Task
-from tilewright.verify.case_sizes import BASE, permitted, sizes_of
+from tilewright.verify.case_sizes import BASE, sizes_of
 from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate
 
 Accepts = Callable[[Sizes], bool]
@@ -38,11 +38,11 @@ def within_need(task: Task, case: Case, accepts: Accepts) -> Case | None:
     longest halved until it is affordable. None where there are none."""
     varying = [one for one in task.free if one.varies]
     for unit in _UNITS:
-        chosen = {one.name: permitted(one, _multiple(case.sizes[one.name], unit)) for one in varying}
+        chosen = {one.name: one.permitted(_multiple(case.sizes[one.name], unit)) for one in varying}
         sizes = task.complete({**case.sizes, **chosen})
         while not is_small(task, sizes, MOST_WORK):
             longest = max(varying, key=lambda one: sizes[one.name])
-            half = permitted(longest, _multiple(sizes[longest.name] // 2, unit))
+            half = longest.permitted(_multiple(sizes[longest.name] // 2, unit))
             if half >= sizes[longest.name]:
                 break
             sizes = task.complete({**sizes, longest.name: half})
@@ -67,7 +67,7 @@ def limits_of_need(task: Task, accepts: Accepts) -> Iterator[Sizes]:
         if declined is None:
             continue
         low, high = max([base[one.name], *(size for size in tried if size < declined)]), declined
-        while low < (middle := permitted(one, (low + high) // 2)) < high:
+        while low < (middle := one.permitted((low + high) // 2)) < high:
             taken = accepts(task.complete({**base, one.name: middle}))
             low, high = (middle, high) if taken else (low, middle)
         sizes = task.complete({**base, one.name: low})
@@ -97,7 +97,7 @@ def _thinned(choices: list[list[int]]) -> list[list[int]]:
 def _choices(dimension: Dimension) -> list[int]:
     if not dimension.varies:
         return [dimension.size]
-    multiples = {permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
+    multiples = {dimension.permitted(size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
     return sorted(multiples | {dimension.size})
 
 
@@ -127,7 +127,7 @@ def _further(dimension: Dimension) -> list[int]:
     power = 1 << max(largest.bit_length() - 1, 0)
     wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
     wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1}
-    allowed = {permitted(dimension, size) for size in wanted if size > 0}
+    allowed = {dimension.permitted(size) for size in wanted if size > 0}
     return sorted(allowed - {own})
 
 

@@ -162,7 +162,7 @@ class _Survey:
                 tried = [one.value + 1, one.value - 1, 2 * one.value + 1]
             else:
                 continue
-            for value in tried:
+            for value in filter(one.takes, tried):
                 results = self._results(values_with(NUMBERS, {one.name: value}))
                 if results is not None and not _same(results, usual):
                     changed[one.name] = value

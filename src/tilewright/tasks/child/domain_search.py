@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import NumberBounds, NumberInput, SizeFormula
@@ -99,6 +99,9 @@ class DomainSearch:
                 self._bound(guard, name)
         self._search.notes += self._said()
         return before != {*self._search.varying}
+
+    def bounded(self, numbers: Sequence[NumberInput]) -> tuple[NumberInput, ...]:
+        return tuple(replace(one, bounds=self.bounds.get(one.name)) for one in numbers)
 
     # -- questions as guards --
 
@@ -254,7 +257,9 @@ class DomainSearch:
         search = self._search
         labels = {name: int(value) for name, value in values.items() if name not in self._numbers}
         numbers = {name.removesuffix("="): value for name, value in values.items() if name in self._numbers}
-        shapes = search.shapes(search.complete({**search.small_sizes(), **labels}))
+        small = search.small_sizes()
+        beside = small if search.outcome(small) is not None else search.own_sizes
+        shapes = search.shapes(search.complete({**beside, **labels}))
         if any(size < 0 for shape in shapes.values() for size in shape):
             return Elsewhere.REFUSED
         answers = {guard.key: min(guard.question.answers)} if len(guard.question.answers) == 1 else {}

@@ -16,7 +16,7 @@ from tilewright.tasks.child.input_values import settle_values
 from tilewright.tasks.child.size_fitting import Fitting, Reading
 from tilewright.tasks.child.size_search import SizeSearch
 from tilewright.tasks.child.trials import TrialOutcome, Trials, single_thread
-from tilewright.tasks.questions import ProbeAnswer, ProbeRequest
+from tilewright.tasks.questions import BoundAnswer, ProbeAnswer, ProbeRequest
 
 _SECONDS = 40.0  # after which what was not tried counts as fixed
 _LARGE = 67  # times its multiple: a size that a kernel is tried at beside small ones
@@ -47,8 +47,24 @@ def probe(function: Callable[..., Any], request: ProbeRequest) -> ProbeAnswer:
         for position, one in enumerate(request.tensors)
     ]
     tensors, notes = settle_values(function, tensors, {*request.unsaid}, request.numbers, search)
-    numbers = tuple(replace(one, bounds=domain.bounds.get(one.name)) for one in request.numbers)
-    return ProbeAnswer(tuple(tensors), search.dimensions(), outputs, (*search.notes, *notes), numbers)
+    return ProbeAnswer(
+        tuple(tensors),
+        search.dimensions(),
+        outputs,
+        (*search.notes, *notes),
+        domain.bounded(request.numbers),
+    )
+
+
+def bound(function: Callable[..., Any], request: ProbeRequest) -> BoundAnswer:
+    """The dimensions that were described, and the numbers, bounded where the reference goes another way beyond."""
+    search = SizeSearch(Trials(function, request.tensors, request.numbers, _SECONDS), request)
+    nominal = search.nominal()
+    search.believe()
+    domain = DomainSearch(search, nominal, request.numbers)
+    with single_thread():
+        domain.restrict()
+    return BoundAnswer(search.dimensions(), domain.bounded(request.numbers), tuple(search.notes))
 
 
 # -- the sizes of what it returns --

@@ -124,6 +124,10 @@ class SizeSearch:
                 self.notes.append(f"{{{source}}} is fixed because {reason}")
         self._reconcile()
 
+    def believe(self) -> None:
+        """Take the dimensions as they were described, without a call."""
+        self.varying = {label: self._multiple[label] for label in self._tried}
+
     # -- calls --
 
     def nominal(self) -> TrialOutcome:
