@@ -29,8 +29,8 @@ _LONGEST_RANGE = 4096  # of which the indices are tracked
 _MOST_QUESTIONS = 2000
 _LONGEST_WAY = 6  # lines of the reference, each called by the next
 _HERE = (__file__, tracked_numbers.__file__)
-_ELSEWHERE = tuple(
-    f"{folder}/" for folder in {sys.prefix, sys.base_prefix, *(str(Path(one.__file__).parent) for one in (torch, ast))}
+_LIBRARIES = tuple(
+    f"{one}/" for one in {sys.prefix, sys.base_prefix, torch.__path__[0], str(Path(ast.__file__).parent)}
 )
 
 
@@ -103,7 +103,7 @@ class BranchWatch(TorchFunctionMode):
         made = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if getattr(func, "__self__", None) is torch.Tensor.shape or (name == "size" and len(args) == 1 and not kwargs):
-            return torch.Size([self._size(args[0], axis, size) for axis, size in enumerate(made)])
+            return _Shape(self._size(args[0], axis, size) for axis, size in enumerate(made))
         if name == "size" and isinstance(made, int):
             axis = args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)
             return self._size(args[0], axis % args[0].dim(), made)
@@ -112,7 +112,7 @@ class BranchWatch(TorchFunctionMode):
             return math.prod([self._size(args[0], axis, size) for axis, size in enumerate(shape)])
         return made
 
-    def _size(self, tensor: torch.Tensor, axis: int, size: int) -> Number:
+    def _size(self, tensor: torch.Tensor, axis: int, size: int) -> Any:
         frame = _asking_frame()
         if frame is None:
             return size
@@ -171,6 +171,20 @@ class BranchWatch(TorchFunctionMode):
         return within(turns) or (within(bounds) and not expression.symbols.isdisjoint(self.asked.ranges))
 
 
+class _Shape(tuple[Any, ...]):
+    """In the place of a `torch.Size`, whose `numel` is a plain number."""
+
+    def numel(self) -> Any:
+        return math.prod(self)
+
+    def __getitem__(self, which: Any) -> Any:
+        found = super().__getitem__(which)
+        return _Shape(found) if isinstance(which, slice) else found
+
+    def __add__(self, other: Any) -> _Shape:
+        return _Shape((*self, *other))
+
+
 def _expression_of(value: Any) -> Expression:
     made: Expression = value.expression if is_tracked(value) else Expression.constant(value)
     return made
@@ -188,7 +202,7 @@ def _asking_frame() -> types.FrameType | None:
 
 def _way_to(frame: types.FrameType | None) -> str:
     """The lines of the reference that led here, each with its instruction: a helper may be called from several."""
-    way = []
+    way: list[str] = []
     while frame is not None and len(way) < _LONGEST_WAY:
         if is_own_file(frame.f_code.co_filename):
             way.append(f"{frame.f_lineno}.{frame.f_lasti}")
@@ -199,7 +213,7 @@ def _way_to(frame: types.FrameType | None) -> str:
 @cache
 def is_own_file(name: str) -> bool:
     """Whether a file is the reference's, or of a module that comes with it, and of no library."""
-    return not name.startswith((*_ELSEWHERE, "<frozen", str(Path(__file__).parents[2]) + "/"))
+    return not name.startswith((*_LIBRARIES, "<frozen", str(Path(__file__).parents[2]) + "/"))
 
 
 Span = tuple[tuple[int, int], tuple[int, int]]

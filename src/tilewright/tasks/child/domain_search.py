@@ -139,8 +139,7 @@ class DomainSearch:
             names = size.names if isinstance(size, SizeFormula) else (size,) if isinstance(size, str) else ()
             labels += [free for name in names for free in self._search.free_labels(name)]
         labels = [one for one in self._search.own_sizes if one in labels]
-        labels.sort(key=lambda one: one not in self._search.varying)
-        moving = [one for one in labels if one in self._search.varying]
+        moving = sorted((one for one in labels if one in self._search.varying), key=self._search.size_of, reverse=True)
         numbers = [one for one in self._numbers if one.removesuffix("=") in symbols and self._moves(one)]
         return [*moving, *numbers] or labels
 
@@ -213,6 +212,8 @@ class DomainSearch:
         own = self._numbers.get(name, self._search.own_sizes.get(name, 0))
         strays = sorted((one for one in self._points(guard, name, 1) if not holds(one)), key=lambda one: abs(one - own))
         compared = [*strays[:1], *strays[len(strays) // 3 :][:1], *[one for one in strays if one > own][:1]]
+        # A size of 1 that is broadcast can only be another's.
+        compared += [one for one in self._search.small_sizes().values() if own == 1 and not holds(one)]
         found = {self._elsewhere(guard, {name: one}) for one in dict.fromkeys(compared)}
         if found <= {Elsewhere.SAME}:
             return
@@ -262,8 +263,13 @@ class DomainSearch:
         shapes = search.shapes(search.complete({**beside, **labels}))
         if any(size < 0 for shape in shapes.values() for size in shape):
             return Elsewhere.REFUSED
-        answers = {guard.key: min(guard.question.answers)} if len(guard.question.answers) == 1 else {}
-        return search.trials.elsewhere(shapes, numbers, answers)
+        compared = search.trials.elsewhere(shapes, numbers, {guard.key: min(guard.question.answers)})
+        if compared.found is Elsewhere.SAME and guard.key not in compared.asked:
+            # It is not asked where another answer leads elsewhere first, nor of a table that has no such key.
+            compared = search.trials.elsewhere(shapes, numbers, self._asked.answers)
+            if compared.found is Elsewhere.SAME and guard.key not in compared.asked:
+                return Elsewhere.DIFFERENT
+        return compared.found
 
     # -- what is said of it --
 

@@ -88,5 +88,5 @@ class Fitting:
 
 def _samples(calls: Calls, reading: Reading) -> list[Sample] | None:
     found = [(sizes, reading(outcome)) for sizes, outcome in calls]
-    samples = [(sizes, size) for sizes, size in found if size is not None]
+    samples: list[Sample] = [(sizes, size) for sizes, size in found if size is not None]
     return samples if len(samples) == len(found) else None

@@ -175,7 +175,7 @@ class SizeSearch:
     def _strays(self, outcome: TrialOutcome, shapes: Shapes) -> bool:
         if self._nominal is None or not outcome.asked.strays_from(self._nominal.asked):
             return False
-        return self.trials.elsewhere(shapes, {}, self._nominal.asked.answers) is not Elsewhere.SAME
+        return self.trials.elsewhere(shapes, {}, self._nominal.asked.answers).found is not Elsewhere.SAME
 
     def holds(self) -> bool:
         """Whether all that vary can do so in a call with content too."""

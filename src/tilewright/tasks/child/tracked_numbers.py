@@ -179,8 +179,9 @@ def _give_methods(kind: type) -> None:
     for name, single in _ALONE:
         setattr(kind, f"__{name}__", _unary(name, single))
     kind.__bool__ = _truth  # type: ignore[attr-defined]
-    kind.__divmod__ = lambda one, other: (one // other, one % other)  # type: ignore[attr-defined]
-    kind.__rdivmod__ = lambda one, other: (other // one, other % one)  # type: ignore[attr-defined]
+    setattr(kind, "is_integer", lambda one: math.trunc(one) == one)  # noqa: B010
+    setattr(kind, "__divmod__", lambda one, other: (one // other, one % other))  # noqa: B010
+    setattr(kind, "__rdivmod__", lambda one, other: (other // one, other % one))  # noqa: B010
     kind.__hash__ = kind.__bases__[0].__hash__  # type: ignore[method-assign]
 
 

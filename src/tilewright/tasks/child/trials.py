@@ -54,6 +54,12 @@ class Elsewhere(Enum):
     REFUSED = "it raises"
 
 
+@dataclass(frozen=True)
+class Comparison:
+    found: Elsewhere
+    asked: frozenset[Key] = frozenset()  # what the call asked that was answered as at the own sizes
+
+
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
     """Many small calls are quicker without waking threads for each."""
@@ -88,7 +94,7 @@ class Trials:
         self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
         self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
         self._shadows = Shadows(function)
-        self._elsewhere: dict[object, Elsewhere] = {}
+        self._elsewhere: dict[object, Comparison] = {}
         self.unwatched = ""  # why calls could not be watched
 
     @property
@@ -222,43 +228,45 @@ class Trials:
 
     # -- what it does where it answers its own questions otherwise --
 
-    def elsewhere(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Elsewhere:
-        """A call beside the same call with all answers as they are at the task's own sizes: `answers`."""
+    def elsewhere(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
+        """A call beside the same call with answers as they are at the task's own sizes."""
         key = (*(shapes[one.name] for one in self._tensors), *numbers.items(), *answers)
         if key not in self._elsewhere:
             self._elsewhere[key] = self._compared(shapes, {**self._numbers, **numbers}, answers)
         return self._elsewhere[key]
 
-    def _compared(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Elsewhere:
+    def _compared(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
         if sum(math.prod(shape) for shape in shapes.values()) > _LARGEST_COMPARED_ELEMENTS:
-            return Elsewhere.DIFFERENT
+            return Comparison(Elsewhere.DIFFERENT)
         seen: list[bool] = []
+        asked = Asked()
         for exact, normal in ((True, True), (True, False), (False, True), (False, False)):
             if len(seen) >= 2 or (seen and not exact):
                 break
             given = self._plain(shapes, exact, normal)
             try:
-                natural = self._results(given, numbers, None)
+                natural, _ = self._results(given, numbers, None)
             except Exception:  # whatever the reference raises, of f64 perhaps, or of numbers below 0
                 continue
             if any(one.is_floating_point() and bool(one.isnan().all()) for one in natural):
                 continue
             try:
-                seen.append(_are_equal(natural, self._results(given, numbers, answers)))
-            except Exception:
+                forced, asked = self._results(given, numbers, answers)
+                seen.append(_are_equal(natural, forced))
+            except Exception:  # what it does at its own sizes cannot be done there
                 seen.append(False)
         if not seen:
-            return Elsewhere.REFUSED
-        return Elsewhere.SAME if all(seen) else Elsewhere.DIFFERENT
+            return Comparison(Elsewhere.REFUSED)
+        return Comparison(Elsewhere.SAME if all(seen) else Elsewhere.DIFFERENT, frozenset(asked.questions))
 
     def _results(
         self, given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any], answers: Mapping[Key, bool] | None
-    ) -> tuple[torch.Tensor, ...]:
-        """What comes back, and every tensor as it is left."""
+    ) -> tuple[tuple[torch.Tensor, ...], Asked]:
+        """What comes back, every tensor as it is left, and what was asked."""
         torch.manual_seed(0)
         own = {name: tensor.clone() for name, tensor in given.items()}
-        results, changed, _ = self._watched(own, numbers, answers)
-        return (*results, *(own[name] for name in changed))
+        results, changed, asked = self._watched(own, numbers, answers)
+        return (*results, *(own[name] for name in changed)), asked
 
 
 def _are_equal(ones: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
