@@ -82,15 +82,21 @@ def test_cases_stay_on_the_references_side_and_go_to_its_edge() -> None:
         assert all((one.sizes["cols"] > 512) == (edge == 513) for one in probes)
 
 
+def test_wide_cases_become_as_wide_as_may_be() -> None:
+    task = task_named("narrow")
+    limited = replace(task, dimensions=(task.dimensions[0], Dimension("cols", 32, at_most=64, branches=True)))
+    assert Dimension("cols", 32, multiple_of=8, at_most=60).permitted(100) == 56
+    assert len({case.sizes["rows"] for case in plan_cases(limited) if case.sizes["cols"] == 64}) > 2
+
+
 def test_other_numbers_stay_on_the_references_side() -> None:
-    task = task_named("scaled")
-    for value in (1.01, 1.25, 8.0):
-        at = replace(task, inputs=(task.inputs[0], replace(task.numbers[0], value=value)))
-        (other,) = case_task(at, Case(task.sizes, 1, NUMBERS)).numbers
+    for value in (1.01, 1.25, 8.0, 0.8, 1.0, -2.0):
+        task, _ = probed(SOURCE, "scaled", {"x": "16x256:f32"}, {"t": str(value)})
+        (other,) = case_task(task, Case(task.sizes, 1, NUMBERS)).numbers
         assert other.value != value
-        assert other.value > 1.0
-        assert len({one.numbers["t"] for one in probes_of(at).probes}) == 3
-        assert all(one.numbers["t"] > 1.0 for one in probes_of(at).probes)
+        assert (other.value > 1.0) == (value > 1.0)
+        assert len({one.numbers["t"] for one in probes_of(task).probes}) == 3
+        assert all((one.numbers["t"] > 1.0) == (value > 1.0) for one in probes_of(task).probes)
 
 
 def test_a_file_gets_the_needs_it_lacks() -> None:
