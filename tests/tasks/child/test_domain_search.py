@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 
 import pytest
-from tests.tasks.in_process import probed
+from tests.tasks.in_process import ask_here, probed
 
 from tilewright.records import Dimension, NumberBounds, Task
+from tilewright.tasks import TaskOptions, task_from_folder, write_task_folder
 
 HEAD = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
 X = {"x": "64x256"}
@@ -151,6 +153,12 @@ def test_honest_references_are_not_bounded(source: str) -> None:
     assert task.assumptions == ()
 
 
+def test_sizes_that_a_person_fixes_are_declined_where_it_branches_on_what_follows_from_them() -> None:
+    source = "def f(x, w):\n    y = x @ w\n    return y * 2 if y.shape[1] > 100 else y\n"
+    task, _ = probed(HEAD + source, "f", {"x": "64x256", "w": "256x96"}, fixed_all=True)
+    assert [(one.size, one.varies) for one in task.dimensions if one.branches] == [(96, False)]
+
+
 def test_what_is_only_refused_bounds_cases_and_no_file() -> None:
     task = task_of("def f(x):\n    assert x.shape[1] <= 1024, 'too wide'\n    return x * 2\n")
     assert limits(task.dimensions[1]) == (True, 1, 1, 1024)
@@ -171,6 +179,25 @@ def test_what_cannot_be_watched_is_found_by_calls_alone_and_says_so() -> None:
     task = task_of(source)
     assert [limits(one) for one in task.dimensions] == [FREE, FREE]
     assert task.assumptions[0].startswith("what the reference branches on was found by calls alone (TypeError: no int")
+
+
+@pytest.mark.parametrize(
+    "body", ["x * 2 if x.numel() > 65536 else x * 3", "x * t if t > 1.0 and x.shape[0] % 2 == 0 else x + t"]
+)
+def test_a_folder_is_bounded_too_and_gives_the_same_task(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_here(monkeypatch)
+    task = task_of(f"def f(x, t: float = 2.0):\n    return ({body}) * t\n", {"x": "64x256:f32"})
+    write_task_folder(task, tmp_path)
+    assert task_from_folder(tmp_path, TaskOptions()).hash == task.hash
+    text = (tmp_path / "task.toml").read_text()
+    plain = re.sub(r"= {size = (\d+),.*}", r"= \1", text)
+    assert plain != text
+    (tmp_path / "task.toml").write_text(plain)
+    again = task_from_folder(tmp_path, TaskOptions())
+    assert branching(again).keys() == branching(task).keys()
+    assert again.numbers == task.numbers
 
 
 def test_the_reference_is_left_as_it_was() -> None:

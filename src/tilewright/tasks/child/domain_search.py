@@ -43,6 +43,13 @@ class _Guard:
     ranges: Mapping[str, Range]
     following: Mapping[str, str | int | SizeFormula]  # sizes on the way, by the symbols they have in the expression
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Of the question, and of how long the loops are whose indices it is about."""
+        ranges = [self.ranges[one] for one in self.question.expression.symbols if one in self.ranges]
+        bounds = [part.symbols for one in ranges for part in (one.start, one.stop, one.step)]
+        return self.question.expression.symbols.union(*bounds)
+
     def holds(self, known: Mapping[str, Number]) -> bool:
         """Whether every answer is one that was given at the task's own sizes."""
         expression = self.question.expression
@@ -97,8 +104,21 @@ class DomainSearch:
                 variables = self._settled(guard, variables)
             for name in variables:
                 self._bound(guard, name)
+        if self._asked.questions:
+            self._look_beyond_the_fixed(until)
         self._search.notes += self._said()
         return before != {*self._search.varying}
+
+    def _look_beyond_the_fixed(self, until: float) -> None:
+        """Find by calls which of the fixed labels have sizes at which the reference goes another way."""
+        own = self._search.own_sizes
+        for label, size in own.items():
+            if label in self._search.moving or label in self._search.branching or size < 2:
+                continue
+            for other in (2 * size, size + 1, size // 2, 16 * size):
+                if time.monotonic() < until and self._search.strays({**own, label: other}):
+                    self._search.branching.add(label)
+                    break
 
     def bounded(self, numbers: Sequence[NumberInput]) -> tuple[NumberInput, ...]:
         return tuple(replace(one, bounds=self.bounds.get(one.name)) for one in numbers)
@@ -127,20 +147,20 @@ class DomainSearch:
             if one.expression.symbols <= known and len(one.answers) == 1
         ]
 
-    def _variables(self, guard: _Guard) -> list[str]:
-        """The free labels and the numbers that it hangs on, labels that vary first."""
-        symbols = {*guard.question.expression.symbols}
-        for one in [*symbols]:
-            if one in guard.ranges:
-                symbols |= guard.ranges[one].start.symbols | guard.ranges[one].stop.symbols
+    def _labels(self, guard: _Guard) -> list[str]:
+        """The free labels that it hangs on."""
         labels: list[str] = []
-        for symbol in sorted(symbols):
+        for symbol in guard.symbols:
             size = guard.following.get(symbol, self._search.label_of(symbol))
             names = size.names if isinstance(size, SizeFormula) else (size,) if isinstance(size, str) else ()
             labels += [free for name in names for free in self._search.free_labels(name)]
-        labels = [one for one in self._search.own_sizes if one in labels]
+        return [one for one in self._search.own_sizes if one in labels]
+
+    def _variables(self, guard: _Guard) -> list[str]:
+        """The labels that vary and the numbers that it hangs on; where there are none, the labels that do not."""
+        labels = self._labels(guard)
         moving = sorted((one for one in labels if one in self._search.varying), key=self._search.size_of, reverse=True)
-        numbers = [one for one in self._numbers if one.removesuffix("=") in symbols and self._moves(one)]
+        numbers = [one for one in self._numbers if one.removesuffix("=") in guard.symbols and self._moves(one)]
         return [*moving, *numbers] or labels
 
     def _moves(self, name: str) -> bool:
@@ -221,14 +241,15 @@ class DomainSearch:
         points = self._points(guard, name, unit)
         above = _first_stray(own, [one for one in points if one > own], unit, holds)
         below = _first_stray(own, [one for one in reversed(points) if one < own], unit, holds)
-        if Elsewhere.DIFFERENT in found or name in self._numbers:
-            self._reason(name, guard.question)
-        if name in self._numbers:
-            self._bound_number(name.removesuffix("="), above, below)
-            return
         if Elsewhere.DIFFERENT in found:
-            self._search.branching.add(name)
-        if name in self._search.varying:
+            for label in self._labels(guard):  # where the answer changes hangs on those that are fixed, too
+                if label == name or label not in self._search.varying:
+                    self._search.branching.add(label)
+                    self._reason(label, guard.question)
+        if name in self._numbers:
+            self._reason(name, guard.question)
+            self._bound_number(name.removesuffix("="), above, below)
+        elif name in self._search.varying:
             self._bound_label(guard, name, above, below)
 
     def _bound_label(self, guard: _Guard, label: str, above: _End, below: _End) -> None:
