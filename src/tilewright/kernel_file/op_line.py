@@ -138,7 +138,12 @@ def needs_of_task(task: Task) -> tuple[str, ...]:
         needs += [f"{expression} <= {one.at_most}"] if one.at_most is not None else []
     return (
         *needs,
-        *(said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)),
+        *(
+            said
+            for one in task.numbers
+            if one.bounds is not None and one.bounds.branches
+            for said in one.bounds.conditions(one.name)
+        ),
     )
 
 

@@ -115,6 +115,7 @@ class NumberBounds:
     high: int | float | None = None
     low_excluded: bool = False
     high_excluded: bool = False
+    branches: bool = True  # beyond, the reference does something else, so a file must decline that; else it raises
 
     def holds(self, value: float) -> bool:
         above = self.low is None or value > self.low or (value == self.low and not self.low_excluded)

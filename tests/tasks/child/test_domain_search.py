@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.tasks.in_process import ask_here, probed
 
+from tilewright.kernel_file import needs_of_task
 from tilewright.records import Dimension, NumberBounds, Task
 from tilewright.tasks import TaskOptions, task_from_folder, write_task_folder
 
@@ -162,7 +163,11 @@ def test_sizes_that_a_person_fixes_are_declined_where_it_branches_on_what_follow
 def test_what_is_only_refused_bounds_cases_and_no_file() -> None:
     task = task_of("def f(x):\n    assert x.shape[1] <= 1024, 'too wide'\n    return x * 2\n")
     assert limits(task.dimensions[1]) == (True, 1, 1, 1024)
-    assert not branching(task)
+    number = task_of("def f(x, p: float = 0.8):\n    assert 0 <= p <= 1\n    return x * p\n")
+    assert number.numbers[0].bounds == NumberBounds(0.0, 1.0, branches=False)
+    for one in (task, number):
+        assert not branching(one)
+        assert needs_of_task(one) == one.assumptions == ()
 
 
 def test_axes_that_are_asked_to_be_equal_stay_together() -> None:
@@ -198,6 +203,24 @@ def test_a_folder_is_bounded_too_and_gives_the_same_task(
     again = task_from_folder(tmp_path, TaskOptions())
     assert branching(again).keys() == branching(task).keys()
     assert again.numbers == task.numbers
+
+
+def test_what_is_scripted_is_not_seen_and_an_assumption_says_so() -> None:
+    source = (
+        "@torch.jit.script\ndef g(x):\n    return x * 2 if x.size(1) > 300 else x * 3\n\n\ndef f(x):\n    return g(x)\n"
+    )
+    reason = "torch.jit.script hides what g asks"
+    assert task_of(source).assumptions == (f"what the reference branches on was found by calls alone ({reason})",)
+
+
+def test_heads_that_are_repeated_may_be_as_many_as_they_are() -> None:
+    source = (
+        "def f(q, k):\n    times = q.shape[1] // k.shape[1]\n    if times > 1:\n"
+        "        k = k.repeat_interleave(times, 1)\n    return q @ k.mT\n"
+    )
+    task = task_of(source, {"q": "2x8x32x16", "k": "2x2x32x16"})
+    assert not branching(task)
+    assert next(one for one in task.dimensions if one.size == 8).at_least <= 2
 
 
 def test_the_reference_is_left_as_it_was() -> None:

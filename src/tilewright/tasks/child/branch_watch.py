@@ -257,6 +257,13 @@ class Shadows:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._modules = _own_modules(function)
         self._plain_kinds = {id(one): _uses_kinds_as_values(one) for one in self._modules}
+        scripted = (
+            name
+            for module in self._modules
+            for name, one in vars(module).items()
+            if isinstance(one, (torch.jit.ScriptFunction, torch.jit.ScriptModule))
+        )
+        self.hidden = "".join(f"torch.jit.script hides what {name} asks" for name in itertools.islice(scripted, 1))
 
     @contextmanager
     def over(self, watch: BranchWatch) -> Iterator[None]:

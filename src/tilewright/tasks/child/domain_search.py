@@ -235,7 +235,7 @@ class DomainSearch:
         # A size of 1 that is broadcast can only be another's.
         compared += [one for one in self._search.small_sizes().values() if own == 1 and not holds(one)]
         found = {self._elsewhere(guard, {name: one}) for one in dict.fromkeys(compared)}
-        if found <= {Elsewhere.SAME}:
+        if Elsewhere.DIFFERENT not in found and found != {Elsewhere.REFUSED}:
             return
         unit = self._search.varying.get(name, 1)
         points = self._points(guard, name, unit)
@@ -247,8 +247,9 @@ class DomainSearch:
                     self._search.branching.add(label)
                     self._reason(label, guard.question)
         if name in self._numbers:
-            self._reason(name, guard.question)
-            self._bound_number(name.removesuffix("="), above, below)
+            if Elsewhere.DIFFERENT in found:
+                self._reason(name, guard.question)
+            self._bound_number(name.removesuffix("="), above, below, Elsewhere.DIFFERENT in found)
         elif name in self._search.varying:
             self._bound_label(guard, name, above, below)
 
@@ -264,14 +265,15 @@ class DomainSearch:
         if most is not None:
             search.at_most[label] = most
 
-    def _bound_number(self, name: str, above: _End, below: _End) -> None:
-        bounds = self.bounds.get(name, NumberBounds())
+    def _bound_number(self, name: str, above: _End, below: _End, branches: bool) -> None:
+        before = self.bounds.get(name, NumberBounds(branches=False))
+        bounds = replace(before, branches=before.branches or branches)
         low, low_excluded = _end_of_number(below)
         high, high_excluded = _end_of_number(above)
         if low is not None and bounds.holds(low):
-            bounds = NumberBounds(low, bounds.high, low_excluded, bounds.high_excluded)
+            bounds = replace(bounds, low=low, low_excluded=low_excluded)
         if high is not None and bounds.holds(high):
-            bounds = NumberBounds(bounds.low, high, bounds.low_excluded, high_excluded)
+            bounds = replace(bounds, high=high, high_excluded=high_excluded)
         self.bounds[name] = bounds
 
     def _elsewhere(self, guard: _Guard, values: Mapping[str, Number]) -> Elsewhere:

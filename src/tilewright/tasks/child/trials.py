@@ -95,7 +95,8 @@ class Trials:
         self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
         self._shadows = Shadows(function)
         self._elsewhere: dict[object, Comparison] = {}
-        self.unwatched = ""  # why calls could not be watched
+        self.unwatched = self._shadows.hidden  # why a call could not be watched, or not all of it
+        self._watchable: bool | None = None  # None: until a call has succeeded
 
     @property
     def spent(self) -> float:
@@ -203,19 +204,34 @@ class Trials:
         return made
 
     def _call(self, given: dict[str, torch.Tensor]) -> TrialOutcome:
-        asked = Asked()
-        try:
-            results, changed, asked = self._watched(given, self._numbers)
-        except _NOT_TAKEN as error:  # by something that wants a number and nothing that is like one
-            with StrictFunctions():
-                results, changed = call(self._function, given, self._numbers)
-            self.unwatched = self.unwatched or describe(error)
+        results, changed, asked = self._watched_if_possible(given)
         return TrialOutcome(
             tuple(tuple(map(int, one.shape)) for one in results),
             tuple(dtype_of(one) for one in results),
             changed,
             asked,
         )
+
+    def _watched_if_possible(
+        self, given: dict[str, torch.Tensor]
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
+        """A call that is watched; where that makes it fail, it is made again without."""
+        failure: Exception | None = None
+        if self._watchable is not False:
+            try:
+                outcome = self._watched(given, self._numbers)
+                self._watchable = True
+                return outcome
+            except Exception as error:  # the function's, or of something that takes no number that is only like one
+                if self._watchable and not isinstance(error, _NOT_TAKEN):
+                    raise
+                failure = error
+        with StrictFunctions():
+            results, changed = call(self._function, given, self._numbers)
+        if failure is not None:
+            self.unwatched = self.unwatched or describe(failure)
+            self._watchable = bool(self._watchable)
+        return results, changed, Asked()
 
     def _watched(
         self, given: dict[str, torch.Tensor], numbers: Mapping[str, Any], forced: Mapping[Key, bool] | None = None
