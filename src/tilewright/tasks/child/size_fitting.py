@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.records import SizeFormula
+from tilewright.tasks.child.size_choices import others_of
 from tilewright.tasks.child.size_formulas import Sample, fit_formula
-from tilewright.tasks.child.size_search import SizeSearch, others_of
+from tilewright.tasks.child.size_search import SizeSearch
 from tilewright.tasks.child.trials import TrialOutcome
 
 _STEPS = (*range(1, 10), -1, -2, -3)  # neighbours of a size, by which rounding down shows

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tilewright.records import Dimension, SizeFormula, SizeTerm, TensorInput
+from tilewright.records import Dimension, SizeFormula, SizeTerm
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
+from tilewright.tasks.child.size_choices import Axis, candidates, neighbours, others_of, primes_from
 from tilewright.tasks.child.size_formulas import Relation, relations
 from tilewright.tasks.child.trials import Elsewhere, Shapes, TrialOutcome, Trials
 from tilewright.tasks.questions import ProbeRequest
@@ -18,11 +19,8 @@ _PRIMES = tuple(n for n in range(2, 2000) if all(n % divisor for divisor in rang
 _LEAST = (13, 29, 61, 127, 251, 509, 1021)  # sizes tried where small ones are refused
 _SMALL_ENOUGH = 16
 _ROOM = 60
-_ALL_SUBSETS_UP_TO = 7  # axes of one size; beyond, only likely sets are tried
 _UNLINKING = 0.5  # of the trials, after which axes of one size stay together
 _RELATING = 0.7  # and after which no more relations are looked for
-
-Axis = tuple[int, int]  # which tensor, which of its axes
 
 
 class SizeSearch:
@@ -216,7 +214,7 @@ class SizeSearch:
             bound: list[Axis] = []  # those that change in no set
             parts = 0
             while remaining and len(remaining) + len(bound) > 1 and self.trials.spent < _UNLINKING:
-                sets = _candidates(remaining, self._request.tensors, whole=bool(bound))
+                sets = candidates(remaining, self._request.tensors, whole=bool(bound))
                 timely = itertools.takewhile(lambda _: self.trials.spent < _UNLINKING, sets)
                 together = next((chosen for chosen in timely if self._moves(chosen, label)), None)
                 if together is None:
@@ -243,7 +241,7 @@ class SizeSearch:
             others = others_of(size, multiple, {*self._base.values()})
             if others and all(self.outcome(self._base, dict.fromkeys(axes, other)) is not None for other in others):
                 return True
-        others = _neighbours(self._roomy[label], {*self._roomy.values()})
+        others = neighbours(self._roomy[label], {*self._roomy.values()})
         return all(self.outcome(self._roomy, dict.fromkeys(axes, other)) is not None for other in others)
 
     # -- which may vary --
@@ -264,7 +262,7 @@ class SizeSearch:
     def _moves_a_little(self, label: str) -> bool:
         """Whether a label takes the sizes next to its own; then the least that it takes is looked for as well."""
         size = self._size[label]
-        others = _neighbours(size, {*self._roomy.values()})
+        others = neighbours(size, {*self._roomy.values()})
         if not all(self._works({**self._roomy, label: other}) for other in others):
             return False
         smaller = (one for one in _LEAST if one < size and self._works({**self._roomy, label: one}))
@@ -382,7 +380,7 @@ class SizeSearch:
         for label in sorted(self.varying, key=self.size_of):
             alone = [one for one in self._formula.values() if one.names == (label,)]
             multiple = self.varying[label]
-            for prime in _primes_from(max(last + 1, self._least.get(label, 0) // multiple)):
+            for prime in primes_from(max(last + 1, self._least.get(label, 0) // multiple)):
                 sizes[label], last = multiple * prime, prime
                 made = {sizes[label], *(one.at(sizes) for one in alone)}
                 if made.isdisjoint(taken) and min(made) > 0 and sizes[label] >= self._least.get(label, 0):
@@ -404,53 +402,3 @@ def _alike(one: TrialOutcome, other: TrialOutcome) -> bool:
         and [len(shape) for shape in one.shapes] == [len(shape) for shape in other.shapes]
         and one.changed == other.changed
     )
-
-
-def others_of(size: int, multiple: int, avoid: set[int]) -> list[int]:
-    """A smaller and a larger size that are this multiple of a prime."""
-    count = size // multiple
-    smaller = [multiple * p for p in (7, 5, 11, 3, 13, 2) if p < count and multiple * p not in avoid]
-    larger = next(p for p in itertools.count(count + 1) if _is_prime(p) and multiple * p not in avoid)
-    return [*smaller[:1], multiple * larger]
-
-
-def _neighbours(size: int, avoid: set[int]) -> list[int]:
-    """The prime before and the prime after a size."""
-    before = next((p for p in range(size - 1, 1, -1) if _is_prime(p) and p not in avoid), None)
-    after = next(p for p in itertools.count(size + 1) if _is_prime(p) and p not in avoid)
-    return [*([before] if before else []), after]
-
-
-def _primes_from(least: int) -> Iterator[int]:
-    return (one for one in itertools.count(least) if _is_prime(one))
-
-
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
-
-
-def _candidates(remaining: list[Axis], tensors: Sequence[TensorInput], whole: bool) -> Iterator[tuple[Axis, ...]]:
-    """Sets of axes with the first of them, the smaller ones first.
-
-    `whole`: some axes were set aside, so all that remain are a set too, and only likely others are tried.
-    """
-    first, others = remaining[0], remaining[1:]
-    if others or whole:
-        yield (first,)
-    if len(remaining) <= _ALL_SUBSETS_UP_TO or whole:
-        counts = {*range(1, len(others))} if not whole else {1, len(others)} - {0}
-        for count in sorted(counts):
-            for chosen in itertools.combinations(others, count):
-                yield (first, *chosen)
-        return
-    for count in (1, 2):
-        for chosen in itertools.combinations(others, count):
-            yield (first, *chosen)
-    from_end = _axes_like(remaining, lambda axis: axis[1] - len(tensors[axis[0]].dimensions))
-    from_start = _axes_like(remaining, lambda axis: axis[1])
-    yield from sorted({from_end, from_start}, key=len)
-
-
-def _axes_like(axes: Iterable[Axis], position: Callable[[Axis], int]) -> tuple[Axis, ...]:
-    listed = list(axes)
-    return tuple(axis for axis in listed if position(axis) == position(listed[0]))
