@@ -104,6 +104,19 @@ def test_a_branch_on_a_loops_index() -> None:
     assert branching(task_of(source, {"x": "8x16"})) == {"cols": (True, 1, 1, 41)}
 
 
+def test_what_only_calls_can_answer_is_bounded_by_calls() -> None:
+    pieces = (
+        "def g(x):\n    return x * 2 if x.shape[1] > 300 else x * 3\n\n\n"
+        "def f(x):\n    n = x.shape[1] // 3\n    return torch.cat([g(one) for one in (x[:, :n], x[:, n:])], 1)\n"
+    )
+    assert branching(task_of(pieces)) == {"cols": (True, 1, 1, 450)}
+    loops = (
+        "def f(x):\n    for i in range(x.shape[0]):\n        for j in range(i):\n"
+        "            if j > 20:\n                x = x + 1\n    return x * 2\n"
+    )
+    assert branching(task_of(loops, {"x": "8x16"})) == {"rows": (True, 1, 1, 22)}
+
+
 def test_whole_numbers_and_numbers_beside_sizes() -> None:
     modes = "def f(x, mode: int = 1):\n    if mode == 0:\n        return x * 2\n    return x * 3 if mode == 1 else x\n"
     assert task_of(modes).numbers[0].bounds == NumberBounds(1, 1)

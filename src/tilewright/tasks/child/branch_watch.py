@@ -138,32 +138,21 @@ class BranchWatch(TorchFunctionMode):
 
     def listen(self, expression: Expression, answer: bool) -> bool:
         frame = _asking_frame()
-        if frame is None or len(self.asked.questions) >= _MOST_QUESTIONS:
+        if frame is None:
             return answer
+        turns, bounds = _in_a_loop(frame.f_code, frame.f_lasti)
+        if turns or (bounds and not expression.symbols.isdisjoint(self.asked.ranges)):
+            return answer  # it only says when a loop ends, or how long its last piece is
         place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_lasti)
-        if self._turns_a_loop(frame, expression):
-            return answer
         key = (place, expression.text)
         before = self.asked.questions.get(key)
+        if before is None and len(self.asked.questions) >= _MOST_QUESTIONS:
+            return answer
         answer = self._forced.get(key, answer)
-        answers = frozenset({answer}) | (before.answers if before else frozenset())
-        self.asked.questions[key] = Question(place, expression, answers)
+        if before is None or answer not in before.answers:
+            answers = frozenset({answer}) | (before.answers if before else frozenset())
+            self.asked.questions[key] = Question(place, expression, answers)
         return answer
-
-    def _turns_a_loop(self, frame: types.FrameType, expression: Expression) -> bool:
-        """Whether a question only says when a loop ends, or how long its last piece is."""
-        line, end_line, column, end_column = next(
-            itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
-        )
-        if None in (line, end_line, column, end_column):
-            return False
-        turns, bounds = _loop_conditions(frame.f_code.co_filename)
-        span = ((line, column), (end_line, end_column))
-
-        def within(places: Any) -> bool:
-            return any(first <= span[0] and span[1] <= last for first, last in places)
-
-        return within(turns) or (within(bounds) and not expression.symbols.isdisjoint(self.asked.ranges))
 
 
 class _Shape(tuple[Any, ...]):
@@ -212,6 +201,21 @@ def is_own_file(name: str) -> bool:
 
 
 Span = tuple[tuple[int, int], tuple[int, int]]
+
+
+@cache
+def _in_a_loop(code: types.CodeType, instruction: int) -> tuple[bool, bool]:
+    """Whether an instruction decides about going on with a loop, or takes the lesser or the greater of things."""
+    positions = next(itertools.islice(code.co_positions(), instruction // 2, None))
+    if None in positions:
+        return False, False
+    line, end_line, column, end_column = positions
+    turns, bounds = _loop_conditions(code.co_filename)
+
+    def within(places: tuple[Span, ...]) -> bool:
+        return any(first <= (line, column) and (end_line, end_column) <= last for first, last in places)
+
+    return within(turns), within(bounds)
 
 
 @cache

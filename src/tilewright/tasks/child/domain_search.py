@@ -12,7 +12,7 @@ import linecache
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _NEAR = 1024  # steps around a size that are all looked at
 _FEW_INDICES = 64
 _SAMPLES = 400  # of several sizes together
 _COMPARED = 3  # calls on the other side of an answer
+_TIMES = (2, 4, 16)  # the own size, and parts of it
 
 Values = dict[str, Number]  # of free labels, and of numbers, which are called `t=` beside a dimension t
 
@@ -45,10 +46,11 @@ class _Guard:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Of the question, and of how long the loops are whose indices it is about."""
-        ranges = [self.ranges[one] for one in self.question.expression.symbols if one in self.ranges]
-        bounds = [part.symbols for one in ranges for part in (one.start, one.stop, one.step)]
-        return self.question.expression.symbols.union(*bounds)
+        return _symbols(self.question, self.ranges)
+
+    def is_told_by(self, known: Set[str]) -> bool:
+        """Whether it can be answered from these; a loop within a loop, of another length each time, cannot."""
+        return self.symbols - (self.question.expression.symbols & self.ranges.keys()) <= known
 
     def holds(self, known: Mapping[str, Number]) -> bool:
         """Whether every answer is one that was given at the task's own sizes."""
@@ -60,14 +62,19 @@ class _Guard:
 
     def _with_indices(self, known: Mapping[str, Number]) -> Iterator[dict[str, Number]]:
         loops = [symbol for symbol in self.ranges if symbol in self.question.expression.symbols]
-        if any(not self.ranges[one].stop.symbols <= known.keys() for one in loops):
-            return  # a loop within a loop, of another length each time
         numbers = [_some_of(self._numbers(self.ranges[one], known), self.question) for one in loops]
         for chosen in itertools.product(*numbers):
             yield {**known, **dict(zip(loops, chosen, strict=True))}
 
     def _numbers(self, one: Range, known: Mapping[str, Number]) -> range:
         return range(int(one.start.at(known)), int(one.stop.at(known)), int(one.step.at(known)))
+
+
+def _symbols(question: Question, ranges: Mapping[str, Range]) -> frozenset[str]:
+    """Those of the question, and of how long the loops are whose indices it is about."""
+    loops = [ranges[one] for one in question.expression.symbols if one in ranges]
+    bounds = [part.symbols for one in loops for part in (one.start, one.stop, one.step)]
+    return question.expression.symbols.union(*bounds)
 
 
 def _some_of(numbers: range, question: Question) -> list[int]:
@@ -87,16 +94,17 @@ class DomainSearch:
         self._nominal = nominal
         self._asked = nominal.asked
         self._numbers: Values = {f"{one.name}=": one.value for one in numbers if not isinstance(one.value, bool)}
+        self._until = math.inf
         self._reasons: dict[str, list[str]] = {}  # lines of the reference, by label or number
         self.bounds = {one.name: one.bounds for one in numbers if one.bounds is not None}
 
     def restrict(self) -> bool:
         """Bound what the reference branches on; the answer says whether a dimension was held."""
-        until = time.monotonic() + _SECONDS
+        self._until = time.monotonic() + _SECONDS
         before = {*self._search.varying}
         guards = self._guards()
         for guard in guards:
-            if time.monotonic() > until:
+            if time.monotonic() > self._until:
                 self._search.notes.append("not all was tried that the reference branches on: it would take too long")
                 break
             variables = self._variables(guard)
@@ -105,18 +113,18 @@ class DomainSearch:
             for name in variables:
                 self._bound(guard, name)
         if self._asked.questions:
-            self._look_beyond_the_fixed(until)
+            self._look_beyond_the_fixed()
         self._search.notes += self._said()
         return before != {*self._search.varying}
 
-    def _look_beyond_the_fixed(self, until: float) -> None:
+    def _look_beyond_the_fixed(self) -> None:
         """Find by calls which of the fixed labels have sizes at which the reference goes another way."""
         own = self._search.own_sizes
         for label, size in own.items():
             if label in self._search.moving or label in self._search.branching or size < 2:
                 continue
             for other in (2 * size, size + 1, size // 2, 16 * size):
-                if time.monotonic() < until and self._search.strays({**own, label: other}):
+                if time.monotonic() < self._until and self._search.strays({**own, label: other}):
                     self._search.branching.add(label)
                     break
 
@@ -126,26 +134,41 @@ class DomainSearch:
     # -- questions as guards --
 
     def _guards(self) -> list[_Guard]:
-        """Every question whose sizes are known; those on sizes that cannot be told hold what decides them."""
-        wanted = {symbol for one in self._asked.questions.values() for symbol in one.expression.symbols}
-        fitting: Fitting | None = None
+        """Every question whose sizes are known, and that was answered in one way only."""
+        asked = {key: one for key, one in self._asked.questions.items() if len(one.answers) == 1}
+        wanted = {symbol for one in asked.values() for symbol in _symbols(one, self._asked.ranges)}
         following: dict[str, str | int | SizeFormula] = {}
+        fitting: Fitting | None = None
         for symbol in sorted(wanted & self._asked.sizes.keys()):
             fitting = fitting or Fitting(self._search, self._nominal)
             found = fitting.fit(_size_on_the_way(symbol))
-            if found is not None:
-                following[symbol] = found
-                continue
-            asking = next(one for one in self._asked.questions.values() if symbol in one.expression.symbols)
-            for label in fitting.sources(_size_on_the_way(symbol)):
-                self._hold(label, asking)
-        known = {*following, *self._asked.ranges, *self._search.sizes_of_axes(self._search.own_sizes)}
+            following |= {symbol: found} if found is not None else {}
+        known = {*following, *self._search.sizes_of_axes(self._search.own_sizes)}
         known |= {one.removesuffix("=") for one in self._numbers}
-        return [
-            _Guard(key, one, self._asked.ranges, following)
-            for key, one in self._asked.questions.items()
-            if one.expression.symbols <= known and len(one.answers) == 1
-        ]
+        guards = [_Guard(key, one, self._asked.ranges, following) for key, one in asked.items()]
+        for guard in guards:
+            if not guard.is_told_by(known) and time.monotonic() < self._until:
+                self._bound_by_calls(guard.question)
+        return [guard for guard in guards if guard.is_told_by(known)]
+
+    def _bound_by_calls(self, question: Question) -> None:
+        """Bound labels where calls show that a question is answered otherwise; it cannot be answered without them."""
+        small = self._search.small_sizes()
+        for label in [*self._search.varying] if self._search.outcome(small) is not None else []:
+            own, unit = self._search.size_of(label), self._search.varying[label]
+            ends = [
+                _first_stray(
+                    own, points, unit, lambda size, label=label: not self._search.strays({**small, label: size})
+                )
+                for points in (
+                    [times * own for times in _TIMES],
+                    [own // times // unit * unit or unit for times in _TIMES],
+                )
+            ]
+            if ends != [None, None]:
+                self._search.branching.add(label)
+                self._reason(label, question)
+                self._bound_label(question, label, *ends)
 
     def _labels(self, guard: _Guard) -> list[str]:
         """The free labels that it hangs on."""
@@ -251,15 +274,15 @@ class DomainSearch:
                 self._reason(name, guard.question)
             self._bound_number(name.removesuffix("="), above, below, Elsewhere.DIFFERENT in found)
         elif name in self._search.varying:
-            self._bound_label(guard, name, above, below)
+            self._bound_label(guard.question, name, above, below)
 
-    def _bound_label(self, guard: _Guard, label: str, above: _End, below: _End) -> None:
+    def _bound_label(self, question: Question, label: str, above: _End, below: _End) -> None:
         search = self._search
         unit, least, most = search.varying[label], search.at_least.get(label, 1), search.at_most.get(label)
         least = max(least, int(below[0])) if below is not None else least
         most = min(most or _LARGEST_SIZE, int(above[0])) if above is not None else most
         if most is not None and -(-least // unit) * unit + unit > most:
-            self._hold(label, guard.question)
+            self._hold(label, question)
             return
         search.at_least[label] = least
         if most is not None:
