@@ -17,6 +17,7 @@ _LONG_WORK = 400_000  # of a case with one more dimension at its own size
 _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
 _FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
+_WIDEST = 4  # times the own size of the innermost dimension
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
 
@@ -61,48 +62,62 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
         if not one.varies:
             wanted[one.name] = one.size
         elif one.name == inner:
-            wanted[one.name] = one.size if shape.inner is None else one.permitted(shape.inner)
+            wanted[one.name] = one.size if shape.inner is None else permitted(one, shape.inner)
         else:
             # A filter is no larger than the task's own: what matters of it is how it lies in its image.
             size = next(others)
             size = min(size, one.size) if one.name in taken_off else size
             kept = _is_filter(one, results) and not shape.as_small
-            wanted[one.name] = one.size if kept else one.permitted(size)
+            wanted[one.name] = one.size if kept else permitted(one, size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
 
 
 def long_sizes(task: Task) -> Iterator[Sizes]:
-    """Two tiles each way; filters above their own size; the innermost dimension a little above its own; then the others
-    at theirs, one after another, those together that are affordable together. Not all of them need be affordable."""
+    """Two tiles each way; filters above their own size; the innermost dimension a little above its own, and far above
+    it; the longest of the others a little above its own, and the rest at theirs, one after another, those together that
+    are affordable together. Not all of them need be affordable."""
     inner = inner_dimension(task)
     base = sizes_of(task, BASE)
     if inner is None or base is None:
         return
     free = {one.name: one for one in task.free if one.varies}
     results = {axis for one in task.outputs for axis in one.shape}
+    longest_other = max((name for name in free if name != inner), key=lambda name: free[name].size, default=None)
     if len(free) <= _TILED:
-        tiles = {name: one.permitted(130 if name in results else 40) for name, one in free.items()}
+        tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
     wider = {name: one.size + 2 for name, one in free.items() if _is_filter(one, results)}
     if wider:
         yield _with_room(
-            task, task.complete({**base, **{name: free[name].permitted(wider[name]) for name in wider}}), 2
+            task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
     for one in free.values():
         if one.branches and one.at_most is not None:  # next to where the reference goes another way
             yield _stretched(task, base, one, one.at_most)
+    for few in (5, 1):
+        beside = {name: permitted(one, few if name == longest_other else 1) for name, one in free.items()}
+        wide = {**_fixed(task), **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}
+        if task.is_sound(sizes := task.complete(wide)) and is_small(task, sizes, _LONG_WORK):
+            yield sizes
+            break
     left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
     while left:
         longest = free[left.pop()]
-        sizes = _stretched(task, base, longest, longest.size)
+        # The task's own call has the longest at its own size, and some blocks of that are judged too.
+        size = _round(longest, longest.size + 1) if longest.name == longest_other else longest.size
+        sizes = _stretched(task, base, longest, size)
         for name in tuple(reversed(left)):
             more = task.complete({**sizes, name: free[name].size})
             if task.is_sound(more) and is_small(task, more, _LONG_WORK):
                 sizes = more
                 left.remove(name)
         yield sizes
+
+
+def _fixed(task: Task) -> Sizes:
+    return {one.name: one.size for one in task.free if not one.varies}
 
 
 def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
@@ -115,7 +130,7 @@ def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Size
     stretched = _cut_down(task, task.complete({**base, dimension.name: size}), keep=dimension.name)
     if stretched is not None and task.is_sound(stretched):
         return stretched
-    while (size := dimension.permitted(size // 2)) > base[dimension.name]:
+    while (size := permitted(dimension, size // 2)) > base[dimension.name]:
         sizes = task.complete({**base, dimension.name: _round(dimension, size)})
         if task.is_sound(sizes) and is_small(task, sizes, _LONG_WORK):
             return sizes
@@ -124,7 +139,7 @@ def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Size
 
 def _round(dimension: Dimension, size: int) -> int:
     """The next size that is 2 modulo 4 and a multiple of 5, or that the dimension permits."""
-    return dimension.permitted(size + (10 - size) % 20)
+    return permitted(dimension, size + (10 - size) % 20)
 
 
 def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
@@ -148,6 +163,10 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
     return sizes
 
 
+def permitted(dimension: Dimension, size: int) -> int:
+    return dimension.permitted(size)
+
+
 def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
     """Sizes halved until they are small and nothing that follows from them is below 1; None where that cannot be."""
     while True:
@@ -160,13 +179,13 @@ def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
             one
             for one in task.free
             if one.varies
-            and sizes[one.name] > one.permitted(1)
+            and sizes[one.name] > permitted(one, 1)
             and (one.name in taken_off if lacking else one.name != keep)
         ]
         largest = max(shrinkable, key=lambda one: sizes[one.name], default=None)
         if largest is None:
             return None
-        sizes = task.complete({**sizes, largest.name: largest.permitted(sizes[largest.name] // 2)})
+        sizes = task.complete({**sizes, largest.name: permitted(largest, sizes[largest.name] // 2)})
 
 
 def shorter(task: Task, case: Case) -> Case | None:
@@ -174,7 +193,7 @@ def shorter(task: Task, case: Case) -> Case | None:
     longest = max((one for one in task.free if one.varies), key=lambda one: case.sizes[one.name], default=None)
     if longest is None or case.sizes[longest.name] < _LONG:
         return None
-    sizes = task.complete({**case.sizes, longest.name: longest.permitted(case.sizes[longest.name] // 8)})
+    sizes = task.complete({**case.sizes, longest.name: permitted(longest, case.sizes[longest.name] // 8)})
     return replace(case, sizes=sizes) if task.is_sound(sizes) else None
 
 

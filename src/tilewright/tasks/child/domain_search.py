@@ -156,15 +156,13 @@ class DomainSearch:
         small = self._search.small_sizes()
         for label in [*self._search.varying] if self._search.outcome(small) is not None else []:
             own, unit = self._search.size_of(label), self._search.varying[label]
-            ends = [
-                _first_stray(
-                    own, points, unit, lambda size, label=label: not self._search.strays({**small, label: size})
-                )
-                for points in (
-                    [times * own for times in _TIMES],
-                    [own // times // unit * unit or unit for times in _TIMES],
-                )
-            ]
+
+            def stays(size: Number, label: str = label) -> bool:
+                return not self._search.strays({**small, label: int(size)})
+
+            larger = [times * own for times in _TIMES]
+            smaller = [own // times // unit * unit or unit for times in _TIMES]
+            ends = [_first_stray(own, points, unit, stays) for points in (larger, smaller)]
             if ends != [None, None]:
                 self._search.branching.add(label)
                 self._reason(label, question)
