@@ -22,6 +22,8 @@ from tilewright.runtime import ReferenceUsed, load
 from tilewright.verify import read_kernel
 from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task
+from tilewright.verify.judging_records import SurveyRequest
+from tilewright.verify.value_survey import survey_values
 
 SOURCE = """\
 import torch
@@ -95,6 +97,10 @@ def test_other_numbers_stay_on_the_references_side() -> None:
         (other,) = case_task(task, Case(task.sizes, 1, NUMBERS)).numbers
         assert other.value != value
         assert (other.value > 1.0) == (value > 1.0)
+        kinds = survey_values(functions()["scaled"], SurveyRequest(task, task.sizes, False)).kinds
+        surveyed = [case_task(task, Case(task.sizes, 1, kind)).numbers[0].value for kind in kinds]
+        assert surveyed
+        assert all((one > 1.0) == (value > 1.0) for one in surveyed)
         assert len({one.numbers["t"] for one in probes_of(task).probes}) == 3
         assert all((one.numbers["t"] > 1.0) == (value > 1.0) for one in probes_of(task).probes)
 

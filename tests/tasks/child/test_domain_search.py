@@ -218,6 +218,7 @@ def test_a_folder_is_bounded_too_and_gives_the_same_task(
     assert again.numbers == task.numbers
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_what_is_scripted_is_not_seen_and_an_assumption_says_so() -> None:
     source = (
         "@torch.jit.script\ndef g(x):\n    return x * 2 if x.size(1) > 300 else x * 3\n\n\ndef f(x):\n    return g(x)\n"
