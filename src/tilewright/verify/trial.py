@@ -268,10 +268,9 @@ def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
     """Ever larger sizes below the present one."""
     if not dimension.varies:
         return
-    unit = dimension.multiple_of
     seen: set[int] = set()
     for wanted in (1, 2, size // 8, size // 4, size // 2):
-        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
+        smaller = dimension.permitted(wanted)
         if smaller < size and smaller not in seen:
             seen.add(smaller)
             yield smaller
