@@ -10,11 +10,12 @@ import torch
 from cuda.bindings import __version__ as bindings_version
 from cuda.bindings import driver as cu
 
+from tilewright.devices.cuda.conditions import conditions_of
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
-from tilewright.records import Execution, GpuProfile, Job
+from tilewright.records import Execution, GpuConditions, GpuProfile, Job
 
 WARM_UP_SECONDS = 0.15
 HEAD_START_CYCLES = 400_000  # some 200 us
@@ -48,6 +49,9 @@ class CudaStream:
         stop.record()
         self.wait()
         return 1000.0 * float(start.elapsed_time(stop))
+
+    def conditions(self) -> GpuConditions | None:
+        return conditions_of(self._device.index)
 
 
 def _event() -> torch.cuda.Event:

@@ -15,6 +15,7 @@ from tilewright.devices.contents import POISON_BYTE, check_content, misalignment
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Content, Data, Integers, Normal, TensorSpec, Uniform
 
+COLD_L2 = 3  # times the L2 cache: so much is written before a timed run, and tensors rotate over as much
 _DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
 
 
@@ -40,6 +41,12 @@ def allocate(spec: TensorSpec, device: torch.device) -> PlacedTensor:
     placed = PlacedTensor(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
     poison(placed)
     return placed
+
+
+def rotating_sets(set_bytes: int, l2_bytes: int, runs: int) -> int:
+    """How many sets of tensors timed runs use in turn, until together they are larger than `COLD_L2` caches: what
+    a kernel managed to keep there of one run is of no use to the next."""
+    return min(runs, COLD_L2 * l2_bytes // max(set_bytes, 1) + 1)
 
 
 def poison(placed: PlacedTensor) -> None:

@@ -18,14 +18,27 @@ import torch
 from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import PlacedTensor, allocate, allocation_bytes, clear, content_of, fill, poison
+from tilewright.devices.digests import digest_of
+from tilewright.devices.inputs import (
+    COLD_L2,
+    PlacedTensor,
+    allocate,
+    allocation_bytes,
+    clear,
+    content_of,
+    fill,
+    poison,
+    rotating_sets,
+)
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
     Buffer,
     Clearing,
     Completed,
+    Digest,
     FaultKind,
+    GpuConditions,
     GpuProfile,
     Job,
     LibraryCall,
@@ -54,13 +67,15 @@ class Executes(Protocol):
 
 
 class TimedStream(Protocol):
-    """What work is awaited and timed on. Both raise `DriverError` when a kernel went wrong."""
+    """What work is awaited and timed on. Waiting and timing raise `DriverError` when a kernel went wrong."""
 
     def wait(self) -> None: ...
 
     def warm_up(self) -> None: ...
 
     def elapsed_us(self, work: Callable[[], object]) -> float: ...
+
+    def conditions(self) -> GpuConditions | None: ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,15 @@ class _Tensors:
 
     def named(self, names: tuple[str, ...]) -> Results:
         return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What came of the timed runs."""
+
+    run_us: tuple[float, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    conditions: GpuConditions | None = None
 
 
 class JobRun:
@@ -98,11 +122,18 @@ class JobRun:
             whole, names = self._prepare_whole()
             if len(self._plan.steps) > 1:
                 self._run_whole(whole, names)
-            outputs = self._outputs()
-            run_us = self._timed(whole, names)
+            outputs, digests = self._outputs(), self._digests()
+            timed = self._timed(whole, names, digests)
         else:
-            outputs, run_us = self._outputs(), ()
-        return Completed(self._job.id, self._executor.profile.name, outputs, run_us)
+            outputs, digests, timed = self._outputs(), self._digests(), _Timed()
+        return Completed(
+            self._job.id,
+            self._executor.profile.name,
+            outputs,
+            timed.run_us,
+            digests=(*digests, *timed.digests),
+            conditions=timed.conditions,
+        )
 
     def watched(self, place: Callable[[dict[str, int]], None], watch: Callable[[Callable[[], None]], None]) -> None:
         """Run the plan for a profiler: `watch` is given it as one call, on fresh inputs, once it has run without.
@@ -298,23 +329,47 @@ class JobRun:
 
     # -- timing and results --
 
-    def _timed(self, whole: Runnable, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Times of the whole plan, each on fresh inputs and with the cache filled by something else."""
+    def _timed(self, whole: Runnable, names: tuple[str, ...], judged: tuple[Digest, ...]) -> _Timed:
+        """Times of the whole plan, each on fresh inputs at another place, with the cache filled by something else."""
         if not self._job.timed_runs:
-            return ()
-        flush = torch.empty(2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
-        run_us = []
+            return _Timed()
+        ring = self._ring()
+        flush = torch.empty(COLD_L2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
+        run_us: list[float] = []
+        digests: list[Digest] = []
+        results: list[Results] = []
         self._stream.warm_up()
-        for _ in range(self._job.timed_runs):
+        begun = self._stream.conditions()
+        for number in range(self._job.timed_runs):
             self._report(self._together(RunStage.TIMING))
+            self._tensors = ring[number % len(ring)]
             self._reset()
             flush.zero_()
             try:
-                run_us.append(self._stream.elapsed_us(lambda: self._start(whole, names, None, "a timed run")))
+                work = lambda: results.append(self._start(whole, names, None, "a timed run"))  # noqa: E731
+                run_us.append(self._stream.elapsed_us(work))
             except DriverError as error:
                 raise self._driver_fault(error, When.RUN, None, "a timed run") from error
             self._check_counters("in a timed run")
-        return tuple(run_us)
+            self._keep_library_results(results.pop())
+            digests += self._digests(*judged)
+        ended = self._stream.conditions()
+        both = begun.with_later(ended) if begun is not None and ended is not None else None
+        return _Timed(tuple(run_us), tuple(digests), both)
+
+    def _ring(self) -> list[_Tensors]:
+        """Sets of the job's tensors, used in turn, as many as its limit of memory allows."""
+        specs = [one.spec for one in (*self._job.inputs, *self._plan.buffers)]
+        size = max(1, sum(allocation_bytes(spec) for spec in specs))
+        wanted = rotating_sets(size, self._executor.profile.l2, self._job.timed_runs)
+        fitting = min(wanted, self._job.limits.device_bytes // size)
+        return [self._tensors, *(self._allocate() for _ in range(1, fitting))]
+
+    def _digests(self, *beside: Digest) -> tuple[Digest, ...]:
+        """The digest of what the last run answered, where the job asks for it."""
+        if not self._job.digests:
+            return ()
+        return (digest_of(self._tensors.named(self._job.digests), *beside),)
 
     def _outputs(self) -> tuple[ReturnedTensor, ...]:
         self._report(Progress(RunStage.RETURNING))

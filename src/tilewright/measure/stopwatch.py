@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable
 from functools import cached_property
 
@@ -11,10 +12,10 @@ from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
-from tilewright.measure.gpu_timing import RUNS, GpuFault, measure_on_gpu, time_candidate
+from tilewright.measure.gpu_timing import RUNS, Contest, GpuFault, measure_on_gpu, time_candidate
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import GpuProfile, Measured, Measurement, Task
+from tilewright.records import USUAL_BASELINES, GpuProfile, Measured, Measurement, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 _KEPT_MODELS = 8
@@ -30,7 +31,8 @@ def _silent(_: str) -> None:
 class Stopwatch:
     """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
 
-    `against` is "module:function", a further baseline on a GPU, imported from the current folder or the environment.
+    `baselines` are names of `measure.baselines.BASELINES`, timed on a GPU beside the candidate. `against` is
+    "module:function", a further one, imported from the current folder or the environment.
     `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
     """
 
@@ -42,6 +44,7 @@ class Stopwatch:
         emulator: Device,
         gpu: Device | None = None,
         gpu_reference: AnyReference | None = None,
+        baselines: tuple[str, ...] = USUAL_BASELINES,
         against: str = "",
         say: Say = _silent,
     ) -> None:
@@ -50,7 +53,7 @@ class Stopwatch:
         self._emulator = emulator
         self._gpu = gpu
         self._gpu_reference = gpu_reference
-        self._against = against
+        self._contest = Contest(baselines, against)
         self._say = say
         self._baselines: Reference | None = None
         self._models: dict[_Key, PlanModel] = {}
@@ -83,7 +86,7 @@ class Stopwatch:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             made = measure_on_gpu(
-                prepared, self.task, self._gpu, self._baseline_reference(), self.floor_us, self._against, self._say
+                prepared, self.task, self._gpu, self._baseline_reference(), self.floor_us, self._contest, self._say
             )
             self._measured[_key(file, choice)] = made
             return made
@@ -101,8 +104,7 @@ class Stopwatch:
                 counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
                 return model_plan(counted, self.task, self.floor_us).modelled.time_us
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            samples = sorted(time_candidate(prepared, self.task, self._gpu, RUNS, 0))
-            return samples[len(samples) // 2]
+            return statistics.median(time_candidate(prepared, self.task, self._gpu, RUNS).run_us)
         except (NotPrepared, NotCounted, GpuFault):
             return None
 
@@ -140,7 +142,7 @@ class Stopwatch:
             return self._gpu_reference
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
-            folder = os.getcwd() if self._against else ""
+            folder = os.getcwd() if self._contest.against else ""
             self._baselines = Reference(self.task.reference, self.task.function, limits=limits, folder=folder)
         return self._baselines
 
