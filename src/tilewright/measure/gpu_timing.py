@@ -22,6 +22,7 @@ from tilewright.measure.baselines import (
     BaselineAnswer,
     BaselineRequest,
 )
+from tilewright.measure.floor import IMPOSSIBLE
 from tilewright.measure.preparation import job_inputs
 from tilewright.records import (
     USUAL_BASELINES,
@@ -43,7 +44,6 @@ RUNS = 7  # of every contender in a round
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
 CONTROL_ERROR = 0.01  # of the kernel beside itself, likewise
-IMPOSSIBLE = 0.95  # of the floor: nothing is that fast
 SCATTER_OF_ATOMICS = 1e-3  # of an output's size: by no more do sums differ that are added up in another order
 _JOB_SECONDS = 120.0
 _FIRST_BASELINE_SECONDS = 600.0  # torch.compile
