@@ -345,9 +345,14 @@ class _Attempt:
         return tune, measurement
 
     def _possible(self, passed: records.Passed, measurement: records.Measurement | None) -> records.Verdict:
-        """The verdict, unless no kernel that reads what must be read could be as fast as this was."""
+        """The verdict, unless a timed call answered otherwise, or nothing that reads what must be read is so fast."""
         if not isinstance(measurement, records.Measured):
             return passed
+        if measurement.answered_otherwise:
+            task = self._run.task
+            changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+            own = records.Case(task.sizes, 1)
+            return Rejected(records.Unstable(own, changed, measurement.answered_otherwise), passed.cases)
         impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
         return Rejected(impossible, passed.cases) if impossible is not None else passed
 

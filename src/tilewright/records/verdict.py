@@ -175,6 +175,7 @@ class Unstable:
 
     case: Case
     outputs: tuple[str, ...]
+    when: str = ""  # which call answered otherwise, where it was one that was timed
 
 
 @dataclass(frozen=True)
