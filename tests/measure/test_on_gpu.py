@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,18 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.profiler import NCU
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, autotune
-from tilewright.records import Measured, Task
-from tilewright.reference import Reference
+from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest
+from tilewright.records import (
+    Dimension,
+    DType,
+    Measured,
+    Precision,
+    Task,
+    TaskOutput,
+    TensorInput,
+    is_beyond_noise,
+)
+from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee
 
 pytestmark = [
@@ -47,6 +58,33 @@ def test_a_kernel_is_timed_beside_eager_and_compiled() -> None:
     assert 0.8 < eager < 1.5  # both only move memory
     assert 0.7 < made.fraction < 1.0
     assert any("against failed: AttributeError" in note for note in made.notes)
+    assert made.control is not None
+    assert made.control_error < 0.03
+    assert made.precision is Precision.DTYPE
+    assert made.conditions is None or 0 < made.conditions.least_sm_mhz <= made.conditions.possible_sm_mhz
+    assert not made.answered_otherwise
+    assert not is_beyond_noise(made, made, 0.0)
+
+
+def test_an_answer_that_depends_on_where_a_tensor_lies_is_seen() -> None:
+    odd = kernels.scale("if (i < n) y[i] = i == 7 ? (float)((size_t)x >> 9 & 0xffff) : 2 * x[i];", 1)
+    (made,) = timed(kernels.scale_task(256, 256), odd)
+    assert "timed call" in made.answered_otherwise
+
+
+def test_baselines_keep_the_promise() -> None:
+    source = "import torch\n\ndef convolved(x, w):\n    return torch.nn.functional.conv2d(x, w, padding=1)\n"
+    inputs = (TensorInput("x", DType.F32, ("b", "c", "h", "h")), TensorInput("w", DType.F32, ("c", "c", "k", "k")))
+    dims = tuple(Dimension(name, size) for name, size in {"b": 16, "c": 256, "h": 28, "k": 3}.items())
+    task = Task("convolved", source, "convolved", inputs, (TaskOutput("y", DType.F32, ("b", "c", "h", "h")),), dims)
+    times = {}
+    with Reference(task.reference, task.function, limits=ReferenceLimits.on_gpu()) as reference:
+        for precision in (Precision.DTYPE, Precision.STRICT):
+            request = BaselineRequest(replace(task, precision=precision), 7, ("eager", "library"))
+            answer = reference.call(TIME_BASELINES, request, BaselineAnswer, 120.0)
+            assert answer.failures == {}
+            times[precision] = [one.median_us for one in answer.timings]
+    assert times[Precision.STRICT][0] > 1.3 * times[Precision.DTYPE][0]
 
 
 def test_a_bad_kernel_is_slower_than_a_good_one() -> None:

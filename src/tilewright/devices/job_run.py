@@ -359,8 +359,8 @@ class JobRun:
 
     def _ring(self) -> list[_Tensors]:
         """Sets of the job's tensors, used in turn, as many as its limit of memory allows."""
-        specs = [one.spec for one in (*self._job.inputs, *self._plan.buffers)]
-        size = max(1, sum(allocation_bytes(spec) for spec in specs))
+        size = sum(allocation_bytes(one.spec) for one in self._job.inputs)
+        size = max(1, size + sum(allocation_bytes(one.spec) for one in self._plan.buffers))
         wanted = rotating_sets(size, self._executor.profile.l2, self._job.timed_runs)
         fitting = min(wanted, self._job.limits.device_bytes // size)
         return [self._tensors, *(self._allocate() for _ in range(1, fitting))]

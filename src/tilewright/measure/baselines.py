@@ -115,7 +115,7 @@ def there_and_back(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[
     """Each call `runs` times, in the order given and then in its reverse: what drifts evenly is the same for all."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for run in range(runs):
-        for name in calls if run % 2 == 0 else reversed(calls):
+        for name in tuple(calls) if run % 2 == 0 else tuple(calls)[::-1]:
             samples[name].append(calls[name]())
     return {name: tuple(times) for name, times in samples.items()}
 
