@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from tilewright.records import (
     Precision,
     Rejected,
     ScalarType,
+    SizeFormula,
+    SizeTerm,
     Task,
     TaskOutput,
     TensorInput,
@@ -181,6 +184,29 @@ def test_scalars_change_where_the_shapes_stay() -> None:
     task = one_tensor(DType.F32, None, *numbers)
     kinds = surveyed(lambda x, shift, window: x.roll(shift, -1)[:, window - 1 :], task)
     assert values_with(NUMBERS, {"shift": 4}) in kinds
+
+
+def test_scalars_that_change_the_shapes_are_judged_with_the_shapes_that_follow() -> None:
+    window = NumberInput("window", ScalarType.INT, 4)
+    task = one_tensor(DType.F32, None, window)
+    dimensions = (*task.dimensions, Dimension("width", 509, formula=SizeFormula((SizeTerm(1, ("cols",)),), -3)))
+    task = replace(task, dimensions=dimensions, outputs=(TaskOutput("y", DType.F32, ("rows", "width")),))
+    sizes = task.complete({"rows": 4, "cols": 20})
+    pool = lambda x, window=4: torch.nn.functional.avg_pool1d(x, window, stride=1)  # noqa: E731
+    said = values_with(NUMBERS, {"window": 5, "y": "4x16"})
+    assert said in survey_values(pool, SurveyRequest(task, sizes, whole=False)).kinds
+    changed = case_task(task, Case(sizes, 1, said))
+    assert (changed.numbers[0].value, changed.output_specs(sizes)["y"].shape) == (5, (4, 16))
+
+
+def test_floats_are_one_where_ties_must_be_ties() -> None:
+    scale, eps = NumberInput("scale", ScalarType.FLOAT, 0.05), NumberInput("eps", ScalarType.FLOAT, 1e-6)
+    task = one_tensor(DType.F32, None, scale, eps)
+    said = values_with(PATTERNED, {"scale": 1.0})
+    assert said in surveyed(lambda x, scale=0.05, eps=1e-6: torch.round(x / scale) + eps, task)
+    changed = case_task(task, Case({"rows": 4, "cols": 20}, 1, said))
+    assert [one.value for one in changed.numbers] == [1.0, 1e-6]
+    assert np.array_equal(drawn(task, said, np.float32), drawn(task, PATTERNED, np.float32))
 
 
 def test_values_that_a_need_declines_are_judged_at_sizes_that_it_takes() -> None:

@@ -153,7 +153,8 @@ class Candidate:
 
     def evaluate(self, case: Case, gpu: GpuProfile, *, strictly: bool = False) -> Evaluation | Refused | BadPlan:
         """The plan at a case: with the choice, or, unless `strictly`, as dispatch would choose where that fails."""
-        arguments = case_task(self.task, case).arguments(case.sizes)
+        task = case_task(self.task, case)
+        arguments = task.arguments(case.sizes)
         try:
             outcome = try_evaluate(self.file, arguments, gpu, self.choice)
             if isinstance(outcome, Refused) and self.choice and not strictly:
@@ -161,7 +162,7 @@ class Candidate:
         except KernelFileError as error:
             return bad_plan(error.problems, self.file.text)
         if isinstance(outcome, Evaluation):
-            problems = compare_out(outcome, self.task.output_specs(case.sizes))
+            problems = compare_out(outcome, task.output_specs(case.sizes))
             if problems:
                 return bad_plan(problems, self.file.text)
         return outcome

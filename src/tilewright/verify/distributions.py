@@ -15,7 +15,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
-from tilewright.verify.float_values import DISTRIBUTIONS, NEGATIVE_OFFSET, Floats, Place
+from tilewright.verify.float_values import DISTRIBUTIONS, NEGATIVE_OFFSET, PATTERNED, Floats, Place
 from tilewright.verify.thresholds import thresholds
 from tilewright.verify.whole_values import WHOLE_LEVELS, flags
 
@@ -49,24 +49,35 @@ def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
 
 
 def case_task(task: Task, case: Case) -> Task:
-    """The task with the numbers this case calls it with."""
-    if not case.values.startswith(NUMBERS):
+    """The task with the numbers this case calls it with, and its results as they are then."""
+    kind, said = _kind(case.values), _settings(case.values)
+    if kind not in (NUMBERS, PATTERNED):
         return task
-    said, floats = _settings(case.values), 0
     inputs: list[records.TaskInput] = []
+    floats = 0
     for one in task.inputs:
         if isinstance(one, NumberInput) and one.name in said:
-            kind = bool if isinstance(one.value, bool) else int
-            one = replace(one, value=kind(int(said[one.name])))
-        elif isinstance(one, NumberInput) and isinstance(one.value, float):
-            one, floats = _other_number(one, _NUMBER_FACTORS[floats % len(_NUMBER_FACTORS)]), floats + 1
-        inputs.append(one)
-    return replace(task, inputs=tuple(inputs))
+            inputs.append(replace(one, value=type(one.value)(float(said[one.name]))))
+        elif kind == NUMBERS and isinstance(one, NumberInput) and isinstance(one.value, float):
+            inputs.append(_other_number(one, _NUMBER_FACTORS[floats % len(_NUMBER_FACTORS)]))
+            floats += 1
+        else:
+            inputs.append(one)
+    outputs = tuple(
+        replace(one, shape=tuple(map(int, said[one.name].split("x")))) if one.name in said else one
+        for one in task.outputs
+    )
+    return replace(task, inputs=tuple(inputs), outputs=outputs)
 
 
-def values_with(kind: str, settings: Mapping[str, str | int]) -> str:
-    """A kind of values that says what it does with some inputs: "whole numbers: x=full, index=signed"."""
+def values_with(kind: str, settings: Mapping[str, str | int | float]) -> str:
+    """A kind of values that says what it does with some inputs, and how results are shaped where that follows:
+    "whole numbers: x=full, index=signed", "other numbers: window=5, y=10x66"."""
     return f"{kind}: {', '.join(f'{name}={value}' for name, value in settings.items())}"
+
+
+def _kind(values: str) -> str:
+    return values.partition(": ")[0]
 
 
 def _settings(values: str) -> dict[str, str]:
@@ -76,7 +87,7 @@ def _settings(values: str) -> dict[str, str]:
 
 def is_mixed(values: str) -> bool:
     """Whether the rows of a kind of values are of different kinds, so that each is judged where it can be."""
-    known = DISTRIBUTIONS.get(values)
+    known = DISTRIBUTIONS.get(_kind(values))
     return values == FLAGS or values.startswith(WHOLE) or (known is not None and known.mixed)
 
 
@@ -138,7 +149,7 @@ def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> by
     level = _settings(case.values).get(one.name) if case.values.startswith(WHOLE) else None
     if level is not None and isinstance(content, Integers):
         return laid_out(spec, WHOLE_LEVELS[level](generator, spec, content, thresholds(task))).tobytes()
-    distribution = DISTRIBUTIONS.get(case.values)
+    distribution = DISTRIBUTIONS.get(_kind(case.values))
     if distribution is None or isinstance(content, Integers):
         return drawn(spec, content).tobytes()
     if not isinstance(one.values, records.NormalValues) and (distribution.mixed or case.values == NEGATIVE_OFFSET):

@@ -9,7 +9,7 @@ infinity of one operand further than the sum itself would.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Case, IndexValues, Task
 from tilewright.reference.torch_calls import call_reference, to_torch
-from tilewright.verify.distributions import NUMBERS, WHOLE, case_task, draw_inputs, values_with, whole_inputs
-from tilewright.verify.float_values import INFINITE, NAN_ROWS, SPECIAL
+from tilewright.verify.distributions import (
+    NUMBERS,
+    TASK,
+    WHOLE,
+    case_task,
+    draw_inputs,
+    has_varied_floats,
+    values_with,
+    whole_inputs,
+)
+from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
 from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
@@ -38,6 +47,7 @@ _ALGEBRA = frozenset({"mul", "sub", "rsub", "div", "addcmul", "addcdiv", "lerp"}
 # Written with fmaxf and fminf, which leave NaN out. Inside a formula that is nobody's fault; as its result it is.
 _BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "relu", "hardtanh", "amax", "amin"})
 _COPIES = frozenset({"clone", "_to_copy", "copy", "contiguous", "detach"})
+_LEAST_FACTOR = 1e-3
 _SHIFTS = frozenset({"bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__", "pow"})
 
 
@@ -105,7 +115,7 @@ class _Survey:
     def special(self) -> Iterator[str]:
         """Which of the kinds with NaN or infinities says something here, if any does."""
         with _Watching() as watching:
-            results = self._results("task")
+            results = self._results(TASK)
         if results is None:
             return
         seen = watching.seen
@@ -128,7 +138,7 @@ class _Survey:
         if not given:
             return
         with _Watching() as watching:
-            if self._results("task") is None:
+            if self._results(TASK) is None:
                 return
         seen = watching.seen
         found: dict[str, str] = {}
@@ -150,8 +160,9 @@ class _Survey:
             yield values_with(WHOLE, dict.fromkeys(said, "own"))
 
     def numbers(self) -> Iterator[str]:
-        """Whole and truth-valued scalars at other values that make a difference and leave the shapes as they are."""
-        usual = self._results("task")
+        """Scalars at other values that make a difference: all that leave the shapes as they are at once, each of the
+        others by itself; and floats at 1, where ties of what is divided by them are ties indeed."""
+        usual = self._results(TASK)
         if usual is None:
             return
         changed: dict[str, int] = {}
@@ -167,23 +178,52 @@ class _Survey:
                 if results is not None and not _same(results, usual):
                     changed[one.name] = value
                     break
+            else:
+                yield from self._reshaped(one.name, tried)
         if changed and self._results(values_with(NUMBERS, changed)) is not None:
             yield values_with(NUMBERS, changed)
+        ones = {one.name: 1.0 for one in self._task.numbers if _may_be_one(one.value)}
+        if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
+            yield values_with(PATTERNED, ones)
+
+    def _reshaped(self, name: str, tried: Sequence[int]) -> Iterator[str]:
+        """The first of the values that gives results of other shapes, with these."""
+        for value in tried:
+            results = self._called(values_with(NUMBERS, {name: value}))
+            made = [] if results is None else results[: len(self._task.outputs)]
+            if made and all(one.dim() and one.numel() for one in made):
+                shapes = {
+                    one.name: "x".join(map(str, found.shape))
+                    for one, found in zip(self._task.outputs, made, strict=True)
+                }
+                yield values_with(NUMBERS, {name: value, **shapes})
+                return
 
     def _results(self, values: str) -> tuple[torch.Tensor, ...] | None:
         """What the reference returns; None where it fails, or returns what the task does not speak of."""
-        case = Case(self._sizes, 7, values)
-        task = case_task(self._task, case)
-        specs, made = task.specs(self._sizes), task.output_specs(self._sizes)
-        tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
-        try:
-            results = call_reference(self._function, task, tensors)
-        except Exception:  # whatever the reference raises
+        results = self._called(values)
+        if results is None:
             return None
+        made = self._task.output_specs(self._sizes)
         shapes = itertools.zip_longest((one.shape for one in made.values()), results[: len(made)])
         if any(one is None or two is None or tuple(one) != tuple(two.shape) for one, two in shapes):
             return None
         return results
+
+    def _called(self, values: str) -> tuple[torch.Tensor, ...] | None:
+        case = Case(self._sizes, 7, values)
+        task = case_task(self._task, case)
+        specs = task.specs(self._sizes)
+        tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
+        try:
+            return call_reference(self._function, task, tensors)
+        except Exception:  # whatever the reference raises
+            return None
+
+
+def _may_be_one(value: object) -> bool:
+    """Not an epsilon, which is small for a reason."""
+    return isinstance(value, float) and abs(value) >= _LEAST_FACTOR and value != 1.0
 
 
 def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
