@@ -70,7 +70,8 @@ class Diary:
 
     profile = PROFILES["H200"]
 
-    def __init__(self, answers: dict[int, tuple[int, Digest]] | None = None) -> None:
+    def __init__(self, answers: dict[int, tuple[int, Digest]] | None = None, drift: float = 0.0) -> None:
+        self._drift = drift  # from job to job
         self.said: list[str] = []
         self.jobs: list[Job] = []
         self.requests: list[BaselineRequest] = []
@@ -83,7 +84,8 @@ class Diary:
         if len(self.jobs) in self._answers:
             run, digest = self._answers[len(self.jobs)]
             digests[run] = digest
-        times = (90.0, *(10.0 + 0.01 * run for run in range(job.timed_runs - 1)))
+        slower = 1.0 + self._drift * len(self.jobs)
+        times = (90.0, *(slower * (10.0 + 0.01 * run) for run in range(job.timed_runs - 1)))
         return Completed(job.id, "H200", (), times, digests=tuple(digests), conditions=COOL)
 
     def call(self, handler: str, request: BaselineRequest, answer: Any, seconds: float) -> BaselineAnswer:
@@ -118,6 +120,12 @@ def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:
     assert made.control_error < 0.001
     assert made.notes == ()
     assert made.answered_otherwise == ""
+
+
+def test_what_drifts_evenly_is_the_same_for_the_kernel_and_itself() -> None:
+    made = run_diary(Diary(drift=0.01), Contest(()))
+    assert made.control_error == pytest.approx(0.0, abs=1e-6)
+    assert any("kernel drifted by +11%" in note for note in made.notes)
 
 
 def test_a_baseline_that_failed_is_not_tried_again() -> None:
