@@ -124,7 +124,7 @@ def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:
 
 def test_what_drifts_evenly_is_the_same_for_the_kernel_and_itself() -> None:
     made = run_diary(Diary(drift=0.01), Contest(()))
-    assert made.control_error == pytest.approx(0.0, abs=1e-6)
+    assert made.control_error < 0.002  # of 1 % from job to job
     assert any("kernel drifted by +11%" in note for note in made.notes)
 
 

@@ -97,7 +97,7 @@ class Timed(Stopwatch):
 def test_a_kernel_that_answers_otherwise_when_it_is_timed_is_rejected(
     tmp_path: Path, bench: tuple[Referee, Stopwatch]
 ) -> None:
-    with EmulatedDevice(TASK.profile) as emulator, Reference(TASK.reference, TASK.function) as reference:
+    with EmulatedDevice(TASK.profile) as emulator, HereReference(TASK.reference, TASK.function) as reference:
         timed = Timed(TASK, reference, emulator=emulator)
         run, _ = carried_out(tmp_path, (bench[0], timed), Scripted([candidates.SIMPLE]), Settings("scripted"))
     unstable = evidence(run.attempts[0])
