@@ -21,6 +21,7 @@ from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, autotune
 from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest
 from tilewright.records import (
+    USUAL_BASELINES,
     Dimension,
     DType,
     Measured,
@@ -39,19 +40,23 @@ pytestmark = [
 ]
 
 
-def timed(task: Task, *files: KernelFile, against: str = "") -> list[Measured]:
+def timed(task: Task, *files: KernelFile, baselines: tuple[str, ...] = ("eager",), against: str = "") -> list[Measured]:
     with (
         CudaDevice() as gpu,
         EmulatedDevice(task.profile) as emulator,
         Reference(task.reference, task.function) as reference,
-        Stopwatch(task, reference, emulator=emulator, gpu=gpu, against=against, say=print) as stopwatch,
+        Stopwatch(
+            task, reference, emulator=emulator, gpu=gpu, baselines=baselines, against=against, say=print
+        ) as stopwatch,
     ):
         made = [stopwatch.measure(file) for file in files]
     return [one for one in made if isinstance(one, Measured)]
 
 
 def test_a_kernel_is_timed_beside_eager_and_compiled() -> None:
-    (made,) = timed(kernels.scale_task(16384, 4096), kernels.VECTOR, against="operator:nonsense")
+    (made,) = timed(
+        kernels.scale_task(16384, 4096), kernels.VECTOR, baselines=USUAL_BASELINES, against="operator:nonsense"
+    )
     assert {one.name for one in made.baselines} >= {"eager"}
     eager = made.speedup("eager")
     assert eager is not None
