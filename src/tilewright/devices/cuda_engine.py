@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from cuda.bindings import __version__ as bindings_version
@@ -13,6 +13,7 @@ from cuda.bindings import driver as cu
 from tilewright.devices.cuda.conditions import conditions_of
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
+from tilewright.devices.cuda.shared_memory import LentMemory
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
 from tilewright.records import Execution, GpuConditions, GpuProfile, Job
@@ -28,10 +29,7 @@ class CudaStream:
         self._device = device
 
     def wait(self) -> None:
-        # Asked of the driver, whose error code says more than torch's exception.
-        result = cu.cuStreamSynchronize(torch.cuda.current_stream(self._device).cuda_stream)[0]
-        if result != cu.CUresult.CUDA_SUCCESS:
-            raise DriverError(result.name, int(result), "wait for the device")
+        self._wait(torch.cuda.current_stream(self._device))
 
     def warm_up(self) -> None:
         """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
@@ -53,6 +51,21 @@ class CudaStream:
     def conditions(self) -> GpuConditions | None:
         return conditions_of(self._device.index)
 
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        streams = [torch.cuda.Stream(self._device) for _ in calls]  # type: ignore[no-untyped-call]
+        for stream, call in zip(streams, calls, strict=True):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
+                call()
+        for stream in streams:
+            self._wait(stream)
+
+    def _wait(self, stream: torch.cuda.Stream) -> None:
+        # Asked of the driver, whose error code says more than torch's exception.
+        result = cu.cuStreamSynchronize(stream.cuda_stream)[0]
+        if result != cu.CUresult.CUDA_SUCCESS:
+            raise DriverError(result.name, int(result), "wait for the device")
+
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -66,6 +79,7 @@ class CudaEngine:
         self._device = torch.device("cuda", index)
         self._stream = CudaStream(self._device)
         torch.cuda.set_device(self._device)
+        self._lent = LentMemory(index)
         torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
 
     @property
@@ -84,10 +98,12 @@ class CudaEngine:
         )
 
     def run(self, job: Job, report: Report) -> JobFinished:
-        """One job to its end; a fault is a value."""
+        """One job to its end; a fault is a value. What it lends stays until the next."""
         execution: Execution
         try:
-            execution = JobRun(job, self._executor, self._stream, self._device, report).outcome()
+            self._lent.release()
+            # Not given a name: it holds the job's memory, which has to go before the process is asked to be clean.
+            execution = JobRun(job, self._executor, self._stream, self._device, report, self._lent).outcome()
         except JobFault as fault:
             execution = fault.execution(job, self.profile.name)
         return JobFinished(execution, self._left_clean())

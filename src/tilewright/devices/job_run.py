@@ -2,34 +2,26 @@
 
 A plan is first run step by step, each awaited before the next is named and started, so that whatever goes wrong has a
 kernel and a line. A plan of several steps is then run whole, on fresh inputs and freshly poisoned memory, because only
-then do its steps overlap as they will in use; the outputs of that run are the ones returned. All memory is this
-module's: the executor gets outputs and scratch as if they were inputs, so they can be poisoned before and read after.
+then do its steps overlap as they will in use; the outputs of that run are the ones returned. One that is checked is
+called once more. All memory is ours (`job_memory`): the executor gets outputs and scratch as if they were inputs, so
+they can be poisoned before and read after.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
-from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
 from tilewright.devices.digests import digest_of
-from tilewright.devices.inputs import (
-    COLD_L2,
-    PlacedTensor,
-    allocate,
-    allocation_bytes,
-    clear,
-    content_of,
-    fill,
-    poison,
-    rotating_sets,
-)
+from tilewright.devices.inputs import COLD_L2, allocation_bytes, rotating_sets, same_bits
+from tilewright.devices.job_memory import JobMemory, JobTensors, Lender
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
@@ -44,11 +36,14 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
     ReturnedTensor,
+    SharedTensor,
 )
 
 Report = Callable[[Progress], None]
 Results = tuple[torch.Tensor, ...]
 MIB = 1 << 20
+_TOGETHER = 4  # calls at once, each on a stream and memory of its own
+_MOST_TOGETHER = 32 * MIB  # of memory, in all
 
 
 class Runnable(Protocol):
@@ -77,16 +72,9 @@ class TimedStream(Protocol):
 
     def conditions(self) -> GpuConditions | None: ...
 
-
-@dataclass(frozen=True)
-class _Tensors:
-    """Everything a plan touches, by name."""
-
-    inputs: dict[str, PlacedTensor]
-    buffers: dict[str, PlacedTensor]
-
-    def named(self, names: tuple[str, ...]) -> Results:
-        return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Start each on a stream of its own, before any is awaited."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,15 @@ class _Timed:
 class JobRun:
     """One job's run, from checks to outputs."""
 
-    def __init__(self, job: Job, executor: Executes, stream: TimedStream, device: torch.device, report: Report) -> None:
+    def __init__(
+        self,
+        job: Job,
+        executor: Executes,
+        stream: TimedStream,
+        device: torch.device,
+        report: Report,
+        lender: Lender | None = None,
+    ) -> None:
         self._job = job
         self._plan = job.plan
         self._executor = executor
@@ -109,28 +105,39 @@ class JobRun:
         self._device = device
         self._report = report
         self._input_names = tuple(one.name for one in job.inputs)
-        self._tensors = _Tensors({}, {})
+        self._memory = JobMemory(job, device, lender)
+        self._tensors = JobTensors({}, {})
 
     def outcome(self) -> Completed:
         self._check()
         self._report(Progress(RunStage.INPUTS))
-        self._tensors = self._allocate()
+        self._tensors = self._memory.allocate(guarded=True)
         self._reset()
         self._run_by_steps()
-        if len(self._plan.steps) > 1 or self._job.timed_runs:
+        timed = _Timed()
+        differing: tuple[str, ...] = ()
+        if len(self._plan.steps) > 1 or self._job.timed_runs or self._job.checked:
             self._report(Progress(RunStage.LOADING))
             whole, names = self._prepare_whole()
             if len(self._plan.steps) > 1:
                 self._run_whole(whole, names)
-            outputs, digests = self._outputs(), self._digests()
+            if self._job.checked:
+                differing = self._called_again(whole, names)
+            returned, digests = self._returned(), self._digests()
             timed = self._timed(whole, names, digests)
         else:
-            outputs, digests, timed = self._outputs(), self._digests(), _Timed()
+            returned, digests = self._returned(), self._digests()
+        self._memory.check_guards(self._tensors)
+        bytes_of = tuple(one for one in returned if isinstance(one, ReturnedTensor))
+        shared = tuple(one for one in returned if isinstance(one, SharedTensor))
+        name = self._executor.profile.name
         return Completed(
             self._job.id,
-            self._executor.profile.name,
-            outputs,
+            name,
+            bytes_of,
             timed.run_us,
+            shared=shared,
+            differing=differing,
             digests=(*digests, *timed.digests),
             conditions=timed.conditions,
         )
@@ -141,9 +148,8 @@ class JobRun:
         `place` is told the address of every tensor before anything runs.
         """
         self._check()
-        self._tensors = self._allocate()
-        placed = self._tensors.inputs | self._tensors.buffers
-        place({name: one.storage.data_ptr() for name, one in placed.items()})
+        self._tensors = self._memory.allocate(guarded=False)  # the tool looks at what lies around them
+        place({name: one.storage.data_ptr() for name, one in self._tensors.all.items()})
         self._reset()
         self._run_by_steps()
         whole, names = self._prepare_whole()
@@ -186,30 +192,8 @@ class JobRun:
                 f"the job's limit is {limit / MIB:.1f} MiB; raise the limit or ask for less scratch",
             )
 
-    def _allocate(self) -> _Tensors:
-        try:
-            return _Tensors(
-                {one.name: allocate(one.spec, self._device) for one in self._job.inputs},
-                {one.name: allocate(one.spec, self._device) for one in self._plan.buffers},
-            )
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise JobFault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
-
     def _reset(self) -> None:
-        """Inputs as the job says, outputs and scratch poisoned, counters and zeroed scratch at zero."""
-        try:
-            for one in self._job.inputs:
-                fill(self._tensors.inputs[one.name], one.content)
-        except ContentError as error:
-            raise JobFault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
-        except torch.OutOfMemoryError as error:
-            raise JobFault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
-        for buffer in self._plan.buffers:
-            placed = self._tensors.buffers[buffer.name]
-            if buffer.clearing is Clearing.UNDEFINED:
-                poison(placed)
-            else:
-                clear(placed)
+        self._memory.reset(self._tensors.all, self._memory.old_byte)
         self._await(None, "the inputs were made")
 
     # -- running --
@@ -224,15 +208,54 @@ class JobRun:
             self._await(step, where)
             if isinstance(step, LibraryCall):
                 self._tensors.buffers[step.target].tensor.copy_(results[0])
-        self._check_counters("run step by step")
+        self._memory.check_counters(self._tensors, "run step by step")
 
     def _run_whole(self, whole: Runnable, names: tuple[str, ...]) -> None:
         self._report(self._together(RunStage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
-        self._keep_library_results(self._start(whole, names, None, where))
+        self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
-        self._check_counters("run as a whole")
+        self._memory.check_counters(self._tensors, "run as a whole")
+
+    # -- what a plan must leave alone, and must not depend on --
+
+    def _called_again(self, whole: Runnable, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Call the plan once more, its results elsewhere, on whatever the first call left in scratch and counters.
+
+        The results of this call are the ones returned; the names of those that differ from the first are the answer.
+        """
+        results, where = self._job.returns, "called a second time"
+        self._report(self._together(RunStage.WHOLE))
+        self._memory.check_guards(self._tensors)
+        first = {name: self._tensors.all[name] for name in results}
+        self._tensors = self._tensors.with_fresh(self._memory.fresh(results, lent=True))
+        self._call_whole(whole, names, where, self._tensors)
+        self._await(None, where)
+        self._memory.check_counters(self._tensors, where)
+        differing = {name for name in results if not same_bits(first[name], self._tensors.all[name])}
+        first.clear()
+        self._memory.check_inputs(self._tensors)
+        differing |= self._differing_at_once(whole, names)
+        return tuple(name for name in results if name in differing)
+
+    def _differing_at_once(self, whole: Runnable, names: tuple[str, ...]) -> set[str]:
+        """The results that differ where several calls run at once, each on a stream and memory of its own."""
+        known = self._tensors.all
+        if _TOGETHER * sum(one.storage.numel() for one in known.values()) > _MOST_TOGETHER or self._library_targets():
+            return set()
+        where = f"{_TOGETHER} calls at once, each on a stream of its own"
+        own = (*self._job.returns, *(one.name for one in self._plan.buffers if one.name not in self._job.returns))
+        each = [self._tensors.with_fresh(self._memory.fresh(own)) for _ in range(_TOGETHER)]
+        self._await(None, where)
+        try:
+            calls = [functools.partial(self._call_whole, whole, names, where, tensors) for tensors in each]
+            self._stream.at_once(calls)
+        except DriverError as error:
+            raise self._driver_fault(error, When.RUN, None, where) from error
+        for tensors in each:
+            self._memory.check_guards(tensors)
+        return {name for name in self._job.returns for one in each if not same_bits(known[name], one.all[name])}
 
     def _together(self, stage: RunStage) -> Progress:
         """What to blame while all steps run: the step, where there is but one."""
@@ -252,10 +275,17 @@ class JobRun:
         return self._prepare(BoundPlan((), maps, (alone,)), (), (), step)
 
     def _prepare_whole(self) -> tuple[Runnable, tuple[str, ...]]:
-        """The plan as it will be used: clearing is part of it, so zeroed scratch is the executor's too."""
+        """The plan as it will be used: clearing is part of it, so what is zeroed is the executor's."""
         targets = self._library_targets()
         own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
-        return self._prepare(replace(self._plan, buffers=own), own, targets, None)
+        return self._prepare(replace(self._plan, buffers=own), own, self._executors_results, None)
+
+    @property
+    def _executors_results(self) -> tuple[str, ...]:
+        """What comes back from a whole run, to be kept where it would be otherwise."""
+        wanted = {*self._job.returns, *self._job.digests}
+        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in wanted)
+        return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
 
     def _library_targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.target for step in self._plan.steps if isinstance(step, LibraryCall)))
@@ -280,10 +310,15 @@ class JobRun:
             raise JobFault(FaultKind.BROKEN_JOB, message, step) from error
 
     def _start(
-        self, prepared: Runnable, names: tuple[str, ...], step: PackedLaunch | LibraryCall | None, where: str
+        self,
+        prepared: Runnable,
+        names: tuple[str, ...],
+        step: PackedLaunch | LibraryCall | None,
+        where: str,
+        tensors: JobTensors | None = None,
     ) -> Results:
         try:
-            return prepared.run(self._tensors.named(names), ())
+            return prepared.run((tensors or self._tensors).named(names), ())
         except DriverError as error:
             raise self._driver_fault(error, When.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
@@ -292,9 +327,13 @@ class JobRun:
             self._await(step, where)
             raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
-    def _keep_library_results(self, results: Results) -> None:
-        for target, result in zip(self._library_targets(), results, strict=True):
-            self._tensors.buffers[target].tensor.copy_(result)
+    def _call_whole(self, whole: Runnable, names: tuple[str, ...], where: str, tensors: JobTensors) -> None:
+        """All steps on some tensors; not awaited."""
+        self._keep(self._start(whole, names, None, where, tensors), tensors)
+
+    def _keep(self, results: Results, tensors: JobTensors) -> None:
+        for name, result in zip(self._executors_results, results, strict=True):
+            tensors.buffers[name].tensor.copy_(result)
 
     def _await(self, step: PackedLaunch | LibraryCall | None, where: str) -> None:
         """Wait for the device; an error of a kernel surfaces here."""
@@ -312,20 +351,6 @@ class JobRun:
             at = next((s for s in self._plan.steps if s.line == error.line), None)
         place = where or (f"{name_of(at)} (line {at.line})" if at is not None else "the module")
         return JobFault(kind, f"{place}: {error.name} {when.value} ({error.tried}): {remedy}", at)
-
-    def _check_counters(self, how: str) -> None:
-        for buffer in self._plan.buffers:
-            placed = self._tensors.buffers[buffer.name]
-            if buffer.clearing is not Clearing.COUNTER or not bool(placed.storage.any().item()):
-                continue
-            left = placed.tensor.flatten()
-            index = int(left.ne(0).nonzero()[0].item())
-            raise JobFault(
-                FaultKind.STATE,
-                f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
-                "the last block that uses a counter must set it back to 0",
-                self._plan.last_user(buffer.name),
-            )
 
     # -- timing and results --
 
@@ -350,20 +375,22 @@ class JobRun:
                 run_us.append(self._stream.elapsed_us(work))
             except DriverError as error:
                 raise self._driver_fault(error, When.RUN, None, "a timed run") from error
-            self._check_counters("in a timed run")
-            self._keep_library_results(results.pop())
+            self._memory.check_counters(self._tensors, "in a timed run")
+            self._keep(results.pop(), self._tensors)
             digests += self._digests(*judged)
+        for tensors in ring:
+            self._memory.check_guards(tensors)
         ended = self._stream.conditions()
         both = begun.with_later(ended) if begun is not None and ended is not None else None
         return _Timed(tuple(run_us), tuple(digests), both)
 
-    def _ring(self) -> list[_Tensors]:
+    def _ring(self) -> list[JobTensors]:
         """Sets of the job's tensors, used in turn, as many as its limit of memory allows."""
         size = sum(allocation_bytes(one.spec) for one in self._job.inputs)
         size = max(1, size + sum(allocation_bytes(one.spec) for one in self._plan.buffers))
         wanted = rotating_sets(size, self._executor.profile.l2, self._job.timed_runs)
         fitting = min(wanted, self._job.limits.device_bytes // size)
-        return [self._tensors, *(self._allocate() for _ in range(1, fitting))]
+        return [self._tensors, *(self._memory.allocate(guarded=True) for _ in range(1, fitting))]
 
     def _digests(self, *beside: Digest) -> tuple[Digest, ...]:
         """The digest of what the last run answered, where the job asks for it."""
@@ -371,7 +398,6 @@ class JobRun:
             return ()
         return (digest_of(self._tensors.named(self._job.digests), *beside),)
 
-    def _outputs(self) -> tuple[ReturnedTensor, ...]:
+    def _returned(self) -> tuple[ReturnedTensor | SharedTensor, ...]:
         self._report(Progress(RunStage.RETURNING))
-        placed = self._tensors.inputs | self._tensors.buffers
-        return tuple(ReturnedTensor(name, placed[name].spec, content_of(placed[name])) for name in self._job.returns)
+        return self._memory.returned(self._tensors)

@@ -81,21 +81,27 @@ _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_no
 _NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
-def expectations(call: Call, tensors: Tensors, precision: Precision) -> list[Expected]:
-    """Every result of the reference: at its dtype, in f64, and in f64 with honest roundings put in."""
+def expectations(
+    call: Call, tensors: Tensors, precision: Precision, *, moves: int | None = None, first_seed: int = 1
+) -> list[Expected]:
+    """Every result of the reference: at its dtype, in f64, and `moves` times in f64 with honest roundings put in."""
     torch.manual_seed(0)
     own = call(tensors)
     dtype = _working_dtype(tensors, own)
     width, truth, orders = _truth(call, tensors, own)
     roundings = Roundings.of(precision, dtype, any(one.dtype == torch.float32 for one in tensors.values()))
-    large = sum(one.numel() for one in tensors.values()) > _LARGE
-    moved = [
-        _moved(call, tensors, width, roundings, seed) for seed in range(1, (_MOVES_OF_LARGE if large else _MOVES) + 1)
-    ]
+    if moves is None:
+        moves = _MOVES_OF_LARGE if sum(one.numel() for one in tensors.values()) > _LARGE else _MOVES
+    moved = [_moved(call, tensors, width, roundings, first_seed + number) for number in range(moves)]
     return [
         Expected(mine, theirs, tuple(one[position] for one in moved), orders[position])
         for position, (mine, theirs) in enumerate(zip(own, truth, strict=True))
     ]
+
+
+def in_f64(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    """The results in f64, or in the widest arithmetic that the reference bears."""
+    return _truth(call, tensors, ())[1]
 
 
 def _working_dtype(tensors: Tensors, own: tuple[torch.Tensor, ...]) -> torch.dtype:

@@ -128,13 +128,14 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
     # The reference's answer as this dtype can hold it: it may return a wider one.
     own = expected.own.to(found.dtype).double()
     wide = found.double()
-    finite = truth.isfinite() & own.isfinite()
+    known, own_finite, found_finite = truth.isfinite(), own.isfinite(), wide.isfinite()
+    finite = known & own_finite
     # Where the dtype overflows and f64 does not, the reference's own answer says what is right.
-    special = torch.where(truth.isfinite() & ~own.isfinite(), own, truth)
+    special = torch.where(known & ~own_finite, own, truth)
     misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
-    misplaced |= finite & ~wide.isfinite()
+    misplaced |= finite & ~found_finite
     size = torch.where(finite, truth.abs(), 0.0)
-    error = torch.where(finite & wide.isfinite(), (wide - truth).abs(), 0.0)
+    error = torch.where(finite & found_finite, (wide - truth).abs(), 0.0)
     own_error = torch.where(finite, (own - truth).abs(), 0.0)
     if tolerance is not None:
         usual = size.square().mean().sqrt() if size.numel() else size.sum()
@@ -150,15 +151,16 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         # A tile is blamed as a whole only where no element of it can be.
         wrong = error > allowed
         wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
-        lean = 0.0 if partly else _lean(wide - truth, own - truth, truth, finite, yardstick)
+        narrow = yardstick.rounding >= _NARROW_ROUNDING
+        lean = _lean(wide - truth, own - truth, truth, finite, yardstick) if narrow and not partly else 0.0
         if lean > 1.0 and not bool(wrong.any()):
             wrong = finite
         ratio = max(ratio, lean)
     error = torch.where(misplaced, math.inf, error)
     if bool(misplaced.any()):
         ratio = math.inf
-    known = allowed[allowed.isfinite()]
-    leeway = float(known.square().mean().sqrt() / size.square().mean().sqrt()) if float(size.sum()) > 0 else 0.0
+    permitted = _mean_square(torch.where(allowed.isfinite(), allowed, math.nan))
+    leeway = permitted / _mean_square(size) if float(size.sum()) > 0 else 0.0
     own_worst = float(own_error.max()) if own_error.numel() else 0.0
     return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
 
@@ -168,10 +170,9 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
 
     Roundings fall to both sides; a factor or a step that is off by less than one of them does not.
     """
-    narrow = by.rounding >= _NARROW_ROUNDING
     settled = finite & by.movement.isfinite()
     count = int(settled.sum())
-    if not narrow or count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
+    if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
         return 0.0
     truth, error, own = (torch.where(settled, one, 0.0) for one in (truth, error, own))
     sample = truth[settled][:: max(count // _SAMPLE, 1)]
@@ -209,6 +210,11 @@ def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
         step = (moved.double() - truth).abs()
         total += torch.where(finite, torch.where(step.isnan(), math.inf, step), 0.0).square()
     return (total / max(len(expected.moved), 1)).sqrt()
+
+
+def _mean_square(values: torch.Tensor) -> float:
+    """The root of the mean square of what is a number."""
+    return math.sqrt(float(values.square().nanmean()))
 
 
 def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
@@ -280,6 +286,12 @@ def _middle(values: torch.Tensor) -> float:
     return float(found) if bool(found.isfinite()) else 0.0
 
 
+def _filled_up(values: torch.Tensor, length: int, empty: float) -> torch.Tensor:
+    """The last dimension at a length; not copied where it has it."""
+    missing = length - values.shape[-1]
+    return torch.nn.functional.pad(values, (0, missing), value=empty) if missing else values
+
+
 class Tiles:
     """Neighbouring elements taken together: rows, pieces of long rows, several short rows."""
 
@@ -300,10 +312,8 @@ class Tiles:
 
     def _cut(self, flat: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
         """[tiles, elements of a tile], with `empty` where a tile is not full."""
-        padded = torch.nn.functional.pad(flat, (0, self._rows * self._row - flat.numel()), value=empty)
-        rows = padded.view(self._rows, self._row)
-        pieces = torch.nn.functional.pad(rows, (0, self._pieces * self._tile - self._row), value=empty)
-        return pieces.reshape(-1, self._tile)
+        rows = _filled_up(flat, self._rows * self._row, empty).view(self._rows, self._row)
+        return _filled_up(rows, self._pieces * self._tile, empty).reshape(-1, self._tile)
 
     def mean_square(self, values: torch.Tensor) -> torch.Tensor:
         """The root of each tile's mean square."""
