@@ -329,6 +329,17 @@ def test_the_results_of_library_steps_are_digested_in_timed_runs_too() -> None:
     assert ran.digests[0].elements == (4,)
 
 
+def test_a_result_that_is_zeroed_is_digested_as_it_was_made() -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.add_(x)
+
+    zeroed = out("y", clearing=Clearing.ZEROED)
+    ran = Ran(a_job((launch("add", "x", "y"),), (zeroed,), timed_runs=2, digests=("y",)), add=add)
+    assert ran.completed is not None
+    assert len({one.bits for one in ran.completed.digests}) == 1
+    assert ran.completed.digests[0].sizes[0] == pytest.approx(30**0.5)
+
+
 def test_clocks_are_read_before_and_after_timed_runs() -> None:
     timed = Ran(replace(PLAIN, timed_runs=2), double=double).completed
     assert timed is not None

@@ -230,7 +230,7 @@ class JobRun:
         self._report(self._together(RunStage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
-        self._keep_library_results(self._start(whole, names, None, where))
+        self._keep_results(self._start(whole, names, None, where))
         self._await(None, where)
         self._check_counters("run as a whole")
 
@@ -255,7 +255,14 @@ class JobRun:
         """The plan as it will be used: clearing is part of it, so zeroed scratch is the executor's too."""
         targets = self._library_targets()
         own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
-        return self._prepare(replace(self._plan, buffers=own), own, targets, None)
+        return self._prepare(replace(self._plan, buffers=own), own, self._executors_results, None)
+
+    @property
+    def _executors_results(self) -> tuple[str, ...]:
+        """What comes back from a whole run, to be kept where it would be otherwise."""
+        wanted = {*self._job.returns, *self._job.digests}
+        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in wanted)
+        return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
 
     def _library_targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.target for step in self._plan.steps if isinstance(step, LibraryCall)))
@@ -292,9 +299,9 @@ class JobRun:
             self._await(step, where)
             raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
-    def _keep_library_results(self, results: Results) -> None:
-        for target, result in zip(self._library_targets(), results, strict=True):
-            self._tensors.buffers[target].tensor.copy_(result)
+    def _keep_results(self, results: Results) -> None:
+        for name, result in zip(self._executors_results, results, strict=True):
+            self._tensors.buffers[name].tensor.copy_(result)
 
     def _await(self, step: PackedLaunch | LibraryCall | None, where: str) -> None:
         """Wait for the device; an error of a kernel surfaces here."""
@@ -351,7 +358,7 @@ class JobRun:
             except DriverError as error:
                 raise self._driver_fault(error, When.RUN, None, "a timed run") from error
             self._check_counters("in a timed run")
-            self._keep_library_results(results.pop())
+            self._keep_results(results.pop())
             digests += self._digests(*judged)
         ended = self._stream.conditions()
         both = begun.with_later(ended) if begun is not None and ended is not None else None
