@@ -337,9 +337,8 @@ def test_a_result_that_is_zeroed_is_digested_as_it_was_made() -> None:
     def add(x: torch.Tensor, y: torch.Tensor) -> None:
         y.add_(x)
 
-    ran = Ran(
-        a_job((launch("add", "x", "y"),), (out("y", clearing=Clearing.ZEROED),), timed_runs=2, digests=("y",)), add=add
-    )
+    zeroed = out("y", clearing=Clearing.ZEROED)
+    ran = Ran(a_job((launch("add", "x", "y"),), (zeroed,), timed_runs=2, digests=("y",)), add=add)
     assert ran.completed is not None
     assert len({one.bits for one in ran.completed.digests}) == 1
     assert ran.completed.digests[0].sizes[0] == pytest.approx(30**0.5)
