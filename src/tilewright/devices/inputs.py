@@ -53,16 +53,16 @@ def allocate(
 
     With a `guard_byte` memory that holds it lies on both sides. `take` brings the memory, else torch's allocator does.
     """
-    guarded = 0 if guard_byte is None else GUARD_BYTES
+    guarded, byte = (0, 0) if guard_byte is None else (GUARD_BYTES, guard_byte)
     start = guarded + misalignment(spec)
     end = start + spec.storage_bytes
     raw = take(end + guarded) if take else torch.empty(end + guarded, dtype=torch.uint8, device=device)
     guards = (raw[:start], raw[end:]) if guarded else ()
     for one in guards:
-        one.fill_(guard_byte)
+        one.fill_(byte)
     storage = raw[start:end]
     tensor = storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride)
-    placed = PlacedTensor(spec, storage, tensor, guards, guard_byte or 0)
+    placed = PlacedTensor(spec, storage, tensor, guards, byte)
     poison(placed)
     return placed
 
@@ -90,8 +90,8 @@ def damage(placed: PlacedTensor) -> int | None:
 def same_bits(one: PlacedTensor, other: PlacedTensor) -> bool:
     """Whether two tensors of one spec hold the same elements, bit by bit."""
     if one.tensor.is_contiguous():
-        pairs = zip(one.storage.split(_COMPARED_AT_ONCE), other.storage.split(_COMPARED_AT_ONCE), strict=True)
-        return all(torch.equal(_wide(mine), _wide(theirs)) for mine, theirs in pairs)
+        pieces = (torch.split(placed.storage, _COMPARED_AT_ONCE) for placed in (one, other))
+        return all(torch.equal(_wide(mine), _wide(theirs)) for mine, theirs in zip(*pieces, strict=True))
     mine, theirs = (placed.tensor.contiguous().view(-1).view(torch.uint8) for placed in (one, other))
     return torch.equal(mine, theirs)
 

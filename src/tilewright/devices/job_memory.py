@@ -69,7 +69,7 @@ class JobMemory:
         self._device = device
         self._lender = lender if job.share else None
         self._clearing = {one.name: one.clearing for one in job.plan.buffers}
-        self._specs = {one.name: one.spec for one in (*job.inputs, *job.plan.buffers)}
+        self._specs = {one.name: one.spec for one in job.inputs} | {one.name: one.spec for one in job.plan.buffers}
 
     def allocate(self, *, guarded: bool) -> JobTensors:
         """Memory for everything. Results that will be returned from here are lent where the job is to share them."""
