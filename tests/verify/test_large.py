@@ -152,7 +152,7 @@ def _last_bit(made: torch.Tensor, place: int) -> torch.Tensor:
 
 
 FAULTS = {one.__name__: one for one in (_nothing, _one_element, _a_nan, _last_row, _coarse, _last_bit)}
-OPERATIONS = ("pointwise", "softmax", "layernorm", "matmul", "mean", "convolution", "in place")
+OPERATIONS = ("pointwise", "softmax", "layernorm", "matmul", "mean", "convolution", "in place", "gather")
 
 
 def whole(call: LargeCall) -> bool:

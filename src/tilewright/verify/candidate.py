@@ -32,7 +32,7 @@ from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, Inpu
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.case_sizes import has_own_size
-from tilewright.verify.case_work import work_of
+from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
 from tilewright.verify.judging_records import LARGE, SurveyRequest, ValueSurvey
 
@@ -251,24 +251,19 @@ class Judges:
         by_seed = drawn_by_seed(task, case)
         if by_seed and contents(task, case) is None:
             return None
-        if self.at_gpu is not None and _elements(task, case) > _WORTH_SENDING:
+        if self.at_gpu is not None and elements_of(task, case.sizes) > _WORTH_SENDING:
             return self.at_gpu
         return self.here if not by_seed or self.here.sees_gpu else None
 
     def shares(self, task: Task, case: Case) -> bool:
         """Whether the case's results stay in the GPU's memory, where its judge looks at them part by part."""
         judge = self.of(task, case)
-        return judge is not None and judge.sees_gpu and _elements(task, case) >= LARGE
+        return judge is not None and judge.sees_gpu and elements_of(task, case.sizes) >= LARGE
 
 
 def is_huge(task: Task, case: Case) -> bool:
     """Whether judging the case takes seconds even on a GPU."""
-    return _elements(task, case) >= _HUGE
-
-
-def _elements(task: Task, case: Case) -> int:
-    """Of all inputs and results."""
-    return sum(spec.numel for spec in (*task.specs(case.sizes).values(), *task.output_specs(case.sizes).values()))
+    return elements_of(task, case.sizes) >= _HUGE
 
 
 def case_inputs(task: Task, case: Case) -> tuple[InputTensor, ...]:

@@ -16,6 +16,7 @@ from tilewright.devices.protocol import NotOpened
 from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTensor, SharedTensor, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
+from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, is_mixed
 from tilewright.verify.expectation import Call, Tensors, expectations
@@ -40,8 +41,8 @@ def judge(
     """
     start = time.monotonic()
     task = case_task(request.task, request.case)
-    large = any(isinstance(one, SharedTensor) for one in results)
-    if large or (torch.cuda.is_available() and _elements(task, request.case) >= LARGE):
+    shared = any(isinstance(one, SharedTensor) for one in results)
+    if shared or (elements_of(task, request.case.sizes) >= LARGE and torch.cuda.is_available()):
         return replace(_judge_large(function, task, request, results), seconds=time.monotonic() - start)
     tensors, expected = _expected(function, task, request.case, request.inputs)
     outputs = {one.name: one for one in (*request.outputs, *results) if isinstance(one, ReturnedTensor)}
@@ -61,11 +62,6 @@ def judge(
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     elements = sum(one.truth.numel() for one in expected)
     return Judgement(tuple(wrong), worst, telling, time.monotonic() - start, elements)
-
-
-def _elements(task: Task, case: Case) -> int:
-    specs = (*task.specs(case.sizes).values(), *task.output_specs(case.sizes).values())
-    return sum(one.numel for one in specs)
 
 
 def _judge_large(
