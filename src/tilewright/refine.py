@@ -230,7 +230,7 @@ class _Attempt:
         verdict = self._place.remember("verdict", records.Verdict, lambda: self._verdict(proposal, kernel, identity))
         tune, measurement = None, None
         if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
-            tune, measurement = self._measured(kernel)
+            tune, measurement = self._measured(kernel, verdict.answer)
             verdict = self._possible(verdict, measurement)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
@@ -326,7 +326,9 @@ class _Attempt:
         self._workshop.watch.working("verifying")
         return self._workshop.referee.judge(kernel)
 
-    def _measured(self, kernel: KernelFile) -> tuple[records.TuneResult, records.Measurement | None]:
+    def _measured(
+        self, kernel: KernelFile, answer: records.JudgedAnswer | None
+    ) -> tuple[records.TuneResult, records.Measurement | None]:
         referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
         settings = self._run.settings
         watch.working("tuning")
@@ -334,13 +336,19 @@ class _Attempt:
             "tune",
             records.TuneResult,
             lambda: autotune(
-                kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise
+                kernel,
+                referee,
+                stopwatch,
+                settings.tune_combinations,
+                watch.working,
+                gain=settings.noise,
+                answer=answer,
             ),
         )
         watch.working("measuring")
         choice = dict(tune.choice)
         measurement = self._place.remember(
-            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice)
+            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer)
         )
         return tune, measurement
 

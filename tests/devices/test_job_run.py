@@ -344,6 +344,25 @@ def test_a_result_that_is_zeroed_is_digested_as_it_was_made() -> None:
     assert ran.completed.digests[0].sizes[0] == pytest.approx(30**0.5)
 
 
+@pytest.mark.parametrize("clearing", [Clearing.UNDEFINED, Clearing.ZEROED])
+@pytest.mark.parametrize("content", [X.content, Normal(7)])
+def test_a_judged_call_and_timed_ones_have_one_digest(clearing: Clearing, content: Data | Normal) -> None:
+    def add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
+        y.copy_(2 * x)
+        x.add_(1)  # in place
+        z.copy_(y + x)
+
+    inputs = (InputTensor("x", SPEC, content),)
+    steps, buffers = (launch("add", "x", "y", "z"),), (out("y"), out("z", clearing=clearing))
+    job = a_job(steps, buffers, inputs=inputs, returns=("y", "z", "x"), digests=("y", "z", "x"))
+    judged = Ran(replace(job, checked=True, id="judged"), add=add).completed
+    timed = Ran(replace(job, returns=(), timed_runs=3, id="timed"), add=add).completed
+    assert judged is not None
+    assert timed is not None
+    assert len(timed.digests) == 4
+    assert {one.bits for one in timed.digests} == {one.bits for one in judged.digests}
+
+
 def test_clocks_are_read_before_and_after_timed_runs() -> None:
     timed = Ran(replace(PLAIN, timed_runs=2), double=double).completed
     assert timed is not None

@@ -14,6 +14,7 @@ from tilewright.measure.gpu_timing import ROUNDS, RUNS, Contest, Rounds, measure
 from tilewright.measure.preparation import job_inputs, prepare
 from tilewright.records import (
     PROFILES,
+    Case,
     Completed,
     Content,
     Digest,
@@ -23,6 +24,7 @@ from tilewright.records import (
     Integers,
     IntegerValues,
     Job,
+    JudgedAnswer,
     Normal,
     NormalValues,
     Precision,
@@ -33,6 +35,7 @@ from tilewright.records import (
     Values,
 )
 from tilewright.reference import Reference, ReferenceLimits
+from tilewright.verify.candidate import case_inputs
 from tilewright.verify.distributions import seeded
 
 
@@ -152,6 +155,17 @@ def test_a_timed_call_that_answers_otherwise_ends_it() -> None:
     assert len(diary.jobs) == 4
     before = run_diary(Diary({2: (0, other)}), Contest(()))
     assert before.answered_otherwise == "the call before timing of round 1 on the same inputs"
+
+
+def test_it_is_timed_on_the_inputs_that_were_judged_and_must_answer_the_same() -> None:
+    case = Case({"rows": 64, "cols": 64}, 101)
+    diary = Diary()
+    made = run_diary(diary, Contest((), answer=JudgedAnswer(case, SAME)))
+    assert made.answered_otherwise == ""
+    assert {job.inputs for job in diary.jobs} == {case_inputs(kernels.scale_task(64, 64), case)}
+    judged = JudgedAnswer(case, replace(SAME, bits="judged"))
+    made = run_diary(Diary(), Contest((), answer=judged))
+    assert made.answered_otherwise == "the call before timing of round 1 on the same inputs"
 
 
 def test_atomics_may_differ_in_the_last_bits_only() -> None:

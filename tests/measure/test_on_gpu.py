@@ -25,6 +25,7 @@ from tilewright.records import (
     Dimension,
     DType,
     Measured,
+    Passed,
     Precision,
     Task,
     TaskOutput,
@@ -75,6 +76,28 @@ def test_an_answer_that_depends_on_where_a_tensor_lies_is_seen() -> None:
     odd = kernels.scale("if (i < n) y[i] = i == 7 ? (float)((size_t)x >> 9 & 0xffff) : 2 * x[i];", 1)
     (made,) = timed(kernels.scale_task(256, 256), odd)
     assert "timed call" in made.answered_otherwise
+
+
+@pytest.mark.parametrize("rows", [256, 16384])  # inputs that travel, and inputs drawn on the GPU
+def test_what_is_timed_answers_as_what_was_judged(rows: int) -> None:
+    task = kernels.scale_task(rows, 4096)
+    with (
+        CudaDevice() as gpu,
+        EmulatedDevice(task.profile) as emulator,
+        Reference(task.reference, task.function, limits=ReferenceLimits.on_gpu()) as reference,
+        Stopwatch(task, reference, emulator=emulator, gpu=gpu, baselines=("eager",)) as stopwatch,
+        Referee(task, reference, emulator=emulator, gpu=gpu) as referee,
+    ):
+        verdict = referee.judge(kernels.VECTOR_WITH_TAIL)
+        assert isinstance(verdict, Passed)
+        assert verdict.answer is not None
+        made = stopwatch.measure(kernels.VECTOR_WITH_TAIL, None, verdict.answer)
+        assert isinstance(made, Measured)
+        assert made.answered_otherwise == ""
+        other = replace(verdict.answer, digest=replace(verdict.answer.digest, bits="other"))
+        refused = stopwatch.measure(kernels.VECTOR_WITH_TAIL, None, other)
+    assert isinstance(refused, Measured)
+    assert "the call before timing of round 1" in refused.answered_otherwise
 
 
 def test_baselines_keep_the_promise() -> None:

@@ -4,7 +4,7 @@
     round 2   kernel again   compiled  eager   kernel
 
 The kernel takes part twice, as if it were two: by what the two differ, times are not to be trusted. The number of runs
-is fixed before the first. What every timed call of the kernel answered is compared with what an untimed one did.
+is fixed before the first. What every timed call of the kernel answered is compared with what it was judged by.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from tilewright.records import (
     Digest,
     Faulted,
     GpuConditions,
+    InputTensor,
     Job,
+    JudgedAnswer,
     Limits,
     Measured,
     Task,
@@ -38,6 +40,7 @@ from tilewright.records import (
 )
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan
+from tilewright.verify.candidate import case_inputs
 
 ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
@@ -51,6 +54,7 @@ _BASELINE_SECONDS = 120.0
 _ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
 
 Say = Callable[[str], None]
+Inputs = tuple[InputTensor, ...]
 
 
 class GpuFault(Exception):
@@ -59,10 +63,14 @@ class GpuFault(Exception):
 
 @dataclass(frozen=True)
 class Contest:
-    """What a candidate is timed beside: names of `BASELINES`, and "module:function" as a further one."""
+    """What a candidate is timed beside: names of `BASELINES`, and "module:function" as a further one.
+
+    `answer` is what the candidate was judged by: it is timed on the same inputs.
+    """
 
     baselines: tuple[str, ...] = USUAL_BASELINES
     against: str = ""
+    answer: JudgedAnswer | None = None
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -76,7 +84,7 @@ class Rounds:
     samples: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     conditions: GpuConditions | None = None
-    answer: Digest | None = None  # of the first untimed call
+    answer: Digest | None = None  # of the call that was judged; where none was, of the first untimed one
     answered_otherwise: str = ""
 
     def add(self, timing: Timing) -> None:
@@ -122,16 +130,18 @@ class CandidateRuns:
     conditions: GpuConditions | None = None
 
 
-def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float) -> Job:
+def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float, inputs: Inputs | None = None) -> Job:
     """The plan at the task's sizes on a GPU, with most of its memory; nothing comes back."""
     memory = int(0.8 * prepared.evaluation.gpu.memory_bytes) or Limits().device_bytes
-    return prepared.job(id, job_inputs(task), limits=Limits(seconds, memory))
+    return prepared.job(id, inputs or job_inputs(task), limits=Limits(seconds, memory))
 
 
-def time_candidate(prepared: BuiltPlan, task: Task, gpu: Device, runs: int, id: str = "time") -> CandidateRuns:
+def time_candidate(
+    prepared: BuiltPlan, task: Task, gpu: Device, runs: int, id: str = "time", inputs: Inputs | None = None
+) -> CandidateRuns:
     """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
     changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
-    job = gpu_job(id, prepared, task, _JOB_SECONDS)
+    job = gpu_job(id, prepared, task, _JOB_SECONDS, inputs)
     execution = gpu.execute(replace(job, timed_runs=runs + 1, digests=changed))
     if isinstance(execution, Faulted):
         raise GpuFault(f"{execution.kind.value}: {execution.message}")
@@ -152,20 +162,21 @@ def measure_on_gpu(
 
     It ends early where a timed call answers otherwise: such a time is of no use.
     """
-    rounds = Rounds()
-    contenders = contest.contenders
+    answer, contenders = contest.answer, contest.contenders
+    rounds = Rounds(answer=answer.digest if answer is not None else None)
+    inputs = case_inputs(task, answer.case) if answer is not None else None
     atomics = _ATOMICS.search(prepared.build.ptx if prepared.build is not None else "") is not None
     for number in range(ROUNDS):
         say(f"timing, round {number + 1} of {ROUNDS}")
         back = number % 2 == 1
         first, last = (CONTROL, KERNEL) if back else (KERNEL, CONTROL)
-        rounds.add_runs(first, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-1"), atomics)
+        rounds.add_runs(first, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-1", inputs), atomics)
         if contenders:
             order = contenders[::-1] if back else contenders
             request = BaselineRequest(task, RUNS, order, contest.against, getattr(gpu, "index", 0))
             running = _baseline_round(rounds, request, baselines, first=number == 0)
             contenders = tuple(name for name in contenders if name in running)
-        rounds.add_runs(last, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-2"), atomics)
+        rounds.add_runs(last, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-2", inputs), atomics)
         if rounds.answered_otherwise:
             break
     return measured(rounds, task, gpu.profile.name, floor_us)

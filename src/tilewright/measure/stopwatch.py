@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.devices.protocol import Device
@@ -15,7 +16,7 @@ from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import RUNS, Contest, GpuFault, measure_on_gpu, time_candidate
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import USUAL_BASELINES, GpuProfile, Measured, Measurement, Task
+from tilewright.records import USUAL_BASELINES, GpuProfile, JudgedAnswer, Measured, Measurement, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 _KEPT_MODELS = 8
@@ -79,14 +80,25 @@ class Stopwatch:
     def floor_us(self) -> float:
         return floor_us(self.task, self._reference)
 
-    def measure(self, file: KernelFile, choice: Choice | None = None) -> Measurement | None:
-        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why."""
+    def measure(
+        self, file: KernelFile, choice: Choice | None = None, answer: JudgedAnswer | None = None
+    ) -> Measurement | None:
+        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why.
+
+        On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same.
+        """
         try:
             if self._gpu is None:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             made = measure_on_gpu(
-                prepared, self.task, self._gpu, self._baseline_reference(), self.floor_us, self._contest, self._say
+                prepared,
+                self.task,
+                self._gpu,
+                self._baseline_reference(),
+                self.floor_us,
+                replace(self._contest, answer=answer),
+                self._say,
             )
             self._measured[_key(file, choice)] = made
             return made

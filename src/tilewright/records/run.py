@@ -13,7 +13,7 @@ from tilewright.records.conversation import Reply, Usage
 from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
-from tilewright.records.verdict import Passed, Rejected, Unsupported, Verdict, label_says_emulated
+from tilewright.records.verdict import JudgedAnswer, Passed, Rejected, Unsupported, Verdict, label_says_emulated
 
 MEASURED_NOISE = 0.01
 MODELLED_NOISE = 0.002  # modelled times do not scatter, and small gains add up
@@ -98,13 +98,14 @@ class RefusedChoice:
 class TuneResult:
     """The sweep of a file's constants: what was tried, at what time, and the choice that won."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused", "answer")
 
     tried: tuple[tuple[tuple[tuple[str, int | bool], ...], float], ...]  # (choice, time_us)
     choice: tuple[tuple[str, int | bool], ...]
     skipped: int = 0  # combinations beyond the limit
     failed: int = 0  # not built, or wrong
     refused: tuple[RefusedChoice, ...] = ()  # of `failed`, those that were judged, the fastest first
+    answer: JudgedAnswer | None = None  # of the choice, where a GPU judged it
 
 
 @dataclass(frozen=True)
