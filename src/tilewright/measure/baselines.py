@@ -93,14 +93,14 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
     failures: dict[str, str] = {}
-    first = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
+    are_new = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
     for name in request.contenders:
         try:
             ready[name] = rig.warmed(held(_CONTENDERS.get(name, function, request.against), name, request.task))
         except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures[name] = f"{type(error).__name__}: {first}"[:300]
-    rig.warm_up(_FIRST_WARM_UP_SECONDS if first else _WARM_UP_SECONDS)
+    rig.warm_up(_FIRST_WARM_UP_SECONDS if are_new else _WARM_UP_SECONDS)
     samples = there_and_back({name: functools.partial(rig.once, call) for name, call in ready.items()}, request.runs)
     return BaselineAnswer(tuple(Timing(name, times) for name, times in samples.items() if times), failures)
 
