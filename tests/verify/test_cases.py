@@ -239,10 +239,10 @@ CONVOLUTION = Task(
 
 
 @pytest.mark.parametrize("task", [tasks.MATMUL, tasks.MEAN, CONVOLUTION], ids=lambda task: task.name)
-def test_every_dimension_is_once_at_its_own_size_and_one_above_it(task: Task) -> None:
+def test_every_dimension_is_once_at_its_own_size_or_above_it(task: Task) -> None:
     sizes = [case.sizes for case in plan_cases(task)]
     for one in task.free:
-        assert any(each[one.name] == one.size for each in sizes), one.name
+        assert any(each[one.name] >= one.size for each in sizes), one.name
     inner = inner_dimension(task)
     assert inner is not None
     beyond = [each[inner] for each in sizes if each[inner] > task.sizes[inner]]

@@ -19,7 +19,9 @@ import torch
 # How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
 ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
 ELEMENT_OWN = 4.0  # of the reference's own error in the tile
-ELEMENT_ROUNDING = 2.0  # of one rounding
+ELEMENT_ROUNDING = 2.0  # of one rounding, of the element and, of sums of products, of its neighbours
+ELEMENT_OF_NARROW = 3.0  # of one rounding of the element alone
+ELEMENT_WORK = 8.0  # of an f32 rounding of its neighbours, from which a formula may subtract
 TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages little of it
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
@@ -62,6 +64,7 @@ class Expected:
     truth: torch.Tensor
     moved: tuple[torch.Tensor, ...]
     order: Order | None = None  # where it holds the places of sorted numbers
+    contracted: bool = False  # whether products are added up on the way, whose terms a kernel may round
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         allowed = tolerance * torch.maximum(size, usual)
         wrong, ratio = error > allowed, _worst(error, allowed)
     else:
-        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite))
+        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite), expected.contracted)
         allowed = yardstick.allowed()
         if partly:
             error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
@@ -224,7 +227,9 @@ def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
 class _Yardstick:
     """What is allowed, element by element and tile by tile."""
 
-    def __init__(self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor) -> None:
+    def __init__(
+        self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor, contracted: bool
+    ) -> None:
         kind = torch.finfo(dtype)
         self._tiles = Tiles(tuple(size.shape), size.device)
         self._size, self.movement = size, movement
@@ -233,6 +238,11 @@ class _Yardstick:
         # made of such: an exponential that overflows below a fraction, a square that vanishes.
         self.least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
         self._own = own_error
+        # Where nothing is added up, an element of a narrow type is off by roundings of its own size, whatever else is
+        # in the tile.
+        self._by_itself = self.rounding >= _NARROW_ROUNDING and not contracted
+        excess = (own_error - self.rounding * size).clamp(min=0.0)
+        self._tile_excess = self._tiles.mean_square(excess)
         mean_size = self._tiles.mean_square(size)
         # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
         total = float(size.square().sum().sqrt())
@@ -251,6 +261,12 @@ class _Yardstick:
         spread = self._tiles.spread
         movement = torch.maximum(self.movement, spread(self._tile_movement))
         movement = torch.maximum(movement, spread(self._tile_share) * self._size)
+        if self._by_itself:
+            own = torch.maximum(ELEMENT_OWN * spread(self._tile_excess), ELEMENT_ROUNDING * self._own)
+            rounding = ELEMENT_OF_NARROW * self.rounding * self._size + ELEMENT_WORK * 2.0**-24 * spread(
+                self._tile_size
+            )
+            return ELEMENT_NOISE * movement + own + rounding + self.least
         rounding = self.rounding * (self._size + spread(self._tile_size))
         own = torch.maximum(ELEMENT_OWN * spread(self._tile_own), ELEMENT_ROUNDING * self._own)
         return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self.least
