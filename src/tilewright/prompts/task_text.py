@@ -10,11 +10,17 @@ from tilewright.kernel_file.op_line import needs_of_task, op_of_task, size_expre
 from tilewright.prompts.rendering import render
 from tilewright.records import KIB, MIB, Goal, Task
 
+_TRUE_F32 = "f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit)"
 _PRECISION = {
-    records.Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
+    records.Precision.DTYPE: f"as the dtypes promise: {_TRUE_F32}.",
+    records.Precision.STRICT: f"as the dtypes promise, convolutions too: {_TRUE_F32}.",
     records.Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
     records.Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
 }
+_TF32_CONVOLUTIONS = (
+    "as PyTorch's own by default: f32 convolutions may round their operands to TF32, with f32 sums; elsewhere true f32 "
+    "for f32 (no TF32, no 16-bit), and f32 sums of 16-bit inputs."
+)
 PRODUCT_KINDS = (records.Kind.MATMUL, records.Kind.CONVOLUTION, records.Kind.ATTENTION)
 _GOAL = {
     Goal.THROUGHPUT: "the least time per call at these sizes.",
@@ -37,7 +43,7 @@ def task_text(task: Task) -> str:
         dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
         following=", ".join(f"`{one.name} = {one.formula}`" for one in task.dimensions if one.formula is not None),
         varying=", ".join(varying),
-        precision=_PRECISION[task.precision],
+        precision=_precision(task),
         library=task.allow_library,
         bounds=memory_bounds(task),
         products=task.kind in PRODUCT_KINDS,
@@ -45,6 +51,13 @@ def task_text(task: Task) -> str:
         amount=_amount,
         goal=_GOAL[task.goal],
     )
+
+
+def _precision(task: Task) -> str:
+    """The promise of the task; baselines are timed at the same."""
+    if task.precision is records.Precision.DTYPE and "conv" in task.reference.lower():
+        return _TF32_CONVOLUTIONS
+    return _PRECISION[task.precision]
 
 
 def op_line(task: Task) -> str:

@@ -85,9 +85,10 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             text = _crashed(evidence, lines)
         case records.WrongValues():
             text = _wrong_values(evidence)
-        case records.Unstable(case=case, outputs=outputs):
+        case records.Unstable(case=case, outputs=outputs, when=when):
+            found = f"differently when it was timed ({when})" if when else "differently from run to run"
             text = (
-                f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
+                f"At {case}, {_listed(outputs)} came out {found}: some order is left to chance "
                 "(a race, or floating-point atomics). Combine partial results in a fixed order."
             )
         case records.Impossible(message=message):

@@ -160,11 +160,28 @@ class TaskOutput:
 
 
 class Precision(str, Enum):
-    """The arithmetic a kernel may use inside."""
+    """The promise of a task: the arithmetic that a kernel may use inside, and that its baselines use.
 
-    DTYPE = "dtype"  # what the reference's dtype promises: f32 sums for 16-bit inputs, true f32 for f32
-    TF32 = "tf32"  # f32 products may be rounded to TF32
+    Sums of 16-bit inputs are made in f32 whatever is promised.
+    """
+
+    DTYPE = "dtype"  # what PyTorch does by default: f32 convolutions round to TF32, all else in f32 is true f32
+    STRICT = "strict"  # true f32, convolutions too
+    TF32 = "tf32"  # all f32 products may be rounded to TF32
     HALF = "half"  # f32 work may be done in 16 bits
+
+    @property
+    def words(self) -> str:
+        """What people are told of kernel and baselines alike."""
+        match self:
+            case Precision.DTYPE:
+                return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
+            case Precision.STRICT:
+                return "strict: f32 products and convolutions in f32"
+            case Precision.TF32:
+                return "f32 products and convolutions in TF32"
+            case Precision.HALF:
+                return "f32 work in 16 bits; baselines under autocast to bf16"
 
 
 class Goal(str, Enum):

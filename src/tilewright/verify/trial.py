@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Refused
-from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
+from tilewright.records import (
+    Case,
+    CaseResult,
+    CaseStatus,
+    Completed,
+    Crashed,
+    Digest,
+    Evidence,
+    Execution,
+    Job,
+    WrongValues,
+)
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.coverage import Coverage
@@ -60,6 +71,7 @@ class _RanRight:
     error_ratio: float
     varying: tuple[str, ...]
     coverage: tuple[records.CoverageRecord, ...] = ()
+    digest: Digest | None = None
 
 
 class Trial:
@@ -108,7 +120,9 @@ class Trial:
         if not isinstance(job, Job):
             return job
         if not emulated:
-            job = replace(job, checked=True, share=self._judges.shares(self.candidate.task, case))
+            own = case.sizes == self.candidate.task.sizes and case.values == TASK
+            shares = self._judges.shares(self.candidate.task, case)
+            job = replace(job, checked=True, share=shares, digests=job.returns if own else ())
         right = self._ran(case, device, job)
         if not isinstance(right, _RanRight):
             return right
@@ -121,7 +135,8 @@ class Trial:
             return unstable
         self.coverage.add(right.coverage)
         seconds = time.monotonic() - start
-        return Right(CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated))
+        result = CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated, right.digest)
+        return Right(result)
 
     def _ran(self, case: Case, device: Device, job: Job) -> _RanRight | CaseOutcome:
         """A job run and judged, or what speaks against it.
@@ -167,7 +182,8 @@ class Trial:
             return Wrong(WrongValues(case, judgement.wrong))
         varying = execution.emulated.varying if execution.emulated else execution.differing
         coverage = execution.emulated.coverage if execution.emulated else ()
-        return _RanRight(execution.device, judgement.error_ratio, varying, coverage)
+        digest = next(iter(execution.digests), None)
+        return _RanRight(execution.device, judgement.error_ratio, varying, coverage, digest)
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
