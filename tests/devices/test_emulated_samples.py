@@ -23,7 +23,7 @@ from tilewright.records import (
     Repeated,
     TensorSpec,
 )
-from tilewright.toolchain import build_plan
+from tilewright.toolchain import BuiltPlan, build_plan
 
 H200 = PROFILES["H200"]
 ROWS = """
@@ -38,7 +38,7 @@ __global__ void f(const float* x, float* y, int cols) {
 """
 
 
-def repeated(spec: TensorSpec, values: np.ndarray) -> InputTensor:  # type: ignore[type-arg]
+def repeated(spec: TensorSpec, values: np.ndarray) -> InputTensor:
     return InputTensor("x", spec, Repeated(np.ascontiguousarray(values).tobytes(), values.shape))
 
 
@@ -57,6 +57,7 @@ def test_what_sampled_blocks_wrote_comes_back() -> None:
     spec = TensorSpec.contiguous(DType.F32, (100, 40))
     values = np.random.default_rng(1).standard_normal((7, 40)).astype(np.float32)
     ready = build_plan(parse(ROWS.strip() + "\n", "k.cu"), {"x": spec}, H200)
+    assert isinstance(ready, BuiltPlan)
     how = Emulation((Check.COVERAGE,), sampled_blocks=3, written_elements=1000)
     job = replace(ready.job("j", (repeated(spec, values),), limits=Limits()), emulation=how, returns=())
     finished = EmulatorEngine(H200).run(job, lambda _: None).execution

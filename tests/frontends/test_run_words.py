@@ -7,8 +7,18 @@ from dataclasses import replace
 import torch
 
 from tilewright.frontends.decorated import _size_distance
-from tilewright.frontends.run_words import task_words
-from tilewright.records import Dimension, DType, Kind, Precision, SizeFormula, Task, TaskOutput, TensorInput
+from tilewright.frontends.run_words import task_words, verdict_words
+from tilewright.records import (
+    Dimension,
+    DType,
+    Kind,
+    Passed,
+    Precision,
+    SizeFormula,
+    Task,
+    TaskOutput,
+    TensorInput,
+)
 
 TASK = Task(
     "rotate",
@@ -41,6 +51,11 @@ def test_the_promise_of_precision_is_said_where_it_matters() -> None:
     )
     halves = tuple(replace(one, dtype=DType.BF16) for one in TASK.tensors)
     assert not any("precision" in line for line in task_words(replace(convolution, inputs=halves)))
+
+
+def test_what_was_not_judged_everywhere_is_not_called_passed() -> None:
+    assert verdict_words(Passed(())) == "passed"
+    assert verdict_words(Passed((), unseen="its tensors take 900 MB")) == "provisional"
 
 
 def test_calls_that_contradict_a_formula_are_not_covered() -> None:

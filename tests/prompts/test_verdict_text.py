@@ -28,6 +28,7 @@ from tilewright.records import (
     Passed,
     PlanProblem,
     Rejected,
+    UncoveredLine,
     Unstable,
     Unsupported,
     Verdict,
@@ -156,6 +157,17 @@ def test_what_was_declined_or_not_run_is_said_of_a_file_that_passed() -> None:
     once = verdict_text(Passed((*PASSED.cases, large), ("not run at the task's own sizes, which are too large",)))
     assert once.endswith("rows=3, cols=1024, seed 1. Not run at the task's own sizes, which are too large.")
     assert "1 case too large to run here, such as cols=4096" in verdict_text(Passed((*PASSED.cases, large)))
+
+
+def test_what_was_judged_nowhere_is_said_of_a_file_that_passed() -> None:
+    line = UncoveredLine(7, "y[i] = far(x[i]);", "it never ran")
+    passed = Passed(PASSED.cases, uncovered=(line,), unseen="")
+    assert verdict_words(passed) == "right, provisionally"
+    said = verdict_text(passed)
+    assert "provisional, not verified" in said
+    assert said.endswith("- line 7: it never ran in a judged case: y[i] = far(x[i]);")
+    assert "its tensors take 900 MB" in verdict_text(Passed(PASSED.cases, unseen="its tensors take 900 MB"))
+    assert "provisional" not in verdict_text(PASSED)
 
 
 def test_every_kind_of_finding_can_be_told() -> None:

@@ -117,7 +117,8 @@ def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnS
         )
         execution = candidate.execute(device, replace(launched, emulation=how))
         if isinstance(execution, records.Faulted) and execution.kind in (*_RAN_OUT, FaultKind.UNSUITABLE):
-            found = NotSampled(execution.message) if isinstance(found, NotSampled) else found
+            if isinstance(found, NotSampled):
+                found = _up_to_there(execution, sizes)
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
@@ -130,6 +131,14 @@ def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnS
             else []
         )
     return found
+
+
+def _up_to_there(execution: records.Faulted, sizes: OwnSizes) -> OwnSample | NotSampled:
+    """What a run did until its budget was spent: a block that takes rows until none are left takes them all."""
+    if execution.emulated is None or not execution.emulated.coverage:
+        return NotSampled(execution.message)
+    completed = records.Completed(execution.job, execution.device, (), (), execution.emulated)
+    return OwnSample(sizes, completed, (), 0, False)
 
 
 def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tilewright.records import Case, Task, WrittenPart, WrongOutput
+from tilewright.records import Case, WrittenPart, WrongOutput
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_torch
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import draw_inputs
-from tilewright.verify.expectation import Tensors, expectations
-from tilewright.verify.independence import is_independent, taken
+from tilewright.verify.expectation import expectations
+from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.tolerance import Expected, compare
 
 _MOST_ELEMENTS = 3 << 20  # of the tensors at the places that are judged
 _MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, several times over
-_GUARD_PLACES = 3
 
 _Places = dict[str, tuple[int, ...]]
 
@@ -49,8 +48,8 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         if not comparison.right:
             one = diagnose(output.name, found, wanted, comparison, tensors)
             wrong.append(_at_own_places(one, output.shape, places, count))
-    if wrong and not _stays_independent(function, task, drawn, among):
-        return Judgement((), 0.0, False, 0.0)
+    if wrong and not set(places) <= {*independent_of(function, task, tensors), *_single(places)}:
+        return Judgement((), 0.0, False, 0.0)  # it is not independent at these sizes
     return Judgement(tuple(wrong), worst, judged > 0, 0.0)
 
 
@@ -108,6 +107,11 @@ def _found(
     return found, int(written.sum())
 
 
+def _single(places: _Places) -> set[str]:
+    """Dimensions of which one place is judged: there is nothing it could depend on."""
+    return {name for name, found in places.items() if len(found) == 1}
+
+
 def _at_own_places(one: WrongOutput, shape: tuple[str | int, ...], places: _Places, judged: int) -> WrongOutput:
     """The diagnosis with the indices of the task's own call; patterns among places far apart would mislead."""
     first = tuple(
@@ -125,14 +129,3 @@ def _at_own_places(one: WrongOutput, shape: tuple[str | int, ...], places: _Plac
         "smaller cases were right"
     )
     return replace(one, elements=judged, description=description, first=first)
-
-
-def _stays_independent(
-    function: Callable[..., Any], task: Task, drawn: Tensors, places: Mapping[str, tuple[int, ...]]
-) -> bool:
-    """Whether the first few judged places give the same alone as among all that are judged."""
-    return all(
-        is_independent(function, task, taken(task, drawn, places), name, tuple(range(min(_GUARD_PLACES, len(among)))))
-        for name, among in places.items()
-        if among
-    )

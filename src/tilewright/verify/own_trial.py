@@ -54,8 +54,10 @@ class OwnTrial:
             return f"not run at the task's own sizes, which are too large to emulate: {sizes_text(own)}"
         blocks = self._sample.blocks
         run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
-        own = Case(self._sample.sizes.called, OWN_SEED)
-        return f"at the task's own sizes {run} run and a part of the results judged: {sizes_text(own)}"
+        called = self._sample.sizes.called
+        where = "at" if called == self._trial.candidate.task.sizes else "near"
+        said = f"{where} the task's own sizes {run} run and a part of the results judged"
+        return f"{said}: {sizes_text(Case(called, OWN_SEED))}"
 
     @property
     def uncovered(self) -> tuple[UncoveredLine, ...]:

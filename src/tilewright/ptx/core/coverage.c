@@ -14,10 +14,11 @@ void tw_cover_loop(tw_warp* w, int32_t mark, int32_t loop) {
   w->trips[loop] = 0;
 }
 
-// The last visits of a block that has ended.
-void tw_cover_end(tw_cta* cta) {
+// The last visits of a block that has ended. Of one that was stopped in the middle, those that were many trips already.
+void tw_cover_end(tw_cta* cta, bool stopped) {
   const tw_program* p = cta->program;
   if (!cta->worker->coverage) return;
   for (int k = 0; k < cta->warp_count; k++)
-    for (int32_t loop = 0; loop < p->loop_count; loop++) tw_cover_loop(&cta->warps[k], p->loop_marks[loop], loop);
+    for (int32_t loop = 0; loop < p->loop_count; loop++)
+      if (!stopped || cta->warps[k].trips[loop] > FEW_TRIPS) tw_cover_loop(&cta->warps[k], p->loop_marks[loop], loop);
 }

@@ -287,7 +287,7 @@ const tw_interpreter* tw_chosen_interpreter(void);
 
 // -- coverage.c --
 void tw_cover_loop(tw_warp* w, int32_t mark, int32_t loop);
-void tw_cover_end(tw_cta* cta);
+void tw_cover_end(tw_cta* cta, bool stopped);
 
 // -- counting.c --
 void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous);

@@ -213,7 +213,7 @@ static void* run_worker(void* argument) {
     if (atomic_load(&e->stop)) break;
     int ended = run_cta(p.resident[at]);
     if (ended == CTA_DONE) {
-      tw_cover_end(p.resident[at]);
+      tw_cover_end(p.resident[at], false);
       p.idle[p.idle_count++] = p.resident[at];
       p.resident[at] = p.resident[--p.count];
       if (at >= p.count) at = p.count;  // a new one first, then the others again
@@ -223,7 +223,10 @@ static void* run_worker(void* argument) {
       break;
     }
   }
-  for (int k = 0; p.resident && k < p.count; k++) free_cta(p.resident[k]);
+  for (int k = 0; p.resident && k < p.count; k++) {
+    tw_cover_end(p.resident[k], true);
+    free_cta(p.resident[k]);
+  }
   for (int k = 0; p.idle && k < p.idle_count; k++) free_cta(p.idle[k]);
   free(p.resident);
   free(p.idle);

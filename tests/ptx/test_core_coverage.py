@@ -89,7 +89,8 @@ def test_ways_of_a_selection() -> None:
 
 
 def test_programs_are_told_apart() -> None:
-    arguments = {"trips": In(np.array([1], np.int32)), "y": np.zeros(64, np.float32), "far": 0, "pick": 0}
-    same = coverage(KERNEL, **arguments)
-    assert same.program == coverage(KERNEL, **{**arguments, "far": 31}).program
-    assert same.program != coverage(KERNEL.replace("pick > 3", "pick > 4"), **arguments).program
+    def program(source: str, far: int) -> str:
+        return coverage(source, trips=In(np.array([1], np.int32)), y=np.zeros(64, np.float32), far=far, pick=0).program
+
+    assert program(KERNEL, 0) == program(KERNEL, 31)
+    assert program(KERNEL, 0) != program(KERNEL.replace("pick > 3", "pick > 4"), 0)
