@@ -32,6 +32,9 @@ _REMEDY = {
     FindingKind.ASYNC_NOT_WAITED: "wait for the copy's group, then a barrier, before other threads read it",
     FindingKind.ASYNC_NOT_CONSUMED: "wait for all groups before the kernel ends, or do not start copies nobody reads",
     FindingKind.INPUT_WRITTEN: "only outputs, scratch and tensors marked `!` may be written",
+    FindingKind.STALE_READ: "read it without __ldg, .nc or `const __restrict__`: that cache misses new writes",
+    FindingKind.NOT_AWAITED: "execute griddepcontrol.wait before it, in every block, or leave `pdl` away",
+    FindingKind.LATER_BLOCK: "mark the launch `cooperative` and keep its grid resident, or split it into two launches",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }

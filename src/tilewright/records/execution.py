@@ -125,6 +125,7 @@ class Completed:
     profiles: tuple[KernelProfile, ...] = ()  # of the launches, in order, where the job was watched for counters
     faults: tuple[FindingRecord, ...] = ()  # where it was watched for faults
     not_watched: str = ""  # why it could not be watched
+    other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules that gave others than the first
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

@@ -91,6 +91,7 @@ TW_HANDLER(atom) {
   bool changed = false;
   TW_EACH(mask) old[l] = tw_atom_lane(x.at[l], bytes, op, type, tw_atom_operand(b, bytes, l), tw_atom_operand(c, bytes, l), &changed);
   if (!changed) tw_polled(w);
+  else w->cta->wrote = true;
   if (w->cta->races && mask) {
     if (x.shared) tw_race_observe_shared(w->cta->races, w->index, x.shared, x.offset, bytes, order);
     if (x.global)

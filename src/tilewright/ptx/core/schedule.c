@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096 };
+enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
 #define RESIDENT_BYTES (3ll << 29)
 
@@ -75,9 +75,9 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   cta->id[1] = (uint32_t)(linear / launch->grid[0] % launch->grid[1]);
   cta->id[2] = (uint32_t)(linear / launch->grid[0] / launch->grid[1]);
   cta->live_threads = cta->thread_count;
-  cta->turn = 0;
+  cta->turn = cta->idle_rounds = 0;
   memset(cta->barriers, 0, sizeof cta->barriers);
-  memset(cta->shared, 0xcd, cta->shared_bytes);
+  memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
@@ -148,9 +148,32 @@ static int run_cta(tw_cta* cta) {
       report_deadlock(cta);
       return CTA_STOPPED;
     }
-    if (only_polls && !cta->progressed) return CTA_WAITS;
+    cta->only_polls = only_polls && !cta->progressed;
+    if (cta->only_polls) return CTA_WAITS;
   }
   return CTA_WAITS;
+}
+
+// A block that has only polled while nothing else ran waits for one that has not started. Where blocks start in order
+// all those before it have ended: it needs a later one beside it, and only a cooperative launch is promised that.
+// False: it is to poll once more, alone, before that is said.
+static bool polled_enough_alone(tw_cta* cta) {
+  tw_engine* e = cta->engine;
+  const tw_launch* launch = e->launch;
+  bool in_order = !launch->seeded && !launch->blocks && launch->workers == 1;
+  if (!cta->only_polls || launch->cooperative || !in_order || cta->idle_rounds == IDLE_ROUNDS) return true;
+  if (atomic_load(&e->next_block) >= e->block_total) return true;
+  cta->idle_rounds = cta->wrote ? 0 : cta->idle_rounds + 1;
+  cta->wrote = false;
+  if (cta->idle_rounds < IDLE_ROUNDS) return false;
+  for (int k = 0; k < cta->warp_count; k++) {
+    tw_warp* w = &cta->warps[k];
+    for (int32_t c = 0; w->spinning && c < w->context_count; c++) {
+      const tw_context* polls = &w->contexts[c];
+      if (polls->state == TW_READY) tw_report(w, TW_FIND_LATER_BLOCK, polls->pc, __builtin_ctz(polls->mask), 0, 0, 0);
+    }
+  }
+  return true;
 }
 
 // -- one OS thread --
@@ -208,6 +231,7 @@ static void* run_worker(void* argument) {
     }
     if (atomic_load(&e->stop)) break;
     int ended = run_cta(p.resident[at]);
+    if (ended == CTA_WAITS && p.count == 1 && !polled_enough_alone(p.resident[0])) continue;
     if (ended == CTA_DONE) {
       p.idle[p.idle_count++] = p.resident[at];
       p.resident[at] = p.resident[--p.count];
