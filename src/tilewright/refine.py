@@ -18,6 +18,7 @@ from tilewright import records
 from tilewright.authors import Author
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, autotune
+from tilewright.measure.floor import too_fast
 from tilewright.records import Attempt, BadPlan, BadReply, Ending, Proposal, Rejected, Reply, Run, Situation, Stage
 from tilewright.store import AttemptFolder, RunFolder
 from tilewright.verify import Referee, read_kernel
@@ -135,7 +136,8 @@ def _repair_stage(attempt: Attempt) -> Stage:
     evidence = attempt.verdict.evidence if isinstance(attempt.verdict, Rejected) else None
     if isinstance(evidence, (BadPlan, records.NotBuilt)):
         return Stage.REPAIR_BUILD
-    return Stage.REPAIR_WRONG if isinstance(evidence, (records.WrongValues, records.Unstable)) else Stage.REPAIR_CRASH
+    wrong = isinstance(evidence, (records.WrongValues, records.Unstable, records.Impossible))
+    return Stage.REPAIR_WRONG if wrong else Stage.REPAIR_CRASH
 
 
 def _repairs_left(run: Run) -> bool:
@@ -229,6 +231,7 @@ class _Attempt:
         tune, measurement = None, None
         if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
             tune, measurement = self._measured(kernel)
+            verdict = self._possible(verdict, measurement)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
             number=self._number,
@@ -340,6 +343,13 @@ class _Attempt:
             "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice)
         )
         return tune, measurement
+
+    def _possible(self, passed: records.Passed, measurement: records.Measurement | None) -> records.Verdict:
+        """The verdict, unless no kernel that reads what must be read could be as fast as this was."""
+        if not isinstance(measurement, records.Measured):
+            return passed
+        impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
+        return Rejected(impossible, passed.cases) if impossible is not None else passed
 
     def _evidence(self, best: Attempt) -> str:
         kernel = read_kernel(self._kernel_of(best), self._run.task)

@@ -46,6 +46,29 @@ __global__ void scale(const float* __restrict__ x, float* __restrict__ y, long l
     )
 
 
+# Right with 256 threads only.
+FIXED_STRIDE = file(
+    """//! op      row_sum(x) -> y
+//! let     rows = x.shape[0], cols = x.shape[1]
+//! out     y: f32[rows]
+//! tune    THREADS = 256 | 128 | 64
+//! launch  row_sum<<<rows, THREADS>>>(x, y, cols)
+__global__ void row_sum(const float* __restrict__ x, float* __restrict__ y, int cols) {
+  __shared__ float partial[THREADS / 32];
+  float sum = 0;
+  for (int i = threadIdx.x; i < cols; i += 256) sum += x[blockIdx.x * (long long)cols + i];
+  for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    sum = 0;
+    for (int i = 0; i < THREADS / 32; ++i) sum += partial[i];
+    y[blockIdx.x] = sum;
+  }
+}
+"""
+)
+
 SCALAR = scale("if (i < n) y[i] = 2 * x[i];", 1)
 VECTOR = scale(
     """if (4 * i < n) {

@@ -9,8 +9,8 @@ import pytest
 from tests.measure import kernels
 
 from tilewright.measure import floor_us
-from tilewright.measure.floor import LAUNCH_US, FlopRequest, count_flops, least_flops, peak_tflops
-from tilewright.records import PROFILES, Dimension, DType, Precision, Task, TaskOutput, TensorInput
+from tilewright.measure.floor import LAUNCH_US, FlopRequest, count_flops, least_flops, peak_tflops, too_fast
+from tilewright.records import PROFILES, Dimension, DType, Measured, Precision, Task, TaskOutput, TensorInput, Timing
 from tilewright.reference import Reference
 
 MATMUL = "import torch\n\ndef product(a, b):\n    return torch.relu(a @ b)\n"
@@ -51,3 +51,16 @@ def test_the_peak_is_that_of_the_dtype_and_the_precision() -> None:
     assert peak_tflops(replace(matmul_task(DType.F32), precision=Precision.TF32), h200) == h200.tf32_tflops
     assert peak_tflops(matmul_task(DType.F16), h200) == h200.half_tflops
     assert peak_tflops(matmul_task(DType.F8E4M3), h200) == h200.byte_tflops
+
+
+def test_a_time_in_which_the_inputs_cannot_have_been_read() -> None:
+    task = kernels.scale_task(16384, 4096)
+    read_us = 16384 * 4096 * 4 / 4.8e6
+
+    def at(time_us: float, needed: tuple[str, ...]) -> bool:
+        measured = Measured("H200", task.sizes, Timing("kernel", (time_us,)), (), floor_us(task))
+        return too_fast(measured, task, needed) is not None
+
+    assert at(0.9 * read_us, ("x",))
+    assert not at(0.97 * read_us, ("x",))
+    assert not at(1.0, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.measure import kernels
@@ -12,7 +12,21 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
 from tilewright.measure import Stopwatch, autotune
 from tilewright.measure.autotune import spread
-from tilewright.records import MEASURED_NOISE, PROFILES, GpuProfile, Modelled, Task
+from tilewright.records import (
+    MEASURED_NOISE,
+    PROFILES,
+    Case,
+    GpuProfile,
+    Modelled,
+    Passed,
+    Rejected,
+    Task,
+    TuneResult,
+    Unstable,
+    WrongValues,
+    from_json,
+    to_json,
+)
 from tilewright.reference import Reference
 from tilewright.verify import Referee
 
@@ -79,16 +93,21 @@ class _Scores:
     other_us: float
     wrong: tuple[dict[str, int | bool], ...] = ()
     profile: GpuProfile = PROFILES["H200"]
+    judged: list[dict[str, int | bool]] = field(default_factory=list)
 
     def score_us(self, file: KernelFile, choice: Choice) -> float:
         return {32: self.default_us, 64: self.other_us}.get(int(choice["THREADS"]), 50.0)
 
-    def spot_check(self, file: KernelFile, choice: Choice) -> bool:
-        return choice not in self.wrong
+    def judge(self, file: KernelFile, choice: Choice) -> Passed | Rejected:
+        self.judged.append(dict(choice))
+        return Rejected(Unstable(Case(self.task.sizes, 1), ("y",))) if choice in self.wrong else Passed(())
+
+    def tuned(self, **options: float) -> TuneResult:
+        return autotune(kernels.TUNED, self, self, 24, **options)  # type: ignore[arg-type]
 
     def threads(self, **options: float) -> int | bool:
         """The THREADS that autotuning settles on."""
-        return dict(autotune(kernels.TUNED, self, self, 24, **options).choice)["THREADS"]  # type: ignore[arg-type]
+        return dict(self.tuned(**options).choice)["THREADS"]
 
 
 def test_a_choice_must_beat_the_default_beyond_noise(task: Task) -> None:
@@ -104,6 +123,38 @@ def test_a_faster_choice_that_is_wrong_does_not_win(task: Task) -> None:
     wrong: tuple[dict[str, int | bool], ...] = tuple({"THREADS": 64, "WIDE": wide} for wide in (False, True))
     assert _Scores(task, 10.0, 5.0, wrong).threads() == 32
     assert _Scores(task, 10.0, 5.0, wrong[:1]).threads() == 64
+    both = _Scores(task, 10.0, 5.0, wrong).tuned()
+    assert both.failed == 2
+    assert [dict(one.choice) for one in both.refused] == list(wrong)
+    assert all(isinstance(one.verdict, Rejected) for one in both.refused)
+    assert from_json(TuneResult, to_json(both)) == both
+
+
+def test_only_what_may_be_adopted_is_judged(task: Task) -> None:
+    scores = _Scores(task, 10.0, 5.0)
+    assert scores.tuned().refused == ()
+    assert scores.judged == [{"THREADS": 64, "WIDE": False}]
+    scores = _Scores(task, 10.0, 11.0)
+    assert scores.threads() == 32
+    assert scores.judged == []
+
+
+def test_a_choice_that_only_a_wider_case_shows_wrong_is_not_adopted(emulator: EmulatedDevice) -> None:
+    """With 64 threads each strides by 256 all the same: rows of up to 64 elements come out right."""
+    task = kernels.row_sum_task(512, 4096)
+    with (
+        Reference(task.reference, task.function) as reference,
+        Referee(task, reference, emulator=emulator) as referee,
+        Stopwatch(task, reference, emulator=emulator) as stopwatch,
+    ):
+        result = autotune(kernels.FIXED_STRIDE, referee, stopwatch, 24)
+    times = dict(result.tried)
+    assert min(times, key=lambda choice: times[choice]) == (("THREADS", 64),)
+    assert result.choice == (("THREADS", 256),)
+    assert {dict(one.choice)["THREADS"] for one in result.refused} == {64, 128}
+    for one in result.refused:
+        assert isinstance(one.verdict, Rejected)
+        assert isinstance(one.verdict.evidence, WrongValues)
 
 
 def test_a_sweep_stays_within_its_limit_and_a_file_without_choices_has_one_entry(

@@ -23,6 +23,7 @@ from tilewright.records import (
     FailureReason,
     FaultKind,
     FindingKind,
+    Impossible,
     NotBuilt,
     Passed,
     PlanProblem,
@@ -47,6 +48,7 @@ EVERY: list[Verdict] = [
     Rejected(Declined(CASE, "line 4: need cols % 8 == 0 (cols = 1001)")),
     Rejected(Crashed(CASE, FaultKind.STOPPED, "deadlock", "f", 9)),
     Rejected(Unstable(CASE, ("y",))),
+    Rejected(Impossible("x must be read whole, 33.6 MB, and 4.2 MB are read", 4.2e6, 33.6e6, "bytes")),
     Rejected(Duplicate(3)),
     Unsupported("wgmma.mma_async at line 40 is not emulated"),
 ]

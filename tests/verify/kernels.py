@@ -101,14 +101,14 @@ __global__ void run(const float* x, float* out, int cols) {
   float largest = -INFINITY, sum = 0.f;
   for (int i = threadIdx.x; i < cols; i += 32) {
     float now = fmaxf(largest, x[i]);
-    sum = sum * __expf(largest - now) + __expf(x[i] - now);
+    if (x[i] != -INFINITY) sum = sum * __expf(largest - now) + __expf(x[i] - now);
     largest = now;
   }
   for (int offset = 16; offset; offset /= 2) {
     float other = __shfl_xor_sync(~0u, largest, offset), more = __shfl_xor_sync(~0u, sum, offset);
     float now = fmaxf(largest, other);
-    sum = largest == -INFINITY ? 0.f : sum * __expf(largest - now);
-    sum += other == -INFINITY ? 0.f : more * __expf(other - now);
+    sum = largest == now ? sum : sum * __expf(largest - now);
+    sum += other == now ? more : more * __expf(other - now);
     largest = now;
   }
   for (int i = threadIdx.x; i < cols; i += 32) out[i] = __expf(x[i] - largest) / sum;
@@ -226,11 +226,12 @@ __global__ void run(float* y, const float* delta, int n) {
 """
 ROWS = """\
 //! op      rows(table, index) -> out
-//! let     n = index.numel, width = table.shape[1]
+//! let     n = index.numel, width = table.shape[1], entries = table.shape[0]
 //! out     out: f32[n, width]
-//! launch  run<<<n, 64>>>(table, index, out, width)
-__global__ void run(const float* table, const long long* index, float* out, int width) {
-  table += index[blockIdx.x] * width, out += (size_t)blockIdx.x * width;
+//! launch  run<<<n, 64>>>(table, index, out, width, entries)
+__global__ void run(const float* table, const long long* index, float* out, int width, int entries) {
+  long long row = index[blockIdx.x];
+  table += (row < 0 ? row + entries : row) * width, out += (size_t)blockIdx.x * width;
   for (int i = threadIdx.x; i < width; i += 64) out[i] = table[i];
 }
 """

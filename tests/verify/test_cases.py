@@ -20,23 +20,12 @@ from tilewright.records import (
     TensorInput,
     UniformValues,
 )
-from tilewright.verify.cases import (
-    MOST_WORK,
-    SMALL_WORK,
-    accepted_sizes,
-    inner_dimension,
-    is_small,
-    own_cases,
-    plan_cases,
-    work_of,
-)
-from tilewright.verify.distributions import (
-    DISTRIBUTIONS,
-    NUMBERS,
-    case_task,
-    contents,
-    draw_inputs,
-)
+from tilewright.verify.case_sizes import inner_dimension
+from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
+from tilewright.verify.cases import own_cases, plan_cases
+from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
+from tilewright.verify.float_values import DISTRIBUTIONS, INFINITE, NAN_ROWS, SPECIAL
+from tilewright.verify.need_sizes import accepted_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:
@@ -106,7 +95,9 @@ def test_distributions_are_deterministic_and_different(name: str) -> None:
     same = first["x"] == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))["x"]
     assert same == (name == "normal")
     assert first["weight"] != first["bias"]
-    assert np.isfinite(values(tasks.LAYERNORM, case, "x")).all()
+    special = name in (SPECIAL, INFINITE, NAN_ROWS)
+    assert np.isfinite(values(tasks.LAYERNORM, case, "x")).all() != special
+    assert np.isfinite(values(tasks.LAYERNORM, case, "weight")).all()
     assert contents(tasks.LAYERNORM, case) is None
 
 
@@ -154,7 +145,7 @@ def test_whole_numbers_stay_in_the_domain() -> None:
 def test_other_numbers() -> None:
     case = Case({"rows": 3, "cols": 37}, 1, NUMBERS)
     changed = case_task(tasks.LAYERNORM, case)
-    assert changed.numbers[0].value == pytest.approx(1e-2)
+    assert changed.numbers[0].value == pytest.approx(1.5e-2)
     assert case_task(tasks.LAYERNORM, replace(case, values="task")) is tasks.LAYERNORM
     assert draw_inputs(tasks.LAYERNORM, case) == draw_inputs(tasks.LAYERNORM, replace(case, values="task"))
 
@@ -235,3 +226,39 @@ def test_windows_that_do_not_overlap_have_room() -> None:
     cases = plan_cases(task)
     assert len(cases) > 10
     assert {one.sizes["windows"] for one in cases} >= {1, 3}
+
+
+CONVOLUTION = Task(
+    "filtered",
+    "",
+    "filtered",
+    (TensorInput("x", DType.F32, ("batch", "channels", "width")), TensorInput("w", DType.F32, ("channels", "taps"))),
+    (TaskOutput("y", DType.F32, ("batch", "channels", "width")),),
+    (Dimension("batch", 8), Dimension("channels", 4096), Dimension("width", 2048), Dimension("taps", 4)),
+)
+
+
+@pytest.mark.parametrize("task", [tasks.MATMUL, tasks.MEAN, CONVOLUTION], ids=lambda task: task.name)
+def test_every_dimension_is_once_at_its_own_size_and_one_above_it(task: Task) -> None:
+    sizes = [case.sizes for case in plan_cases(task)]
+    for one in task.free:
+        assert any(each[one.name] == one.size for each in sizes), one.name
+    inner = inner_dimension(task)
+    assert inner is not None
+    beyond = [each[inner] for each in sizes if each[inner] > task.sizes[inner]]
+    assert any(size % 4 == 2 and size % 5 == 0 for size in beyond)
+
+
+def test_products_have_two_tiles_each_way_and_a_filter_keeps_its_taps() -> None:
+    sizes = [case.sizes for case in plan_cases(tasks.MATMUL)]
+    assert any(each["m"] > 128 and each["n"] > 128 and each["k"] > 32 for each in sizes)
+    taps = [case.sizes["taps"] for case in plan_cases(CONVOLUTION)]
+    assert taps.count(4) > len(taps) / 2
+    assert {1, 2, 3} <= set(taps)
+
+
+def test_one_long_dimension_is_as_long_as_is_affordable() -> None:
+    long = tasks.task("double", {"v": "f32 n"}, "f32 n", {"n": 1 << 26})
+    largest = max(case.sizes["n"] for case in plan_cases(long))
+    assert 100_000 < largest < SMALL_WORK
+    assert largest % 20 == 10

@@ -294,22 +294,83 @@ def test_fixed_dimensions_stay(referee: Make) -> None:
     assert all(one.case.sizes == fixed.sizes for one in verdict.cases)
 
 
+def test_a_need_does_not_lead_away_from_values(referee: Make) -> None:
+    need = "//! need    x.shape[0] % 8 == 0 and x.shape[1] % 8 == 0\n//! out"
+    judge = referee(tasks.LAYERNORM)
+    verdict = judge.judge(kernels.LAYERNORM.replace("//! out", need, 1))
+    assert isinstance(verdict, Passed)
+    right = [one.case for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    assert {case.values for case in right} >= {"task", "impulse", "small", "offset", "logarithmic"}
+    assert all(case.sizes["rows"] % 8 == 0 for case in right)
+    assert any("declines" in note for note in verdict.notes)
+    verdict = judge.judge(kernels.ONE_PASS.replace("//! out", need, 1))
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+
+
+def test_a_file_is_judged_at_the_limit_of_its_need(referee: Make) -> None:
+    limited = kernels.MEAN_BY_WARP.replace("//! out", "//! need    cols <= 4321\n//! out", 1)
+    wrong = limited.replace("i < cols;", "i < min(cols, 4320);")
+    assert isinstance(referee(tasks.MEAN).judge(limited), Passed)
+    verdict = referee(tasks.MEAN).judge(wrong)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.case.sizes["cols"] == 4321
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (tasks.MATMUL, kernels.MATMUL.replace("first < K", "first < min(K, 160)")),
+        (tasks.MEAN, kernels.MEAN_BY_WARP.replace("<<<rows, 32>>>", "<<<min(rows, 132), 32>>>")),
+        (tasks.MEAN, kernels.MEAN_BY_WARP.replace("cols)\n", "cols) when rows < 512\n", 1)),
+    ],
+    ids=["the first 160 of k", "a grid without its loop", "no launch at many rows"],
+)
+def test_what_is_wrong_only_where_one_dimension_is_long(referee: Make, task: Task, text: str) -> None:
+    assert text not in (kernels.MATMUL, kernels.MEAN_BY_WARP)
+    verdict = referee(task).judge(text)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, (Crashed, WrongValues))
+    assert verdict.cases
+
+
+def test_thousands_of_blocks_that_take_too_long_are_run_in_part(referee: Make) -> None:
+    """A warp that goes around a thousand times for each row: the budget of such a case ends before the rows do."""
+    slow = kernels.MEAN_BY_WARP.replace(
+        "if (threadIdx.x == 0)",
+        "float idle = sum;\n  for (int i = 0; i < 1000; ++i) idle = __shfl_sync(~0u, idle, 0) + 1.f;\n"
+        "  if (idle == -1.f) sum = 0.f;\n  if (threadIdx.x == 0)",
+    )
+    task = replace(tasks.MEAN, dimensions=(Dimension("rows", 2048), Dimension("cols", 64)))
+    verdict = referee(task).judge(slow)
+    assert isinstance(verdict, Passed)
+    assert not any(one.case.sizes["rows"] == 2048 for one in verdict.cases if one.status is CaseStatus.RIGHT)
+    assert any(one.case.sizes["rows"] == 256 for one in verdict.cases)
+
+
 TUNED = kernels.MEAN_BY_WARP.replace(
     "//! launch  run<<<rows, 32>>>",
     "//! tune    STEP = 32 | 64\n//! need    STEP == 32 or cols >= 64\n//! launch  run<<<rows, 32>>>",
 )
 
 
-def test_a_choice_is_judged_and_spot_checked(referee: Make) -> None:
+def test_a_choice_is_judged_as_a_whole(referee: Make) -> None:
     judge = referee(tasks.MEAN)
     right = parse(TUNED.replace("i += 32", "i += STEP == 32 ? STEP : 32"))
     wrong = parse(TUNED.replace("i += 32", "i += STEP"))
-    assert judge.spot_check(right, {"STEP": 32})
-    assert judge.spot_check(right, {"STEP": 64})
-    assert judge.spot_check(wrong, {"STEP": 32})
-    assert not judge.spot_check(wrong, {"STEP": 64})
+    assert isinstance(judge.judge(right, {"STEP": 32}), Passed)
+    assert isinstance(judge.judge(right, {"STEP": 64}), Passed)
+    assert isinstance(judge.judge(wrong, {"STEP": 32}), Passed)
     assert isinstance(judge.judge(wrong), Passed)
     assert isinstance(judge.judge(wrong, {"STEP": 64}), Rejected)
+
+
+def test_a_choice_that_nothing_was_run_with_does_not_pass(referee: Make) -> None:
+    large = replace(tasks.MEAN, dimensions=(Dimension("rows", 8192), Dimension("cols", 8192)))
+    only_large = parse(TUNED.replace("cols >= 64", "rows * cols >= 67108864").replace("i += 32", "i += STEP"))
+    assert isinstance(referee(large).judge(only_large), Passed)
+    assert isinstance(referee(large).judge(only_large, {"STEP": 64}), Unsupported)
 
 
 def test_times_are_told(referee: Make) -> None:

@@ -17,7 +17,7 @@ from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
 from tilewright.frontends.run_words import dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.frontends.terminal import plain_table
-from tilewright.prompts.verdict_text import verdict_text
+from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
 from tilewright.store import LibraryKernel, RunFolder, RunList
 
@@ -120,7 +120,8 @@ def _show_tune(console: Console, tune: records.TuneResult) -> None:
     console.print(Text("constants tried by the autotuner", style="bold"))
     for choice, time_us in sorted(tune.tried, key=lambda one: one[1]):
         constants = ", ".join(f"{name}={value}" for name, value in choice)
-        chosen = "  chosen" if choice == tune.choice else ""
+        refused = next((one.verdict for one in tune.refused if one.choice == choice), None)
+        chosen = "  chosen" if choice == tune.choice else f"  {verdict_words(refused)}" if refused else ""
         console.print(Text(f"  {microseconds(time_us):>9} us  {constants}{chosen}"))
     left = [f"{count} {what}" for count, what in ((tune.skipped, "not tried"), (tune.failed, "failed")) if count]
     if left:

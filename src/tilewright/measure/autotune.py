@@ -7,11 +7,11 @@ from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import MEASURED_NOISE, BuildFailure, TuneResult
+from tilewright.records import MEASURED_NOISE, BuildFailure, Passed, RefusedChoice, TuneResult
 from tilewright.toolchain import build_many
 from tilewright.verify import Referee
 
-CHECKED = 4  # winners that are checked before the default is kept
+CHECKED = 4  # winners that are judged before the default is kept
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 
@@ -30,8 +30,8 @@ def autotune(
 ) -> TuneResult:
     """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain`.
 
-    The default is what the file gives without a choice, and is taken to be right already. A file without `tune` lines
-    has one entry.
+    The default is what the file gives without a choice, and is taken to be right already; another choice is judged by
+    every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry.
     """
     arguments = stopwatch.task.arguments()
     found = list(islice(combinations(file, arguments, stopwatch.profile), _MOST_COMBINATIONS))
@@ -48,8 +48,9 @@ def autotune(
             failed += is_built
             continue
         scores.append((tuple(choice.items()), score))
-    winner, wrong = _winner(file, referee, tuple(tried_choices[0].items()), scores, gain)
-    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + wrong)
+    default = tuple(tried_choices[0].items())
+    winner, refused = _winner(file, referee, default, _faster(default, scores, gain), say)
+    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + len(refused), refused)
 
 
 def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
@@ -73,18 +74,25 @@ def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int |
     return [request not in failed for request in requests]
 
 
-def _winner(
-    file: KernelFile, referee: Referee, default: Items, scores: list[tuple[Items, float]], gain: float
-) -> tuple[Items, int]:
-    """The choice to use, and how many faster ones were wrong."""
+def _faster(default: Items, scores: list[tuple[Items, float]], gain: float) -> list[Items]:
+    """The choices that gain enough over the default, the fastest first."""
     default_us = next((score for choice, score in scores if choice == default), float("inf"))
-    faster = sorted((one for one in scores if one[1] < default_us * (1.0 - gain)), key=lambda one: one[1])
-    wrong = 0
-    for choice, _ in faster[:CHECKED]:
-        if referee.spot_check(file, dict(choice)):
-            return choice, wrong
-        wrong += 1
-    return default, wrong
+    gaining = [(score, choice) for choice, score in scores if score < default_us * (1.0 - gain)]
+    return [choice for _, choice in sorted(gaining, key=lambda one: one[0])]
+
+
+def _winner(
+    file: KernelFile, referee: Referee, default: Items, faster: list[Items], say: Say
+) -> tuple[Items, tuple[RefusedChoice, ...]]:
+    """The choice to use, and the faster ones that did not pass."""
+    refused: list[RefusedChoice] = []
+    for choice in faster[:CHECKED]:
+        say(f"verifying {_text(dict(choice))}")
+        verdict = referee.judge(file, dict(choice))
+        if isinstance(verdict, Passed):
+            return choice, tuple(refused)
+        refused.append(RefusedChoice(choice, verdict))
+    return default, tuple(refused)
 
 
 def _text(choice: Choice) -> str:

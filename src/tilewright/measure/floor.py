@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.records import LAUNCH_US, DType, GpuProfile, Precision, Task
+from tilewright.records import LAUNCH_US, DType, GpuProfile, Impossible, Measured, Precision, Task
 from tilewright.reference import AnyReference, ReferenceProblem
 
 COUNT_FLOPS = "tilewright.measure.floor:count_flops"
+IMPOSSIBLE = 0.95  # of a floor: nothing is that fast
 SPLIT_PRODUCTS = 3  # 16-bit products that together are as exact as one of f32
 
 
@@ -36,6 +37,26 @@ def floor_us(task: Task, reference: AnyReference | None = None) -> float:
     flops = least_flops(task, reference) if reference is not None else 0.0
     peak = peak_tflops(task, gpu)
     return max(memory_us, flops / (peak * 1e6) if peak else 0.0) + LAUNCH_US
+
+
+def too_fast(measured: Measured, task: Task, needed: tuple[str, ...]) -> Impossible | None:
+    """Why a time cannot be: the inputs that must be read do not come in so soon. None where it can.
+
+    Caches are cold when a timing starts, so every byte of these comes from memory; results may stay in the cache, and
+    products may be fewer than the reference's, so neither counts here.
+    """
+    specs, bandwidth_gbs = task.specs(), task.profile.bandwidth_gbs
+    size = sum(specs[name].storage_bytes for name in needed)
+    least_us = size / (bandwidth_gbs * 1e3) if bandwidth_gbs else 0.0
+    if measured.time_us >= IMPOSSIBLE * least_us:
+        return None
+    return Impossible(
+        f"{' and '.join(needed)} must be read, {size / 1e6:,.3g} MB, which takes {measured.gpu} {least_us:,.4g} us at "
+        f"its full bandwidth, and a whole call took {measured.time_us:,.4g} us",
+        measured.time_us,
+        least_us,
+        "us",
+    )
 
 
 def least_flops(task: Task, reference: AnyReference) -> float:

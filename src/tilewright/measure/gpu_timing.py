@@ -15,6 +15,7 @@ from tilewright.measure.baselines import (
     BaselineAnswer,
     BaselineRequest,
 )
+from tilewright.measure.floor import IMPOSSIBLE
 from tilewright.measure.preparation import job_inputs
 from tilewright.records import Completed, Faulted, Job, Limits, Measured, Task, Timing
 from tilewright.reference import AnyReference, ReferenceProblem
@@ -23,7 +24,6 @@ from tilewright.toolchain import BuiltPlan
 ROUNDS = 5
 RUNS = 7  # of every contender in a round
 DRIFT = 0.05  # between the first and the last round, that is worth a note
-IMPOSSIBLE = 0.95  # of the floor: nothing is that fast
 _JOB_SECONDS = 120.0
 _FIRST_BASELINE_SECONDS = 600.0  # torch.compile
 _BASELINE_SECONDS = 120.0

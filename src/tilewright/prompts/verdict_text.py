@@ -93,6 +93,11 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
                 f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
                 "(a race, or floating-point atomics). Combine partial results in a fixed order."
             )
+        case records.Impossible(message=message):
+            text = (
+                f"It cannot have done the work: {message}. Look for a loop that ends early, a grid or a stride that "
+                "leaves elements out, a condition that skips a launch at the task's sizes."
+            )
         case records.Duplicate(attempt=attempt):
             text = f"This is the file of attempt #{attempt}, byte for byte; it was not run again."
     before = (

@@ -13,7 +13,7 @@ from tilewright.records.conversation import Reply, Usage
 from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement
 from tilewright.records.task import Task
-from tilewright.records.verdict import Passed, Verdict, label_says_emulated
+from tilewright.records.verdict import Passed, Rejected, Unsupported, Verdict, label_says_emulated
 
 MEASURED_NOISE = 0.01
 MODELLED_NOISE = 0.002  # modelled times do not scatter, and small gains add up
@@ -85,13 +85,24 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class RefusedChoice:
+    """A choice of a file's constants that was faster, was judged as a whole for that, and did not pass."""
+
+    choice: tuple[tuple[str, int | bool], ...]
+    verdict: Rejected | Unsupported
+
+
+@dataclass(frozen=True)
 class TuneResult:
     """The sweep of a file's constants: what was tried, at what time, and the choice that won."""
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused",)
 
     tried: tuple[tuple[tuple[tuple[str, int | bool], ...], float], ...]  # (choice, time_us)
     choice: tuple[tuple[str, int | bool], ...]
     skipped: int = 0  # combinations beyond the limit
     failed: int = 0  # not built, or wrong
+    refused: tuple[RefusedChoice, ...] = ()  # of `failed`, those that were judged, the fastest first
 
 
 @dataclass(frozen=True)

@@ -178,13 +178,23 @@ class Unstable:
 
 
 @dataclass(frozen=True)
+class Impossible:
+    """It cannot have done the work: it moved less, or took less time, than the task needs at its own sizes."""
+
+    message: str  # what must be done, and what was
+    found: float
+    least: float
+    unit: str  # "bytes", "us"
+
+
+@dataclass(frozen=True)
 class Duplicate:
     """The same kernel as an earlier attempt; it was not run again."""
 
     attempt: int
 
 
-Evidence = BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Duplicate
+Evidence = BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Impossible | Duplicate
 
 
 @dataclass(frozen=True)
@@ -215,5 +225,6 @@ _REASONS: dict[type, str] = {
     Crashed: "crashed",
     WrongValues: "wrong values",
     Unstable: "unstable",
+    Impossible: "cannot have done the work",
     Duplicate: "seen before",
 }

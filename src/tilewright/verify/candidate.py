@@ -29,14 +29,19 @@ from tilewright.kernel_file import (
 )
 from tilewright.kernel_file.words import DIRECTIVES
 from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, InputTensor, Job, NotBuilt, Task
-from tilewright.reference import AnyReference
+from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
-from tilewright.verify.cases import work_of
-from tilewright.verify.distributions import case_task, contents, draw_inputs
+from tilewright.verify.case_sizes import has_own_size
+from tilewright.verify.case_work import work_of
+from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
+from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
+_LONG_BUDGET = 30_000_000
 _BUDGET_PER_STEP = 1000
 _CASE_SECONDS = 30.0
+_SURVEY = "tilewright.verify.value_survey:survey_values"
+_SURVEY_SECONDS = 20.0
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
@@ -127,8 +132,13 @@ class Times:
 
 
 def instruction_budget(task: Task, case: Case) -> int:
-    """More than an honest kernel takes at these sizes, so that an endless loop ends soon."""
-    return _LEAST_BUDGET + _BUDGET_PER_STEP * work_of(task, case.sizes)
+    """More than an honest kernel takes at these sizes, so that an endless loop ends soon.
+
+    With a dimension at its own size, where thousands of blocks may each have little to do, it is no more than that is
+    worth: what does not get through is run with an eighth of them.
+    """
+    long = case.sizes != task.sizes and has_own_size(task, case)
+    return (_LONG_BUDGET if long else _LEAST_BUDGET) + _BUDGET_PER_STEP * work_of(task, case.sizes)
 
 
 class Candidate:
@@ -143,7 +153,8 @@ class Candidate:
 
     def evaluate(self, case: Case, gpu: GpuProfile, *, strictly: bool = False) -> Evaluation | Refused | BadPlan:
         """The plan at a case: with the choice, or, unless `strictly`, as dispatch would choose where that fails."""
-        arguments = case_task(self.task, case).arguments(case.sizes)
+        task = case_task(self.task, case)
+        arguments = task.arguments(case.sizes)
         try:
             outcome = try_evaluate(self.file, arguments, gpu, self.choice)
             if isinstance(outcome, Refused) and self.choice and not strictly:
@@ -151,7 +162,7 @@ class Candidate:
         except KernelFileError as error:
             return bad_plan(error.problems, self.file.text)
         if isinstance(outcome, Evaluation):
-            problems = compare_out(outcome, self.task.output_specs(case.sizes))
+            problems = compare_out(outcome, task.output_specs(case.sizes))
             if problems:
                 return bad_plan(problems, self.file.text)
         return outcome
@@ -171,8 +182,15 @@ class Candidate:
             builds.append(built if isinstance(built, Build) else None)
         return builds
 
-    def job(self, case: Case, evaluation: Evaluation, built: Build | None, how: Emulation | None) -> Job | BadPlan:
-        """The run of a case: emulated as `how` says, or on a GPU."""
+    def job(
+        self,
+        case: Case,
+        evaluation: Evaluation,
+        built: Build | None,
+        how: Emulation | None,
+        inputs: tuple[InputTensor, ...] | None = None,
+    ) -> Job | BadPlan:
+        """The run of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on those given."""
         task = case_task(self.task, case)
         numbers = {one.name: one.value for one in task.numbers}
         try:
@@ -185,7 +203,7 @@ class Candidate:
         in_place = tuple(one.name for one in task.tensors if one.in_place and not one.optional)
         return ready.job(
             f"{self.file.identity[:12]}-{self._jobs}",
-            case_inputs(task, case),
+            case_inputs(task, case) if inputs is None else inputs,
             returns=(*(one.name for one in task.outputs), *in_place),
             limits=records.Limits(_GPU_SECONDS if how is None else _CASE_SECONDS, _GPU_BYTES),
             emulation=how,
@@ -210,6 +228,19 @@ class Judges:
 
     here: AnyReference
     at_gpu: AnyReference | None = None
+
+    def further_values(self, task: Task, sizes: dict[str, int]) -> tuple[str, ...]:
+        """The kinds of values beyond the usual that the reference takes at these sizes."""
+        kinds: list[str] = []
+        for whole in (False, True) if whole_inputs(task) else (False,):
+            try:
+                answer: ValueSurvey = self.here.call(
+                    _SURVEY, SurveyRequest(task, sizes, whole), ValueSurvey, _SURVEY_SECONDS
+                )
+            except ReferenceProblem:  # which took too long over such values, or died of them
+                continue
+            kinds += answer.kinds
+        return tuple(kinds)
 
     def of(self, task: Task, case: Case) -> AnyReference | None:
         """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.

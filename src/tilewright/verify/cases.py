@@ -1,65 +1,64 @@
 """The calls a kernel is judged by: small and odd sizes inside the task's domain, several kinds of values.
 
 They follow from the task alone, cheapest first. Dimensions that the task fixes keep their size; the others take sizes
-that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, and their own size while
-the rest is small, because that is where a specialised path is taken. Sizes that follow from others are never chosen.
+that kernels get wrong: one, primes, just below and above powers of two and usual tile sizes, one above their own, and
+each its own size while the rest is small, because that is where a specialised path is taken, a loop wraps, a grid ends.
+Dimensions whose own size is small, such as the taps of a filter, keep it in most cases.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from tilewright.records import Case, Dimension, NormalValues, SizeFormula, Task
-from tilewright.verify.distributions import NUMBERS, TASK, has_float_numbers, has_varied_floats
+from tilewright.records import Case, NormalValues, Task
+from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
+from tilewright.verify.case_work import Sizes, is_small, work_of
+from tilewright.verify.distributions import FLAGS, NUMBERS, TASK, has_flags, has_float_numbers, has_varied_floats
+from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED
+from tilewright.verify.need_sizes import Accepts, accepted_sizes
 
-Sizes = dict[str, int]
-
-SMALL_WORK = 1_000_000  # product of all free dimensions, roughly the steps of the innermost loop
-OWN_WORK = 1_200_000  # at the task's own sizes
-MOST_WORK = 4_000_000  # at sizes that are only looked for because a file takes no smaller ones
-MOST_BYTES = 32 << 20  # of all tensors of one emulated call
 _TINY_WORK = 4096
-_EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-_FEW_LEFT = 3  # places of a filter in its image
-_MOST_WIDENED = 1000
-_MOST_COMBINED = 8000  # combinations of sizes that are looked at
-_MOST_TRIED = 4000  # and that a file is asked about
-_WIDEST = 4  # times the own size
-_HALVINGS = 11  # powers of two below the largest; smaller ones are left to the cases
-_SHOWN = 5  # sizes of a dimension in a note
 
-
-@dataclass(frozen=True)
-class _Shape:
-    """Wanted sizes: of the innermost varying dimension of the largest tensor, and of the others in turn."""
-
-    inner: int | None  # None: the task's own
-    others: tuple[int, ...]
-    values: tuple[str, ...]
-
-
-_SHAPES = (
-    _Shape(37, (3, 5, 2), (TASK, "impulse", "small", NUMBERS)),
-    _Shape(1, (1,), (TASK,)),
-    _Shape(129, (65, 17, 3), ("normal", "logarithmic")),
-    _Shape(127, (2, 33, 3), ("offset",)),
-    _Shape(257, (1, 7), ("wide",)),
-    _Shape(None, (4, 3, 2), (TASK, "offset", "impulse")),
-    _Shape(512, (33, 31, 2), ("normal",)),
+_SHAPES: tuple[tuple[Shape, tuple[str, ...]], ...] = (
+    (Shape(37, (3, 5, 2), as_small=True), (TASK, "impulse", "small", NUMBERS)),
+    (Shape(1, (1,), as_small=True), (TASK,)),
+    (Shape(129, (65, 17, 3)), ("normal", "logarithmic")),
+    (Shape(127, (2, 33, 3), as_small=True), ("offset",)),
+    (Shape(257, (1, 7)), ("wide",)),
+    (Shape(None, (4, 3, 2)), (TASK, "offset", "impulse", FLAGS, NUMBERS)),
+    (Shape(512, (33, 31, 2)), ("normal",)),
 )
+
+# Kinds of values that are put into one case each, at the first of these sizes that a file takes: rows enough for every
+# pattern, and long enough that each is judged by itself.
+_VALUE_KINDS = (PATTERNED, OUTLIERS, NEGATIVE_OFFSET, FLAGS)
+_VALUE_SHAPES = tuple(
+    Shape(inner, others)
+    for inner, others in (
+        (70, (10, 3, 2)),
+        (72, (16, 4, 2)),
+        (96, (16, 8, 4)),
+        (128, (16, 8, 4)),
+        (64, (64, 16, 8)),
+        (128, (128, 16, 8)),
+        (256, (16, 8, 4)),
+        (512, (16, 8, 4)),
+        (1024, (16, 8, 4)),
+        (None, (16, 8, 4)),
+        (None, (4, 3, 2)),
+    )
+)
+_VALUE_SEED = 301
 
 
 def plan_cases(task: Task) -> tuple[Case, ...]:
     """The cases below the task's own sizes, cheapest first; empty where every dimension is fixed."""
     found: dict[tuple[tuple[tuple[str, int], ...], str], Case] = {}
-    for shape in _SHAPES:
-        sizes = _sizes(task, shape)
-        if sizes is None:
+    shaped = [(sizes_of(task, shape), kinds) for shape, kinds in _SHAPES]
+    for sizes, kinds in (*shaped, *((sizes, (TASK,)) for sizes in long_sizes(task))):
+        if sizes is None or not (task.is_sound(sizes) and is_small(task, sizes)):
             continue
-        for values in shape.values:
+        for values in kinds:
             if _applies(task, values):
                 key = (tuple(sizes.items()), _canonical(task, values))
                 found.setdefault(key, Case(sizes, len(found) + 1, _canonical(task, values)))
@@ -69,76 +68,43 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
     return tuple(sorted(varied, key=lambda case: max(work_of(task, case.sizes), _TINY_WORK)))
 
 
+def value_cases(task: Task, further: Iterable[str], accepts: Accepts, taken: Iterable[Case]) -> tuple[Case, ...]:
+    """Cases with the kinds of values that no case taken so far has, at the cheapest sizes that a file takes.
+
+    `further` are the kinds that the reference was found to take.
+    """
+    usual = (_canonical(task, one) for _, kinds in _SHAPES for one in kinds)
+    wanted = dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if _applies(task, one))
+    wanted |= dict.fromkeys(further)
+    missing = wanted.keys() - {case.values for case in taken}
+    sizes = value_sizes(task, accepts) if missing else None
+    if sizes is None:
+        return ()
+    return tuple(Case(sizes, _VALUE_SEED + number, one) for number, one in enumerate(wanted) if one in missing)
+
+
+def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
+    """Small sizes with several rows that a file takes; None where there are none."""
+    for shape in _VALUE_SHAPES:
+        sizes = sizes_of(task, shape)
+        if sizes is not None and accepts(sizes):
+            return sizes
+    found = accepted_sizes(task, accepts, count=1)
+    return found[0] if found else None
+
+
 def own_cases(task: Task) -> tuple[Case, ...]:
     """Cases at the task's own sizes; the task's own values first."""
-    kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS) if _applies(task, one))]
+    kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
     unique = dict.fromkeys(_canonical(task, one) for one in kinds)
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
-
-
-def work_of(task: Task, sizes: Mapping[str, int]) -> int:
-    """An estimate of the work: the product of the free dimensions, which is the steps of a matrix product's loops.
-
-    Of a chain of layers, where the dimensions of one are no business of the other, it is the sum over the inputs.
-    """
-    return _estimate(task)(sizes)
-
-
-def _estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
-    """`work_of` for many sizes of one task."""
-    free, layers = [one.name for one in task.free], _layers(task)
-
-    def estimate(sizes: Mapping[str, int]) -> int:
-        def product(names: Iterable[str]) -> int:
-            return math.prod(max(sizes[name], 1) for name in names)
-
-        chain = sum(product(elements) * max(map(product, repeats), default=1) for elements, repeats in layers)
-        return min(product(free), chain)
-
-    return estimate
-
-
-def _layers(task: Task) -> list[tuple[list[str], list[list[str]]]]:
-    """The axes of every input's elements, and for each output the axes along which each of them is used again.
-
-    These are the axes that the input does not have itself and that come from the first input, or from one that shares
-    an axis with it. Places of the first input that no other input has and that are summed up, such as the pixels of an
-    image that is convolved and then pooled, count as axes of all others.
-    """
-    origin = {one.name: _origin(task, one) for one in task.dimensions}
-    axes = [frozenset(origin[name] for name in one.dimensions) for one in task.tensors]
-    shapes = [[axis for axis in one.shape if isinstance(axis, str)] for one in task.outputs]
-    elsewhere = {*itertools.chain(*axes[1:]), *(origin[axis] for shape in shapes for axis in shape)}
-    made = []
-    for position, (tensor, own) in enumerate(zip(task.tensors, axes, strict=True)):
-        known = axes[0].union(*(other for other in axes if other & own)) - own
-        summed = [name for name in task.tensors[0].dimensions if position and origin[name] not in elsewhere]
-        repeats = [[axis for axis in shape if origin[axis] in known] for shape in shapes]
-        made.append(([*tensor.dimensions, *summed], repeats))
-    return made
-
-
-def _origin(task: Task, dimension: Dimension) -> tuple[str, ...]:
-    """The dimension itself, or what most of its size comes from: of an image and its filter, the image."""
-    if dimension.formula is None or not dimension.formula.terms:
-        return (dimension.name,)
-    own = task.sizes
-    largest = max(dimension.formula.terms, key=lambda one: one.coefficient * math.prod(own[name] for name in one.names))
-    return largest.names
-
-
-def bytes_of(task: Task, sizes: Mapping[str, int]) -> int:
-    specs = (*task.specs(sizes).values(), *task.output_specs(sizes).values())
-    return sum(spec.storage_bytes for spec in specs)
-
-
-def is_small(task: Task, sizes: Mapping[str, int], most_work: int = SMALL_WORK) -> bool:
-    return work_of(task, sizes) <= most_work and bytes_of(task, sizes) <= MOST_BYTES
 
 
 def _applies(task: Task, values: str) -> bool:
     if values == NUMBERS:
         return has_float_numbers(task)
+    if values == FLAGS:
+        return has_flags(task)
     return values == TASK or has_varied_floats(task)
 
 
@@ -146,163 +112,3 @@ def _canonical(task: Task, values: str) -> str:
     """`normal` is what most tasks say themselves."""
     plain = all(one.values == NormalValues() for one in task.tensors if one.dtype.is_float)
     return TASK if values == "normal" and plain else values
-
-
-# -- sizes --
-
-
-def inner_dimension(task: Task) -> str | None:
-    """The varying dimension that is innermost in the largest tensor: the one that most kernels specialise for."""
-    largest = sorted(task.tensors, key=lambda one: -math.prod(task.sizes[name] for name in one.dimensions))
-    varying = {one.name for one in task.free if one.varies}
-    formulas = {one.name: one.formula for one in task.dimensions if one.formula is not None}
-    varying = varying - _taken_off(formulas.values()) or varying
-    for tensor in largest:
-        for name in reversed(tensor.dimensions):
-            for source in reversed(formulas[name].names if name in formulas else (name,)):
-                if source in varying:
-                    return source
-    return next(iter(sorted(varying)), None)
-
-
-def _sizes(task: Task, shape: _Shape) -> Sizes | None:
-    """The wanted sizes, rounded to what dimensions permit and cut down until they are small."""
-    inner = inner_dimension(task)
-    if inner is None:
-        return None
-    wanted: Sizes = {}
-    others = itertools.cycle(shape.others)
-    taken_off = _taken_off(one.formula for one in task.dimensions if one.formula is not None)
-    for one in task.free:
-        if not one.varies:
-            wanted[one.name] = one.size
-        elif one.name == inner:
-            wanted[one.name] = one.size if shape.inner is None else _permitted(one, shape.inner)
-        else:
-            # A filter is no larger than the task's own: what matters of it is how it lies in its image.
-            size = next(others)
-            wanted[one.name] = _permitted(one, min(size, one.size) if one.name in taken_off else size)
-    wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
-    return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
-
-
-def _taken_off(formulas: Iterable[SizeFormula]) -> set[str]:
-    """The dimensions by which others become smaller."""
-    return {name for one in formulas for term in one.terms if term.coefficient < 0 for name in term.names}
-
-
-def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
-    """The sizes with images so large that a few places are left beside their filters."""
-    varying = {one.name: one.multiple_of for one in task.free if one.varies}
-    for one in task.dimensions:
-        if one.formula is None or (
-            one.formula.constant >= 0 and one.formula.divisor == 1 and not _taken_off([one.formula])
-        ):
-            continue
-        images = [term.names[0] for term in one.formula.terms if term.coefficient > 0 and term.names[0] in varying]
-        for _ in range(_MOST_WIDENED if images else 0):
-            if sizes[one.name] >= least:
-                break
-            sizes = task.complete({**sizes, images[0]: sizes[images[0]] + varying[images[0]]})
-    return sizes
-
-
-def _permitted(dimension: Dimension, size: int) -> int:
-    return -(-max(size, dimension.at_least) // dimension.multiple_of) * dimension.multiple_of
-
-
-def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:
-    """Sizes halved until they are small and nothing that follows from them is below 1; None where that cannot be."""
-    while True:
-        lacking = [one.formula for one in task.dimensions if one.formula is not None and sizes[one.name] < 1]
-        if not lacking and is_small(task, sizes):
-            return sizes
-        # Of an image that is smaller than its filter, the filter gives way.
-        taken_off = _taken_off(lacking)
-        shrinkable = [
-            one
-            for one in task.free
-            if one.varies
-            and sizes[one.name] > _permitted(one, 1)
-            and (one.name in taken_off if lacking else one.name != keep)
-        ]
-        largest = max(shrinkable, key=lambda one: sizes[one.name], default=None)
-        if largest is None:
-            return None
-        sizes = task.complete({**sizes, largest.name: _permitted(largest, sizes[largest.name] // 2)})
-
-
-def accepted_sizes(
-    task: Task, accepts: Callable[[Sizes], bool], most_work: int = MOST_WORK, count: int = 3
-) -> tuple[Sizes, ...]:
-    """Sizes small enough to emulate that the file takes: the smallest, and the next that differ in every way found."""
-    found: list[Sizes] = []
-    for sizes in itertools.islice(_by_work(task, most_work), _MOST_TRIED):
-        if accepts(sizes):
-            found.append(sizes)
-            if len(found) == count:
-                break
-    return tuple(found)
-
-
-def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
-    names = [one.name for one in task.free]
-    chosen = itertools.product(*_thinned([_choices(one) for one in task.free]))
-    completed = (task.complete(dict(zip(names, one, strict=True))) for one in chosen)
-    work = _estimate(task)
-    light = (sizes for sizes in completed if work(sizes) <= most_work and task.is_sound(sizes))
-    return iter(sorted((sizes for sizes in light if bytes_of(task, sizes) <= MOST_BYTES), key=work))
-
-
-def _thinned(choices: list[list[int]]) -> list[list[int]]:
-    """The sizes to combine, with the small ones but the least left out of the longest lists until they are few enough.
-
-    Files that do not take every size take multiples of a tile's.
-    """
-    while math.prod(map(len, choices)) > _MOST_COMBINED:
-        max(reversed(choices), key=len).pop(1)
-    return choices
-
-
-def _choices(dimension: Dimension) -> list[int]:
-    if not dimension.varies:
-        return [dimension.size]
-    multiples = {_permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
-    return sorted(multiples | {dimension.size})
-
-
-# -- sizes beyond the cases, at which a plan is only evaluated: nothing is built or run, so they may be large --
-
-
-def declined_note(task: Task, takes: Callable[[Sizes], bool]) -> str:
-    """What is declined of each dimension that varies, in a few words; empty where nothing is."""
-    said, own = [], task.sizes
-    for one in task.free:
-        if not one.varies:
-            continue
-        tried = {
-            size: sizes for size in _further(one) if task.is_sound(sizes := task.complete({**own, one.name: size}))
-        }
-        declined = [size for size, sizes in tried.items() if not takes(sizes)]
-        if declined and len(declined) == len(tried):
-            said.append(f"every {one.name} tried but {one.size}")
-        elif declined:
-            said.append(f"{one.name}={', '.join(map(str, _spread(declined)))}")
-    return f"the file declines, among others, {'; '.join(said)}" if said else ""
-
-
-def _further(dimension: Dimension) -> list[int]:
-    """About twenty sizes: powers of two, odd ones beside them, some between."""
-    own, largest = dimension.size, _WIDEST * dimension.size
-    power = 1 << max(largest.bit_length() - 1, 0)
-    wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
-    wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1}
-    permitted = {_permitted(dimension, size) for size in wanted if size > 0}
-    return sorted(permitted - {own})
-
-
-def _spread(sizes: list[int]) -> list[int]:
-    """A few of them, from the least to the greatest."""
-    if len(sizes) <= _SHOWN:
-        return sizes
-    return [sizes[number * (len(sizes) - 1) // (_SHOWN - 1)] for number in range(_SHOWN)]

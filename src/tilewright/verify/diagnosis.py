@@ -117,7 +117,7 @@ class _Diagnosis:
         if not self._found.is_floating_point():
             return None
         made = self._wrong & ~self._wide.isfinite() & self._truth.isfinite()
-        lost = self._wrong & self._wide.isfinite() & ~self._truth.isfinite()
+        lost = self._wrong & ~self._truth.isfinite()
         count, wrong = int(made.sum()), int(self._wrong.sum())
         if count * 2 >= wrong:
             nans = int((made & self._wide.isnan()).sum())
@@ -129,10 +129,11 @@ class _Diagnosis:
             return Pattern.NOT_FINITE, f"{kinds} where a number belongs, first at {first}: {where}{self._origin()}"
         if int(lost.sum()) * 2 >= wrong:
             first = lost.nonzero()[0].tolist()
-            value = float(self._truth[tuple(first)])
+            value, held = float(self._truth[tuple(first)]), float(self._wide[tuple(first)])
+            told = "a number" if math.isfinite(held) else "NaN" if math.isnan(held) else f"{held}"
             return (
                 Pattern.NOT_FINITE,
-                f"a number where {value} belongs, in {int(lost.sum())} elements, first at {first}",
+                f"{told} where {value} belongs, in {int(lost.sum())} elements, first at {first}",
             )
         return None
 

@@ -1,88 +1,35 @@
 """What the inputs of a case hold: the task's own values, and others that bring out what those would hide.
 
-Values are drawn by numpy from the case alone, so every process that draws a case sees the same bytes. Only floats are
-varied: whole numbers, booleans and indices stay in the task's domain. Importing this does not import torch.
+Values are drawn by numpy from the task and the case alone, so every process that draws a case sees the same bytes.
+Whole numbers, flags and scalars leave the task's own domain only where the case says so, and it says so only where the
+reference was seen to take them (`value_survey`). Importing this does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
+from tilewright.verify.float_values import DISTRIBUTIONS, NEGATIVE_OFFSET, PATTERNED, Floats, Place
+from tilewright.verify.thresholds import thresholds
+from tilewright.verify.whole_values import WHOLE_LEVELS, flags
 
-Floats = npt.NDArray[np.float64]
 TASK = "task"
 NUMBERS = "other numbers"
+WHOLE = "whole numbers"
+FLAGS = "flags"
 _SEED_STEP = 1_000_003  # between the inputs of a case, so that no two hold the same values
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A way to draw floats, and what it is for."""
-
-    name: str
-    purpose: str
-    draw: Callable[[np.random.Generator, int, DType], Floats]
-
-
-def _normal(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    return generator.standard_normal(count)
-
-
-def _small(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    return generator.standard_normal(count) * 2.0**-9
-
-
-def _offset(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    # A narrow type cannot tell neighbours of a large number apart, so its offset is smaller.
-    return generator.standard_normal(count) + (1e4 if dtype in (DType.F32, DType.F64) else 30.0)
-
-
-def _wide(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    return generator.uniform(-100.0, 100.0, count)
-
-
-def _impulse(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    """Little almost everywhere and much in one element of sixteen, the first and the last among them."""
-    values = generator.standard_normal(count) * 0.01
-    large = generator.random(count) < 1 / 16
-    large[[0, -1]] = True
-    return np.where(large, generator.choice((-30.0, 30.0), count) * (1 + generator.random(count)), values)
-
-
-def _logarithmic(generator: np.random.Generator, count: int, dtype: DType) -> Floats:
-    """Every order of magnitude as often as the next, both signs."""
-    decades = 3.0 if dtype in (DType.F32, DType.F64, DType.BF16) else 1.5
-    sizes: Floats = np.power(10.0, generator.uniform(-decades, decades, count))
-    signs: Floats = generator.choice((-1.0, 1.0), count)
-    return sizes * signs
-
-
-DISTRIBUTIONS: dict[str, Distribution] = {
-    one.name: one
-    for one in (
-        Distribution("normal", "zero-mean values, which show lost precision where positive ones hide it", _normal),
-        Distribution("small", "a constant that the kernel adds or a bound it assumes shows", _small),
-        Distribution("offset", "a large common part, which cancels in a variance or a maximum", _offset),
-        Distribution("wide", "exponentials that overflow unless a maximum is taken off first", _wide),
-        Distribution("impulse", "few elements decide the result, so each that is left out shows", _impulse),
-        Distribution("logarithmic", "every order of magnitude", _logarithmic),
-    )
-}
-
-
-# -- one input of a case --
+_NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for all would hide two that are swapped
 
 
 def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
     """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
-    if case.values not in (TASK, NUMBERS):
+    if case.values != TASK and not case.values.startswith(NUMBERS):
         return None
     return {
         one.name: seeded(one, case.sizes, _seed(case, position))
@@ -95,19 +42,53 @@ def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
     """The bytes of every tensor input, in the order of its storage."""
     specs = task.specs(case.sizes)
     return {
-        one.name: _draw(one, specs[one.name], case, _seed(case, position))
+        one.name: _draw(task, position, specs[one.name], case)
         for position, one in enumerate(task.tensors)
         if one.name in specs
     }
 
 
 def case_task(task: Task, case: Case) -> Task:
-    """The task with the numbers this case calls it with."""
-    if case.values != NUMBERS:
+    """The task with the numbers this case calls it with, and its results as they are then."""
+    kind, said = _kind(case.values), _settings(case.values)
+    if kind not in (NUMBERS, PATTERNED):
         return task
-    return replace(
-        task, inputs=tuple(_other_number(one) if isinstance(one, NumberInput) else one for one in task.inputs)
+    inputs: list[records.TaskInput] = []
+    floats = 0
+    for one in task.inputs:
+        if isinstance(one, NumberInput) and one.name in said:
+            inputs.append(replace(one, value=type(one.value)(float(said[one.name]))))
+        elif kind == NUMBERS and isinstance(one, NumberInput) and isinstance(one.value, float):
+            inputs.append(_other_number(one, _NUMBER_FACTORS[floats % len(_NUMBER_FACTORS)]))
+            floats += 1
+        else:
+            inputs.append(one)
+    outputs = tuple(
+        replace(one, shape=tuple(map(int, said[one.name].split("x")))) if one.name in said else one
+        for one in task.outputs
     )
+    return replace(task, inputs=tuple(inputs), outputs=outputs)
+
+
+def values_with(kind: str, settings: Mapping[str, str | int | float]) -> str:
+    """A kind of values that says what it does with some inputs, and how results are shaped where that follows:
+    "whole numbers: x=full, index=signed", "other numbers: window=5, y=10x66"."""
+    return f"{kind}: {', '.join(f'{name}={value}' for name, value in settings.items())}"
+
+
+def _kind(values: str) -> str:
+    return values.partition(": ")[0]
+
+
+def _settings(values: str) -> dict[str, str]:
+    _, _, said = values.partition(": ")
+    return dict(one.split("=", 1) for one in said.split(", ")) if said else {}
+
+
+def is_mixed(values: str) -> bool:
+    """Whether the rows of a kind of values are of different kinds, so that each is judged where it can be."""
+    known = DISTRIBUTIONS.get(_kind(values))
+    return values == FLAGS or values.startswith(WHOLE) or (known is not None and known.mixed)
 
 
 def has_float_numbers(task: Task) -> bool:
@@ -119,15 +100,24 @@ def has_varied_floats(task: Task) -> bool:
     return any(one.dtype.is_float and not isinstance(one.values, _DISCRETE) for one in task.tensors)
 
 
+def has_flags(task: Task) -> bool:
+    return any(one.dtype is DType.BOOL and not one.optional for one in task.tensors)
+
+
+def whole_inputs(task: Task) -> tuple[records.TensorInput, ...]:
+    """The tensors of whole numbers that are given."""
+    return tuple(
+        one for one in task.tensors if not one.dtype.is_float and one.dtype is not DType.BOOL and not one.optional
+    )
+
+
 _DISCRETE = (records.IntegerValues, records.IndexValues)
 
 
-def _other_number(one: NumberInput) -> NumberInput:
+def _other_number(one: NumberInput, factor: float) -> NumberInput:
     """A kernel that has the usual value written in gives the wrong answer; an epsilon must grow until it matters."""
-    value = one.value
-    if not isinstance(value, float):
-        return one
-    return replace(one, value=value * 1000.0 if 0 < abs(value) < 1e-2 else value * 1.5 if value else 0.25)
+    value = float(one.value)
+    return replace(one, value=value * 1000.0 * factor if 0 < abs(value) < 1e-2 else value * factor or factor / 6)
 
 
 def _seed(case: Case, position: int) -> int:
@@ -148,10 +138,49 @@ def seeded(one: records.TensorInput, sizes: Mapping[str, int], seed: int) -> See
     return records.Uniform(seed, values.low, values.high)
 
 
-def _draw(one: records.TensorInput, spec: records.TensorSpec, case: Case, seed: int) -> bytes:
+def _draw(task: Task, position: int, spec: records.TensorSpec, case: Case) -> bytes:
+    one, seed = task.tensors[position], _seed(case, position)
     content = seeded(one, case.sizes, seed)
-    distribution = DISTRIBUTIONS.get(case.values)
-    if distribution is None or isinstance(content, Integers) or spec.numel == 0:
-        return drawn(spec, content).tobytes()
     generator = np.random.Generator(np.random.PCG64(seed))
-    return laid_out(spec, distribution.draw(generator, spec.numel, spec.dtype)).tobytes()
+    if spec.numel == 0:
+        return drawn(spec, content).tobytes()
+    if one.dtype is DType.BOOL and case.values == FLAGS:
+        return laid_out(spec, flags(generator, spec.shape)).tobytes()
+    level = _settings(case.values).get(one.name) if case.values.startswith(WHOLE) else None
+    if level is not None and isinstance(content, Integers):
+        return laid_out(spec, WHOLE_LEVELS[level](generator, spec, content, thresholds(task))).tobytes()
+    distribution = DISTRIBUTIONS.get(_kind(case.values))
+    if distribution is None or isinstance(content, Integers):
+        return drawn(spec, content).tobytes()
+    if not isinstance(one.values, records.NormalValues) and (distribution.mixed or case.values == NEGATIVE_OFFSET):
+        return laid_out(spec, _within(generator, spec, one)).tobytes()
+    return laid_out(spec, distribution.draw(generator, _place(task, position, spec))).tobytes()
+
+
+def _within(generator: np.random.Generator, spec: records.TensorSpec, one: records.TensorInput) -> Floats:
+    """Numbers of the domain that the task itself bounds, its ends and equal ones among them."""
+    assert isinstance(one.values, records.UniformValues)
+    steps = generator.integers(0, 9, spec.numel) / 8.0
+    return one.values.low + (one.values.high - one.values.low) * steps
+
+
+def _place(task: Task, position: int, spec: records.TensorSpec) -> Place:
+    floats = [one for one in task.tensors if one.dtype.is_float and not one.optional]
+    data = [one for one in floats if not one.parameter] or floats
+    rank = max(len(one.dimensions) for one in data)
+    main = [one for one in data if len(one.dimensions) == rank]
+    one, first = task.tensors[position], main[0]
+    kept = {name for made in task.outputs for name in made.shape}
+    others = {name for other in floats if other is not first for name in other.dimensions}
+    summed = [name for name in first.dimensions if name in others and name not in kept]
+    along = (summed or list(first.dimensions[-1:]) or [""])[-1]
+    return Place(
+        spec.shape,
+        spec.dtype,
+        position,
+        main=any(one is other for other in main),
+        first=one is first,
+        thresholds=thresholds(task),
+        axis=one.dimensions.index(along) if along in one.dimensions else None,
+        half=task.precision is records.Precision.HALF,
+    )

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import Precision
 from tilewright.reference import ReferenceProblem
-from tilewright.verify.tolerance import Expected
+from tilewright.verify.tolerance import Expected, Order
 
 Tensors = dict[str, torch.Tensor]
 Call = Callable[[Tensors], tuple[torch.Tensor, ...]]
@@ -73,6 +73,8 @@ _ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
+_SORTS = frozenset({"sort", "topk"})  # which promise nothing about equal numbers
+_FIRSTS = frozenset({"argmax", "argmin", "max", "min"})  # which promise the first of equal numbers
 _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"})
 _NORMS = _CENTRED | {"_fused_rms_norm"}
 
@@ -82,14 +84,14 @@ def expectations(call: Call, tensors: Tensors, precision: Precision) -> list[Exp
     torch.manual_seed(0)
     own = call(tensors)
     dtype = _working_dtype(tensors, own)
-    width, truth = _truth(call, tensors, own)
+    width, truth, orders = _truth(call, tensors, own)
     roundings = Roundings.of(precision, dtype)
     large = sum(one.numel() for one in tensors.values()) > _LARGE
     moved = [
         _moved(call, tensors, width, roundings, seed) for seed in range(1, (_MOVES_OF_LARGE if large else _MOVES) + 1)
     ]
     return [
-        Expected(mine, theirs, tuple(one[position] for one in moved))
+        Expected(mine, theirs, tuple(one[position] for one in moved), orders[position])
         for position, (mine, theirs) in enumerate(zip(own, truth, strict=True))
     ]
 
@@ -102,35 +104,41 @@ def _working_dtype(tensors: Tensors, own: tuple[torch.Tensor, ...]) -> torch.dty
 
 def _truth(
     call: Call, tensors: Tensors, own: tuple[torch.Tensor, ...]
-) -> tuple[torch.dtype | None, tuple[torch.Tensor, ...]]:
-    """The results in the widest arithmetic the reference bears: f64, else f32, else its own."""
+) -> tuple[torch.dtype | None, tuple[torch.Tensor, ...], list[Order | None]]:
+    """The results in the widest arithmetic the reference bears: f64, else f32, else its own; and what was sorted."""
     for width in (WIDE, torch.float32):
+        arithmetic = Arithmetic(width)
         try:
-            return width, _in_width(call, _widened(tensors, width), width, None, 0)
+            results = _in_arithmetic(call, _widened(tensors, width), width, arithmetic)
+            return width, results, [arithmetic.order_of(one) for one in results]
         except Exception as error:  # a reference that insists on its dtype
             refused = error
     if isinstance(refused, ReferenceProblem):
         raise refused
-    return None, own
+    return None, own, [None for _ in own]
 
 
 def _moved(
     call: Call, tensors: Tensors, width: torch.dtype | None, roundings: Roundings, seed: int
 ) -> tuple[torch.Tensor, ...]:
     if width is None:
-        return _in_width(call, tensors, torch.float32, roundings, seed)
+        return _in_arithmetic(call, tensors, torch.float32, Arithmetic(torch.float32, roundings, seed))
     wide = moved_inputs(_widened(tensors, width), roundings, seed)
-    return _in_width(call, wide, width, roundings, seed)
+    for name, one in tensors.items():
+        if one.dtype in (torch.float32, torch.float64):
+            # A number of few bits is exact in any arithmetic: halves are ties that no rounding decides.
+            wide[name] = torch.where(one == one.bfloat16(), one.to(width), wide[name])
+    return _in_arithmetic(call, wide, width, Arithmetic(width, roundings, seed))
 
 
-def _in_width(
-    call: Call, tensors: Tensors, width: torch.dtype, roundings: Roundings | None, seed: int
+def _in_arithmetic(
+    call: Call, tensors: Tensors, width: torch.dtype, arithmetic: Arithmetic
 ) -> tuple[torch.Tensor, ...]:
     usual = torch.get_default_dtype()
     torch.manual_seed(0)
     torch.set_default_dtype(width)
     try:
-        with Arithmetic(width, roundings, seed):
+        with arithmetic:
             return call(tensors)
     finally:
         torch.set_default_dtype(usual)
@@ -175,6 +183,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._roundings = roundings
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._orders: dict[int, tuple[torch.Tensor, Order]] = {}  # by the address of the places, which are kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -185,7 +194,9 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not changes:
             args, kwargs = self._widened(args), {key: self._widened(value) for key, value in kwargs.items()}
         if self._roundings is None or name in _EXACT:
-            return func(*args, **kwargs)
+            results = func(*args, **kwargs)
+            self._remember_order(name, args, kwargs, results)
+            return results
         terms = _terms(name, args)
         given = args
         if name in _SOFTMAXES or name in _LOGARITHMS:
@@ -202,6 +213,31 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
         return self._moved_in_place(results, size) if changes else self._moved_all(results, size)
+
+    # -- what was sorted --
+
+    def order_of(self, places: torch.Tensor) -> Order | None:
+        """What was sorted, where these are the places of that."""
+        _, order = self._orders.get(places.data_ptr(), (None, None))
+        if order is None or order.values.ndim - places.ndim not in (0, 1 if order.first else 0):
+            return None
+        return order
+
+    def _remember_order(self, name: str, args: Any, kwargs: dict[str, Any], results: Any) -> None:
+        if name in _SORTS and not kwargs.get("stable"):
+            place = 2 if name == "topk" else 1
+            dim = kwargs.get("dim", args[place] if len(args) > place and not isinstance(args[place], bool) else -1)
+            places, first = results[1], False
+        elif name in _FIRSTS and len(args) > 1 and isinstance(args[1], int):
+            dim, places, first = args[1], results[1] if isinstance(results, tuple) else results, True
+        else:
+            dim, places, first = -1, None, False
+        if isinstance(places, torch.Tensor) and not places.is_floating_point() and args[0].ndim:
+            self._orders[places.data_ptr()] = places, Order(args[0].detach().clone(), dim, first)
+        if name == "_to_copy" and isinstance(results, torch.Tensor) and not results.is_floating_point():
+            known = self._orders.get(args[0].data_ptr())
+            if known is not None:
+                self._orders[results.data_ptr()] = results, known[1]
 
     # -- sizes --
 

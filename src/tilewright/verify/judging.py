@@ -15,12 +15,11 @@ from tilewright.records import Case, Data, InputTensor, Precision, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.distributions import TASK, case_task, draw_inputs
+from tilewright.verify.distributions import TASK, case_task, draw_inputs, is_mixed
 from tilewright.verify.expectation import Call, Tensors, expectations
 from tilewright.verify.judging_records import CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
-from tilewright.verify.tolerance import Comparison, Expected, compare
+from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
 
-MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a case proves little
 _WORTH_A_GPU = 1 << 19  # elements
 _KEPT = 32  # expectations of so many cases, each of at most
 _KEPT_ELEMENTS = 1 << 20
@@ -44,7 +43,7 @@ def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
                 f"the reference returns {name} of shape {list(wanted.truth.shape)} at {request.case}, "
                 f"where the task says {list(found.shape)}"
             )
-        comparison = compare(found, wanted)
+        comparison = compare(found, wanted, partly=is_mixed(request.case.values))
         worst = max(worst, comparison.ratio)
         telling = telling and _is_telling(request.case, wanted, comparison)
         if not comparison.right:
@@ -57,8 +56,11 @@ def _names(task: Task) -> tuple[str, ...]:
 
 
 def _is_telling(case: Case, expected: Expected, comparison: Comparison) -> bool:
-    """The task's own values always count; others only where the reference is finite and well-conditioned on them."""
-    if case.values == TASK:
+    """The task's own values always count; others only where the reference is finite and well-conditioned on them.
+
+    Of mixed values, that is asked of each part.
+    """
+    if case.values == TASK or is_mixed(case.values):
         return True
     finite = bool(expected.truth.isfinite().all()) and bool(expected.own.isfinite().all())
     return finite and comparison.leeway <= MOST_LEEWAY

@@ -31,6 +31,23 @@ class Judgement:
     seconds: float  # in the reference's process
 
 
+# -- what a task's cases may hold --
+
+
+@dataclass(frozen=True)
+class SurveyRequest:
+    """Asks which values the reference takes, at sizes small enough to call it often."""
+
+    task: Task
+    sizes: dict[str, int]
+    whole: bool  # of tensors of whole numbers, which may end the reference's process; else of all else
+
+
+@dataclass(frozen=True)
+class ValueSurvey:
+    kinds: tuple[str, ...]  # further kinds of values, as a case names them
+
+
 # -- a call that belongs to no task, as `tilewright check` makes it --
 
 

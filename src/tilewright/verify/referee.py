@@ -6,8 +6,9 @@ reference run in children of their own; nothing a candidate does is taken as any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tilewright import records
 from tilewright.devices.protocol import Device
@@ -15,8 +16,12 @@ from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
 from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
-from tilewright.verify.cases import OWN_WORK, accepted_sizes, declined_note, is_small, own_cases, plan_cases
+from tilewright.verify.case_sizes import has_own_size, shorter
+from tilewright.verify.case_work import OWN_WORK, is_small
+from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
+from tilewright.verify.least_work import impossible, needed_inputs
+from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, limits_of_need, within_need
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
@@ -25,7 +30,7 @@ _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
-_SPOT_CASES = 2
+_MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
 _SHOWN_RIGHT = 8
 
 
@@ -55,6 +60,7 @@ class Referee:
         self._gpu = gpu
         self._say = say
         self.times = Times()  # of the last verdict
+        self._further: tuple[str, ...] | None = None  # kinds of values, once the reference was asked
 
     def __enter__(self) -> Referee:
         return self
@@ -63,7 +69,11 @@ class Referee:
         pass
 
     def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
-        """The whole verdict. Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only."""
+        """The whole verdict, on the file as it stands or with a choice of its constants: then something must have been
+        run with that choice, for where it does not hold the file is run as dispatch would choose.
+
+        Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only.
+        """
         self.times = Times()
         if isinstance(file, str):
             read = read_kernel(file, self._task)
@@ -81,31 +91,10 @@ class Referee:
             return Rejected(not_built)
         return self._emulate(trial, cases)
 
-    def spot_check(self, file: KernelFile, choice: Choice) -> bool:
-        """Whether the file builds with this choice and is right in the smallest cases that take it."""
-        self.times = Times()
-        candidate = Candidate(file, self._task, choice, self.times)
-        if self._refused_at_own_sizes(candidate) is not None:
-            return False
-        trial = Trial(candidate, self._judges, self.times)
-        device = self._emulator
-        cases = [case for case in plan_cases(self._task) if self._takes(candidate, case, strictly=True)]
-        if not cases:
-            accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
-            cases = [Case(sizes, 1) for sizes in accepted_sizes(self._task, accepts, count=1)]
-        right = 0
-        for case in cases[:_SPOT_CASES]:
-            outcome = trial.run(case, device, emulated=True)
-            if isinstance(outcome, NotRun) and outcome.result is not None and self._gpu is not None:
-                outcome = trial.run(case, self._gpu, emulated=False)
-            if isinstance(outcome, Wrong):
-                return False
-            right += isinstance(outcome, Right)
-        if right == 0 and self._gpu is not None:
-            own = Case(self._task.sizes, 1)
-            judged = self._judges.of(self._task, own) is not None
-            return judged and isinstance(trial.run(own, self._gpu, emulated=False), Right)
-        return right > 0
+    @cached_property
+    def needed_inputs(self) -> tuple[str, ...]:
+        """The task's inputs that no kernel can leave unread."""
+        return needed_inputs(self._task, self._judges.here)
 
     # -- before anything runs --
 
@@ -128,20 +117,44 @@ class Referee:
         return isinstance(candidate.evaluate(case, self._emulator.profile, strictly=strictly), Evaluation)
 
     def _cases(self, candidate: Candidate) -> list[Case]:
-        """The task's cases; where the file takes few of them, others that it takes."""
+        """The task's cases, and for those that the file declines others that it takes."""
         cases = list(plan_cases(self._task))
         small = is_small(self._task, self._task.sizes, OWN_WORK)
         if small:
             cases += own_cases(self._task) if not cases else own_cases(self._task)[:1]
-        taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
-        if len({tuple(case.sizes.items()) for case in taken}) >= _FEW or (not cases and not self._varies):
+        if not cases and not self._varies:
             return cases
         accepts = lambda sizes: self._takes(candidate, Case(sizes, 1), strictly=True)  # noqa: E731
+        taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
+        few = len({tuple(case.sizes.items()) for case in taken}) < _FEW
+        if self._varies:
+            for case in (*self._moved(cases, taken, accepts), *(self._found(accepts) if few else ())):
+                if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
+                    cases.append(case)
+                    taken.append(case)
+        return [*cases, *value_cases(self._task, self._further_values(), accepts, taken)]
+
+    def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
+        """Cases that the file declines at sizes that it takes, for the sake of their values, and its own limits."""
+        for case in [one for one in cases if one not in taken][:_MOST_MOVED]:
+            moved = within_need(self._task, case, accepts)
+            if moved is not None:
+                yield moved
+        for number, sizes in enumerate(limits_of_need(self._task, accepts)):
+            yield Case(sizes, 301 + number)
+
+    def _found(self, accepts: Accepts) -> Iterator[Case]:
+        """The smallest cases that the file takes."""
         for number, sizes in enumerate(accepted_sizes(self._task, accepts)):
             for values in (TASK, "impulse"):
-                if not any(case.sizes == sizes and case.values == values for case in cases):
-                    cases.append(Case(sizes, 201 + number, values))
-        return cases
+                yield Case(sizes, 201 + number, values)
+
+    def _further_values(self) -> tuple[str, ...]:
+        """The kinds of values beyond the usual that the reference takes; it is asked once."""
+        if self._further is None:
+            sizes = value_sizes(self._task, lambda sizes: True)
+            self._further = self._judges.further_values(self._task, sizes) if sizes is not None else ()
+        return self._further
 
     @property
     def _varies(self) -> bool:
@@ -171,6 +184,11 @@ class Referee:
             schedules = _SCHEDULES if number < _SCHEDULED else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
+            less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None
+            while less is not None and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
+                less = shorter(self._task, less)
+                if less is not None:
+                    outcome = trial.run(less, self._emulator, emulated=True)
             if case.sizes == self._task.sizes and isinstance(outcome, Wrong) and ran_out(outcome.evidence):
                 outcome = NotRun(
                     records.CaseResult(
@@ -253,10 +271,18 @@ class Referee:
             if trial.reference_problem is not None:
                 raise trial.reference_problem
             return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+        if trial.candidate.choice and not any(
+            self._takes(trial.candidate, one, strictly=True) for one in trial.right_cases
+        ):
+            return Unsupported("the choice only holds at shapes too large to emulate here; run it on a GPU")
         self._note_declined(trial)
         own = [one for one in results if one.case.sizes == self._task.sizes]
         if not any(one.status is CaseStatus.RIGHT for one in own):
             call = Case(self._task.sizes, 1)
+            self._say("counting what it moves at the task's own sizes")
+            short = impossible(trial.candidate, self._emulator, self.needed_inputs)
+            if short is not None:
+                return Rejected(short, tuple(one for one in results if one.status is CaseStatus.RIGHT))
             trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
             if not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))

@@ -23,9 +23,28 @@ TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages 
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
 
+GROSS = 8.0  # times what is allowed
+FEW_ELEMENTS = 8.0
+FEW_ROUNDING = 4.0  # of a tile in which fewer than those hold nearly all: each may be rounded twice
+MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a result proves little
+
+_LEAST_OF_NARROW = 1e-30
 _ROW_TILE = 256  # elements; longer rows are cut into such pieces
 _LONGEST_ROW = 512
 _LEAST_TILE = 64  # shorter rows are taken together
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was sorted, or what the largest or least of was looked for, in f64.
+
+    Places of equal numbers may stand in any order where they are sorted, for PyTorch promises none. Of the largest and
+    the least it promises the first.
+    """
+
+    values: torch.Tensor
+    dim: int
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +54,7 @@ class Expected:
     own: torch.Tensor
     truth: torch.Tensor
     moved: tuple[torch.Tensor, ...]
+    order: Order | None = None  # where it holds the places of sorted numbers
 
 
 @dataclass(frozen=True)
@@ -53,27 +73,50 @@ class Comparison:
         return not bool(self.wrong.any())
 
 
-def compare(found: torch.Tensor, expected: Expected, tolerance: float | None = None) -> Comparison:
+def compare(
+    found: torch.Tensor, expected: Expected, tolerance: float | None = None, *, partly: bool = False
+) -> Comparison:
     """Judge one result of the truth's shape.
 
-    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger.
+    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger. `partly`
+    leaves out what the reference itself is unsure of: elements that are a number in one arithmetic and none in another;
+    and in tiles where more than `MOST_LEEWAY` of the result's size is allowed as error, only gross errors count.
     """
     if not found.is_floating_point():
         return _exact(found, expected)
-    return _close(found, expected, tolerance)
+    return _close(found, expected, tolerance, partly)
 
 
 def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
     wide = found.double()
     differs = torch.ones_like(wide, dtype=torch.bool)
     for one in (expected.own, expected.truth, *expected.moved):
-        differs &= wide != one.double()
+        # Whole numbers beyond 2^53 are not told apart as f64.
+        differs &= (wide != one.double()) if one.is_floating_point() else (found.long() != one.long())
+    if expected.order is not None:
+        differs = _by_order(differs, found.long(), expected, expected.order)
     error = torch.where(differs, (wide - expected.truth.double()).abs(), 0.0)
     ratio = math.inf if bool(differs.any()) else 0.0
     return Comparison(differs, error, torch.zeros_like(wide), None, ratio, 0.0)
 
 
-def _close(found: torch.Tensor, expected: Expected, tolerance: float | None) -> Comparison:
+def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, order: Order) -> torch.Tensor:
+    """What is wrong of places, from what differs of them."""
+    shape, truth = found.shape, expected.truth.long()
+    if found.ndim < order.values.ndim:
+        found, truth = found.unsqueeze(order.dim), truth.unsqueeze(order.dim)
+    inside = (found >= 0) & (found < order.values.shape[order.dim])
+    places = torch.where(inside, found, 0)
+    tied = inside & (order.values.gather(order.dim, places) == order.values.gather(order.dim, truth))
+    if order.first:
+        later = (tied & (found != truth)).view(shape) & (found.view(shape) != expected.own.long())
+        return differs | later
+    counts = torch.zeros(order.values.shape, dtype=torch.long, device=found.device)
+    counts.scatter_add_(order.dim, places, inside.long())
+    return (differs & ~tied) | (inside & (counts.gather(order.dim, places) > 1))
+
+
+def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, partly: bool) -> Comparison:
     truth = expected.truth.double()
     # The reference's answer as this dtype can hold it: it may return a wider one.
     own = expected.own.to(found.dtype).double()
@@ -93,6 +136,9 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None) -> 
     else:
         yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite))
         allowed = yardstick.allowed()
+        if partly:
+            error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
+            misplaced &= ~_unsettled(expected, found.dtype)
         tiles_wrong, tiles_ratio = yardstick.judge_tiles(error)
         # A tile is blamed as a whole only where no element of it can be.
         wrong = error > allowed
@@ -104,6 +150,21 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None) -> 
     leeway = float(known.square().mean().sqrt() / size.square().mean().sqrt()) if float(size.sum()) > 0 else 0.0
     own_worst = float(own_error.max()) if own_error.numel() else 0.0
     return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
+
+
+def _unsettled(expected: Expected, dtype: torch.dtype) -> torch.Tensor:
+    """Elements that are a number, an infinity or NaN in one of the arithmetics and something else in another."""
+    kinds = [_kind(one.to(dtype)) for one in (expected.own, expected.truth, *expected.moved)]
+    unsettled = torch.zeros_like(kinds[0], dtype=torch.bool)
+    for one in kinds[1:]:
+        unsettled |= one != kinds[0]
+    return unsettled
+
+
+def _kind(values: torch.Tensor) -> torch.Tensor:
+    """0 for a number, 1 and -1 for the infinities, 2 for NaN."""
+    infinite = torch.where(values.isinf(), values.sign(), 0.0)
+    return torch.where(values.isnan(), 2.0, infinite.double())
 
 
 def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
@@ -127,7 +188,11 @@ class _Yardstick:
         kind = torch.finfo(dtype)
         self._tiles = Tiles(tuple(size.shape), size.device)
         self._size, self._movement = size, movement
-        self._rounding, self._least = kind.eps / 2, kind.tiny
+        self._rounding = kind.eps / 2
+        # Results below the normal range are judged absolutely. Where the range is f32's or wider, so are those that are
+        # made of such: an exponential that overflows below a fraction, a square that vanishes.
+        self._least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
+        self._own = own_error
         mean_size = self._tiles.mean_square(size)
         # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
         total = float(size.square().sum().sqrt())
@@ -146,12 +211,23 @@ class _Yardstick:
         movement = torch.maximum(self._movement, spread(self._tile_movement))
         movement = torch.maximum(movement, spread(self._tile_share) * self._size)
         rounding = self._rounding * (self._size + spread(self._tile_size))
-        own = ELEMENT_OWN * spread(self._tile_own)
+        own = torch.maximum(ELEMENT_OWN * spread(self._tile_own), ELEMENT_ROUNDING * self._own)
         return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self._least
+
+    def unsure(self, allowed: torch.Tensor) -> torch.Tensor:
+        """All elements of the tiles where so much must be allowed that a result proves little."""
+        permitted = self._tiles.mean_square(torch.where(allowed.isfinite(), allowed, 0.0))
+        return self._tiles.spread(permitted > MOST_LEEWAY * self._tile_size + 4 * self._least)
 
     def tiles_of(self, marked: torch.Tensor) -> torch.Tensor:
         """All elements of the tiles that have a marked one."""
         return self._tiles.spread(self._tiles.mean_square(marked.double()) > 0)
+
+    def _holding(self) -> torch.Tensor:
+        """How many elements of each tile hold what it holds: all where they are alike, one where one is far larger."""
+        largest = self._tiles.spread(self._tile_size).clamp(min=1e-300)
+        fourth = self._tiles.mean_square((self._size / largest).square()).square()
+        return self._tiles.counts / fourth.clamp(min=1e-300)
 
     def judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Which elements lie in a tile whose error is too large, and the worst tile's ratio."""
@@ -159,6 +235,7 @@ class _Yardstick:
         found = self._tiles.mean_square(settled)
         usual = torch.maximum(self._tile_own, self._rounding / math.sqrt(3.0) * self._tile_size)
         factor = torch.where(self._tiles.counts < _LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
+        factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
         limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self._least
         return self._tiles.spread(found > limit), _worst(found, limit)
 

@@ -70,6 +70,8 @@ def _values(spec: TensorSpec, content: Seeded) -> npt.NDArray[Any]:
         return generator.integers(content.low, content.high, spec.numel, dtype=np.int64)
     if isinstance(content, Normal):
         return generator.standard_normal(spec.numel) * content.deviation + content.mean
+    if content.low == content.high:  # nothing to draw
+        return np.broadcast_to(np.float64(content.low), spec.numel)
     return generator.random(spec.numel) * (content.high - content.low) + content.low
 
 

@@ -1,0 +1,257 @@
+"""Ways to draw the floats of a tensor, each for the sake of a fault that the task's own values would hide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.records import DType
+
+Floats = npt.NDArray[np.float64]
+
+_WIDE_RANGE = (DType.F32, DType.F64, DType.BF16)
+_TINY = {DType.F64: 2.2e-308, DType.F16: 6.1e-5, DType.F8E4M3: 2.0**-6, DType.F8E5M2: 2.0**-14}
+_OUTLIER = {DType.F16: 6e4, DType.F8E4M3: 400.0, DType.F8E5M2: 4e4}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One float tensor of a case, as its values depend on it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    number: int = 0  # among the task's tensors: patterns of rows are shifted by it, so that they meet
+    main: bool = True  # of the highest rank among the inputs that are no weights
+    first: bool = True  # of those
+    thresholds: tuple[float, ...] = (0.0, 1.0)
+    axis: int | None = -1  # along which there are outliers, or zeros for the outliers of the first tensor; None: none
+    half: bool = False  # work in 16 bits is permitted
+
+    @property
+    def count(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def tiny(self) -> float:
+        """The least normal number."""
+        return _TINY.get(self.dtype, 1.2e-38)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A way to draw floats, and what it is for."""
+
+    name: str
+    purpose: str
+    draw: Callable[[np.random.Generator, Place], Floats]
+    # Rows of different kinds, some of them extreme: what the reference itself is unsure of there is not judged.
+    mixed: bool = False
+
+
+def _normal(generator: np.random.Generator, place: Place) -> Floats:
+    return generator.standard_normal(place.count)
+
+
+def _small(generator: np.random.Generator, place: Place) -> Floats:
+    return generator.standard_normal(place.count) * 2.0**-9
+
+
+def _offset(generator: np.random.Generator, place: Place) -> Floats:
+    # A narrow type cannot tell neighbours of a large number apart, so its offset is smaller.
+    return generator.standard_normal(place.count) + (1e4 if place.dtype in (DType.F32, DType.F64) else 30.0)
+
+
+def _negative_offset(generator: np.random.Generator, place: Place) -> Floats:
+    values = generator.standard_normal(place.count)
+    if not place.main:
+        return values
+    return values - 1e4 if place.dtype in (DType.F32, DType.F64) else 8.0 * values - 300.0
+
+
+def _wide(generator: np.random.Generator, place: Place) -> Floats:
+    return generator.uniform(-100.0, 100.0, place.count)
+
+
+def _impulse(generator: np.random.Generator, place: Place) -> Floats:
+    """Little almost everywhere and much in one element of sixteen, the first and the last among them."""
+    count = place.count
+    values = generator.standard_normal(count) * 0.01
+    large = generator.random(count) < 1 / 16
+    large[[0, -1]] = True
+    return np.where(large, generator.choice((-30.0, 30.0), count) * (1 + generator.random(count)), values)
+
+
+def _logarithmic(generator: np.random.Generator, place: Place) -> Floats:
+    """Every order of magnitude as often as the next, both signs."""
+    decades = 3.0 if place.dtype in _WIDE_RANGE else 1.5
+    sizes: Floats = np.power(10.0, generator.uniform(-decades, decades, place.count))
+    signs: Floats = generator.choice((-1.0, 1.0), place.count)
+    return sizes * signs
+
+
+# -- values by row --
+
+_Row = Callable[[np.random.Generator, int, Place], Floats]
+
+
+def _by_rows(generator: np.random.Generator, place: Place, patterns: tuple[_Row, ...]) -> Floats:
+    """Every row by the next pattern; a tensor of one dimension has every pattern in a piece of it."""
+    shift = 2 * place.number
+    if len(place.shape) < 2:
+        pieces = np.array_split(np.arange(place.count), len(patterns))
+        drawn = [
+            patterns[(number + shift) % len(patterns)](generator, len(one), place) for number, one in enumerate(pieces)
+        ]
+        return np.concatenate(drawn) if drawn else np.zeros(0)
+    width = place.shape[-1]
+    rows = place.count // max(width, 1)
+    drawn = [patterns[(row + shift) % len(patterns)](generator, width, place) for row in range(rows)]
+    return np.concatenate(drawn) if drawn else np.zeros(0)
+
+
+def _ties(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    return generator.choice((-1.0, -0.5, 0.5, 1.0), width)
+
+
+def _constant(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    # Few bits: a sum of them is exact, as it is in an honest kernel.
+    return np.full(width, float(generator.choice((-2.5, -0.75, 0.5, 1.5, 3.0))))
+
+
+def _zeros(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    return generator.choice((0.0, -0.0), width)
+
+
+def _at_thresholds(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    step = np.float32 if place.dtype in (DType.F32, DType.F64) else np.float16
+    at = generator.choice(np.array(place.thresholds), width)
+    beside = generator.integers(-1, 2, width)
+    moved = np.nextafter(at.astype(step), np.where(beside < 0, -np.inf, np.inf).astype(step)).astype(np.float64)
+    return np.where(beside == 0, at, np.where(np.isfinite(moved), moved, at))
+
+
+def _ascending(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    return np.sort(generator.standard_normal(width))
+
+
+def _negative(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    return -1.0 - np.abs(generator.standard_normal(width))
+
+
+def _tiny(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    """Around the least normal number and below it."""
+    scale: Floats = place.tiny * generator.choice((2.0**-6, 1.0, 64.0), width)
+    return generator.standard_normal(width) * scale
+
+
+def _descending(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    falling: Floats = -np.sort(generator.standard_normal(width))
+    return falling
+
+
+def _mostly_zero(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    return np.where(generator.random(width) < 0.1, generator.standard_normal(width), 0.0)
+
+
+_PATTERNS = (
+    _ties,
+    _constant,
+    _zeros,
+    _at_thresholds,
+    _ascending,
+    _negative,
+    _tiny,
+    _descending,
+    _mostly_zero,
+)
+
+
+def _patterned(generator: np.random.Generator, place: Place) -> Floats:
+    return _by_rows(generator, place, _PATTERNS) if place.main else _normal(generator, place)
+
+
+def _outliers(generator: np.random.Generator, place: Place) -> Floats:
+    """One large number along the axis, for half of the rows with its negative beside it, where other tensors are 0."""
+    values = generator.standard_normal(place.count).reshape(place.shape)
+    if place.axis is None or not place.shape or place.shape[place.axis] < 2:
+        return values.reshape(-1)
+    along = np.moveaxis(values, place.axis, -1)
+    at, partner = along.shape[-1] // 3, along.shape[-1] - 1
+    if not place.first:
+        along[..., [at, partner]] = 0.0
+        return values.reshape(-1)
+    size = 6e4 if place.half else _OUTLIER.get(place.dtype, 1e8)
+    large = size * generator.choice((-1.0, 1.0), along.shape[:-1])
+    cancelled = generator.random(along.shape[:-1]) < 0.5
+    along[..., at] = large
+    along[..., partner] = np.where(cancelled, -large, along[..., partner])
+    return values.reshape(-1)
+
+
+# -- values that are no numbers --
+
+
+def _with(*wanted: tuple[float, float]) -> _Row:
+    """A row with numbers put in: where, as a part of its length, and what."""
+
+    def row(generator: np.random.Generator, width: int, place: Place) -> Floats:
+        values = generator.standard_normal(width)
+        for part, number in wanted if width else ():
+            values[min(int(part * width), width - 1)] = number
+        return values
+
+    return row
+
+
+def _hidden(generator: np.random.Generator, width: int, place: Place) -> Floats:
+    """Nothing but -infinity: a row that a mask hides."""
+    return np.full(width, -np.inf)
+
+
+_INFINITE: tuple[_Row, ...] = (
+    _with((0.0, -np.inf), (0.1, -np.inf), (0.6, -np.inf)),
+    _with((0.4, np.inf)),
+    _with(),
+    _hidden,
+    _with((0.3, np.inf), (0.7, -np.inf)),
+    _with((1.0, -np.inf)),
+)
+_SPECIAL: tuple[_Row, ...] = (*_INFINITE[:3], _with((0.4, np.nan)), *_INFINITE[3:], _with((1.0, np.nan)))
+_NAN_ROWS: tuple[_Row, ...] = (_with(), _with((0.4, np.nan)), _with(), _with((1.0, np.nan)))
+
+
+def _special(generator: np.random.Generator, place: Place) -> Floats:
+    return _by_rows(generator, place, _SPECIAL) if place.main else _normal(generator, place)
+
+
+def _infinite(generator: np.random.Generator, place: Place) -> Floats:
+    return _by_rows(generator, place, _INFINITE) if place.main else _normal(generator, place)
+
+
+def _nan_rows(generator: np.random.Generator, place: Place) -> Floats:
+    return _by_rows(generator, place, _NAN_ROWS) if place.first else _normal(generator, place)
+
+
+SPECIAL, INFINITE, NAN_ROWS = "special", "infinite", "NaN"
+PATTERNED, OUTLIERS, NEGATIVE_OFFSET = "patterned", "outliers", "negative offset"
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    one.name: one
+    for one in (
+        Distribution("normal", "zero-mean values, which show lost precision where positive ones hide it", _normal),
+        Distribution("small", "a constant that the kernel adds or a bound it assumes shows", _small),
+        Distribution("offset", "a large common part, which cancels in a variance or a maximum", _offset),
+        Distribution("wide", "exponentials that overflow unless a maximum is taken off first", _wide),
+        Distribution("impulse", "few elements decide the result, so each that is left out shows", _impulse),
+        Distribution("logarithmic", "every order of magnitude", _logarithmic),
+        Distribution(NEGATIVE_OFFSET, "a maximum that starts at 0", _negative_offset),
+        Distribution(PATTERNED, "ties, constant and sorted rows, zeros, denormals, thresholds", _patterned, mixed=True),
+        Distribution(OUTLIERS, "a range or a scale that one large number spoils", _outliers, mixed=True),
+        Distribution(SPECIAL, "NaN and infinities, masked rows", _special, mixed=True),
+        Distribution(INFINITE, "infinities, where the order of NaN is nobody's promise", _infinite, mixed=True),
+        Distribution(NAN_ROWS, "NaN in rows of the first operand of a product", _nan_rows, mixed=True),
+    )
+}

@@ -1,0 +1,138 @@
+"""Sizes that a file takes: its plan says so, and nothing is built or run to find out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tilewright.records import Case, Dimension, Task
+from tilewright.verify.case_sizes import BASE, permitted, sizes_of
+from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate
+
+Accepts = Callable[[Sizes], bool]
+
+_EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_UNITS = (2, 4, 8, 16, 32, 64, 128, 256)  # that needs are written with
+_MOST_COMBINED = 8000  # combinations of sizes that are looked at
+_MOST_TRIED = 4000  # and that a file is asked about
+_WIDEST = 4  # times the own size
+_HALVINGS = 11  # powers of two below the largest; smaller ones are left to the cases
+_SHOWN = 5  # sizes of a dimension in a note
+
+
+def accepted_sizes(task: Task, accepts: Accepts, most_work: int = MOST_WORK, count: int = 3) -> tuple[Sizes, ...]:
+    """Sizes small enough to emulate that the file takes: the smallest, and the next that differ in every way found."""
+    found: list[Sizes] = []
+    for sizes in itertools.islice(_by_work(task, most_work), _MOST_TRIED):
+        if accepts(sizes):
+            found.append(sizes)
+            if len(found) == count:
+                break
+    return tuple(found)
+
+
+def within_need(task: Task, case: Case, accepts: Accepts) -> Case | None:
+    """The case at sizes beside its own that the file takes: those that vary rounded up to a common multiple, and the
+    longest halved until it is affordable. None where there are none."""
+    varying = [one for one in task.free if one.varies]
+    for unit in _UNITS:
+        chosen = {one.name: permitted(one, _multiple(case.sizes[one.name], unit)) for one in varying}
+        sizes = task.complete({**case.sizes, **chosen})
+        while not is_small(task, sizes, MOST_WORK):
+            longest = max(varying, key=lambda one: sizes[one.name])
+            half = permitted(longest, _multiple(sizes[longest.name] // 2, unit))
+            if half >= sizes[longest.name]:
+                break
+            sizes = task.complete({**sizes, longest.name: half})
+        if task.is_sound(sizes) and is_small(task, sizes, MOST_WORK) and accepts(sizes):
+            return replace(case, sizes=sizes)
+    return None
+
+
+def _multiple(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def limits_of_need(task: Task, accepts: Accepts) -> Iterator[Sizes]:
+    """For each dimension the largest size before one that is declined, the others small."""
+    base = sizes_of(task, BASE)
+    if base is None or not accepts(base):
+        return
+    for one in task.free:
+        tried = [size for size in _further(one) if size > base[one.name]] if one.varies else []
+        wholes = {size: task.complete({**base, one.name: size}) for size in tried}
+        declined = next((size for size in tried if not accepts(wholes[size])), None)
+        if declined is None:
+            continue
+        low, high = max([base[one.name], *(size for size in tried if size < declined)]), declined
+        while low < (middle := permitted(one, (low + high) // 2)) < high:
+            taken = accepts(task.complete({**base, one.name: middle}))
+            low, high = (middle, high) if taken else (low, middle)
+        sizes = task.complete({**base, one.name: low})
+        if task.is_sound(sizes) and is_small(task, sizes):
+            yield sizes
+
+
+def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:
+    names = [one.name for one in task.free]
+    chosen = itertools.product(*_thinned([_choices(one) for one in task.free]))
+    completed = (task.complete(dict(zip(names, one, strict=True))) for one in chosen)
+    work = work_estimate(task)
+    light = (sizes for sizes in completed if work(sizes) <= most_work and task.is_sound(sizes))
+    return iter(sorted((sizes for sizes in light if bytes_of(task, sizes) <= MOST_BYTES), key=work))
+
+
+def _thinned(choices: list[list[int]]) -> list[list[int]]:
+    """The sizes to combine, with the small ones but the least left out of the longest lists until they are few enough.
+
+    Files that do not take every size take multiples of a tile's.
+    """
+    while math.prod(map(len, choices)) > _MOST_COMBINED:
+        max(reversed(choices), key=len).pop(1)
+    return choices
+
+
+def _choices(dimension: Dimension) -> list[int]:
+    if not dimension.varies:
+        return [dimension.size]
+    multiples = {permitted(dimension, size) for size in _EXTRA_SIZES if size <= max(dimension.size, 256)}
+    return sorted(multiples | {dimension.size})
+
+
+# -- sizes beyond the cases, at which a plan is only evaluated, so they may be large --
+
+
+def declined_note(task: Task, takes: Accepts) -> str:
+    """What is declined of each dimension that varies, in a few words; empty where nothing is."""
+    said, own = [], task.sizes
+    for one in task.free:
+        if not one.varies:
+            continue
+        tried = {
+            size: sizes for size in _further(one) if task.is_sound(sizes := task.complete({**own, one.name: size}))
+        }
+        declined = [size for size, sizes in tried.items() if not takes(sizes)]
+        if declined and len(declined) == len(tried):
+            said.append(f"every {one.name} tried but {one.size}")
+        elif declined:
+            said.append(f"{one.name}={', '.join(map(str, _spread(declined)))}")
+    return f"the file declines, among others, {'; '.join(said)}" if said else ""
+
+
+def _further(dimension: Dimension) -> list[int]:
+    """About twenty sizes: powers of two, odd ones beside them, some between."""
+    own, largest = dimension.size, _WIDEST * dimension.size
+    power = 1 << max(largest.bit_length() - 1, 0)
+    wanted = {power >> step for step in range(_HALVINGS)} | {1, 3, own // 2 | 1, own - 1 | 1, own + 1 | 1, 2 * own + 1}
+    wanted |= {3 * own // 4, 3 * own // 2, 3 * own, largest - 1}
+    allowed = {permitted(dimension, size) for size in wanted if size > 0}
+    return sorted(allowed - {own})
+
+
+def _spread(sizes: list[int]) -> list[int]:
+    """A few of them, from the least to the greatest."""
+    if len(sizes) <= _SHOWN:
+        return sizes
+    return [sizes[number * (len(sizes) - 1) // (_SHOWN - 1)] for number in range(_SHOWN)]

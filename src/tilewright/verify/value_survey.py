@@ -1,0 +1,231 @@
+"""In the reference's process: which values beyond the task's own the reference takes, found by calling it.
+
+A kernel is held to what the reference does. So numbers outside what the task draws are used where the reference answers
+on them, and where what it does there is a promise: NaN has no order, a NaN turned into a whole number is nothing,
+formulas that are equal for numbers are not for infinities, and a product may be made by ways that carry a NaN or an
+infinity of one operand further than the sum itself would.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tilewright.records import Case, IndexValues, Task
+from tilewright.reference.torch_calls import call_reference, to_torch
+from tilewright.verify.distributions import (
+    NUMBERS,
+    TASK,
+    WHOLE,
+    case_task,
+    draw_inputs,
+    has_varied_floats,
+    values_with,
+    whole_inputs,
+)
+from tilewright.verify.float_values import INFINITE, NAN_ROWS, PATTERNED, SPECIAL
+from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
+
+_PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
+_ATTENTION = "_scaled_dot_product"
+_CONVOLUTIONS = frozenset({"convolution", "_convolution", "conv1d", "conv2d", "conv3d", "im2col", "col2im"})
+_ORDERED = frozenset(
+    {"sort", "topk", "argmax", "argmin", "argsort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"}
+    | {"msort", "unique", "searchsorted", "bucketize", "max_pool2d_with_indices", "max_pool3d_with_indices"}
+)
+_WITH_PLACES = frozenset({"max", "min"})  # which give places too where a dimension is named
+_DIVISIONS = frozenset({"div", "floor_divide", "remainder", "fmod", "divide", "true_divide"})
+# What masks with infinities are for. Element by element, x * (x > 0) is a relu too.
+_OF_ROWS = _ORDERED | {"_softmax", "_log_softmax", "_safe_softmax", "logsumexp", "logcumsumexp", "amax", "amin", "max"}
+_OF_ROWS |= {"min", "sum", "mean", "cumsum", "prod", "any", "all"}
+_ALGEBRA = frozenset({"mul", "sub", "rsub", "div", "addcmul", "addcdiv", "lerp"})
+# Written with fmaxf and fminf, which leave NaN out. Inside a formula that is nobody's fault; as its result it is.
+_BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "relu", "hardtanh", "amax", "amin"})
+_COPIES = frozenset({"clone", "_to_copy", "copy", "contiguous", "detach"})
+_LEAST_FACTOR = 1e-3
+_SHIFTS = frozenset({"bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__", "pow"})
+
+
+def survey_values(function: Callable[..., Any], request: SurveyRequest) -> ValueSurvey:
+    """The further kinds of values that the task's cases may hold."""
+    survey = _Survey(function, request.task, request.sizes)
+    if request.whole:
+        return ValueSurvey(tuple(survey.whole_numbers()))
+    return ValueSurvey((*survey.special(), *survey.numbers()))
+
+
+@dataclass
+class _Seen:
+    """What a call of the reference did."""
+
+    operations: set[str] = field(default_factory=set)
+    whole_divisors: bool = False
+    shifts: bool = False
+    algebra: bool = False  # of two tensors, which may be done in another order: inf - inf * y is not (1 - y) * inf
+    bounds: int = 0
+    ends_with_bound: bool = False
+    converts: bool = False  # floats to whole numbers
+
+
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and asking for it imports the compiler, which takes seconds
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = _Seen()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        name = func._schema.name.rpartition("::")[2].rstrip("_") or func._schema.name
+        self.seen.operations.add(name)
+        if not any(one.alias_info is not None for one in func._schema.returns) and name not in _COPIES:
+            self.seen.ends_with_bound = name in _BOUNDS
+            self.seen.bounds += name in _BOUNDS
+        second = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
+        if second is not None and not second.is_floating_point() and name in _DIVISIONS:
+            self.seen.whole_divisors = True
+        if second is not None and second.is_floating_point() and name in _ALGEBRA:
+            self.seen.algebra = True
+        if second is not None and name in _SHIFTS:
+            self.seen.shifts = True
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if name in _WITH_PLACES and isinstance(results, (tuple, list)):
+            self.seen.operations.add("argmax")
+        made = results if isinstance(results, torch.Tensor) else None
+        floats = first is not None and first.is_floating_point()
+        whole = made is not None and not made.is_floating_point() and made.dtype != torch.bool
+        if floats and whole and name in ("_to_copy", "to", "copy"):
+            self.seen.converts = True
+        return results
+
+
+class _Survey:
+    def __init__(self, function: Callable[..., Any], task: Task, sizes: dict[str, int]) -> None:
+        self._function = function
+        self._task = task
+        self._sizes = sizes
+
+    def special(self) -> Iterator[str]:
+        """Which of the kinds with NaN or infinities says something here, if any does."""
+        with _Watching() as watching:
+            results = self._results(TASK)
+        if results is None:
+            return
+        seen = watching.seen
+        narrow = [one for one in self._task.tensors if one.dtype.is_float and one.dtype.itemsize == 1]
+        if narrow or seen.converts or seen.operations & _CONVOLUTIONS:
+            return
+        products = seen.operations & _PRODUCTS or any(one.startswith(_ATTENTION) for one in seen.operations)
+        with_nan = not seen.operations & _ORDERED and seen.bounds <= seen.ends_with_bound
+        with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
+        if with_infinities:
+            kind = SPECIAL if with_nan else INFINITE
+        else:
+            kind = NAN_ROWS if with_nan else ""
+        if kind and self._results(kind) is not None:
+            yield kind
+
+    def whole_numbers(self) -> Iterator[str]:
+        """Each tensor of whole numbers by the widest range that the reference answers on, the others at the task's."""
+        given = whole_inputs(self._task)
+        if not given:
+            return
+        with _Watching() as watching:
+            if self._results(TASK) is None:
+                return
+        seen = watching.seen
+        found: dict[str, str] = {}
+        for one in given:
+            levels = ["signed", "own"] if isinstance(one.values, IndexValues) else ["full", "large", "signed", "own"]
+            if seen.whole_divisors or seen.shifts:
+                levels = [level for level in levels if level != "full"]
+            if seen.shifts:
+                levels = ["own"]
+            if one.dtype.value == "u8":
+                levels = [level for level in levels if level != "signed"]
+            found[one.name] = next(
+                (level for level in levels if self._results(values_with(WHOLE, {one.name: level})) is not None), ""
+            )
+        said = {name: level for name, level in found.items() if level}
+        if said and self._results(values_with(WHOLE, said)) is not None:
+            yield values_with(WHOLE, said)
+        elif said:
+            yield values_with(WHOLE, dict.fromkeys(said, "own"))
+
+    def numbers(self) -> Iterator[str]:
+        """Scalars at other values that make a difference: all that leave the shapes as they are at once, each of the
+        others by itself; and floats at 1, where ties of what is divided by them are ties indeed."""
+        usual = self._results(TASK)
+        if usual is None:
+            return
+        changed: dict[str, int] = {}
+        for one in self._task.numbers:
+            if isinstance(one.value, bool):
+                tried = [int(not one.value)]
+            elif isinstance(one.value, int):
+                tried = [one.value + 1, one.value - 1, 2 * one.value + 1]
+            else:
+                continue
+            for value in tried:
+                results = self._results(values_with(NUMBERS, {one.name: value}))
+                if results is not None and not _same(results, usual):
+                    changed[one.name] = value
+                    break
+            else:
+                yield from self._reshaped(one.name, tried)
+        if changed and self._results(values_with(NUMBERS, changed)) is not None:
+            yield values_with(NUMBERS, changed)
+        ones = {one.name: 1.0 for one in self._task.numbers if _may_be_one(one.value)}
+        if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
+            yield values_with(PATTERNED, ones)
+
+    def _reshaped(self, name: str, tried: Sequence[int]) -> Iterator[str]:
+        """The first of the values that gives results of other shapes, with these."""
+        for value in tried:
+            results = self._called(values_with(NUMBERS, {name: value}))
+            made = [] if results is None else results[: len(self._task.outputs)]
+            if made and all(one.dim() and one.numel() for one in made):
+                shapes = {
+                    one.name: "x".join(map(str, found.shape))
+                    for one, found in zip(self._task.outputs, made, strict=True)
+                }
+                yield values_with(NUMBERS, {name: value, **shapes})
+                return
+
+    def _results(self, values: str) -> tuple[torch.Tensor, ...] | None:
+        """What the reference returns; None where it fails, or returns what the task does not speak of."""
+        results = self._called(values)
+        if results is None:
+            return None
+        made = self._task.output_specs(self._sizes)
+        shapes = itertools.zip_longest((one.shape for one in made.values()), results[: len(made)])
+        if any(one is None or two is None or tuple(one) != tuple(two.shape) for one, two in shapes):
+            return None
+        return results
+
+    def _called(self, values: str) -> tuple[torch.Tensor, ...] | None:
+        case = Case(self._sizes, 7, values)
+        task = case_task(self._task, case)
+        specs = task.specs(self._sizes)
+        tensors = {name: to_torch(specs[name], content) for name, content in draw_inputs(task, case).items()}
+        try:
+            return call_reference(self._function, task, tensors)
+        except Exception:  # whatever the reference raises
+            return None
+
+
+def _may_be_one(value: object) -> bool:
+    """Not an epsilon, which is small for a reason."""
+    return isinstance(value, float) and abs(value) >= _LEAST_FACTOR and value != 1.0
+
+
+def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
