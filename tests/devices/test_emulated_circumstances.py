@@ -106,6 +106,25 @@ __global__ void f(const float* x, float* y, int* next) {{
     assert run(device, body.format(condition="blockIdx.x == 31")).other_outputs == ()
 
 
+def test_atomics_of_other_blocks_come_between(device: EmulatedDevice) -> None:
+    """A sum that is read and put back by two atomics loses what others add meanwhile."""
+    ran = run(
+        device,
+        """//! launch  clear<<<1, 64>>>(y)
+//! launch  f<<<32, 64>>>(x, y)
+__global__ void clear(float* y) { y[threadIdx.x] = 0; }
+__global__ void f(const float* x, float* y) {
+  float sum = atomicAdd(y + threadIdx.x, 0.f);
+  atomicExch(y + threadIdx.x, sum + x[threadIdx.x]);
+}
+""",
+    )
+    assert (numbers(ran) == 32 * VALUES).all()
+    assert ran.findings == ()
+    assert all((np.frombuffer(one[0].content, np.float32) < 32 * VALUES).any() for one in ran.other_outputs)
+    assert len(ran.other_outputs) == 2
+
+
 READ_BACK = """//! scratch part: f32[64]
 //! launch  f<<<1, 64>>>(x, y, part)
 __global__ void f(const float* x, float* y, float* part) {{

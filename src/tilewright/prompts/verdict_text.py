@@ -88,11 +88,13 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             text = _crashed(evidence, lines)
         case records.WrongValues():
             text = _wrong_values(evidence)
-        case records.Unstable(case=case, outputs=outputs):
+        case records.Unstable(case=case, outputs=outputs, wrong=wrong):
             text = (
                 f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
-                "(a race, or floating-point atomics). Combine partial results in a fixed order."
+                "(a race, or floating-point atomics), an address decides, or a variable is used that nothing set. "
+                "Combine partial results in a fixed order, initialise every variable."
             )
+            text += "".join(f" In one run {one.output} was wrong: {one.description}." for one in wrong)
         case records.Impossible(message=message):
             text = (
                 f"It cannot have done the work: {message}. Look for a loop that ends early, a grid or a stride that "

@@ -175,6 +175,7 @@ class Unstable:
 
     case: Case
     outputs: tuple[str, ...]
+    wrong: tuple[WrongOutput, ...] = ()  # of a run that was more than the last bits off
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_si
 from tilewright.verify.distributions import TASK
 from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, limits_of_need, within_need
+from tilewright.verify.scheduled import scheduled_cases
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
-_SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
 _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
@@ -99,7 +99,7 @@ class Referee:
     # -- before anything runs --
 
     def _refused_at_own_sizes(self, candidate: Candidate) -> Evidence | None:
-        """The file must take the task's own call, with outputs as the task has them, and build for it."""
+        """The file must take the task's own call, with outputs as the task has them, build for it and fit the GPU."""
         own = Case(self._task.sizes, 1)
         evaluation = candidate.evaluate(own, self._profile_device.profile, strictly=True)
         if isinstance(evaluation, BadPlan):
@@ -107,7 +107,10 @@ class Referee:
         if isinstance(evaluation, Refused):
             return records.Declined(own, str(evaluation.problem))
         built = candidate.build_all([evaluation])
-        return built if isinstance(built, NotBuilt) else None
+        if isinstance(built, NotBuilt):
+            return built
+        bound = candidate.bound(own, evaluation, built[0])
+        return bound if isinstance(bound, BadPlan) else None
 
     @property
     def _profile_device(self) -> Device:
@@ -178,10 +181,11 @@ class Referee:
     def _emulate(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
         """The cases on the emulator, the first of them where a GPU does the rest."""
         emulated = 0
+        scheduled = scheduled_cases(trial.candidate, cases, self._emulator.profile)
         for number, case in enumerate(cases):
-            if self._gpu is not None and emulated >= _PREFLIGHT:
+            if self._gpu is not None and emulated >= _PREFLIGHT and number > max(scheduled, default=0):
                 return self._on_gpu(trial, cases[number:])
-            schedules = _SCHEDULES if number < _SCHEDULED else 1
+            schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None

@@ -19,7 +19,8 @@ from tilewright.verify.judging_records import Judgement, JudgeRequest
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
-_ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
+# What adds floats up in an order left to chance: an atomic addition, or a swap that may be one.
+_FLOAT_SUMS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add[\w.:]*\.(?:b?f16(?:x2)?|f32|f64)\b|cas\b)")
 
 
 MOST_RUNS = 12
@@ -99,14 +100,17 @@ class Trial:
         if refused is not None:
             return refused
         assert isinstance(execution, Completed)
-        for sentence in execution.emulated.incomplete if execution.emulated else ():
-            self.note(f"not checked to the end: {sentence}")
+        self._note_emulated(execution.emulated)
         judgement = self._judge(case, job.inputs, execution)
         if judgement is None or not judgement.telling:
             return NotRun(None)
         if judgement.wrong:
             return Wrong(WrongValues(case, judgement.wrong))
         varying = execution.emulated.varying if execution.emulated else ()
+        for outputs in execution.other_outputs:
+            other = self._judge(case, job.inputs, replace(execution, outputs=outputs))
+            if other is not None and other.wrong:
+                return Wrong(records.Unstable(case, varying, other.wrong))
         if twice:
             again = self.candidate.execute(device, job)
             varying = _differing(execution, again)
@@ -118,6 +122,12 @@ class Trial:
             return unstable
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds, emulated))
+
+    def _note_emulated(self, ran: records.EmulatedRun | None) -> None:
+        for sentence in ran.incomplete if ran is not None else ():
+            self.note(f"not checked to the end: {sentence}")
+        for finding in ran.harmless if ran is not None else ():
+            self.note(f"{finding.kernel}, line {finding.line}: {finding.kind.value}; no result depends on it")
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
@@ -180,10 +190,13 @@ class Trial:
         return answer
 
     def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
-        """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
+        """Results that differ between runs are a fault, but for the last bits of sums of floats made with atomics.
+
+        Every one of them was judged, so what remains is within what the order of a sum explains.
+        """
         if not varying:
             return None
-        atomics = _ATOMICS.search(job.ptx or "") is not None
+        atomics = _FLOAT_SUMS.search(job.ptx or "") is not None
         floats = {one.name for one in self.candidate.task.outputs if one.dtype.is_float}
         floats |= {one.name for one in self.candidate.task.tensors if one.in_place and one.dtype.is_float}
         if atomics and set(varying) <= floats:

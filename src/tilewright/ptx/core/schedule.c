@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256 };
+enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
 #define RESIDENT_BYTES (3ll << 29)
 
@@ -120,7 +120,9 @@ static int run_cta(tw_cta* cta) {
   tw_worker* worker = cta->worker;
   const tw_interpreter* interpreter = tw_chosen_interpreter();
   bool seeded = e->launch->seeded;
-  for (int pass = 0; pass < PASSES_BEFORE_OTHERS; pass++) {
+  int passes = seeded ? 1 + (int)(tw_random(&worker->random) % 8) : PASSES_BEFORE_OTHERS;
+  cta->only_polls = false;
+  for (int pass = 0; pass < passes; pass++) {
     bool ran = false, only_polls = true;
     cta->progressed = false;
     int start = seeded ? (int)(tw_random(&worker->random) % (uint64_t)cta->warp_count) : 0;
@@ -222,8 +224,12 @@ static void* run_worker(void* argument) {
   p.resident = calloc((size_t)p.capacity, sizeof *p.resident);
   p.idle = calloc((size_t)p.capacity, sizeof *p.idle);
   if (!p.resident || !p.idle) e->out_of_memory = 1, atomic_store(&e->stop, 1);
-  int at = 0;
+  int at = 0, wanted = FEW_RESIDENT;  // blocks that run side by side, when seeded
   while (!atomic_load(&e->stop)) {
+    if (e->launch->seeded) {
+      while (p.count < wanted && start_another(worker, &p)) {}
+      at = p.count ? (int)(tw_random(&worker->random) % (uint64_t)p.count) : 0;
+    }
     if (at >= p.count && !start_another(worker, &p)) {
       if (!p.count) break;
       at = 0;
@@ -237,6 +243,7 @@ static void* run_worker(void* argument) {
       p.resident[at] = p.resident[--p.count];
       if (at >= p.count) at = p.count;  // a new one first, then the others again
     } else if (ended == CTA_WAITS) {
+      if (p.resident[at]->only_polls && wanted == p.count) wanted++;  // perhaps for one that has not started
       at++;
     } else {
       break;
