@@ -7,6 +7,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Assertions are rewritten and modules compiled once, not in every process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick lint format types slow gpu sanitize docs clean
 
 # Runs and the library of finished kernels go to build/, so that the demo leaves a person's own alone.
@@ -38,6 +41,7 @@ types: $(READY)
 
 slow: $(READY)
 	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m hypothesis --hypothesis-profile=thorough
 
 gpu: $(READY)
 	$(BIN)/pytest -m gpu

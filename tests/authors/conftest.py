@@ -1,5 +1,5 @@
-"""Tests of this part share the children of equal references."""
+"""Tests of this part have their references in their own process; with children they are the front ends' tests."""
 
-from tests.kept_references import kept_references
+from tests.tasks.in_process import references_here
 
-__all__ = ["kept_references"]
+__all__ = ["references_here"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.playbook.functions import BY_NAME, program_of
+from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor, former_recipe
@@ -33,7 +34,6 @@ from tilewright.records import (
     WrongValues,
 )
 from tilewright.records.verdict import Case
-from tilewright.reference import Reference
 from tilewright.store import RunFolder
 from tilewright.tasks import TaskOptions, task_from_specification
 from tilewright.verify import Referee
@@ -94,7 +94,7 @@ def test_every_proposal_passes_the_referee(task: Task, emulator: EmulatedDevice)
 
 
 def _check_passed(task: Task, emulator: EmulatedDevice, proposals: list[Proposal]) -> None:
-    with Reference(task.reference, task.function) as reference:
+    with HereReference(task.reference, task.function) as reference:
         referee = Referee(task, reference, emulator=emulator)
         for proposal in proposals:
             assert proposal.text is not None
@@ -158,7 +158,6 @@ def test_the_last_stage_offers_one_hint_and_ends(task: Task) -> None:
     assert AUTHOR.propose(Situation(task, Stage.PROFILED, 4, parent=parent, history=history), no_model) is None
 
 
-@pytest.mark.slow  # a process of its own; tests/playbook/test_analysis.py has the same without one
 def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
     inputs = (TensorInput("a", DType.F32, ("m", "k")), TensorInput("b", DType.F32, ("k", "n")))
     sizes = tuple(Dimension(name, 64) for name in "mkn")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tests.frontends.recordings import RIGHT, SPECIFICATION, kernel_text, record
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet, read_arguments
@@ -117,6 +118,7 @@ def test_a_global_that_has_become_another_is_noticed(
 
 
 def test_a_module_of_ones_own_that_has_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_here(monkeypatch)
     (tmp_path / "tw_numbers.py").write_text("ONE = 1.0\n")
     (tmp_path / "tw_functions.py").write_text(
         "import torch, tw_numbers\n\n"

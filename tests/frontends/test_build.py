@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
+from tests.tasks.in_process import HereReference
 
 PRODUCT = """\
 //! op      product(x, w) -> y
@@ -38,7 +39,10 @@ def test_its_report_says_that_nothing_was_compiled(product: Path, tmp_path: Path
     assert (target["launches"], target["library_calls"], target["compiled"]) == ([], ["aten.mm"], None)
 
 
-def test_a_file_of_library_steps_alone_is_checked(product: Path, tmp_path: Path) -> None:
+def test_a_file_of_library_steps_alone_is_checked(
+    product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.frontends.check.Reference", HereReference)
     (tmp_path / "reference.py").write_text("def product(x, w):\n    return x @ w\n")
     reference = f"{tmp_path / 'reference.py'}:product"
     done = tilewright(tmp_path, "check", product, *SHAPES, "--reference", reference)

@@ -23,6 +23,7 @@ from tests.frontends.recordings import RIGHT, SOURCE, SPECIFICATION, WRONG, kern
 from tests.models.servers import AnthropicServer, OpenAIServer, ScriptedServer, Status
 from tests.refine.scripted_replies import Correspondent
 from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+from tests.tasks.in_process import ask_here
 
 import tilewright as tw
 from tilewright.frontends.api import NotAcceptedYet
@@ -209,6 +210,7 @@ def test_other_words_for_a_known_task_find_its_kernel(
     told: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The author has a specification on record and no kernel, so asking it for one would fail."""
+    ask_here(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(told.home))
     model = f"replay:{record(tmp_path / 'specified', ('0000-1', SPECIFICATION))}"
     words = "each element times its sigmoid, then scaled"
@@ -322,6 +324,7 @@ def test_who_asks_at_the_very_same_moment_shares_too(
 def test_what_another_makes_for_the_same_task_is_taken_over(
     home: Path, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    ask_here(monkeypatch)
     monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
     task = task_of(Request(function, {"x": "64:f32"}))
     assert task is not None

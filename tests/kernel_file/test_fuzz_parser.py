@@ -37,9 +37,7 @@ FRAGMENTS = [
     "#include <x>",
     "__device__ int a;",
 ]
-QUICK = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def problems_of(text: str) -> tuple[Problem, ...]:

@@ -143,7 +143,7 @@ def trees() -> st.SearchStrategy[Expr]:
     return st.recursive(literals | names, larger, max_leaves=12)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees())
 def test_any_tree_reads_back(tree: Expr) -> None:
     assert without_places(read(print_expression(tree))) == without_places(tree)

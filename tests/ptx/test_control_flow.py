@@ -264,7 +264,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[bool]]:
     return successors, leaves
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(graphs())
 def test_random_graphs_against_the_definition(graph: tuple[list[list[int]], list[bool]]) -> None:
     successors, leaves = graph

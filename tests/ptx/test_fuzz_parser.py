@@ -21,7 +21,7 @@ TOKENS = sorted({token for text in TEXTS for token in re.findall(r"[%$.\w]+|[^\w
 ODD = ["", "9" * 5000, "<9999999999>", "0x", "/*", "//", "\0", "é", *'-{}()[]";:%_']
 SECONDS = 5.0
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def survives(text: str) -> Module | None:

@@ -1,5 +1,5 @@
-"""Tests of this part share the children of equal references."""
+"""The playbook's references of these tests are in their own process; test_kill.py has children."""
 
-from tests.kept_references import kept_references
+from tests.tasks.in_process import references_here
 
-__all__ = ["kept_references"]
+__all__ = ["references_here"]

@@ -15,12 +15,12 @@ from tests.refine import candidates
 from tests.refine.killed_child import SETTINGS
 from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
+from tests.tasks.in_process import HereReference
 
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.records import Question, Reply, Run, StopReason, Usage
-from tilewright.reference import Reference
 from tilewright.refine import Workshop, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
@@ -45,7 +45,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Run]
     """The run as it goes when nobody disturbs it."""
     folder = Store(tmp_path_factory.mktemp("recorded")).create_run(TASK, SETTINGS, ENVIRONMENT)
     with (
-        Reference(TASK.reference, TASK.function) as reference,
+        HereReference(TASK.reference, TASK.function) as reference,
         EmulatedDevice(TASK.profile) as emulator,
         Referee(TASK, reference, emulator=emulator) as referee,
         Stopwatch(TASK, reference, emulator=emulator) as stopwatch,

@@ -32,13 +32,13 @@ from tests.refine.scripted_replies import (
     make_random_model,
 )
 from tests.refine.silent import Silent
+from tests.tasks.in_process import HereReference
 
 from tilewright.authors.model_author import ModelAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.measure import Stopwatch
 from tilewright.models import Model, ModelRejected, ModelUnavailable, RetryPolicy, open_model
 from tilewright.records import Attempt, BadReply, Budget, Ending, Rejected, Run, Settings, Stage, StopReason, Usage
-from tilewright.reference import Reference
 from tilewright.refine import Workshop, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
@@ -51,7 +51,7 @@ QUICK = RetryPolicy(attempts=4, first_wait_s=0.02, longest_wait_s=0.05)
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with (
-        Reference(TASK.reference, TASK.function) as reference,
+        HereReference(TASK.reference, TASK.function) as reference,
         EmulatedDevice(TASK.profile) as emulator,
         Referee(TASK, reference, emulator=emulator) as referee,
         Stopwatch(TASK, reference, emulator=emulator) as stopwatch,

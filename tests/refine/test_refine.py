@@ -9,6 +9,7 @@ import pytest
 from tests.refine import candidates
 from tests.refine.runs import ENVIRONMENT, TASK
 from tests.refine.silent import Silent
+from tests.tasks.in_process import HereReference
 
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
@@ -32,7 +33,6 @@ from tilewright.records import (
     Stage,
     WrongValues,
 )
-from tilewright.reference import Reference
 from tilewright.refine import Workshop, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
@@ -65,7 +65,7 @@ def no_model(question: Question, on_text: object) -> Reply:
 @pytest.fixture(scope="module")
 def bench() -> Iterator[tuple[Referee, Stopwatch]]:
     with (
-        Reference(TASK.reference, TASK.function) as reference,
+        HereReference(TASK.reference, TASK.function) as reference,
         EmulatedDevice(TASK.profile) as emulator,
         Referee(TASK, reference, emulator=emulator) as referee,
         Stopwatch(TASK, reference, emulator=emulator) as stopwatch,

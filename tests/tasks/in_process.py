@@ -6,16 +6,20 @@ import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tilewright.devices.protocol import Closing
+from tilewright.playbook import analysis
 from tilewright.records import Origin, Task, from_json, to_json
 from tilewright.reference.loading import load_function
+from tilewright.tasks import drafts
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
 from tilewright.tasks.lint import examine, finding
+from tilewright.tasks.reading import folders, modules
 from tilewright.tasks.reading.parameters import match_arguments
 from tilewright.tasks.reading.python_source import find_function, parameters_of, parse_source, result_names
 
@@ -35,6 +39,19 @@ class HereReference(Closing):
         module, _, name = handler.partition(":")
         made = getattr(importlib.import_module(module), name)(self.function, request)
         return from_json(answer, to_json(made))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def references_here() -> Iterator[None]:
+    """For the modules below a conftest.py that imports it: tasks and programs are found without a child."""
+    with pytest.MonkeyPatch.context() as patch:
+        ask_here(patch)
+        yield
+
+
+def ask_here(patch: pytest.MonkeyPatch) -> None:
+    for asking in (analysis, drafts, folders, modules):
+        patch.setattr(asking, "Reference", HereReference)
 
 
 def probed(

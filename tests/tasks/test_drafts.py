@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.tasks.functions import SOURCE
-from tests.tasks.in_process import HereReference
+from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright.records import (
     DType,
@@ -145,11 +145,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> Callable[[str], Task]:
-    """The tasks of these tests by name, each made once."""
+def work(folder: Path) -> dict[str, Callable[[], Task | None]]:
+    """The tasks of these tests by name, yet to be made."""
     usual = TaskOptions()
     x = {"x": "64x32"}
-    work: dict[str, Callable[[], Task | None]] = {
+    return {
         "function": lambda: open_task(
             f"{folder}/ops.py:add_rmsnorm", {"x": "8x32:f16", "residual": "8x32:f16", "weight": "32:f16"}, {}, {}, usual
         ),
@@ -167,14 +167,33 @@ def made(folder: Path) -> Callable[[str], Task]:
         "hostile": lambda: task_from_source("import os\ndef f(x):\n    os._exit(3)\n", "f", {"x": "8"}, {}, usual),
     }
 
+
+IN_A_CHILD = ("function", "hostile")  # the others take half a minute of starting torch, and are compared when slow
+
+
+@pytest.fixture(scope="module")
+def made(work: dict[str, Callable[[], Task | None]]) -> Callable[[str], Task]:
+    """The tasks of these tests by name, each made once."""
+
     @functools.cache
     def make(name: str) -> Task:
-        task = work[name]()
+        with pytest.MonkeyPatch.context() as patch:
+            if name not in IN_A_CHILD:
+                ask_here(patch)
+            task = work[name]()
         assert task is not None
         assert from_json(Task, to_json(task)) == task
         return task
 
     return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["module", "convolution", "words"])
+def test_a_child_finds_the_same(
+    name: str, work: dict[str, Callable[[], Task | None]], made: Callable[[str], Task]
+) -> None:
+    assert work[name]() == made(name)
 
 
 def test_function_of_a_file(made: Callable[[str], Task]) -> None:

@@ -107,7 +107,7 @@ class TransformersModel:
         import torch
         from transformers import TextStreamer
 
-        class Streamer(TextStreamer):
+        class Streamer(TextStreamer):  # type: ignore[misc]  # mypy does not read transformers
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
                 if text:
                     on_text(text)

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.tasks.in_process import ask_here
 
 from tilewright.records import Task
 from tilewright.tasks import TaskOptions, open_task, task_from_module
@@ -165,7 +166,8 @@ def _task(path: Path) -> Task:
     return task
 
 
-def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path) -> None:
+def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_here(monkeypatch)
     path = tmp_path / "ops.py"
     text = "import torch\n\n\ndef f(x):\n    return torch.relu(x) + 1\n"
     made = []
@@ -177,7 +179,8 @@ def test_another_function_in_the_file_makes_no_other_task(tmp_path: Path) -> Non
     assert _task(path).hash != made[0].hash
 
 
-def test_a_module_has_what_it_and_its_constructor_need(tmp_path: Path) -> None:
+def test_a_module_has_what_it_and_its_constructor_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_here(monkeypatch)
     path = tmp_path / "layers.py"
     path.write_text(
         "import torch\nimport missing_module\n\nWIDTH = 32\n\n\nclass Scale(torch.nn.Module):\n"
