@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingRecord
 from tilewright.records.execution import FaultKind
 from tilewright.records.json_form import formerly
+from tilewright.records.task import Layout
 
 
 @dataclass(frozen=True)
 class Case:
     """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts")
+
     sizes: dict[str, int]
     seed: int
     values: str = "task"  # a name of `verify.distributions`; "task": as the task says
+    given: tuple[str, ...] = ()  # optional tensors that this call has
+    layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors that lie otherwise than the task says
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return (
-            f"{sizes}, {self.values} values, seed {self.seed}"
-            if self.values != "task"
-            else f"{sizes}, seed {self.seed}"
-        )
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        parts += [f"with {name}" for name in self.given]
+        parts += [f"{name}: {layout.value}" for name, layout in self.layouts]
+        parts += [f"{self.values} values"] if self.values != "task" else []
+        return ", ".join((*parts, f"seed {self.seed}"))
 
 
 class CaseStatus(str, Enum):

@@ -15,6 +15,7 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
+from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
@@ -135,7 +136,8 @@ class Referee:
                 if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
                     cases.append(case)
                     taken.append(case)
-        return [*cases, *value_cases(self._task, self._further_values(), accepts, taken)]
+        forms = other_forms(self._task, candidate.file.compiled.accepts, taken)
+        return [*cases, *forms, *value_cases(self._task, self._further_values(), accepts, taken)]
 
     def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
         """Cases that the file declines at sizes that it takes, for the sake of their values, and its own limits."""

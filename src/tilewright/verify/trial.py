@@ -207,7 +207,7 @@ class Trial:
 
 
 def sizes_text(case: Case) -> str:
-    return ", ".join(f"{name}={size}" for name, size in case.sizes.items())
+    return str(Case(case.sizes, 0, given=case.given, layouts=case.layouts)).removesuffix(", seed 0")
 
 
 def _differing(first: Completed, second: Execution) -> tuple[str, ...]:

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
-_NEVER_WRITTEN = (
-    FindingKind.UNINITIALISED_SHARED,
-    FindingKind.UNINITIALISED_GLOBAL,
-    FindingKind.UNINITIALISED_LOCAL,
-)
+# Not of global memory: what an earlier call left there could be found again.
+_NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LOCAL)
 # NaN; a large number, of which a maximum is made; a large negative one; zero, which sums do not show. In f32, f16 and
 # bf16 alike, and as whole numbers far outside every tensor, but for the last.
 _POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
