@@ -78,6 +78,7 @@ class EmulatedCall(EmulatedRun):
         lines = [f"  {finding}" for finding in self.findings] or ["  no findings"]
         lines += [f"  {name} differs from schedule to schedule" for name in self.varying]
         lines += [f"  not checked to the end: {sentence}" for sentence in self.incomplete]
+        lines += [f"  {finding}; no result depends on it" for finding in self.harmless]
         return "\n".join([head, *lines])
 
 
