@@ -293,3 +293,37 @@ def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
     spread = tiles.spread(numbers)
     assert spread.shape == values.shape
     assert torch.bincount(spread.flatten().long(), minlength=len(numbers)).tolist() == tiles.counts.tolist()
+
+
+def test_a_loss_that_selects_one_class_adds_nothing_up() -> None:
+    """Its error is that of the logarithm, not of a sum over all classes."""
+    torch.manual_seed(1)
+    logits = torch.randn(4, 20_000) * 0.1
+    logits[:, 7] = 18.5
+    target = torch.tensor([0, 1, 2, 3])
+    call = lambda given: (torch.nn.functional.cross_entropy(given["x"], target, reduction="none"),)  # noqa: E731
+    expected = expectations(call, {"x": logits}, Precision.DTYPE)[0]
+    movement = torch.stack([(one - expected.truth).abs() for one in expected.moved]).max()
+    assert 0 < float(movement) < 2e-5
+    skipped = (18.5 - logits.double().gather(1, target[:, None]))[:, 0].float()  # as if no other class counted
+    assert not compare(skipped, expected).right
+    assert compare(expected.own, expected).right
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_errors_below_a_rounding_that_lean_one_way(dtype: torch.dtype) -> None:
+    """A factor that is half a rounding off shows in no element and no tile; roundings themselves fall to both sides."""
+    torch.manual_seed(3)
+    x, step = torch.randn(64, 200).to(dtype), torch.finfo(dtype).eps / 2
+    expected = expectations(lambda given: (F.silu(given["x"]) * 0.7,), {"x": x}, Precision.DTYPE)[0]
+    truth = expected.truth
+    assert compare(truth.to(dtype), expected).right
+    twice = ((F.silu(x.double()).to(dtype)).double() * 0.7).to(dtype)
+    assert compare(twice, expected).right, "rounded twice"
+    for off in (truth * (1 + step), truth * (1 - step), truth + step * 0.2):
+        leaning = compare(off.to(dtype), expected)
+        assert leaning.ratio > 1
+        assert not leaning.right
+    constant = torch.full((64, 200), 1.0 / 3.0)
+    same = expectations(lambda given: (given["x"] * 1.1,), {"x": constant.to(dtype)}, Precision.DTYPE)[0]
+    assert compare(same.own, same).right

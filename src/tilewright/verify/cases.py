@@ -14,7 +14,7 @@ from tilewright.records import Case, NormalValues, Task
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
 from tilewright.verify.case_work import Sizes, is_small, work_of
 from tilewright.verify.distributions import FLAGS, NUMBERS, TASK, has_flags, has_float_numbers, has_varied_floats
-from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED
+from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
 
 _TINY_WORK = 4096
@@ -25,7 +25,7 @@ _SHAPES: tuple[tuple[Shape, tuple[str, ...]], ...] = (
     (Shape(129, (65, 17, 3)), ("normal", "logarithmic")),
     (Shape(127, (2, 33, 3), as_small=True), ("offset",)),
     (Shape(257, (1, 7)), ("wide",)),
-    (Shape(None, (4, 3, 2)), (TASK, "offset", "impulse", FLAGS, NUMBERS)),
+    (Shape(None, (4, 3, 2)), (TASK, "offset", "impulse", PEAKS, FLAGS, NUMBERS)),
     (Shape(512, (33, 31, 2)), ("normal",)),
 )
 

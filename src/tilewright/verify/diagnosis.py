@@ -165,7 +165,11 @@ class _Diagnosis:
         if share < 0.05:
             return None  # a few elements that are a little off: where they lie says more
         times = relative / float(torch.finfo(known).eps / 2 / math.sqrt(3))
-        if rounding > 2.0**-12:
+        truth, signed = self._truth[finite], (self._wide - self._truth)[finite]
+        factor = 1.0 + float((signed * truth).sum() / truth.square().sum())
+        if abs(factor - 1.0) > relative / 2:
+            text = f"and they lean one way: the result is about {factor:.4g} times what it should be"
+        elif rounding > 2.0**-12:
             text = f"{times:.1f} times one rounding to the result's type: keep sums and intermediate results in f32"
         else:
             near = min(_COARSE, key=lambda one: abs(math.log(relative / one[0]))) if relative > 0 else _COARSE[-1]

@@ -72,6 +72,7 @@ _ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
 # The sum's error moves the result, not the terms it is made of; those are exponentials of distances to the maximum.
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
+_SELECTIONS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})  # of one class each, added up where that is asked
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
 _SORTS = frozenset({"sort", "topk"})  # which promise nothing about equal numbers
 _FIRSTS = frozenset({"argmax", "argmin", "max", "min"})  # which promise the first of equal numbers
@@ -206,7 +207,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = func(*args, **kwargs)
         if not changes and any(one.alias_info is not None for one in func._schema.returns):
             return results  # a view
-        terms = max(terms, _shrunk_by(args, results))
+        terms = max(terms, 1 if name in _SELECTIONS else _shrunk_by(args, results))
         if name in _CENTRED and terms == 1:
             results = (results[0] + self._step_of_centring(given), *results[1:])
         if name in _LOGARITHMS:
@@ -337,6 +338,8 @@ def _terms(name: str, args: Any) -> int:
     first = tensors[0]
     if name in _NORMS:
         return _norm_terms(name, first, args)
+    if name in _SELECTIONS:
+        return tensors[1].numel() if args[3] else 1
     if (name in _SOFTMAXES or name in _SCANS) and len(args) > 1 and isinstance(args[1], int):
         return int(first.shape[args[1]])
     if name in ("sum", "mean", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm", "prod", "logsumexp"):

@@ -173,6 +173,20 @@ def _patterned(generator: np.random.Generator, place: Place) -> Floats:
     return _by_rows(generator, place, _PATTERNS) if place.main else _normal(generator, place)
 
 
+_HEIGHTS = (18.5, 12.0, 21.0, 15.0, 24.0)  # of which exponentials still count where there are thousands of them
+
+
+def _peaks(generator: np.random.Generator, place: Place) -> Floats:
+    """One element of each row far above the rest, which is little by itself and something together."""
+    values = generator.standard_normal(place.count) * 0.1
+    if not place.main or not place.shape or not place.count:
+        return values
+    rows = values.reshape(-1, place.shape[-1])
+    heights = np.resize(_HEIGHTS, rows.shape[0])
+    rows[np.arange(rows.shape[0]), generator.integers(0, rows.shape[1], rows.shape[0])] = heights
+    return values
+
+
 def _outliers(generator: np.random.Generator, place: Place) -> Floats:
     """One large number along the axis, for half of the rows with its negative beside it, where other tensors are 0."""
     values = generator.standard_normal(place.count).reshape(place.shape)
@@ -236,7 +250,7 @@ def _nan_rows(generator: np.random.Generator, place: Place) -> Floats:
 
 
 SPECIAL, INFINITE, NAN_ROWS = "special", "infinite", "NaN"
-PATTERNED, OUTLIERS, NEGATIVE_OFFSET = "patterned", "outliers", "negative offset"
+PATTERNED, OUTLIERS, NEGATIVE_OFFSET, PEAKS = "patterned", "outliers", "negative offset", "peaks"
 
 DISTRIBUTIONS: dict[str, Distribution] = {
     one.name: one
@@ -247,6 +261,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("wide", "exponentials that overflow unless a maximum is taken off first", _wide),
         Distribution("impulse", "few elements decide the result, so each that is left out shows", _impulse),
         Distribution("logarithmic", "every order of magnitude", _logarithmic),
+        Distribution(PEAKS, "terms that are left out because each of them is small", _peaks),
         Distribution(NEGATIVE_OFFSET, "a maximum that starts at 0", _negative_offset),
         Distribution(PATTERNED, "ties, constant and sorted rows, zeros, denormals, thresholds", _patterned, mixed=True),
         Distribution(OUTLIERS, "a range or a scale that one large number spoils", _outliers, mixed=True),

@@ -2,9 +2,10 @@
 
 No tolerance is chosen by anybody. The yardstick is made for each element from three things: how far the reference
 itself at its dtype is from the truth, how far the truth moves under an honest kernel's roundings (`arithmetic`), and
-one rounding to the result's dtype. Two rules are applied, and both must hold. Every element's error stays within a
+one rounding to the result's dtype. Every rule that is applied must hold. Every element's error stays within a
 small multiple of its own yardstick: this sees a single wrong element. And in every tile of neighbouring elements the
-error's mean square does: this sees work done in too little precision, which shows in no single element. Integers and
+error's mean square does: this sees work done in too little precision, which shows in no single element. Of results in
+16 bits or fewer, whose roundings hide much, the errors must not all lean one way either. Integers and
 booleans are equal to the reference, or to what the reference gives under those roundings where that differs.
 """
 
@@ -23,12 +24,18 @@ TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages 
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
 
+LEANING = 6.0  # deviations of the sum of all errors
+LEANING_OWN = 4.0  # of what the reference's own errors add up to
+
 GROSS = 8.0  # times what is allowed
 FEW_ELEMENTS = 8.0
 FEW_ROUNDING = 4.0  # of a tile in which fewer than those hold nearly all: each may be rounded twice
 MOST_LEEWAY = 0.25  # allowed error over the size of the result: beyond it a result proves little
 
 _LEAST_OF_NARROW = 1e-30
+_NARROW_ROUNDING = 2.0**-12
+_LEAST_LEANING = 256  # elements
+_SAMPLE = 50_000
 _ROW_TILE = 256  # elements; longer rows are cut into such pieces
 _LONGEST_ROW = 512
 _LEAST_TILE = 64  # shorter rows are taken together
@@ -143,6 +150,10 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         # A tile is blamed as a whole only where no element of it can be.
         wrong = error > allowed
         wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
+        lean = 0.0 if partly else _lean(wide - truth, own - truth, truth, finite, yardstick)
+        if lean > 1.0 and not bool(wrong.any()):
+            wrong = finite
+        ratio = max(ratio, lean)
     error = torch.where(misplaced, math.inf, error)
     if bool(misplaced.any()):
         ratio = math.inf
@@ -150,6 +161,29 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
     leeway = float(known.square().mean().sqrt() / size.square().mean().sqrt()) if float(size.sum()) > 0 else 0.0
     own_worst = float(own_error.max()) if own_error.numel() else 0.0
     return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
+
+
+def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:
+    """How far all errors together lean one way, in the mean or with the size of the result, over what chance explains.
+
+    Roundings fall to both sides; a factor or a step that is off by less than one of them does not.
+    """
+    narrow = by.rounding >= _NARROW_ROUNDING
+    settled = finite & by.movement.isfinite()
+    count = int(settled.sum())
+    if not narrow or count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
+        return 0.0
+    truth, error, own = (torch.where(settled, one, 0.0) for one in (truth, error, own))
+    sample = truth[settled][:: max(count // _SAMPLE, 1)]
+    repeats = sample.numel() / max(int(torch.unique(sample).numel()), 1)  # equal numbers are rounded to the same side
+    deviation = by.rounding * math.sqrt(2.0 / 3.0) * math.sqrt(repeats)  # of two roundings, beside the number's size
+    worst = 0.0
+    for weight in (torch.ones_like(truth), truth):
+        size = float((weight * truth).square().sum().sqrt())
+        found, usual = abs(float((weight * error).sum())), abs(float((weight * own).sum()))
+        allowed = LEANING * deviation * size + LEANING_OWN * usual + by.least * float(weight.abs().sum())
+        worst = max(worst, found / allowed if allowed else 0.0)
+    return worst
 
 
 def _unsettled(expected: Expected, dtype: torch.dtype) -> torch.Tensor:
@@ -187,11 +221,11 @@ class _Yardstick:
     def __init__(self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor) -> None:
         kind = torch.finfo(dtype)
         self._tiles = Tiles(tuple(size.shape), size.device)
-        self._size, self._movement = size, movement
-        self._rounding = kind.eps / 2
+        self._size, self.movement = size, movement
+        self.rounding = kind.eps / 2
         # Results below the normal range are judged absolutely. Where the range is f32's or wider, so are those that are
         # made of such: an exponential that overflows below a fraction, a square that vanishes.
-        self._least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
+        self.least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
         self._own = own_error
         mean_size = self._tiles.mean_square(size)
         # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
@@ -204,20 +238,21 @@ class _Yardstick:
         moved = self._tiles.mean_square(torch.where(movement.isfinite(), movement, 0.0))
         self._tile_movement = torch.maximum(moved, _middle(moved / mean_size) * mean_size)
         share = self._tiles.median(torch.where(size > 0, movement / size, math.nan))
-        self._tile_share = share.clamp(min=_middle(share))
+        self.usual_share = _middle(share)
+        self._tile_share = share.clamp(min=self.usual_share)
 
     def allowed(self) -> torch.Tensor:
         spread = self._tiles.spread
-        movement = torch.maximum(self._movement, spread(self._tile_movement))
+        movement = torch.maximum(self.movement, spread(self._tile_movement))
         movement = torch.maximum(movement, spread(self._tile_share) * self._size)
-        rounding = self._rounding * (self._size + spread(self._tile_size))
+        rounding = self.rounding * (self._size + spread(self._tile_size))
         own = torch.maximum(ELEMENT_OWN * spread(self._tile_own), ELEMENT_ROUNDING * self._own)
-        return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self._least
+        return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self.least
 
     def unsure(self, allowed: torch.Tensor) -> torch.Tensor:
         """All elements of the tiles where so much must be allowed that a result proves little."""
         permitted = self._tiles.mean_square(torch.where(allowed.isfinite(), allowed, 0.0))
-        return self._tiles.spread(permitted > MOST_LEEWAY * self._tile_size + 4 * self._least)
+        return self._tiles.spread(permitted > MOST_LEEWAY * self._tile_size + 4 * self.least)
 
     def tiles_of(self, marked: torch.Tensor) -> torch.Tensor:
         """All elements of the tiles that have a marked one."""
@@ -231,12 +266,12 @@ class _Yardstick:
 
     def judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Which elements lie in a tile whose error is too large, and the worst tile's ratio."""
-        settled = torch.where(self._movement.isfinite(), error, 0.0)
+        settled = torch.where(self.movement.isfinite(), error, 0.0)
         found = self._tiles.mean_square(settled)
-        usual = torch.maximum(self._tile_own, self._rounding / math.sqrt(3.0) * self._tile_size)
+        usual = torch.maximum(self._tile_own, self.rounding / math.sqrt(3.0) * self._tile_size)
         factor = torch.where(self._tiles.counts < _LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
         factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
-        limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self._least
+        limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self.least
         return self._tiles.spread(found > limit), _worst(found, limit)
 
 
