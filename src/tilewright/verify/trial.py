@@ -91,7 +91,7 @@ class Trial:
         """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
         start = time.monotonic()
         budget = instruction_budget(self.candidate.task, case)
-        how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
+        how = records.Emulation(schedules=schedules, seed=case.seed, instruction_budget=budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
