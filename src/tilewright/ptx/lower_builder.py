@@ -262,7 +262,8 @@ class FunctionBuilder:
     def slot(self, register: Register) -> int:
         place = self._slots.get(register.name)
         if place is None:
-            # One that may be read where nothing wrote it must hold the poison then, not what another register left.
+            # One of several blocks may be live, round a loop, where a slot that is free here is in use; and where it is
+            # read and nothing wrote it, it must hold the poison, not what another register left.
             place = self._slot(self.register_bytes(register), used_before=register.name in self._last_use)
             self._slots[register.name] = place
         return place
