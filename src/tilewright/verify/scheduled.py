@@ -9,6 +9,7 @@ from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, GpuProfile, Launch
 from tilewright.records.gpu import WARP_LANES
 from tilewright.verify.candidate import Candidate
+from tilewright.verify.case_sizes import has_own_size
 
 _MANY_BLOCKS = 8
 
@@ -33,12 +34,16 @@ _KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, _many)
 
 
 def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile) -> frozenset[int]:
-    """The numbers of the cases: the first of each kind, each case for one kind only."""
+    """The numbers of the cases: the first of each kind, each case for one kind only.
+
+    Long ones, with a dimension at its own size, are taken only where no other has several blocks of several warps.
+    """
     found: dict[Wanted, int] = {}
-    for number, case in enumerate(cases):
-        if len(found) == len(_KINDS):
+    long = {number for number, case in enumerate(cases) if has_own_size(candidate.task, case)}
+    for number in sorted(range(len(cases)), key=lambda number: number in long):
+        if len(found) == len(_KINDS) or (number in long and _several in found):
             break
-        evaluation = candidate.evaluate(case, gpu)
+        evaluation = candidate.evaluate(cases[number], gpu)
         if not isinstance(evaluation, Evaluation):
             continue
         launches = [step for step in evaluation.steps if isinstance(step, Launch)]

@@ -1,0 +1,232 @@
+"""Mutants of honest kernels: each one token or statement off, the same ones every time.
+
+    python -m tests.verify.corpus.mutants [--jobs 14] [--device emulator|gpu|both] [--only GLOB] [-o rows.jsonl]
+
+A mutant that the compiler refuses says nothing and is left out; one whose PTX is the same as its original's, at the
+task's own sizes and at small ones, is equivalent; `equivalent.jsonl` lists those that are so for another reason, which
+it gives. All others must be rejected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import re
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.verify.corpus.court import ACCEPTED, Row
+from tests.verify.corpus.entries import FOLDER, Entry, load, task_of
+from tests.verify.corpus.run import Job, judge_jobs
+
+from tilewright.kernel_file import Evaluation
+from tilewright.records import PROFILES, BadPlan, Case, NotBuilt, Task
+from tilewright.verify import read_kernel
+from tilewright.verify.candidate import Candidate, Times
+from tilewright.verify.cases import plan_cases
+
+KERNELS = (
+    "base_argmax",
+    "base_conv2d",
+    "base_cumsum",
+    "base_embedding",
+    "base_groupnorm",
+    "base_matmul",
+    "base_rmsnorm_bf16",
+    "base_roll",
+    "base_softmax",
+    "attention_flash_two_keys",
+    "avgpool3_clamped_window",
+    "axpby_grid_stride_float4",
+    "bias_act_flag_as_argument",
+    "causal_softmax_front_only",
+    "column_mean_split_rows",
+    "count_above_by_ballot",
+    "int8_matmul_dp4a",
+    "layernorm_welford",
+    "rope_sincosf",
+    "total_last_block_cuda_sample",
+    "transposed_add_tile",
+    "unpack4_by_shifts",
+)
+MOST = 12  # of one kernel
+_SMALL_CASES = 3  # at which builds are compared, beside the own sizes
+
+_TOKEN = re.compile(
+    r"//[^\n]*|#[^\n]*|\"[^\"]*\"|__syncthreads\(\);|[A-Za-z_]\w*|\d[\w.]*|<<=|>>=|[-+*/%&|^=<>!]=|&&|\|\||<<|>>|->|\+\+|--|."
+)
+_OPERATORS = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*",
+    "%": "/", "&&": "||", "||": "&&", "+=": "=", "-=": "+=", "<<": ">>", ">>": "<<", "&": "|", "|": "&",
+}  # fmt: skip
+_NAMES = {
+    "fmaxf": "fminf", "fminf": "fmaxf", "max": "min", "min": "max", "threadIdx.x": "threadIdx.y", "__expf": "expm1f",
+    "exp2f": "__expf", "sqrtf": "rsqrtf", "rsqrtf": "sqrtf", "__shfl_xor_sync": "__shfl_up_sync",
+}  # fmt: skip
+_SUM = re.compile(r"\b(\w+) \+= ((?:(?!\+=)[^;{}])+);")
+_ARGUMENTS = re.compile(r">>>\(([^()]*)\)")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    kernel: str
+    number: int
+    kind: str
+    line: int
+    change: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel}@{self.number}"
+
+
+def mutants_of(kernel: str, text: str) -> tuple[Mutant, ...]:
+    """At most `MOST`, of every kind in turn, spread over the file."""
+    kinds: dict[str, list[tuple[int, int, str]]] = {}
+    for kind, start, end, changed in _changes(text):
+        kinds.setdefault(kind, []).append((start, end, changed))
+    for kind, found in kinds.items():
+        found.sort(key=lambda one: zlib.crc32(f"{kind} {one}".encode()))
+    picked: list[Mutant] = []
+    while len(picked) < MOST and any(kinds.values()):
+        for kind, found in kinds.items():
+            if found and len(picked) < MOST:
+                start, end, changed = found.pop()
+                change = f"{text[start:end].strip()} -> {changed.strip() or 'nothing'}"
+                line = text.count("\n", 0, start) + 1
+                picked.append(Mutant(kernel, len(picked), kind, line, change, text[:start] + changed + text[end:]))
+    return tuple(picked)
+
+
+def _changes(text: str) -> Iterator[tuple[str, int, int, str]]:
+    """Every change: its kind, what it replaces, and by what."""
+    code = text.index("\n", text.rindex("//! ")) + 1
+    for found in _TOKEN.finditer(text, code):
+        token, start, end = found.group(), found.start(), found.end()
+        if (token in _OPERATORS and token not in ("&", "*", "<", ">")) or _is_infix(text, start, end, token):
+            yield (
+                ("comparison" if token in ("<", "<=", ">", ">=", "==", "!=") else "operator"),
+                start,
+                end,
+                _OPERATORS[token],
+            )
+        elif token in _NAMES:
+            yield "function", start, end, _NAMES[token]
+        elif token == "__syncthreads();":
+            yield "barrier", start, end, ""
+        elif re.fullmatch(r"\d+", token):
+            yield "constant", start, end, str(int(token) + 1)
+            if int(token) > 1:
+                yield "constant", start, end, str(int(token) - 1)
+        elif re.fullmatch(r"\d+\.\d*f", token):
+            yield "constant", start, end, "1.f" if float(token[:-1]) == 0 else f"({token} * 1.01f)"
+    for found in _SUM.finditer(text, code):
+        name, term = found.groups()
+        yield (
+            "accumulator",
+            found.start(),
+            found.end(),
+            f"{name} = decltype({name})(float(__half(float({name} + ({term})))));",
+        )
+    for found in _ARGUMENTS.finditer(text[:code]):
+        names = [one.strip() for one in found.group(1).split(",")]
+        for at in range(len(names) - 1):
+            swapped = [*names[:at], names[at + 1], names[at], *names[at + 2 :]]
+            yield "arguments", found.start(1), found.end(1), ", ".join(swapped)
+
+
+def _is_infix(text: str, start: int, end: int, token: str) -> bool:
+    """Of tokens that also mean a pointer or a template: whether blanks stand around it, as between operands."""
+    return token in ("&", "*", "<", ">") and text[start - 1] == " " == text[end : end + 1]
+
+
+class Builds:
+    """Compares builds of mutants with their original's."""
+
+    def __init__(self, task: Task, original: str) -> None:
+        self._task = task
+        self._cases = (Case(task.sizes, 1), *plan_cases(task)[:_SMALL_CASES])
+        self._original = self._ptx(original)
+
+    def built(self, text: str) -> bool:
+        return self._ptx(text) is not None
+
+    def same(self, text: str) -> bool:
+        return self._ptx(text) == self._original
+
+    def _ptx(self, text: str) -> list[str] | None:
+        """The code of every case without places in the source, and what is launched; None where it does not build."""
+        file = read_kernel(text, self._task)
+        if isinstance(file, BadPlan):
+            return None
+        candidate = Candidate(file, self._task, None, Times())
+        evaluated = [candidate.evaluate(case, PROFILES["H200"]) for case in self._cases]
+        plans = [one for one in evaluated if isinstance(one, Evaluation)]
+        built = candidate.build_all(plans)
+        if isinstance(built, NotBuilt) or any(isinstance(one, BadPlan) for one in evaluated):
+            return None
+        steps = [str(one.steps) for one in plans]
+        return [*steps, *(re.sub(r"(?m)^\s*(\.loc|//).*\n|// .*$", "", one.ptx) if one else "" for one in built)]
+
+
+def equivalent() -> dict[tuple[str, str, int], str]:
+    """Mutants known to be right, by kernel, change and line, with the reason."""
+    lines = (FOLDER / "equivalent.jsonl").read_text().splitlines()
+    return {(one["kernel"], one["change"], one["line"]): one["why"] for one in map(json.loads, lines)}
+
+
+def to_judge(kernel: str) -> list[Mutant]:
+    """The mutants of a kernel that the compiler takes and that are not the same program."""
+    entry = next(one for one in load() if one.name == kernel)
+    builds = Builds(task_of(entry.task), entry.text)
+    known = equivalent()
+    made = [one for one in mutants_of(kernel, entry.text) if (one.kernel, one.change, one.line) not in known]
+    return [one for one in made if builds.built(one.text) and not builds.same(one.text)]
+
+
+def judge_mutants(
+    mutants: list[Mutant], devices: tuple[str, ...], workers: int, say: Callable[[Row], None]
+) -> list[Row]:
+    entries = {one.name: one for one in load()}
+    known = {one.name: _as_entry(one, entries[one.kernel]) for one in mutants}
+    jobs = [Job(one.name, device, 0, one.text) for device in devices for one in mutants]
+    return judge_jobs(jobs, known, workers, say)
+
+
+def _as_entry(mutant: Mutant, original: Entry) -> Entry:
+    any_evidence = ("WrongValues", "Crashed", "Unstable", "Impossible", "Declined", "BadPlan", "NotBuilt")
+    return Entry(mutant.name, original.task, mutant.kind, f"line {mutant.line}: {mutant.change}", any_evidence)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", choices=("emulator", "gpu", "both"), default="emulator")
+    parser.add_argument("--only", default="*", help="a pattern of kernels")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    began = time.monotonic()
+    made = [one for name in KERNELS if fnmatch.fnmatch(name, options.only) for one in to_judge(name)]
+    by_name = {one.name: one for one in made}
+    devices = ("emulator", "gpu") if options.device == "both" else (options.device,)
+    rows = judge_mutants(made, devices, options.jobs, lambda row: print(json.dumps(asdict(row)), flush=True))
+    if options.output:
+        options.output.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    alive = [row for row in rows if not row.right]
+    for row in alive:
+        one = by_name[row.name]
+        print(f"{row.verdict.upper()} {row.device} {one.name} line {one.line} [{one.kind}] {one.change}: {row.detail}")
+    survived = sum(row.verdict == ACCEPTED for row in alive)
+    print(f"{len(rows)} mutants judged, {survived} accepted; {time.monotonic() - began:.0f} s")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

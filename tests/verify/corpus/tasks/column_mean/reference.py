@@ -1,0 +1,2 @@
+def column_mean(x):
+    return x.mean(0)

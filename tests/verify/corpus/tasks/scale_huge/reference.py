@@ -1,0 +1,2 @@
+def scale_huge(x):
+    return x * 2 + 1

@@ -1,0 +1,11 @@
+//! op      bias_act(x, bias, slope: float = 0.1, twice: bool = false) -> y
+//! let     cols = x.shape[1], n = x.numel
+//! out     y: f32[x.shape]
+//! launch  run<<<ceil_div(n, 256), 256>>>(x, bias, y, n, cols, slope, twice)
+__global__ void run(const float* x, const float* bias, float* y, long long n, int cols, float slope, bool twice) {
+  long long i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  float v = x[i] + bias[i % cols];
+  v = v != v ? v : fmaxf(v, v * slope);
+  y[i] = twice ? 2.f * v : v;
+}
