@@ -15,6 +15,7 @@ from tilewright.records import Attempt, Dimension, Measured, Measurement, Number
 from tilewright.store import LibraryEntry
 from tilewright.tasks import task_op_line
 
+PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
 
 
@@ -58,7 +59,7 @@ def verdict_words(verdict: Verdict) -> str:
     """A word or two for a table."""
     match verdict:
         case records.Passed():
-            return "passed"
+            return PROVISIONAL if verdict.is_provisional else "passed"
         case Rejected():
             return verdict.reason
         case records.Unsupported():

@@ -13,9 +13,11 @@ from tilewright.kernel_file import Refused
 from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
+from tilewright.verify.coverage import Coverage
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
+_CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
@@ -59,6 +61,7 @@ class _RanRight:
     error_ratio: float
     varying: tuple[str, ...]
     others: tuple[tuple[records.ReturnedTensor, ...], ...] = ()  # of other schedules, which nobody has judged yet
+    coverage: tuple[records.CoverageRecord, ...] = ()
 
 
 class Trial:
@@ -68,6 +71,7 @@ class Trial:
         self.candidate = candidate
         self.results: list[CaseResult] = []
         self.notes: list[str] = []
+        self.coverage = Coverage()  # of what was right
         self.reference_problem: ReferenceProblem | None = None
         self._judges = judges
         self._times = times
@@ -95,11 +99,19 @@ class Trial:
         job = self.candidate.job(case, evaluation, built[0], how)
         return Wrong(job) if isinstance(job, records.BadPlan) else job
 
-    def run(self, case: Case, device: Device, *, emulated: bool, schedules: int = 1) -> CaseOutcome:
+    def run(
+        self,
+        case: Case,
+        device: Device,
+        *,
+        emulated: bool,
+        schedules: int = 1,
+        most_instructions: int | None = None,
+    ) -> CaseOutcome:
         """Evaluate, build, run and judge one case."""
         start = time.monotonic()
-        budget = instruction_budget(self.candidate.task, case)
-        how = records.Emulation(schedules=schedules, seed=case.seed, instruction_budget=budget) if emulated else None
+        budget = most_instructions or instruction_budget(self.candidate.task, case)
+        how = records.Emulation(_CHECKS, schedules, case.seed, budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
@@ -115,6 +127,7 @@ class Trial:
             unstable = None if isinstance(first, _RanRight) else first
         if unstable is not None:
             return unstable
+        self.coverage.add(right.coverage)
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated))
 
@@ -145,7 +158,7 @@ class Trial:
             self._times.run_s += time.monotonic() - start - judged_s
         if judgement is not None and judgement.not_opened and job.share:
             return self._ran(case, device, replace(job, share=False))  # then as bytes, by way of this process
-        return self._refused(case, execution) or self._judged(case, execution, judgement)
+        return self.refused(case, execution) or self._judged(case, execution, judgement)
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
         assert isinstance(execution, Completed)
@@ -160,7 +173,8 @@ class Trial:
         if judgement.wrong:
             return Wrong(WrongValues(case, judgement.wrong))
         varying = execution.emulated.varying if execution.emulated else execution.differing
-        return _RanRight(execution.device, judgement.error_ratio, varying, execution.other_outputs)
+        coverage = execution.emulated.coverage if execution.emulated else ()
+        return _RanRight(execution.device, judgement.error_ratio, varying, execution.other_outputs, coverage)
 
     def _other_wrong(self, case: Case, job: Job, right: _RanRight) -> CaseOutcome | None:
         """A schedule whose results are wrong, where the first one's were right."""
@@ -190,9 +204,9 @@ class Trial:
         execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=records.Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
-        return self._refused(case, execution)
+        return self.refused(case, execution)
 
-    def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
+    def refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
         if isinstance(execution, records.Faulted):
             if execution.kind is records.FaultKind.UNSUITABLE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.contents import ContentError
 from tilewright.devices.emulation.input_content import input_bytes
-from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, job_memory
+from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, job_memory, written_parts
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
@@ -71,7 +72,8 @@ class EmulatorEngine:
         outputs, *others = (
             tuple(_returned(name, memory) for name in job.returns) for memory in (run.memory, *run.others)
         )
-        return records.Completed(job.id, label(self.profile), outputs, (), run.emulated, other_outputs=tuple(others))
+        emulated = replace(run.emulated, written=written_parts(job, run.memory))
+        return records.Completed(job.id, label(self.profile), outputs, (), emulated, other_outputs=tuple(others))
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:

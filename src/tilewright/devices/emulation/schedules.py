@@ -87,7 +87,7 @@ class _Runs:
 
     def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
         """Whether every poison gives these results, and no faults but these."""
-        expected, known = self.results(outcome), {_key(one) for one in outcome.emulated.findings}
+        known = {_key(one) for one in outcome.emulated.findings}
         quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.UNINITIALISED)
         for poison in _POISONS:
             if poison == circumstances.poison:
@@ -95,15 +95,15 @@ class _Runs:
             again = self.run(quick, replace(circumstances, poison=poison))
             if not again.went_well or any(_key(one) not in known for one in again.emulated.findings):
                 return False
-            if self.results(again) != expected:
+            if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
                 return False
         return True
 
 
 def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
-    """Whether a tensor holds something else, where it holds anything."""
-    unequal = first.content(name) != other.content(name)
-    return bool((unequal & first.memory.written(name) & other.memory.written(name)).any())
+    """Whether a tensor holds something else, where it holds anything, or is written elsewhere."""
+    written, unequal = first.memory.written(name), first.content(name) != other.content(name)
+    return bool(((unequal & written) | (written != other.memory.written(name))).any())
 
 
 def _bytes(outcome: PlanOutcome, name: str) -> bytes:
@@ -124,6 +124,7 @@ def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
         schedules=len(runs),
         varying=tuple(sorted(varying)),
         seconds=sum(run.seconds for run in runs),
+        coverage=tuple(one for run in runs for one in run.coverage),
         incomplete=tuple(dict.fromkeys(sentence for run in runs for sentence in run.incomplete)),
         harmless=tuple(one for one in merged(run.harmless for run in runs) if _key(one) not in known),
     )
