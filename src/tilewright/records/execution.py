@@ -198,6 +198,7 @@ class Completed:
     conditions: GpuConditions | None = None  # over the timed runs; None where there were none or nobody can tell
     shared: tuple[SharedTensor, ...] = ()
     differing: tuple[str, ...] = ()  # results that were not the same bits in every call
+    other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules that gave others than the first
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -95,8 +94,20 @@ class Dimension:
         return wanted if self.at_most is None else min(wanted, self.at_most // unit * unit)
 
 
+class Layout(str, Enum):
+    """How a tensor lies in memory, beside the order of its dimensions."""
+
+    DENSE = "dense"
+    PADDED = "padded rows"  # sixteen elements between one row and the next
+    ODD = "rows at odd places"  # three
+    SPREAD = "every other element"
+    UNALIGNED = "unaligned"  # dense, and aligned to no more than an element
+
+
 @dataclass(frozen=True)
 class TensorInput:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("layout",)  # so that tasks keep their identity
+
     name: str
     dtype: DType
     dimensions: tuple[str, ...]
@@ -105,6 +116,7 @@ class TensorInput:
     in_place: bool = False  # the op changes it
     optional: bool = False
     parameter: bool = False  # of a module: a weight, the same over many calls
+    layout: Layout = Layout.DENSE
 
 
 @dataclass(frozen=True)
@@ -363,9 +375,16 @@ def following(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
 def _spec(one: TensorInput, sizes: Mapping[str, int]) -> TensorSpec:
     shape = tuple(sizes[name] for name in one.dimensions)
     plain = TensorSpec.contiguous(one.dtype, shape)
-    if not one.memory_order:
+    if one.layout is Layout.UNALIGNED:
+        plain = replace(plain, alignment=one.dtype.itemsize)
+    if not one.memory_order and one.layout not in (*_PADDING, Layout.SPREAD):
         return plain
     stride = [0] * len(shape)
-    for position, index in enumerate(one.memory_order):
-        stride[index] = math.prod(max(shape[inner], 1) for inner in one.memory_order[position + 1 :])
+    step, padding = 2 if one.layout is Layout.SPREAD else 1, _PADDING.get(one.layout, 0)
+    for index in reversed(one.memory_order or range(len(shape))):
+        stride[index] = step
+        step, padding = step * max(shape[index], 1) + padding, 0
     return replace(plain, stride=tuple(stride))
+
+
+_PADDING = {Layout.PADDED: 16, Layout.ODD: 3}

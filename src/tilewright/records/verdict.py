@@ -10,23 +10,27 @@ from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingRecord
 from tilewright.records.execution import Digest, FaultKind
 from tilewright.records.json_form import formerly
+from tilewright.records.task import Layout
 
 
 @dataclass(frozen=True)
 class Case:
     """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts")
+
     sizes: dict[str, int]
     seed: int
     values: str = "task"  # a name of `verify.distributions`; "task": as the task says
+    given: tuple[str, ...] = ()  # optional tensors that this call has
+    layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors that lie otherwise than the task says
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return (
-            f"{sizes}, {self.values} values, seed {self.seed}"
-            if self.values != "task"
-            else f"{sizes}, seed {self.seed}"
-        )
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        parts += [f"with {name}" for name in self.given]
+        parts += [f"{name}: {layout.value}" for name, layout in self.layouts]
+        parts += [f"{self.values} values"] if self.values != "task" else []
+        return ", ".join((*parts, f"seed {self.seed}"))
 
 
 class CaseStatus(str, Enum):
@@ -218,6 +222,7 @@ class Unstable:
     case: Case
     outputs: tuple[str, ...]
     when: str = ""  # which call answered otherwise, where it was one that was timed
+    wrong: tuple[WrongOutput, ...] = ()  # of a run that was more than the last bits off
 
 
 @dataclass(frozen=True)

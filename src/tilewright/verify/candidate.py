@@ -198,6 +198,16 @@ class Candidate:
             builds.append(built if isinstance(built, Build) else None)
         return builds
 
+    def bound(self, case: Case, evaluation: Evaluation, built: Build | None) -> BuiltPlan | BadPlan:
+        """The plan with what only the compiled kernels know: their parameters, and whether a grid is co-resident."""
+        numbers = {one.name: one.value for one in case_task(self.task, case).numbers}
+        try:
+            return BuiltPlan.of(evaluation, built, numbers)
+        except KernelFileError as error:
+            return bad_plan(error.problems, self.file.text)
+        except DoesNotApply as refusal:
+            return bad_plan((refusal.problem,), self.file.text)
+
     def job(
         self,
         case: Case,
@@ -208,13 +218,9 @@ class Candidate:
     ) -> Job | BadPlan:
         """The run of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on those given."""
         task = case_task(self.task, case)
-        numbers = {one.name: one.value for one in task.numbers}
-        try:
-            ready = BuiltPlan.of(evaluation, built, numbers)
-        except KernelFileError as error:
-            return bad_plan(error.problems, self.file.text)
-        except DoesNotApply as refusal:
-            return bad_plan((refusal.problem,), self.file.text)
+        ready = self.bound(case, evaluation, built)
+        if isinstance(ready, BadPlan):
+            return ready
         self._jobs += 1
         in_place = tuple(one.name for one in task.tensors if one.in_place and not one.optional)
         return ready.job(
