@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from benchmarks.harness_table import RULES, accepts, compare_file
 from tests.verify.corpus.court import Court, Row
 from tests.verify.corpus.entries import FOLDER, HONEST, WRONG, Entry, load
 from tests.verify.corpus.mutants import KERNELS, judge_mutants, mutants_of
@@ -69,6 +70,17 @@ def test_mutants_are_the_same_every_time_and_differ_from_their_original() -> Non
         assert made == mutants_of(kernel, text)
         assert len(made) >= 8
         assert len({one.text for one in made} | {text}) == len(made) + 1
+
+
+def test_rules_of_other_harnesses() -> None:
+    """Plain values do not show a maximum that is left out; what is wrong on them shows to all that look closely."""
+    sizes = [{"rows": 3, "cols": 37}, {"rows": 1, "cols": 37}]
+    accepted = {
+        name: {rule.name for rule in RULES if accepts(rule, compare_file(ENTRIES[name], "cpu", sizes))}
+        for name in ("base_softmax", "dist_softmax_no_max", "smid_emulator_detected")
+    }
+    assert accepted["base_softmax"] == accepted["dist_softmax_no_max"] == {rule.name for rule in RULES}
+    assert accepted["smid_emulator_detected"] == {"CuTeGen", "CudaForge", "KernelAgent"}
 
 
 @pytest.mark.slow
