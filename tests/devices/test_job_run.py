@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +60,10 @@ class CpuStream:
         work()
         self.wait()
         return 1e6 * (time.perf_counter() - start)
+
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        for call in calls:
+            call()
 
 
 class CpuExecutor:
@@ -305,6 +309,135 @@ def test_the_memory_limit_counts_inputs_and_buffers() -> None:
     assert Ran(replace(job, limits=Limits(device_bytes=(1 << 20) + 1024)), double=double).completed is not None
     ran = Ran(replace(job, limits=Limits(device_bytes=1 << 20)), double=double)
     ran.faulted(FaultKind.MEMORY, "inputs take 1.0 MiB and outputs and scratch 0.0 MiB", None)
+
+
+# -- jobs that are checked --
+
+
+def checked(steps: tuple[PackedLaunch | LibraryCall, ...], buffers: tuple[Buffer, ...], **options: object) -> Job:
+    return a_job(steps, buffers, checked=True, **options)
+
+
+def beyond(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """So many elements behind a tensor, or before it where the number is below 0: memory that is not its own."""
+    start = tensor.storage_offset() + (tensor.numel() if elements > 0 else elements)
+    return tensor.as_strided((abs(elements),), (1,), start)
+
+
+def test_a_checked_job_is_called_twice_and_then_several_times_at_once() -> None:
+    ran = Ran(checked((launch("double", "x", "y"),), (out("y"),)), double=double)
+    assert ran.numbers() == [2, 4, 6, 8]
+    assert ran.completed is not None
+    assert ran.completed.differing == ()
+    assert ran.executor.runs == [("double",)] * 6
+
+
+def test_what_a_call_leaves_in_scratch_shows_in_the_next() -> None:
+    def remember(x: torch.Tensor, kept: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(2 * x + (kept[0] == 7))
+        kept.fill_(7)
+
+    job = checked((launch("remember", "x", "kept", "y"),), (out("y"), scratch("kept")))
+    ran = Ran(job, remember=remember)
+    assert ran.completed is not None
+    assert ran.completed.differing == ("y",)
+    assert ran.numbers() == [3, 5, 7, 9], "the call on used memory is the one that is judged"
+    assert Ran(replace(job, checked=False), remember=remember).numbers() == [2, 4, 6, 8]
+
+
+def test_results_that_depend_on_old_results_differ() -> None:
+    def lazy(x: torch.Tensor, y: torch.Tensor) -> None:
+        if bool(y.isnan().all()):  # "nobody has been here yet"
+            y.copy_(2 * x)
+
+    ran = Ran(checked((launch("lazy", "x", "y"),), (out("y"),)), lazy=lazy)
+    assert ran.completed is not None
+    assert ran.completed.differing == ("y",)
+
+
+def test_old_bytes_vary_from_job_to_job() -> None:
+    seen = set()
+
+    def look(y: torch.Tensor) -> None:
+        seen.add(bytes(y.view(torch.uint8)[:1].tolist()))
+        y.fill_(1)
+
+    for number in range(8):
+        Ran(checked((launch("look", "y"),), (out("y"),), id=f"job {number}"), look=look)
+    assert len(seen) > 3
+
+
+def test_an_input_that_was_changed_is_a_fault_unless_it_is_a_result() -> None:
+    def consume(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(x)
+        x[2] = -1
+
+    job = checked((launch("consume", "x", "y"),), (out("y"),))
+    Ran(job, consume=consume).faulted(FaultKind.INPUT, "the plan changed its input x", None)
+    ran = Ran(replace(job, returns=("x", "y")), consume=consume)
+    assert ran.numbers("x") == [1, 2, -1, 4]
+    assert ran.numbers("y") == [1, 2, 3, 4], "each call began from fresh inputs"
+
+
+@pytest.mark.parametrize(("name", "elements"), [("y", 1), ("y", -2), ("x", 3), ("s", 1000)])
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_writing_around_a_tensor_is_a_fault(name: str, elements: int, is_checked: bool) -> None:
+    def wild(**tensors: torch.Tensor) -> None:
+        tensors["y"].fill_(1)
+        beyond(tensors[name], elements).fill_(5)
+
+    job = a_job((launch("wild", "x", "y", "s"),), (out("y"), scratch("s")), checked=is_checked)
+    ran = Ran(job, wild=lambda x, y, s: wild(x=x, y=y, s=s))
+    where = "1 bytes before" if elements < 0 else "0 bytes after the end of"
+    ran.faulted(FaultKind.OUTSIDE, f"a byte {where} {name} was written", None)
+
+
+def test_a_zeroed_result_comes_back_from_whole_runs_too() -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> None:
+        y += x
+
+    zeroed = out("y", clearing=Clearing.ZEROED)
+    for steps in ((launch("add", "x", "y"),), (launch("add", "x", "y"), launch("add", "x", "y"))):
+        for is_checked in (False, True):
+            ran = Ran(a_job(steps, (zeroed,), checked=is_checked), add=add)
+            assert ran.numbers() == [len(steps) * one for one in (1, 2, 3, 4)]
+            assert ran.completed is not None
+            assert ran.completed.differing == ()
+
+
+def test_a_library_plan_is_called_twice_but_not_side_by_side() -> None:
+    steps = (LibraryCall("t", "aten.add", (TensorArgument("x"), TensorArgument("x")), 5), launch("double", "t", "y"))
+    ran = Ran(checked(steps, (out("y"), scratch("t"))), double=double)
+    assert ran.numbers() == [4, 8, 12, 16]
+    assert ran.executor.runs.count(("aten.add", "double")) == 2
+
+
+class Lent:
+    """Memory of this process in place of a GPU's."""
+
+    def __init__(self) -> None:
+        self.taken: list[torch.Tensor] = []
+
+    def take(self, size: int) -> torch.Tensor:
+        self.taken.append(torch.empty(size, dtype=torch.uint8))
+        return self.taken[-1]
+
+    def handle(self, address: int) -> tuple[bytes, int]:
+        number, start = max((n, one.data_ptr()) for n, one in enumerate(self.taken) if one.data_ptr() <= address)
+        return b"%d" % number, address - start
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_results_that_are_shared_stay_where_they_are(is_checked: bool) -> None:
+    job = a_job((launch("double", "x", "y"),), (out("y"), scratch("s")), checked=is_checked, share=True)
+    stream, lent = CpuStream(), Lent()
+    executor = CpuExecutor(stream, double=double)
+    done = JobRun(job, executor, stream, torch.device("cpu"), lambda progress: None, lent).outcome()
+    assert done.outputs == ()
+    (y,) = done.shared
+    assert len(lent.taken) == 1, "nothing else is shown"
+    memory = lent.taken[0][y.offset : y.offset + 16]
+    assert memory.view(torch.float32).tolist() == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize(

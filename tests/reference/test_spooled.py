@@ -7,16 +7,29 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.devices.scripted_jobs import PROFILE, answer_of, scripted_job
+from tests.devices.scripted_jobs import PROFILE, RUNNER, answer_of, scripted_job
 from tests.devices.spool_processes import Workers, children_of, wait_until
 
 from tilewright.child.envelope import EnvelopeKind, message, record_in, seal, unseal
+from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.spool import SpoolDevice, SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall, SpoolFiles
-from tilewright.records import Case, DType, Faulted, FaultKind, ReturnedTensor, ScalarType, Task, TensorSpec
+from tilewright.records import (
+    Case,
+    Completed,
+    DType,
+    Execution,
+    Faulted,
+    FaultKind,
+    ReturnedTensor,
+    ScalarType,
+    Task,
+    TensorSpec,
+)
 from tilewright.records.task import Dimension, NumberInput, TaskOutput, TensorInput
 from tilewright.reference import AnyReference, Reference, ReferenceProblem
 from tilewright.reference.spooled import KEPT, SpoolReference
@@ -107,6 +120,36 @@ def test_a_worker_answers_as_a_child_here_does(served: tuple[Path, subprocess.Po
             here.call(JUDGE, request(factor=2.1), Judgement).wrong
             == far.call(JUDGE, request(factor=2.1), Judgement).wrong
         )
+    assert files_left(spool) == []
+
+
+def judged_run(reference: AnyReference, *actions: str, what: int = 0) -> tuple[Execution, Judgement | None]:
+    """A scripted job, whose kernel adds 1, judged by a reference that doubles."""
+    inputs = draw_inputs(request(what).task, Case({"n": 3}, 1))
+    job = scripted_job("run", *actions, numbers=struct.unpack("<3f", inputs["x"]))
+    asked = replace(request(what), outputs=())
+    with CudaDevice(command=RUNNER) as device:
+        return reference.call_on_run(device, job, JUDGE, asked, Judgement)
+
+
+def test_a_job_is_judged_where_it_ran(served: tuple[Path, subprocess.Popen[str]]) -> None:
+    """What it made does not come back: only what became of it, and what it is worth."""
+    spool, worker = served
+    with Reference(SOURCE, "act") as here:
+        for reference in (spooled(spool), here):
+            execution, judgement = judged_run(reference)
+            assert isinstance(execution, Completed)
+            assert judgement is not None
+            assert judgement.wrong[0].elements == 3
+            execution, judgement = judged_run(reference, "exit")
+            assert isinstance(execution, Faulted)
+            assert judgement is None
+            with pytest.raises(ReferenceProblem, match="a bad shape"):
+                judged_run(reference, what=1)
+    execution, _ = judged_run(spooled(spool))
+    assert isinstance(execution, Completed)
+    assert execution.outputs == ()
+    assert worker.poll() is None
     assert files_left(spool) == []
 
 

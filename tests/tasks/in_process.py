@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tilewright.devices.protocol import Closing
+from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import analysis
-from tilewright.records import Origin, Task, from_json, to_json
+from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
@@ -26,7 +26,6 @@ from tilewright.tasks.reading.python_source import find_function, parameters_of,
 
 class HereReference(Closing):
     sees_gpu = False
-    most_bytes = None
 
     def __init__(self, source: str, function: str, folder: str | os.PathLike[str] = "") -> None:
         self._home = tempfile.TemporaryDirectory()
@@ -39,6 +38,11 @@ class HereReference(Closing):
         module, _, name = handler.partition(":")
         made = getattr(importlib.import_module(module), name)(self.function, request)
         return from_json(answer, to_json(made))
+
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: Any, seconds: float = 60.0
+    ) -> tuple[Execution, Any]:
+        raise AssertionError("nothing is run here")
 
 
 @pytest.fixture(scope="module", autouse=True)

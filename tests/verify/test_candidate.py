@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.verify import kernels, tasks
 
+from tilewright.devices.protocol import Device
 from tilewright.kernel_file import KernelFile, compare_op, parse, print_op
 from tilewright.kernel_file.op_line import op_of_task
 from tilewright.records import (
@@ -15,6 +16,8 @@ from tilewright.records import (
     Case,
     Dimension,
     DType,
+    Execution,
+    Job,
     NumberInput,
     ScalarType,
     Task,
@@ -22,7 +25,7 @@ from tilewright.records import (
     TensorInput,
 )
 from tilewright.verify import read_kernel
-from tilewright.verify.candidate import LARGEST_DATA, Judges, drawn_by_seed
+from tilewright.verify.candidate import Judges
 from tilewright.verify.distributions import TASK
 
 
@@ -32,9 +35,13 @@ class Named:
 
     name: str
     sees_gpu: bool
-    most_bytes: int | None = None
 
     def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
+        raise AssertionError("nobody is to be asked")
+
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: Any, seconds: float = 60.0
+    ) -> tuple[Execution, Any]:
         raise AssertionError("nobody is to be asked")
 
     def close(self) -> None:
@@ -42,7 +49,7 @@ class Named:
 
 
 CPU, LOCAL = Named("a CPU here", False), Named("a GPU here", True)
-FAR = Named("a GPU elsewhere", True, 256 << 20)
+FAR = Named("a GPU elsewhere", True)
 SMALL, MIDDLE, SEEDED, HUGE = 1000, 1 << 22, 1 << 25, 1 << 27  # elements of f32
 
 
@@ -62,7 +69,7 @@ def judge(judges: Judges, elements: int, values: str = TASK, task: Task = tasks.
         (MIDDLE, "impulse", CPU, LOCAL, FAR),  # its bytes travel, so whoever gets them can judge
         (SEEDED, TASK, None, LOCAL, FAR),
         (SEEDED, "impulse", None, None, None),  # no device draws these
-        (HUGE, TASK, None, LOCAL, None),  # the results are too large to send
+        (HUGE, TASK, None, LOCAL, FAR),  # what the kernel makes of them stays there
     ],
 )
 def test_who_judges_what(
@@ -72,23 +79,13 @@ def test_who_judges_what(
     assert found == [one.name if one else None for one in (alone, local, spooled)]
 
 
-def test_inputs_that_travel_count_as_sent_and_those_drawn_by_seed_do_not() -> None:
-    narrow = Judges(CPU, Named("narrow", True, 48 << 20))
-    travelling, seeded = (LARGEST_DATA // 8, LARGEST_DATA // 4 + 1)  # elements of 4 bytes, as many made as given
-    assert judge(narrow, travelling) == CPU.name  # 32 MiB given and 32 made: too much, and a CPU can do it
-    assert judge(narrow, travelling // 2) == "narrow"
-    assert judge(narrow, seeded) is None
-    assert judge(Judges(CPU, Named("wide", True, 65 << 20)), seeded) == "wide"
-
-
-def test_what_is_changed_in_place_is_sent_back() -> None:
-    task = tasks.ACCUMULATE
-    dimension = task.dimensions[0].name
-    sized = replace(task, dimensions=(Dimension(dimension, 1 << 24),))  # y and delta, 64 MiB each
+@pytest.mark.parametrize(("elements", "shared"), [(SMALL, False), (MIDDLE, False), (SEEDED, True), (HUGE, True)])
+def test_large_results_stay_where_the_gpu_is(elements: int, shared: bool) -> None:
+    sized = replace(tasks.DOUBLE, dimensions=(Dimension(tasks.DOUBLE.dimensions[0].name, elements),))
     case = Case(sized.sizes, 1)
-    assert drawn_by_seed(sized, case)
-    assert Judges(CPU, Named("narrow", True, 63 << 20)).of(sized, case) is None
-    assert Judges(CPU, wide := Named("wide", True, 64 << 20)).of(sized, case) is wide
+    assert Judges(LOCAL).shares(sized, case) is shared
+    assert Judges(CPU, FAR).shares(sized, case) is shared
+    assert not Judges(CPU).shares(sized, case)
 
 
 # -- reading a candidate: the task's op, mechanical mends, outputs and library steps --

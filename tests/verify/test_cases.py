@@ -24,7 +24,7 @@ from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
-from tilewright.verify.float_values import DISTRIBUTIONS, INFINITE, NAN_ROWS, SPECIAL
+from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
 from tilewright.verify.need_sizes import accepted_sizes
 
 
@@ -98,7 +98,7 @@ def test_distributions_are_deterministic_and_different(name: str) -> None:
     special = name in (SPECIAL, INFINITE, NAN_ROWS)
     assert np.isfinite(values(tasks.LAYERNORM, case, "x")).all() != special
     assert np.isfinite(values(tasks.LAYERNORM, case, "weight")).all()
-    assert contents(tasks.LAYERNORM, case) is None
+    assert (contents(tasks.LAYERNORM, case) is None) is (name not in DRAWN_ANYWHERE)
 
 
 def test_what_distributions_look_like() -> None:
@@ -245,10 +245,10 @@ CONVOLUTION = Task(
 
 
 @pytest.mark.parametrize("task", [tasks.MATMUL, tasks.MEAN, CONVOLUTION], ids=lambda task: task.name)
-def test_every_dimension_is_once_at_its_own_size_and_one_above_it(task: Task) -> None:
+def test_every_dimension_is_once_at_its_own_size_or_above_it(task: Task) -> None:
     sizes = [case.sizes for case in plan_cases(task)]
     for one in task.free:
-        assert any(each[one.name] == one.size for each in sizes), one.name
+        assert any(each[one.name] >= one.size for each in sizes), one.name
     inner = inner_dimension(task)
     assert inner is not None
     beyond = [each[inner] for each in sizes if each[inner] > task.sizes[inner]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,16 +14,21 @@ from tests.verify import kernels, tasks
 
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.devices.protocol import Closing
 from tilewright.devices.sanitizer import SANITIZER
 from tilewright.records import (
     CaseStatus,
     Crashed,
     Dimension,
+    Execution,
+    FaultKind,
     FindingKind,
+    Job,
     Passed,
     Pattern,
     Rejected,
     Task,
+    Unstable,
     Verdict,
     WrongValues,
 )
@@ -115,6 +123,90 @@ def test_faults_of_the_gpu_are_crashes(with_gpu: Reference, emulated: EmulatedDe
     text = kernels.MATMUL_TF32
     verdict = judge(tasks.MATMUL, text, with_gpu, emulated, gpu)
     assert isinstance(verdict, Rejected)
+
+
+# -- large calls, whose results stay on the GPU --
+
+LARGE = replace(tasks.DOUBLE, dimensions=(Dimension("n", 1 << 27),))
+LARGE_SOFTMAX = replace(tasks.SOFTMAX, dimensions=(Dimension("rows", 1 << 14), Dimension("cols", 4099)))
+
+
+def test_every_element_of_a_large_result_is_judged(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    last = (1 << 27) - 1
+    text = kernels.DOUBLE.replace("2.f * v[i] + 1.f", f"i == {last} ? 0.f : 2.f * v[i] + 1.f")
+    verdict = judge(LARGE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    (wrong,) = verdict.evidence.outputs
+    assert wrong.first[0].index == (last,)
+    assert wrong.elements == 1 << 27
+    assert isinstance(judge(LARGE_SOFTMAX, kernels.SOFTMAX_ONLINE, with_gpu, emulated, gpu), Passed)
+    text = kernels.SOFTMAX_ONLINE.replace("/ sum", "/ (blockIdx.x == 12345 ? 1.001f * sum : sum)")
+    verdict = judge(LARGE_SOFTMAX, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.outputs[0].first[0].index[0] == 12345
+
+
+MISBEHAVES = {  # only in calls that no emulator sees
+    FaultKind.INPUT: "((float*)v)[77] = 0.f;",
+    FaultKind.OUTSIDE: "out[n + 3] = 0.f;",
+}
+
+
+@pytest.mark.parametrize("kind", MISBEHAVES)
+@pytest.mark.parametrize("task", [tasks.DOUBLE, LARGE], ids=["middle", "large"])
+def test_a_kernel_leaves_alone_what_is_not_its_own(
+    kind: FaultKind, task: Task, with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    own = f"  if (i == 0 && n == {task.sizes['n']}) {MISBEHAVES[kind]}\n}}"
+    verdict = judge(task, kernels.DOUBLE.replace("\n}", f"\n{own}"), with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, Crashed)
+    assert verdict.evidence.fault is kind
+
+
+def test_what_a_call_leaves_behind_shows_in_the_next(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    """A flag in scratch that is never set back: the second call finds it."""
+    own = f"n == {1 << 20} && i == 0"
+    text = (
+        kernels.DOUBLE.replace("//! launch", "//! scratch flag: i32[1]\n//! launch")
+        .replace("(v, out, n)", "(v, out, flag, n)")
+        .replace("float* out, int n", "float* out, int* flag, int n")
+        .replace("if (i < n)", f"if ({own} && *flag == 4711) return;\n  if ({own}) *flag = 4711;\n  if (i < n)")
+    )
+    verdict = judge(tasks.DOUBLE, text, with_gpu, emulated, gpu)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, (WrongValues, Unstable))
+
+
+class Deadly(Closing):
+    """A device whose runner dies as soon as it has answered."""
+
+    def __init__(self, gpu: CudaDevice) -> None:
+        self._gpu = gpu
+        self.profile = gpu.profile
+
+    def execute(self, job: Job) -> Execution:
+        execution = self._gpu.execute(job)
+        pid = self._gpu.runner_pid
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            while self._gpu.runner_pid is not None:
+                time.sleep(0.01)
+        return execution
+
+
+def test_a_runner_that_dies_does_not_take_the_judge_with_it(
+    with_gpu: Reference, emulated: EmulatedDevice, gpu: CudaDevice
+) -> None:
+    for task in (LARGE, tasks.DOUBLE):
+        verdict = Referee(task, with_gpu, emulator=emulated, gpu=Deadly(gpu)).judge(kernels.DOUBLE)
+        assert isinstance(verdict, Passed), verdict
 
 
 def test_what_cannot_be_emulated_is_judged_on_the_gpu(

@@ -179,11 +179,35 @@ def test_whole_numbers_are_as_wide_as_the_reference_takes_them() -> None:
     assert of(lambda x: (1 << x).float()) == ("whole numbers: x=own",)
 
 
-def test_scalars_change_where_the_shapes_stay() -> None:
-    numbers = (NumberInput("shift", ScalarType.INT, 3), NumberInput("window", ScalarType.INT, 1))
-    task = one_tensor(DType.F32, None, *numbers)
-    kinds = surveyed(lambda x, shift, window: x.roll(shift, -1)[:, window - 1 :], task)
-    assert values_with(NUMBERS, {"shift": 4}) in kinds
+def test_scalars_take_signs_nothing_one_and_more() -> None:
+    task = one_tensor(DType.F32, None, NumberInput("shift", ScalarType.INT, 3), NumberInput("a", ScalarType.FLOAT, 0.5))
+    kinds = surveyed(lambda x, shift, a: x.roll(shift, -1) * a, task)
+    told = {
+        name: {one.value for kind in kinds for one in case_task(task, Case({}, 1, kind)).numbers if one.name == name}
+        for name in ("shift", "a")
+    }
+    assert {4, -3, 0, 1, 33} <= told["shift"]
+    assert {-0.5, 20.0, 0.0, 1.0, -20.0} <= told["a"]
+    small = one_tensor(DType.F32, None, NumberInput("eps", ScalarType.FLOAT, 1e-6))
+    kinds = surveyed(lambda x, eps: x / (x.abs() + eps).sqrt(), small)
+    assert values_with(NUMBERS, {"eps": 1.0}) in kinds
+    assert not any("eps=-" in one for one in kinds)
+
+
+def test_scalars_that_do_not_go_together_are_changed_one_by_one() -> None:
+    task = one_tensor(
+        DType.F32, None, NumberInput("low", ScalarType.FLOAT, 0.5), NumberInput("a", ScalarType.FLOAT, 0.5)
+    )
+
+    def function(x: torch.Tensor, low: float, a: float) -> torch.Tensor:
+        if low < 0 < a:
+            raise ValueError("signs")
+        return x * low + a
+
+    kinds = surveyed(function, task)
+    assert values_with(NUMBERS, {"a": 20.0}) in kinds
+    assert not any("low=-0.5" in one for one in kinds)
+    assert values_with(NUMBERS, {"low": 20.0, "a": 0.0}) in kinds
 
 
 def test_scalars_that_change_the_shapes_are_judged_with_the_shapes_that_follow() -> None:
@@ -194,7 +218,9 @@ def test_scalars_that_change_the_shapes_are_judged_with_the_shapes_that_follow()
     sizes = task.complete({"rows": 4, "cols": 20})
     pool = lambda x, window=4: torch.nn.functional.avg_pool1d(x, window, stride=1)  # noqa: E731
     said = values_with(NUMBERS, {"window": 5, "y": "4x16"})
-    assert said in survey_values(pool, SurveyRequest(task, sizes, whole=False)).kinds
+    kinds = survey_values(pool, SurveyRequest(task, sizes, whole=False)).kinds
+    assert said in kinds
+    assert not any("window=-" in one for one in kinds)
     changed = case_task(task, Case(sizes, 1, said))
     assert (changed.numbers[0].value, changed.output_specs(sizes)["y"].shape) == (5, (4, 16))
 
@@ -202,10 +228,10 @@ def test_scalars_that_change_the_shapes_are_judged_with_the_shapes_that_follow()
 def test_floats_are_one_where_ties_must_be_ties() -> None:
     scale, eps = NumberInput("scale", ScalarType.FLOAT, 0.05), NumberInput("eps", ScalarType.FLOAT, 1e-6)
     task = one_tensor(DType.F32, None, scale, eps)
-    said = values_with(PATTERNED, {"scale": 1.0})
+    said = values_with(PATTERNED, {"scale": 1.0, "eps": 1.0})
     assert said in surveyed(lambda x, scale=0.05, eps=1e-6: torch.round(x / scale) + eps, task)
     changed = case_task(task, Case({"rows": 4, "cols": 20}, 1, said))
-    assert [one.value for one in changed.numbers] == [1.0, 1e-6]
+    assert [one.value for one in changed.numbers] == [1.0, 1.0]
     assert np.array_equal(drawn(task, said, np.float32), drawn(task, PATTERNED, np.float32))
 
 

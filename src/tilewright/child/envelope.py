@@ -75,6 +75,12 @@ class Envelope:
         """It as bytes again, for the next who is to have it."""
         return _assembled(self.header.kind, self.outer, self.blobs)
 
+    def sealed_with(self, record: object) -> bytes:
+        """It as bytes, with another record in place of its own; what that carried stays."""
+        blobs = list(self.blobs)
+        outer = self.outer | {"record": to_json(_detach(record, blobs))}
+        return _assembled(self.header.kind, outer | {"blobs": [len(one) for one in blobs]}, blobs)
+
 
 def seal(kind: EnvelopeKind, record: object, *, carried: object = None, gpu: str = "") -> bytes:
     """The bytes of an envelope with a record in it, and a second one that the first carries.

@@ -53,6 +53,12 @@ class ChildDevice(Closing):
     def profile(self) -> GpuProfile:
         return self.ready().profile
 
+    def warm(self) -> None:
+        """Start the child, unless there is one, and do not wait for it: it comes up while the caller is busy."""
+        with self._lock, contextlib.suppress(DeviceError):  # the first job will hear of it
+            if self._child is None and not self._closed:
+                self._child = self._start()
+
     def ready(self) -> RunnerReady:
         """Start the child unless it runs, and say what it found."""
         if self._known is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from cuda.bindings import __version__ as bindings_version
@@ -12,6 +12,7 @@ from cuda.bindings import driver as cu
 
 from tilewright.devices.cuda.driver import DriverError, driver_version
 from tilewright.devices.cuda.executor import Executor
+from tilewright.devices.cuda.shared_memory import LentMemory
 from tilewright.devices.job_run import JobRun, Report
 from tilewright.devices.runner import JobFault, JobFinished
 from tilewright.records import Execution, GpuProfile, Job
@@ -27,10 +28,7 @@ class CudaStream:
         self._device = device
 
     def wait(self) -> None:
-        # Asked of the driver, whose error code says more than torch's exception.
-        result = cu.cuStreamSynchronize(torch.cuda.current_stream(self._device).cuda_stream)[0]
-        if result != cu.CUresult.CUDA_SUCCESS:
-            raise DriverError(result.name, int(result), "wait for the device")
+        self._wait(torch.cuda.current_stream(self._device))
 
     def warm_up(self) -> None:
         """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
@@ -49,6 +47,21 @@ class CudaStream:
         self.wait()
         return 1000.0 * float(start.elapsed_time(stop))
 
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        streams = [torch.cuda.Stream(self._device) for _ in calls]  # type: ignore[no-untyped-call]
+        for stream, call in zip(streams, calls, strict=True):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(HEAD_START_CYCLES)  # type: ignore[no-untyped-call]
+                call()
+        for stream in streams:
+            self._wait(stream)
+
+    def _wait(self, stream: torch.cuda.Stream) -> None:
+        # Asked of the driver, whose error code says more than torch's exception.
+        result = cu.cuStreamSynchronize(stream.cuda_stream)[0]
+        if result != cu.CUresult.CUDA_SUCCESS:
+            raise DriverError(result.name, int(result), "wait for the device")
+
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -62,6 +75,7 @@ class CudaEngine:
         self._device = torch.device("cuda", index)
         self._stream = CudaStream(self._device)
         torch.cuda.set_device(self._device)
+        self._lent = LentMemory(index)
         torch.zeros(1, device=self._device)  # makes the context current on this thread, or says why it cannot be
 
     @property
@@ -80,10 +94,12 @@ class CudaEngine:
         )
 
     def run(self, job: Job, report: Report) -> JobFinished:
-        """One job to its end; a fault is a value."""
+        """One job to its end; a fault is a value. What it lends stays until the next."""
         execution: Execution
         try:
-            execution = JobRun(job, self._executor, self._stream, self._device, report).outcome()
+            self._lent.release()
+            # Not given a name: it holds the job's memory, which has to go before the process is asked to be clean.
+            execution = JobRun(job, self._executor, self._stream, self._device, report, self._lent).outcome()
         except JobFault as fault:
             execution = fault.execution(job, self.profile.name)
         return JobFinished(execution, self._left_clean())

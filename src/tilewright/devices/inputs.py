@@ -7,6 +7,7 @@ that no element occupies, and outputs before a run, hold the poison: bytes of 0x
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,35 +16,83 @@ from tilewright.devices.contents import POISON_BYTE, check_content, misalignment
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Content, Data, Integers, Normal, TensorSpec, Uniform
 
+GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end
+GUARD_BYTE = (
+    0xFB  # around what a plan writes; around inputs it is the poison, so that a copy of one is seen in the other
+)
 _DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
+_COMPARED_AT_ONCE = 1 << 28  # bytes
+
+TakeBytes = Callable[[int], torch.Tensor]  # so many bytes of memory, contents undefined
 
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor and the bytes it lives in, from its first element to its last."""
+    """A tensor and the bytes it lives in, from its first element to its last; and those around it, where it is guarded.
+
+    `guards`, before it and behind it, hold the guard byte throughout as long as nobody writes outside the tensor.
+    """
 
     spec: TensorSpec
     storage: torch.Tensor  # uint8
     tensor: torch.Tensor
+    guards: tuple[torch.Tensor, ...] = ()
+    guard_byte: int = 0
 
 
 def allocation_bytes(spec: TensorSpec) -> int:
-    """What `allocate` takes for a tensor, at most."""
+    """What `allocate` takes for a tensor, at most, without guards."""
     return -(-(spec.storage_bytes + misalignment(spec)) // 512) * 512
 
 
-def allocate(spec: TensorSpec, device: torch.device) -> PlacedTensor:
-    """Poisoned memory for a tensor, aligned exactly as its spec says and no better."""
-    offset = misalignment(spec)
-    raw = torch.empty(spec.storage_bytes + offset, dtype=torch.uint8, device=device)
-    storage = raw[offset:]
-    placed = PlacedTensor(spec, storage, storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride))
+def allocate(
+    spec: TensorSpec, device: torch.device, *, guard_byte: int | None = None, take: TakeBytes | None = None
+) -> PlacedTensor:
+    """Poisoned memory for a tensor, aligned exactly as its spec says and no better.
+
+    With a `guard_byte` memory that holds it lies on both sides. `take` brings the memory, else torch's allocator does.
+    """
+    guarded, byte = (0, 0) if guard_byte is None else (GUARD_BYTES, guard_byte)
+    start = guarded + misalignment(spec)
+    end = start + spec.storage_bytes
+    raw = take(end + guarded) if take else torch.empty(end + guarded, dtype=torch.uint8, device=device)
+    guards = (raw[:start], raw[end:]) if guarded else ()
+    for one in guards:
+        one.fill_(byte)
+    storage = raw[start:end]
+    tensor = storage.view(TORCH_DTYPE[spec.dtype]).as_strided(spec.shape, spec.stride)
+    placed = PlacedTensor(spec, storage, tensor, guards, byte)
     poison(placed)
     return placed
 
 
-def poison(placed: PlacedTensor) -> None:
-    placed.storage.fill_(POISON_BYTE)
+def poison(placed: PlacedTensor, byte: int = POISON_BYTE) -> None:
+    placed.storage.fill_(byte)
+
+
+def damage(placed: PlacedTensor) -> int | None:
+    """How far outside the tensor the nearest byte lies that was written to: below 0 before it, from 0 on behind it."""
+    for number, guard in enumerate(placed.guards):
+        changed = guard != placed.guard_byte
+        if bool(changed.any()):
+            places = changed.nonzero().flatten()
+            return int(places[0]) if number else int(places[-1]) - guard.numel()
+    return None
+
+
+def same_bits(one: PlacedTensor, other: PlacedTensor) -> bool:
+    """Whether two tensors of one spec hold the same elements, bit by bit."""
+    if one.tensor.is_contiguous():
+        pieces = (torch.split(placed.storage, _COMPARED_AT_ONCE) for placed in (one, other))
+        return all(torch.equal(_wide(mine), _wide(theirs)) for mine, theirs in zip(*pieces, strict=True))
+    mine, theirs = (placed.tensor.contiguous().view(-1).view(torch.uint8) for placed in (one, other))
+    return torch.equal(mine, theirs)
+
+
+def _wide(content: torch.Tensor) -> torch.Tensor:
+    """Bytes by the eight where they can be: less to compare."""
+    whole = content.numel() % 8 == 0 and content.data_ptr() % 8 == 0 and content.storage_offset() % 8 == 0
+    return content.view(torch.int64) if whole else content
 
 
 def clear(placed: PlacedTensor) -> None:

@@ -2,23 +2,25 @@
 
 A plan is first run step by step, each awaited before the next is named and started, so that whatever goes wrong has a
 kernel and a line. A plan of several steps is then run whole, on fresh inputs and freshly poisoned memory, because only
-then do its steps overlap as they will in use; the outputs of that run are the ones returned. All memory is this
-module's: the executor gets outputs and scratch as if they were inputs, so they can be poisoned before and read after.
+then do its steps overlap as they will in use; the outputs of that run are the ones returned. One that is checked is
+called once more. All memory is ours (`job_memory`): the executor gets outputs and scratch as if they were inputs, so
+they can be poisoned before and read after.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
-from tilewright.devices.contents import ContentError
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import PlacedTensor, allocate, allocation_bytes, clear, content_of, fill, poison
+from tilewright.devices.inputs import allocation_bytes, same_bits
+from tilewright.devices.job_memory import JobMemory, JobTensors, Lender
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
     BoundPlan,
@@ -31,11 +33,14 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
     ReturnedTensor,
+    SharedTensor,
 )
 
 Report = Callable[[Progress], None]
 Results = tuple[torch.Tensor, ...]
 MIB = 1 << 20
+_TOGETHER = 4  # calls at once, each on a stream and memory of its own
+_MOST_TOGETHER = 32 * MIB  # of memory, in all
 
 
 class Runnable(Protocol):
@@ -62,22 +67,23 @@ class TimedStream(Protocol):
 
     def elapsed_us(self, work: Callable[[], object]) -> float: ...
 
-
-@dataclass(frozen=True)
-class _Tensors:
-    """Everything a plan touches, by name."""
-
-    inputs: dict[str, PlacedTensor]
-    buffers: dict[str, PlacedTensor]
-
-    def named(self, names: tuple[str, ...]) -> Results:
-        return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
+    def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
+        """Start each on a stream of its own, before any is awaited."""
+        ...
 
 
 class JobRun:
     """One job's run, from checks to outputs."""
 
-    def __init__(self, job: Job, executor: Executes, stream: TimedStream, device: torch.device, report: Report) -> None:
+    def __init__(
+        self,
+        job: Job,
+        executor: Executes,
+        stream: TimedStream,
+        device: torch.device,
+        report: Report,
+        lender: Lender | None = None,
+    ) -> None:
         self._job = job
         self._plan = job.plan
         self._executor = executor
@@ -85,24 +91,33 @@ class JobRun:
         self._device = device
         self._report = report
         self._input_names = tuple(one.name for one in job.inputs)
-        self._tensors = _Tensors({}, {})
+        self._memory = JobMemory(job, device, lender)
+        self._tensors = JobTensors({}, {})
 
     def outcome(self) -> Completed:
         self._check()
         self._report(Progress(RunStage.INPUTS))
-        self._tensors = self._allocate()
+        self._tensors = self._memory.allocate(guarded=True)
         self._reset()
         self._run_by_steps()
-        if len(self._plan.steps) > 1 or self._job.timed_runs:
+        run_us: tuple[float, ...] = ()
+        differing: tuple[str, ...] = ()
+        if len(self._plan.steps) > 1 or self._job.timed_runs or self._job.checked:
             self._report(Progress(RunStage.LOADING))
             whole, names = self._prepare_whole()
             if len(self._plan.steps) > 1:
                 self._run_whole(whole, names)
-            outputs = self._outputs()
+            if self._job.checked:
+                differing = self._called_again(whole, names)
+            returned = self._returned()
             run_us = self._timed(whole, names)
         else:
-            outputs, run_us = self._outputs(), ()
-        return Completed(self._job.id, self._executor.profile.name, outputs, run_us)
+            returned = self._returned()
+        self._memory.check_guards(self._tensors)
+        bytes_of = tuple(one for one in returned if isinstance(one, ReturnedTensor))
+        shared = tuple(one for one in returned if isinstance(one, SharedTensor))
+        name = self._executor.profile.name
+        return Completed(self._job.id, name, bytes_of, run_us, shared=shared, differing=differing)
 
     def watched(self, place: Callable[[dict[str, int]], None], watch: Callable[[Callable[[], None]], None]) -> None:
         """Run the plan for a profiler: `watch` is given it as one call, on fresh inputs, once it has run without.
@@ -110,9 +125,8 @@ class JobRun:
         `place` is told the address of every tensor before anything runs.
         """
         self._check()
-        self._tensors = self._allocate()
-        placed = self._tensors.inputs | self._tensors.buffers
-        place({name: one.storage.data_ptr() for name, one in placed.items()})
+        self._tensors = self._memory.allocate(guarded=False)  # the tool looks at what lies around them
+        place({name: one.storage.data_ptr() for name, one in self._tensors.all.items()})
         self._reset()
         self._run_by_steps()
         whole, names = self._prepare_whole()
@@ -155,30 +169,8 @@ class JobRun:
                 f"the job's limit is {limit / MIB:.1f} MiB; raise the limit or ask for less scratch",
             )
 
-    def _allocate(self) -> _Tensors:
-        try:
-            return _Tensors(
-                {one.name: allocate(one.spec, self._device) for one in self._job.inputs},
-                {one.name: allocate(one.spec, self._device) for one in self._plan.buffers},
-            )
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise JobFault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
-
     def _reset(self) -> None:
-        """Inputs as the job says, outputs and scratch poisoned, counters and zeroed scratch at zero."""
-        try:
-            for one in self._job.inputs:
-                fill(self._tensors.inputs[one.name], one.content)
-        except ContentError as error:
-            raise JobFault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
-        except torch.OutOfMemoryError as error:
-            raise JobFault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
-        for buffer in self._plan.buffers:
-            placed = self._tensors.buffers[buffer.name]
-            if buffer.clearing is Clearing.UNDEFINED:
-                poison(placed)
-            else:
-                clear(placed)
+        self._memory.reset(self._tensors.all, self._memory.old_byte)
         self._await(None, "the inputs were made")
 
     # -- running --
@@ -193,15 +185,54 @@ class JobRun:
             self._await(step, where)
             if isinstance(step, LibraryCall):
                 self._tensors.buffers[step.target].tensor.copy_(results[0])
-        self._check_counters("run step by step")
+        self._memory.check_counters(self._tensors, "run step by step")
 
     def _run_whole(self, whole: Runnable, names: tuple[str, ...]) -> None:
         self._report(self._together(RunStage.WHOLE))
         self._reset()
         where = f"all {len(self._plan.steps)} steps run together, after each had run alone without fault"
-        self._keep_library_results(self._start(whole, names, None, where))
+        self._call_whole(whole, names, where, self._tensors)
         self._await(None, where)
-        self._check_counters("run as a whole")
+        self._memory.check_counters(self._tensors, "run as a whole")
+
+    # -- what a plan must leave alone, and must not depend on --
+
+    def _called_again(self, whole: Runnable, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Call the plan once more, its results elsewhere, on whatever the first call left in scratch and counters.
+
+        The results of this call are the ones returned; the names of those that differ from the first are the answer.
+        """
+        results, where = self._job.returns, "called a second time"
+        self._report(self._together(RunStage.WHOLE))
+        self._memory.check_guards(self._tensors)
+        first = {name: self._tensors.all[name] for name in results}
+        self._tensors = self._tensors.with_fresh(self._memory.fresh(results, lent=True))
+        self._call_whole(whole, names, where, self._tensors)
+        self._await(None, where)
+        self._memory.check_counters(self._tensors, where)
+        differing = {name for name in results if not same_bits(first[name], self._tensors.all[name])}
+        first.clear()
+        self._memory.check_inputs(self._tensors)
+        differing |= self._differing_at_once(whole, names)
+        return tuple(name for name in results if name in differing)
+
+    def _differing_at_once(self, whole: Runnable, names: tuple[str, ...]) -> set[str]:
+        """The results that differ where several calls run at once, each on a stream and memory of its own."""
+        known = self._tensors.all
+        if _TOGETHER * sum(one.storage.numel() for one in known.values()) > _MOST_TOGETHER or self._library_targets():
+            return set()
+        where = f"{_TOGETHER} calls at once, each on a stream of its own"
+        own = (*self._job.returns, *(one.name for one in self._plan.buffers if one.name not in self._job.returns))
+        each = [self._tensors.with_fresh(self._memory.fresh(own)) for _ in range(_TOGETHER)]
+        self._await(None, where)
+        try:
+            calls = [functools.partial(self._call_whole, whole, names, where, tensors) for tensors in each]
+            self._stream.at_once(calls)
+        except DriverError as error:
+            raise self._driver_fault(error, When.RUN, None, where) from error
+        for tensors in each:
+            self._memory.check_guards(tensors)
+        return {name for name in self._job.returns for one in each if not same_bits(known[name], one.all[name])}
 
     def _together(self, stage: RunStage) -> Progress:
         """What to blame while all steps run: the step, where there is but one."""
@@ -221,10 +252,16 @@ class JobRun:
         return self._prepare(BoundPlan((), maps, (alone,)), (), (), step)
 
     def _prepare_whole(self) -> tuple[Runnable, tuple[str, ...]]:
-        """The plan as it will be used: clearing is part of it, so zeroed scratch is the executor's too."""
+        """The plan as it will be used: clearing is part of it, so what is zeroed is the executor's."""
         targets = self._library_targets()
         own = tuple(b for b in self._plan.buffers if b.clearing is Clearing.ZEROED or b.name in targets)
-        return self._prepare(replace(self._plan, buffers=own), own, targets, None)
+        return self._prepare(replace(self._plan, buffers=own), own, self._executors_results, None)
+
+    @property
+    def _executors_results(self) -> tuple[str, ...]:
+        """What comes back from a whole run, to be kept where it would be otherwise."""
+        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in self._job.returns)
+        return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
 
     def _library_targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.target for step in self._plan.steps if isinstance(step, LibraryCall)))
@@ -249,10 +286,15 @@ class JobRun:
             raise JobFault(FaultKind.BROKEN_JOB, message, step) from error
 
     def _start(
-        self, prepared: Runnable, names: tuple[str, ...], step: PackedLaunch | LibraryCall | None, where: str
+        self,
+        prepared: Runnable,
+        names: tuple[str, ...],
+        step: PackedLaunch | LibraryCall | None,
+        where: str,
+        tensors: JobTensors | None = None,
     ) -> Results:
         try:
-            return prepared.run(self._tensors.named(names), ())
+            return prepared.run((tensors or self._tensors).named(names), ())
         except DriverError as error:
             raise self._driver_fault(error, When.LAUNCH, step, where) from error
         except torch.OutOfMemoryError as error:
@@ -261,9 +303,11 @@ class JobRun:
             self._await(step, where)
             raise JobFault(FaultKind.OTHER, f"{where}: {error}", step) from error
 
-    def _keep_library_results(self, results: Results) -> None:
-        for target, result in zip(self._library_targets(), results, strict=True):
-            self._tensors.buffers[target].tensor.copy_(result)
+    def _call_whole(self, whole: Runnable, names: tuple[str, ...], where: str, tensors: JobTensors) -> None:
+        """All steps on some tensors; not awaited."""
+        results = self._start(whole, names, None, where, tensors)
+        for name, result in zip(self._executors_results, results, strict=True):
+            tensors.buffers[name].tensor.copy_(result)
 
     def _await(self, step: PackedLaunch | LibraryCall | None, where: str) -> None:
         """Wait for the device; an error of a kernel surfaces here."""
@@ -282,20 +326,6 @@ class JobRun:
         place = where or (f"{name_of(at)} (line {at.line})" if at is not None else "the module")
         return JobFault(kind, f"{place}: {error.name} {when.value} ({error.tried}): {remedy}", at)
 
-    def _check_counters(self, how: str) -> None:
-        for buffer in self._plan.buffers:
-            placed = self._tensors.buffers[buffer.name]
-            if buffer.clearing is not Clearing.COUNTER or not bool(placed.storage.any().item()):
-                continue
-            left = placed.tensor.flatten()
-            index = int(left.ne(0).nonzero()[0].item())
-            raise JobFault(
-                FaultKind.STATE,
-                f"{how}, the plan left counter {buffer.name}[{index}] at {left[index].item()}; "
-                "the last block that uses a counter must set it back to 0",
-                self._plan.last_user(buffer.name),
-            )
-
     # -- timing and results --
 
     def _timed(self, whole: Runnable, names: tuple[str, ...]) -> tuple[float, ...]:
@@ -313,10 +343,9 @@ class JobRun:
                 run_us.append(self._stream.elapsed_us(lambda: self._start(whole, names, None, "a timed run")))
             except DriverError as error:
                 raise self._driver_fault(error, When.RUN, None, "a timed run") from error
-            self._check_counters("in a timed run")
+            self._memory.check_counters(self._tensors, "in a timed run")
         return tuple(run_us)
 
-    def _outputs(self) -> tuple[ReturnedTensor, ...]:
+    def _returned(self) -> tuple[ReturnedTensor | SharedTensor, ...]:
         self._report(Progress(RunStage.RETURNING))
-        placed = self._tensors.inputs | self._tensors.buffers
-        return tuple(ReturnedTensor(name, placed[name].spec, content_of(placed[name])) for name in self._job.returns)
+        return self._memory.returned(self._tensors)

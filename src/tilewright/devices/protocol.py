@@ -48,5 +48,9 @@ class Closing:
         self.close()
 
 
+class NotOpened(RuntimeError):
+    """Memory that another process lends cannot be looked at: the process is gone, or the driver does not share."""
+
+
 class DeviceError(RuntimeError):
     """The machine's fault, or ours: no driver, no worker on the spool, a child that cannot be started."""

@@ -30,7 +30,7 @@ from typing import Any
 from tilewright.child.envelope import EnvelopeError, EnvelopeHeader, EnvelopeKind, header_of, record_in, seal, unseal
 from tilewright.child.family import pid_space, process_start
 from tilewright.devices.protocol import DeviceError
-from tilewright.records import Execution, GpuProfile, RecordError, from_json, to_json
+from tilewright.records import Execution, GpuProfile, Job, RecordError, from_json, to_json
 
 ATTEMPTS = 2  # workers a job may cost
 _FOLDERS = ("jobs", "claimed", "results", "workers", "broken", "writing")
@@ -83,7 +83,8 @@ class SpoolCall:
     """One question to `function` of somebody's Python `source`, to be asked where the GPU is.
 
     `handler` names who asks it there, as "tilewright.part.module:name". What is asked and what is answered are bytes
-    that only the two ends understand.
+    that only the two ends understand. A `job` is run first, by the same worker, and the handler is asked about what
+    it made, which does not leave the worker's machine.
     """
 
     id: str
@@ -93,6 +94,7 @@ class SpoolCall:
     handler: str
     seconds: float
     request: bytes
+    job: Job | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
@@ -101,7 +103,8 @@ class SpoolCall:
     @property
     def words(self) -> str:
         """What it is, for a line that a person reads."""
-        return f"reference call: {self.handler.rpartition(':')[2]}"
+        run = "job and " if self.job is not None else ""
+        return f"{run}reference call: {self.handler.rpartition(':')[2]}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class Replied:
 
     job: str  # the call's id
     device: str
-    content: bytes
+    content: bytes  # empty where the call's job did not get as far as being asked about
+    execution: Execution | None = None  # of the call's job
 
 
 @dataclass(frozen=True)

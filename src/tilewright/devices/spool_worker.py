@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, record_in, unseal
@@ -33,7 +33,7 @@ from tilewright.devices.spool_files import (
     SpoolResult,
     peek,
 )
-from tilewright.records import ARCHITECTURES, Execution, Faulted, FaultKind, Job, runs_on
+from tilewright.records import ARCHITECTURES, Completed, Execution, Faulted, FaultKind, Job, runs_on
 
 BEAT_S = 2.0
 SWEEP_S = 3600.0  # between two rounds of house-keeping
@@ -43,8 +43,8 @@ Say = Callable[[str], None]
 class Answerer(Protocol):
     """Whoever answers calls for a worker, one at a time."""
 
-    def answer(self, call: SpoolCall) -> bytes:
-        """The reply's content. Raises `Interrupted` where the worker has to stop."""
+    def answer(self, call: SpoolCall, ran: Execution | None) -> bytes:
+        """The reply's content; `ran` is what became of the call's job. Raises `Interrupted` where the worker stops."""
         ...
 
     def close(self) -> None: ...
@@ -160,7 +160,11 @@ class Worker:
         try:
             if isinstance(work, Job):
                 return self.device.execute(work)
-            return Replied(work.id, self.announcement.profile.name, self.answerer.answer(work))
+            ran = self.device.execute(work.job) if work.job is not None else None
+            content = self.answerer.answer(work, ran)
+            # What it made stays here: whoever asked has the answer.
+            told = replace(ran, outputs=(), shared=()) if isinstance(ran, Completed) else ran
+            return Replied(work.id, self.announcement.profile.name, content, told)
         except (Interrupted, DeviceError):
             # Not the job's fault: it goes back as it came.
             self.files.give_back(self.id, name, name.attempt)

@@ -197,7 +197,7 @@ def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
 
 @contextmanager
 def open_devices(device: ChosenDevice) -> Iterator[tuple[Device, Device | None]]:
-    """The emulator, and the GPU where there is one. Their processes start with the first job.
+    """The emulator, whose process starts with the first job, and the GPU where there is one.
 
     Through a spool every job runs anew: a time that was measured for another run is not this one's.
     """
@@ -206,7 +206,9 @@ def open_devices(device: ChosenDevice) -> Iterator[tuple[Device, Device | None]]
         if device.spool:
             yield emulator, stack.enter_context(SpoolDevice(device.spool, arch=PROFILES[device.gpu].arch, fresh=True))
         elif device.index is not None:
-            yield emulator, stack.enter_context(CudaDevice(device.index))
+            gpu = stack.enter_context(CudaDevice(device.index))
+            gpu.warm()
+            yield emulator, gpu
         else:
             yield emulator, None
 

@@ -240,7 +240,7 @@ def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk
     run = folder.load()
     task, against = run.task, run.settings.against
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
-    limits = ReferenceLimits.on_gpu() if device.index is not None else None
+    limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     say = talk.working
     with (
         Reference(task.reference, task.function, limits=limits) as reference,

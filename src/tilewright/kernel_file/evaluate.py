@@ -47,6 +47,12 @@ class Evaluation:
         return self.late.values(scalars)
 
     @property
+    def way(self) -> tuple[object, ...]:
+        """Which code runs, whatever the sizes of the grid: the constants, and every step's kernel and block."""
+        launches = (step for step in self.steps if isinstance(step, Launch))
+        return self.constants, tuple(step.line for step in self.steps), *((one.kernel, one.block) for one in launches)
+
+    @property
     def constant_set(self) -> tuple[tuple[str, ConstantValue], ...]:
         """The `const` values that no `tune` choice has a part in: what the limit on builds per file counts."""
         definitions = (line for line in self.file.compiled.lines if isinstance(line, DefinitionLine) and not line.tunes)

@@ -76,7 +76,9 @@ class Job:
     """One candidate on one set of inputs. Outputs and in-place tensors named in `returns` come back.
 
     The plan stands on its own: late numbers are written in (`kernel_file.settle`). A GPU runs the cubin; an emulating
-    device runs the PTX, as `emulation` says, and needs no cubin.
+    device runs the PTX, as `emulation` says, and needs no cubin. `checked`, a GPU calls the plan a second time, on what
+    the first call left in scratch and counters, returns what that made, and looks at all that a plan must leave alone.
+    With `share` the results stay in the GPU's memory until the next job, for another process of the machine to look at.
     """
 
     id: str
@@ -90,6 +92,8 @@ class Job:
     ptx: str | None = None
     emulation: Emulation = field(default_factory=Emulation)
     watch: Watch = Watch.NOTHING
+    checked: bool = False
+    share: bool = False
 
 
 class FaultKind(str, Enum):
@@ -102,6 +106,8 @@ class FaultKind(str, Enum):
     MEMORY = "memory limit passed"
     DIED = "the process that ran it died"
     STATE = "a counter was not left at zero"
+    INPUT = "an input was changed"
+    OUTSIDE = "memory outside every tensor was written"
     UNSUITABLE = "this device cannot run it"
     STOPPED = "the emulator stopped it"
     BROKEN_JOB = "the job could not be read"
@@ -116,15 +122,27 @@ class ReturnedTensor:
 
 
 @dataclass(frozen=True)
+class SharedTensor:
+    """A tensor in the memory of a GPU: the driver's handle of an allocation, and where in it the tensor begins."""
+
+    name: str
+    spec: TensorSpec
+    handle: bytes
+    offset: int
+
+
+@dataclass(frozen=True)
 class Completed:
     job: str
     device: str
-    outputs: tuple[ReturnedTensor, ...]
+    outputs: tuple[ReturnedTensor, ...]  # none of what is `shared`
     run_us: tuple[float, ...]  # one per timed run: the whole plan, on device events
     emulated: EmulatedRun | None = None  # None where a GPU ran it
     profiles: tuple[KernelProfile, ...] = ()  # of the launches, in order, where the job was watched for counters
     faults: tuple[FindingRecord, ...] = ()  # where it was watched for faults
     not_watched: str = ""  # why it could not be watched
+    shared: tuple[SharedTensor, ...] = ()
+    differing: tuple[str, ...] = ()  # results that were not the same bits in every call
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+from tilewright.devices.protocol import Device
+from tilewright.records import Execution, Job
+
 T = TypeVar("T")
 
 
@@ -22,15 +25,19 @@ class AnyReference(Protocol):
         """Whether it runs where the GPU is, and so draws what a kernel's inputs are drawn as there."""
         ...
 
-    @property
-    def most_bytes(self) -> int | None:
-        """The most that should be sent with a request; None: anything."""
-        ...
-
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
         """Run `handler`, "tilewright.part.module:name", beside the function and return its record.
 
         Raises `ReferenceProblem` where the reference is at fault.
+        """
+        ...
+
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
+    ) -> tuple[Execution, T | None]:
+        """Run a job, then the handler where its results are; None where the job did not get as far.
+
+        The handler takes the results as its third argument: bytes, or, where the job shares them, memory of the GPU.
         """
         ...
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from tilewright.child.envelope import Envelope, message
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
-from tilewright.devices.protocol import Closing
+from tilewright.devices.protocol import Closing, Device
+from tilewright.records import Execution, Job
 from tilewright.reference import wire
 from tilewright.reference.protocol import ReferenceProblem
 
@@ -95,6 +96,17 @@ class Reference(Closing):
         made: T = wire.answer_in(envelope, handler, answer)
         return made
 
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
+    ) -> tuple[Execution, T | None]:
+        """Run a job on a device of this machine, then `handler` on its results; see `call`."""
+        execution = device.execute(job)
+        results = wire.results_of(execution)
+        if not results:
+            return execution, None
+        asked = message(wire.HandlerRequest(handler, results), request)
+        return execution, wire.answer_in(self.exchange(asked, seconds), handler, answer)
+
     def exchange(self, payload: bytes, seconds: float) -> Envelope:
         """Send a sealed request as it stands, and return the child's reply as it came.
 
@@ -112,11 +124,6 @@ class Reference(Closing):
     def sees_gpu(self) -> bool:
         """Whether the function may run on this machine's GPUs."""
         return self._limits.gpu
-
-    @property
-    def most_bytes(self) -> int | None:
-        """A pipe carries anything."""
-        return None
 
     def close(self) -> None:
         """End the child and all that it started."""

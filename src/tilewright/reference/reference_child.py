@@ -5,7 +5,6 @@ It runs the handlers that requests name with the loaded function. Whatever the r
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import resource
@@ -34,11 +33,23 @@ def main(arguments: list[str]) -> int:
     function = _load(setup, channel)
     while function is not None:
         reply, carried = _answer(function, channel.next(), setup)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            with contextlib.suppress(RuntimeError):  # a lost context
-                torch.cuda.empty_cache()  # the kernels that are judged need the memory too
+        fit = not torch.cuda.is_initialized() or _left_clean()  # type: ignore[no-untyped-call]
         channel.say(reply, carried)
+        if not fit:
+            return 0  # an error on the GPU stays with its process; the next request gets a new one
     return 0
+
+
+def _left_clean() -> bool:
+    """Give memory back, which the kernels that are judged need too; False where the CUDA context is lost."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _load(setup: wire.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
@@ -63,7 +74,8 @@ def _answer(
         handler = getattr(importlib.import_module(module), name)
         hints = typing.get_type_hints(handler)
         given = next(hint for name, hint in list(hints.items())[1:] if name != "return")
-        return wire.Answered(), handler(function, carried_in(envelope, given))
+        results = (request.results,) if request.results else ()
+        return wire.Answered(), handler(function, carried_in(envelope, given), *results)
     except BaseException as error:  # sys.exit of the reference too
         return _reply_to(error, setup), None
 

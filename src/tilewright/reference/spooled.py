@@ -7,18 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilewright.child.envelope import EnvelopeError, EnvelopeKind, message, message_in, seal, unseal
-from tilewright.devices.protocol import Closing
+from tilewright.child.envelope import Envelope, EnvelopeError, EnvelopeKind, message, message_in, seal, unseal
+from tilewright.devices.protocol import Closing, Device, DeviceError
 from tilewright.devices.spool import SpoolQueue
 from tilewright.devices.spool_files import Replied, SpoolCall
-from tilewright.records import GpuProfile
+from tilewright.records import Execution, GpuProfile, Job
 from tilewright.reference import wire
 from tilewright.reference.protocol import ReferenceProblem
 from tilewright.reference.reference import Reference, ReferenceLimits
 
 T = TypeVar("T")
 
-MOST_BYTES = 256 << 20  # of one request: it is written to the spool and read from it
 KEPT = 2  # references that a worker keeps for the next call: each holds torch and a CUDA context
 _OWN = "tilewright."
 
@@ -27,7 +26,6 @@ class SpoolReference(Closing):
     """A reference that workers of a spool run, on the GPU that `gpu` is. `timeout` is as for `SpoolDevice`."""
 
     sees_gpu = True
-    most_bytes: int | None = MOST_BYTES
 
     def __init__(
         self, directory: Path | str, source: str, function: str, *, gpu: GpuProfile, timeout: float = 600.0
@@ -42,6 +40,21 @@ class SpoolReference(Closing):
 
         Raises `DeviceError` too, where no worker answers.
         """
+        made: T = _answer_in(self._replied(handler, request, seconds, None), handler, answer)
+        return made
+
+    def call_on_run(
+        self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
+    ) -> tuple[Execution, T | None]:
+        """Have one worker run the job and then the handler: what the job makes does not leave its machine."""
+        replied = self._replied(handler, request, seconds, job)
+        if replied.execution is None:
+            raise DeviceError("the worker did not say what became of the job; use the same tilewright release there")
+        if not replied.content:
+            return replied.execution, None
+        return replied.execution, _answer_in(replied, handler, answer)
+
+    def _replied(self, handler: str, request: Any, seconds: float, job: Job | None) -> Replied:
         call = SpoolCall(
             id=f"call-{uuid.uuid4().hex}",
             arch=self._gpu.arch,
@@ -50,19 +63,23 @@ class SpoolReference(Closing):
             handler=handler,
             seconds=seconds,
             request=message(wire.HandlerRequest(handler), request),
+            job=job,
         )
         ticket = self._queue.submit(call.id, seal(EnvelopeKind.CALL, call, gpu=self._gpu.name))
-        outcome = self._queue.take(ticket, seconds)
+        outcome = self._queue.take(ticket, seconds + (job.limits.seconds if job is not None else 0.0))
         if not isinstance(outcome, Replied):
             raise ReferenceProblem(f"it was not answered on the spool: {getattr(outcome, 'message', outcome)}")
-        try:
-            made: T = wire.answer_in(unseal(outcome.content), handler, answer)
-        except EnvelopeError as error:
-            raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
-        return made
+        return outcome
 
     def close(self) -> None:
         """Nothing to give back: the workers keep what they need, for the next who asks."""
+
+
+def _answer_in(replied: Replied, handler: str, answer: Any) -> Any:
+    try:
+        return wire.answer_in(unseal(replied.content), handler, answer)
+    except EnvelopeError as error:
+        raise ReferenceProblem(f"what the worker answered cannot be read: {error}") from None
 
 
 class References:
@@ -73,12 +90,21 @@ class References:
         self._interrupt = interrupt
         self._kept: dict[tuple[str, str], Reference] = {}  # the one used last at the end
 
-    def answer(self, call: SpoolCall) -> bytes:
-        """The reply of the function's child, or of its being at fault. A child that failed is not used again."""
+    def answer(self, call: SpoolCall, ran: Execution | None) -> bytes:
+        """The reply of the function's child, or of its being at fault. A child that failed is not used again.
+
+        Of a job that made nothing nobody is asked, and the reply is empty.
+        """
         key = (call.source, call.function)
         try:
-            _check(call)
-            envelope = self._reference(key).exchange(call.request, call.seconds)
+            asked = _checked(call)
+            request = call.request
+            if ran is not None:
+                results = wire.results_of(ran)
+                if not results:
+                    return b""
+                request = asked.sealed_with(wire.HandlerRequest(call.handler, results))
+            envelope = self._reference(key).exchange(request, call.seconds)
         except ReferenceProblem as problem:
             self._drop(key)
             return message(wire.ReferenceFault(str(problem)))
@@ -109,11 +135,13 @@ class References:
             kept.close()
 
 
-def _check(call: SpoolCall) -> None:
+def _checked(call: SpoolCall) -> Envelope:
     """The request must be one, and for a handler of this package."""
     try:
-        request = message_in(unseal(call.request), wire.HandlerRequest)
+        envelope = unseal(call.request)
+        request = message_in(envelope, wire.HandlerRequest)
     except EnvelopeError as error:
         raise ReferenceProblem(f"the worker cannot read what it was asked: {error}") from None
     if request.handler != call.handler or not call.handler.startswith(_OWN):
         raise ReferenceProblem(f"the worker runs handlers of tilewright only, not {call.handler!r}")
+    return envelope

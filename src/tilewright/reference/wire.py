@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.child.envelope import Envelope, EnvelopeError, carried_in, message_in
+from tilewright.records import Completed, Execution, ReturnedTensor, SharedTensor
 from tilewright.reference.protocol import ReferenceProblem
 
 
@@ -24,6 +25,14 @@ class ReferenceSetup:
 @dataclass(frozen=True)
 class HandlerRequest:
     handler: str  # "tilewright.part.module:function"
+    results: tuple[ReturnedTensor | SharedTensor, ...] = ()  # of the job that the handler is asked about
+
+
+def results_of(execution: Execution) -> tuple[ReturnedTensor | SharedTensor, ...]:
+    """What a job made, for a handler to look at; nothing where it faulted, or where there are findings to report."""
+    if isinstance(execution, Completed) and not execution.findings:
+        return (*execution.outputs, *execution.shared)
+    return ()
 
 
 # -- what the child says --

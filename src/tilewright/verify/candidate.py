@@ -32,9 +32,9 @@ from tilewright.records import BadPlan, Build, Case, Emulation, GpuProfile, Inpu
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.case_sizes import has_own_size
-from tilewright.verify.case_work import work_of
+from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, whole_inputs
-from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
+from tilewright.verify.judging_records import LARGE, SurveyRequest, ValueSurvey
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
 _LONG_BUDGET = 30_000_000
@@ -45,6 +45,7 @@ _SURVEY_SECONDS = 20.0
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
+_HUGE = 1 << 29  # elements of inputs and results
 _WORTH_SENDING = 1 << 20  # elements of a case: a CPU judges fewer before a far GPU has them
 _PLAN_LINE = re.compile(rf"(\s*//!\s*(?:(?:{'|'.join(DIRECTIVES)})\b)?)(.*)")  # the directive's word, what follows it
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -245,21 +246,24 @@ class Judges:
     def of(self, task: Task, case: Case) -> AnyReference | None:
         """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.
 
-        None where inputs that do not travel cannot be drawn again here, and the case cannot be judged there: values
-        that no device draws, or results too large to send.
+        None where inputs that do not travel cannot be drawn again: values that no device draws, or no GPU here.
         """
         by_seed = drawn_by_seed(task, case)
         if by_seed and contents(task, case) is None:
             return None
-        given, made = task.specs(case.sizes), task.output_specs(case.sizes)
-        if self.at_gpu is not None and sum(spec.numel for spec in (*given.values(), *made.values())) > _WORTH_SENDING:
-            in_place = {one.name for one in task.tensors if one.in_place}
-            sent = [*made.values(), *(spec for name, spec in given.items() if name in in_place)]
-            sent += [] if by_seed else given.values()
-            most = self.at_gpu.most_bytes
-            if most is None or sum(spec.storage_bytes for spec in sent) <= most:
-                return self.at_gpu
+        if self.at_gpu is not None and elements_of(task, case.sizes) > _WORTH_SENDING:
+            return self.at_gpu
         return self.here if not by_seed or self.here.sees_gpu else None
+
+    def shares(self, task: Task, case: Case) -> bool:
+        """Whether the case's results stay in the GPU's memory, where its judge looks at them part by part."""
+        judge = self.of(task, case)
+        return judge is not None and judge.sees_gpu and elements_of(task, case.sizes) >= LARGE
+
+
+def is_huge(task: Task, case: Case) -> bool:
+    """Whether judging the case takes seconds even on a GPU."""
+    return elements_of(task, case.sizes) >= _HUGE
 
 
 def case_inputs(task: Task, case: Case) -> tuple[InputTensor, ...]:

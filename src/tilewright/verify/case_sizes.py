@@ -17,6 +17,7 @@ _LONG_WORK = 400_000  # of a case with one more dimension at its own size
 _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
 _FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
+_WIDEST = 4  # times the own size of the innermost dimension
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
 
@@ -73,14 +74,16 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
 
 
 def long_sizes(task: Task) -> Iterator[Sizes]:
-    """Two tiles each way; filters above their own size; the innermost dimension a little above its own; then the others
-    at theirs, one after another, those together that are affordable together. Not all of them need be affordable."""
+    """Two tiles each way; filters above their own size; the innermost dimension a little above its own, and far above
+    it; the longest of the others a little above its own, and the rest at theirs, one after another, those together that
+    are affordable together. Not all of them need be affordable."""
     inner = inner_dimension(task)
     base = sizes_of(task, BASE)
     if inner is None or base is None:
         return
     free = {one.name: one for one in task.free if one.varies}
     results = {axis for one in task.outputs for axis in one.shape}
+    longest_other = max((name for name in free if name != inner), key=lambda name: free[name].size, default=None)
     if len(free) <= _TILED:
         tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
@@ -90,16 +93,28 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
             task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
+    for few in (5, 1):
+        beside = {name: permitted(one, few if name == longest_other else 1) for name, one in free.items()}
+        wide = {**_fixed(task), **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}
+        if task.is_sound(sizes := task.complete(wide)) and is_small(task, sizes, _LONG_WORK):
+            yield sizes
+            break
     left = sorted((name for name in free if name != inner and base[name] < free[name].size), key=lambda n: free[n].size)
     while left:
         longest = free[left.pop()]
-        sizes = _stretched(task, base, longest, longest.size)
+        # The task's own call has the longest at its own size, and some blocks of that are judged too.
+        size = _round(longest, longest.size + 1) if longest.name == longest_other else longest.size
+        sizes = _stretched(task, base, longest, size)
         for name in tuple(reversed(left)):
             more = task.complete({**sizes, name: free[name].size})
             if task.is_sound(more) and is_small(task, more, _LONG_WORK):
                 sizes = more
                 left.remove(name)
         yield sizes
+
+
+def _fixed(task: Task) -> Sizes:
+    return {one.name: one.size for one in task.free if not one.varies}
 
 
 def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:

@@ -74,5 +74,10 @@ def bytes_of(task: Task, sizes: Mapping[str, int]) -> int:
     return sum(spec.storage_bytes for spec in specs)
 
 
+def elements_of(task: Task, sizes: Mapping[str, int]) -> int:
+    """Of all inputs and results."""
+    return sum(spec.numel for spec in (*task.specs(sizes).values(), *task.output_specs(sizes).values()))
+
+
 def is_small(task: Task, sizes: Mapping[str, int], most_work: int = SMALL_WORK) -> bool:
     return work_of(task, sizes) <= most_work and bytes_of(task, sizes) <= MOST_BYTES

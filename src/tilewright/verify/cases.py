@@ -10,12 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.records import Case, NormalValues, Task
+from tilewright.records import Case, IndexValues, NormalValues, Task
 from tilewright.verify.case_sizes import Shape, long_sizes, sizes_of
 from tilewright.verify.case_work import Sizes, is_small, work_of
-from tilewright.verify.distributions import FLAGS, NUMBERS, TASK, has_flags, has_float_numbers, has_varied_floats
+from tilewright.verify.distributions import (
+    FLAGS,
+    NUMBERS,
+    TASK,
+    WHOLE,
+    has_flags,
+    has_float_numbers,
+    has_varied_floats,
+    values_with,
+    whole_inputs,
+)
 from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
+from tilewright.verify.whole_values import LEAST, NEXT_TO_LEAST
 
 _TINY_WORK = 4096
 
@@ -48,6 +59,7 @@ _VALUE_SHAPES = tuple(
         (None, (4, 3, 2)),
     )
 )
+_MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # multiples of vectors, no tiles
 _VALUE_SEED = 301
 
 
@@ -55,7 +67,8 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
     """The cases below the task's own sizes, cheapest first; empty where every dimension is fixed."""
     found: dict[tuple[tuple[tuple[str, int], ...], str], Case] = {}
     shaped = [(sizes_of(task, shape), kinds) for shape, kinds in _SHAPES]
-    for sizes, kinds in (*shaped, *((sizes, (TASK,)) for sizes in long_sizes(task))):
+    summed = (TASK, *_largest_sums(task))
+    for sizes, kinds in (*shaped, *((sizes, summed) for sizes in long_sizes(task))):
         if sizes is None or not (task.is_sound(sizes) and is_small(task, sizes)):
             continue
         for values in kinds:
@@ -68,6 +81,14 @@ def plan_cases(task: Task) -> tuple[Case, ...]:
     return tuple(sorted(varied, key=lambda case: max(work_of(task, case.sizes), _TINY_WORK)))
 
 
+def _largest_sums(task: Task) -> tuple[str, ...]:
+    """Kinds of values whose products add up to the most, where bytes are multiplied."""
+    bytes_given = (one for one in whole_inputs(task) if one.dtype.itemsize == 1)
+    names = [one.name for one in bytes_given if not isinstance(one.values, IndexValues)]
+    levels = (LEAST, NEXT_TO_LEAST) if len(names) > 1 else ()
+    return tuple(values_with(WHOLE, dict.fromkeys(names, one)) for one in levels)
+
+
 def value_cases(task: Task, further: Iterable[str], accepts: Accepts, taken: Iterable[Case]) -> tuple[Case, ...]:
     """Cases with the kinds of values that no case taken so far has, at the cheapest sizes that a file takes.
 
@@ -76,11 +97,17 @@ def value_cases(task: Task, further: Iterable[str], accepts: Accepts, taken: Ite
     usual = (_canonical(task, one) for _, kinds in _SHAPES for one in kinds)
     wanted = dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if _applies(task, one))
     wanted |= dict.fromkeys(further)
-    missing = wanted.keys() - {case.values for case in taken}
-    sizes = value_sizes(task, accepts) if missing else None
-    if sizes is None:
+    missing = [one for one in wanted if one not in {case.values for case in taken}]
+    first = value_sizes(task, accepts) if missing else None
+    if first is None:
         return ()
-    return tuple(Case(sizes, _VALUE_SEED + number, one) for number, one in enumerate(wanted) if one in missing)
+    varied = [first] + [sizes for shape in _MORE_SHAPES if (sizes := sizes_of(task, shape)) and accepts(sizes)]
+    made = []
+    for number, one in enumerate(missing):
+        # Numbers may go with the shapes that follow from them at the first sizes.
+        sizes = first if ":" in one else varied[number % len(varied)]
+        made.append(Case(sizes, _VALUE_SEED + number, one))
+    return tuple(made)
 
 
 def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
@@ -101,6 +128,8 @@ def own_cases(task: Task) -> tuple[Case, ...]:
 
 
 def _applies(task: Task, values: str) -> bool:
+    if values.startswith(WHOLE):
+        return True
     if values == NUMBERS:
         return has_float_numbers(task)
     if values == FLAGS:

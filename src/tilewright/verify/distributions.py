@@ -15,7 +15,15 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.emulation.input_content import Seeded, drawn, laid_out
 from tilewright.records import Case, DType, Integers, NumberInput, Task
-from tilewright.verify.float_values import DISTRIBUTIONS, NEGATIVE_OFFSET, PATTERNED, Floats, Place
+from tilewright.verify.float_values import (
+    DISTRIBUTIONS,
+    DRAWN_ANYWHERE,
+    NEGATIVE_OFFSET,
+    PATTERNED,
+    Floats,
+    Place,
+    drawn_anywhere,
+)
 from tilewright.verify.thresholds import thresholds
 from tilewright.verify.whole_values import WHOLE_LEVELS, flags
 
@@ -29,13 +37,17 @@ _NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for
 
 def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
     """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
-    if case.values != TASK and not case.values.startswith(NUMBERS):
+    plain = case.values == TASK or case.values.startswith(NUMBERS)
+    if not plain and case.values not in DRAWN_ANYWHERE:
         return None
-    return {
-        one.name: seeded(one, case.sizes, _seed(case, position))
-        for position, one in enumerate(task.tensors)
-        if not one.optional
-    }
+    made: dict[str, records.Content] = {}
+    for position, one in enumerate(task.tensors):
+        if one.optional:
+            continue
+        own = seeded(one, case.sizes, _seed(case, position))
+        other = None if plain or isinstance(own, Integers) else drawn_anywhere(case.values, one.dtype, own.seed)
+        made[one.name] = other or own
+    return made
 
 
 def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:

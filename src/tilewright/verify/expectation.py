@@ -80,21 +80,27 @@ _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_no
 _NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
-def expectations(call: Call, tensors: Tensors, precision: Precision) -> list[Expected]:
-    """Every result of the reference: at its dtype, in f64, and in f64 with honest roundings put in."""
+def expectations(
+    call: Call, tensors: Tensors, precision: Precision, *, moves: int | None = None, first_seed: int = 1
+) -> list[Expected]:
+    """Every result of the reference: at its dtype, in f64, and `moves` times in f64 with honest roundings put in."""
     torch.manual_seed(0)
     own = call(tensors)
     dtype = _working_dtype(tensors, own)
-    width, truth, orders = _truth(call, tensors, own)
+    width, truth, orders, contracted = _truth(call, tensors, own)
     roundings = Roundings.of(precision, dtype)
-    large = sum(one.numel() for one in tensors.values()) > _LARGE
-    moved = [
-        _moved(call, tensors, width, roundings, seed) for seed in range(1, (_MOVES_OF_LARGE if large else _MOVES) + 1)
-    ]
+    if moves is None:
+        moves = _MOVES_OF_LARGE if sum(one.numel() for one in tensors.values()) > _LARGE else _MOVES
+    moved = [_moved(call, tensors, width, roundings, first_seed + number) for number in range(moves)]
     return [
-        Expected(mine, theirs, tuple(one[position] for one in moved), orders[position])
+        Expected(mine, theirs, tuple(one[position] for one in moved), orders[position], contracted)
         for position, (mine, theirs) in enumerate(zip(own, truth, strict=True))
     ]
+
+
+def in_f64(call: Call, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    """The results in f64, or in the widest arithmetic that the reference bears."""
+    return _truth(call, tensors, ())[1]
 
 
 def _working_dtype(tensors: Tensors, own: tuple[torch.Tensor, ...]) -> torch.dtype:
@@ -105,18 +111,19 @@ def _working_dtype(tensors: Tensors, own: tuple[torch.Tensor, ...]) -> torch.dty
 
 def _truth(
     call: Call, tensors: Tensors, own: tuple[torch.Tensor, ...]
-) -> tuple[torch.dtype | None, tuple[torch.Tensor, ...], list[Order | None]]:
-    """The results in the widest arithmetic the reference bears: f64, else f32, else its own; and what was sorted."""
+) -> tuple[torch.dtype | None, tuple[torch.Tensor, ...], list[Order | None], bool]:
+    """The results in the widest arithmetic the reference bears: f64, else f32, else its own; what was sorted, and
+    whether products were added up."""
     for width in (WIDE, torch.float32):
         arithmetic = Arithmetic(width)
         try:
             results = _in_arithmetic(call, _widened(tensors, width), width, arithmetic)
-            return width, results, [arithmetic.order_of(one) for one in results]
+            return width, results, [arithmetic.order_of(one) for one in results], arithmetic.contracted
         except Exception as error:  # a reference that insists on its dtype
             refused = error
     if isinstance(refused, ReferenceProblem):
         raise refused
-    return None, own, [None for _ in own]
+    return None, own, [None for _ in own], True
 
 
 def _moved(
@@ -184,6 +191,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._roundings = roundings
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+        self.contracted = False  # whether products were added up
         self._orders: dict[int, tuple[torch.Tensor, Order]] = {}  # by the address of the places, which are kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -192,6 +200,7 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs["dtype"] = self._width
         name = func._schema.name.rpartition("::")[2]
         changes = func._schema.is_mutable
+        self.contracted |= name in _CONTRACTIONS or name.startswith(_ATTENTION)
         if not changes:
             args, kwargs = self._widened(args), {key: self._widened(value) for key, value in kwargs.items()}
         if self._roundings is None or name in _EXACT:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.records import DType
+from tilewright.records import DType, Normal, Uniform
 
 Floats = npt.NDArray[np.float64]
 
 _WIDE_RANGE = (DType.F32, DType.F64, DType.BF16)
 _TINY = {DType.F64: 2.2e-308, DType.F16: 6.1e-5, DType.F8E4M3: 2.0**-6, DType.F8E5M2: 2.0**-14}
+_SMALL = 2.0**-9
+_WIDEST = 100.0
 _OUTLIER = {DType.F16: 6e4, DType.F8E4M3: 400.0, DType.F8E5M2: 4e4}
 
 
@@ -51,17 +53,31 @@ class Distribution:
     mixed: bool = False
 
 
+DRAWN_ANYWHERE = ("normal", "small", "offset", "wide")
+
+
+def drawn_anywhere(values: str, dtype: DType, seed: int) -> Normal | Uniform:
+    """The same kinds of values for a device that draws them itself, by a seed of its own."""
+    if values == "wide":
+        return Uniform(seed, -_WIDEST, _WIDEST)
+    return Normal(seed, _common_part(dtype) if values == "offset" else 0.0, _SMALL if values == "small" else 1.0)
+
+
+def _common_part(dtype: DType) -> float:
+    # A narrow type cannot tell neighbours of a large number apart, so its offset is smaller.
+    return 1e4 if dtype in (DType.F32, DType.F64) else 30.0
+
+
 def _normal(generator: np.random.Generator, place: Place) -> Floats:
     return generator.standard_normal(place.count)
 
 
 def _small(generator: np.random.Generator, place: Place) -> Floats:
-    return generator.standard_normal(place.count) * 2.0**-9
+    return generator.standard_normal(place.count) * _SMALL
 
 
 def _offset(generator: np.random.Generator, place: Place) -> Floats:
-    # A narrow type cannot tell neighbours of a large number apart, so its offset is smaller.
-    return generator.standard_normal(place.count) + (1e4 if place.dtype in (DType.F32, DType.F64) else 30.0)
+    return generator.standard_normal(place.count) + _common_part(place.dtype)
 
 
 def _negative_offset(generator: np.random.Generator, place: Place) -> Floats:
@@ -72,7 +88,7 @@ def _negative_offset(generator: np.random.Generator, place: Place) -> Floats:
 
 
 def _wide(generator: np.random.Generator, place: Place) -> Floats:
-    return generator.uniform(-100.0, 100.0, place.count)
+    return generator.uniform(-_WIDEST, _WIDEST, place.count)
 
 
 def _impulse(generator: np.random.Generator, place: Place) -> Floats:

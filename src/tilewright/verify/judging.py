@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.devices.inputs import allocate, fill
-from tilewright.records import Case, Data, InputTensor, Precision, Task
+from tilewright.devices.protocol import NotOpened
+from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTensor, SharedTensor, Task
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
+from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, is_mixed
 from tilewright.verify.expectation import Call, Tensors, expectations
-from tilewright.verify.judging_records import CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
+from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
+from tilewright.verify.large import LargeCall, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
@@ -28,12 +32,20 @@ _Known = tuple[Tensors, list[Expected]]
 _known: dict[str, _Known] = {}  # by task and case: every candidate is judged by the same cases
 
 
-def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
-    """Compare every output with the reference, and say what is wrong where it is."""
+def judge(
+    function: Callable[..., Any], request: JudgeRequest, results: tuple[ReturnedTensor | SharedTensor, ...] = ()
+) -> Judgement:
+    """Compare every output with the reference, and say what is wrong where it is.
+
+    The outputs are those of the request, or the `results` of the job that it is about, where they come with it.
+    """
     start = time.monotonic()
     task = case_task(request.task, request.case)
+    shared = any(isinstance(one, SharedTensor) for one in results)
+    if shared or (elements_of(task, request.case.sizes) >= LARGE and torch.cuda.is_available()):
+        return replace(_judge_large(function, task, request, results), seconds=time.monotonic() - start)
     tensors, expected = _expected(function, task, request.case, request.inputs)
-    outputs = {one.name: one for one in request.outputs}
+    outputs = {one.name: one for one in (*request.outputs, *results) if isinstance(one, ReturnedTensor)}
     wrong = []
     worst, telling = 0.0, True
     for name, wanted in zip(_names(task), expected, strict=True):
@@ -48,7 +60,48 @@ def judge(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
         telling = telling and _is_telling(request.case, wanted, comparison)
         if not comparison.right:
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
-    return Judgement(tuple(wrong), worst, telling, time.monotonic() - start)
+    elements = sum(one.truth.numel() for one in expected)
+    return Judgement(tuple(wrong), worst, telling, time.monotonic() - start, elements)
+
+
+def _judge_large(
+    function: Callable[..., Any],
+    task: Task,
+    request: JudgeRequest,
+    results: tuple[ReturnedTensor | SharedTensor, ...],
+) -> Judgement:
+    """The same on a GPU, part by part; what the runner lends is opened for as long as that takes."""
+    case = request.case
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        with contextlib.ExitStack() as stack:
+            made = {one.name: _opened(one, stack) for one in (*request.outputs, *results)}
+            tensors = _tensors(request.inputs or _drawn(task, case), on_gpu=True)
+            call = LargeCall(
+                task,
+                case.sizes,
+                _caller(function, task, tensors),
+                tensors,
+                {name: made[name] for name in _names(task)},
+                is_mixed(case.values),
+                lambda expected, comparison: _is_telling(case, expected, comparison),
+            )
+            found = judge_large(call)
+    except NotOpened as error:
+        return Judgement((), 0.0, True, 0.0, not_opened=str(error))
+    except torch.OutOfMemoryError as error:
+        said = str(error).split(". ")[0]
+        return Judgement((), 0.0, True, 0.0, not_judged=f"the GPU's memory does not hold what judging takes: {said}")
+    held = torch.cuda.max_memory_allocated()
+    return Judgement(found.wrong, found.ratio, found.telling, 0.0, found.elements, found.parts, held, note=found.note)
+
+
+def _opened(one: ReturnedTensor | SharedTensor, stack: contextlib.ExitStack) -> torch.Tensor:
+    if isinstance(one, ReturnedTensor):
+        return to_torch(one.spec, one.content).to(_gpu())
+    from tilewright.devices.cuda.shared_memory import opened  # needs the driver's bindings
+
+    return stack.enter_context(opened(one, torch.cuda.current_device()))
 
 
 def _names(task: Task) -> tuple[str, ...]:
@@ -95,11 +148,12 @@ def _drawn(task: Task, case: Case) -> list[InputTensor]:
     return [InputTensor(name, specs[name], Data(content)) for name, content in draw_inputs(task, case).items()]
 
 
-def _tensors(inputs: Sequence[InputTensor]) -> Tensors:
+def _tensors(inputs: Sequence[InputTensor], *, on_gpu: bool = False) -> Tensors:
     """The inputs as the kernel had them; on a GPU where there is one and they are large, or drawn by seed."""
     if all(isinstance(one.content, Data) for one in inputs):
         tensors = {one.name: to_torch(one.spec, one.content.content) for one in inputs if isinstance(one.content, Data)}
-        if sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU or not torch.cuda.is_available():
+        small = sum(one.numel() for one in tensors.values()) < _WORTH_A_GPU
+        if not on_gpu and (small or not torch.cuda.is_available()):
             return tensors
         return {name: one.to(_gpu()) for name, one in tensors.items()}
     held = {one.name: allocate(one.spec, _gpu()) for one in inputs}

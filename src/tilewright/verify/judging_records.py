@@ -9,6 +9,8 @@ from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrongOut
 
 Number = int | float | bool | None
 
+LARGE = 1 << 24  # elements of a call's inputs and results from which it is judged in parts, where there is a GPU
+
 
 @dataclass(frozen=True)
 class JudgeRequest:
@@ -16,7 +18,7 @@ class JudgeRequest:
 
     task: Task
     case: Case
-    outputs: tuple[ReturnedTensor, ...]
+    outputs: tuple[ReturnedTensor, ...]  # none where the job's own results come with the request
     # Those that a GPU drew by seed must be drawn by a GPU again. Where there are none, the case says what they hold.
     inputs: tuple[InputTensor, ...] = ()
 
@@ -29,6 +31,12 @@ class Judgement:
     error_ratio: float  # worst error over what is allowed
     telling: bool
     seconds: float  # in the reference's process
+    elements: int = 0  # that were compared
+    parts: int = 1  # in which they were
+    device_bytes: int = 0  # the most that judging held of a GPU's memory, inputs included
+    not_judged: str = ""  # why nothing was compared
+    not_opened: str = ""  # why the memory that the job's device lends could not be looked at; nothing was compared
+    note: str = ""  # what the verdict should say of how it was judged
 
 
 # -- what a task's cases may hold --

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 from tilewright.records import Case, Dimension, Task
@@ -12,8 +12,11 @@ from tilewright.verify.case_sizes import BASE, permitted, sizes_of
 from tilewright.verify.case_work import MOST_BYTES, MOST_WORK, Sizes, bytes_of, is_small, work_estimate
 
 Accepts = Callable[[Sizes], bool]
+Way = Callable[[Sizes], Hashable]  # what a plan does at these sizes, all but how often; None where it declines them
 
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_STEPS = (3, 5, 6, 7, 12, 20, 24, 40, 48, 72, 80, 96, 100, 160, 192, 320, 384, 640, 768, 1536, 3072)
+_MOST_WAYS = 8  # of one dimension
 _UNITS = (2, 4, 8, 16, 32, 64, 128, 256)  # that needs are written with
 _MOST_COMBINED = 8000  # combinations of sizes that are looked at
 _MOST_TRIED = 4000  # and that a file is asked about
@@ -55,24 +58,40 @@ def _multiple(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def limits_of_need(task: Task, accepts: Accepts) -> Iterator[Sizes]:
-    """For each dimension the largest size before one that is declined, the others small."""
+def turning_sizes(task: Task, way: Way) -> Iterator[Sizes]:
+    """Along each dimension, the others small: sizes beside each other between which the plan turns to another way, or
+    declines, and one of every way. Where every size has a way of its own nothing turns, and nothing is yielded."""
     base = sizes_of(task, BASE)
-    if base is None or not accepts(base):
-        return
-    for one in task.free:
-        tried = [size for size in _further(one) if size > base[one.name]] if one.varies else []
-        wholes = {size: task.complete({**base, one.name: size}) for size in tried}
-        declined = next((size for size in tried if not accepts(wholes[size])), None)
-        if declined is None:
+    for one in task.free if base is not None else ():
+        assert base is not None
+        at = {size: task.complete({**base, one.name: size}) for size in _stepped(one)} if one.varies else {}
+        tried = [size for size, sizes in at.items() if task.is_sound(sizes)]
+        ways = {size: way(at[size]) for size in tried}
+        if not 1 < len(set(ways.values())) <= _MOST_WAYS:
             continue
-        low, high = max([base[one.name], *(size for size in tried if size < declined)]), declined
-        while low < (middle := permitted(one, (low + high) // 2)) < high:
-            taken = accepts(task.complete({**base, one.name: middle}))
-            low, high = (middle, high) if taken else (low, middle)
-        sizes = task.complete({**base, one.name: low})
-        if task.is_sound(sizes) and is_small(task, sizes):
-            yield sizes
+        found: dict[int, None] = {}
+        for low, high in itertools.pairwise(tried):
+            if ways[low] != ways[high]:
+                found.update(dict.fromkeys(_turn(task, base, one, way, low, high)))
+        for size in found:
+            sizes = task.complete({**base, one.name: size})
+            if way(sizes) is not None and task.is_sound(sizes) and is_small(task, sizes):
+                yield sizes
+
+
+def _turn(task: Task, base: Sizes, one: Dimension, way: Way, low: int, high: int) -> tuple[int, int]:
+    """The last size that goes the way of the lower one, and the next, if there is a single turn between them."""
+    first = way(task.complete({**base, one.name: low}))
+    while low < (middle := permitted(one, (low + high) // 2)) < high:
+        same = way(task.complete({**base, one.name: middle})) == first
+        low, high = (middle, high) if same else (low, middle)
+    return low, high
+
+
+def _stepped(dimension: Dimension) -> list[int]:
+    """Sizes from small to large, multiples of what vectors and tiles are made of among them."""
+    steps = {permitted(dimension, size) for size in (*_EXTRA_SIZES, *_STEPS)}
+    return sorted({*_further(dimension), *steps, dimension.size})
 
 
 def _by_work(task: Task, most_work: int) -> Iterator[Sizes]:

@@ -6,7 +6,8 @@ reference run in children of their own; nothing a candidate does is taken as any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,13 +16,13 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
-from tilewright.verify.candidate import Candidate, Judges, Times, read_kernel
+from tilewright.verify.candidate import Candidate, Judges, Times, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
 from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.least_work import impossible, needed_inputs
-from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, limits_of_need, within_need
+from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, turning_sizes, within_need
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
@@ -31,7 +32,9 @@ _SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
 _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
+_MOST_TURNS = 12
 _SHOWN_RIGHT = 8
+_OF_HUGE = 2  # cases at own sizes, where each takes seconds: the task's own values, and others that hide less
 
 
 def _silent(_: str) -> None:
@@ -128,20 +131,29 @@ class Referee:
         taken = [case for case in cases if self._takes(candidate, case, strictly=True)]
         few = len({tuple(case.sizes.items()) for case in taken}) < _FEW
         if self._varies:
-            for case in (*self._moved(cases, taken, accepts), *(self._found(accepts) if few else ())):
+            turning = self._turning(candidate)
+            for case in (*self._moved(cases, taken, accepts), *turning, *(self._found(accepts) if few else ())):
                 if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
                     cases.append(case)
                     taken.append(case)
         return [*cases, *value_cases(self._task, self._further_values(), accepts, taken)]
 
     def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
-        """Cases that the file declines at sizes that it takes, for the sake of their values, and its own limits."""
+        """Cases that the file declines at sizes that it takes, for the sake of their values."""
         for case in [one for one in cases if one not in taken][:_MOST_MOVED]:
             moved = within_need(self._task, case, accepts)
             if moved is not None:
                 yield moved
-        for number, sizes in enumerate(limits_of_need(self._task, accepts)):
-            yield Case(sizes, 301 + number)
+
+    def _turning(self, candidate: Candidate) -> Iterator[Case]:
+        """Where the plan turns to other launches, constants or blocks, or declines: each side of every turn."""
+
+        def way(sizes: dict[str, int]) -> Hashable:
+            found = candidate.evaluate(Case(sizes, 1), self._emulator.profile, strictly=True)
+            return found.way if isinstance(found, Evaluation) else None
+
+        for number, sizes in enumerate(itertools.islice(turning_sizes(self._task, way), _MOST_TURNS)):
+            yield Case(sizes, 401 + number)
 
     def _found(self, accepts: Accepts) -> Iterator[Case]:
         """The smallest cases that the file takes."""
@@ -211,11 +223,12 @@ class Referee:
         has looked for faults that leave the results right."""
         assert self._gpu is not None
         own = [case for case in own_cases(self._task) if self._judges.of(self._task, case) is not None]
+        own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
         for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
             self._say(f"running {case} on {self._gpu.profile.name}")
-            outcome = trial.run(case, self._gpu, emulated=False, twice=case in own[:1])
+            outcome = trial.run(case, self._gpu, emulated=False)
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 return Unsupported(outcome.message)
             rejected = self._count(trial, outcome, self._gpu, 1)

@@ -19,7 +19,9 @@ import torch
 # How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
 ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
 ELEMENT_OWN = 4.0  # of the reference's own error in the tile
-ELEMENT_ROUNDING = 2.0  # of one rounding
+ELEMENT_ROUNDING = 2.0  # of one rounding, of the element and, of sums of products, of its neighbours
+ELEMENT_OF_NARROW = 3.0  # of one rounding of the element alone
+ELEMENT_WORK = 8.0  # of an f32 rounding of its neighbours, from which a formula may subtract
 TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages little of it
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
@@ -62,6 +64,7 @@ class Expected:
     truth: torch.Tensor
     moved: tuple[torch.Tensor, ...]
     order: Order | None = None  # where it holds the places of sorted numbers
+    contracted: bool = False  # whether products are added up on the way, whose terms a kernel may round
 
 
 @dataclass(frozen=True)
@@ -128,20 +131,21 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
     # The reference's answer as this dtype can hold it: it may return a wider one.
     own = expected.own.to(found.dtype).double()
     wide = found.double()
-    finite = truth.isfinite() & own.isfinite()
+    known, own_finite, found_finite = truth.isfinite(), own.isfinite(), wide.isfinite()
+    finite = known & own_finite
     # Where the dtype overflows and f64 does not, the reference's own answer says what is right.
-    special = torch.where(truth.isfinite() & ~own.isfinite(), own, truth)
+    special = torch.where(known & ~own_finite, own, truth)
     misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
-    misplaced |= finite & ~wide.isfinite()
+    misplaced |= finite & ~found_finite
     size = torch.where(finite, truth.abs(), 0.0)
-    error = torch.where(finite & wide.isfinite(), (wide - truth).abs(), 0.0)
+    error = torch.where(finite & found_finite, (wide - truth).abs(), 0.0)
     own_error = torch.where(finite, (own - truth).abs(), 0.0)
     if tolerance is not None:
         usual = size.square().mean().sqrt() if size.numel() else size.sum()
         allowed = tolerance * torch.maximum(size, usual)
         wrong, ratio = error > allowed, _worst(error, allowed)
     else:
-        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite))
+        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite), expected.contracted)
         allowed = yardstick.allowed()
         if partly:
             error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
@@ -150,15 +154,16 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         # A tile is blamed as a whole only where no element of it can be.
         wrong = error > allowed
         wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
-        lean = 0.0 if partly else _lean(wide - truth, own - truth, truth, finite, yardstick)
+        narrow = yardstick.rounding >= _NARROW_ROUNDING
+        lean = _lean(wide - truth, own - truth, truth, finite, yardstick) if narrow and not partly else 0.0
         if lean > 1.0 and not bool(wrong.any()):
             wrong = finite
         ratio = max(ratio, lean)
     error = torch.where(misplaced, math.inf, error)
     if bool(misplaced.any()):
         ratio = math.inf
-    known = allowed[allowed.isfinite()]
-    leeway = float(known.square().mean().sqrt() / size.square().mean().sqrt()) if float(size.sum()) > 0 else 0.0
+    permitted = _mean_square(torch.where(allowed.isfinite(), allowed, math.nan))
+    leeway = permitted / _mean_square(size) if float(size.sum()) > 0 else 0.0
     own_worst = float(own_error.max()) if own_error.numel() else 0.0
     return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
 
@@ -168,10 +173,9 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
 
     Roundings fall to both sides; a factor or a step that is off by less than one of them does not.
     """
-    narrow = by.rounding >= _NARROW_ROUNDING
     settled = finite & by.movement.isfinite()
     count = int(settled.sum())
-    if not narrow or count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
+    if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
         return 0.0
     truth, error, own = (torch.where(settled, one, 0.0) for one in (truth, error, own))
     sample = truth[settled][:: max(count // _SAMPLE, 1)]
@@ -211,6 +215,11 @@ def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
     return (total / max(len(expected.moved), 1)).sqrt()
 
 
+def _mean_square(values: torch.Tensor) -> float:
+    """The root of the mean square of what is a number."""
+    return math.sqrt(float(values.square().nanmean()))
+
+
 def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
     return float((error / allowed.clamp(min=1e-300)).max()) if error.numel() else 0.0
 
@@ -218,7 +227,9 @@ def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
 class _Yardstick:
     """What is allowed, element by element and tile by tile."""
 
-    def __init__(self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor) -> None:
+    def __init__(
+        self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor, contracted: bool
+    ) -> None:
         kind = torch.finfo(dtype)
         self._tiles = Tiles(tuple(size.shape), size.device)
         self._size, self.movement = size, movement
@@ -227,6 +238,11 @@ class _Yardstick:
         # made of such: an exponential that overflows below a fraction, a square that vanishes.
         self.least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
         self._own = own_error
+        # Where nothing is added up, an element of a narrow type is off by roundings of its own size, whatever else is
+        # in the tile.
+        self._by_itself = self.rounding >= _NARROW_ROUNDING and not contracted
+        excess = (own_error - self.rounding * size).clamp(min=0.0)
+        self._tile_excess = self._tiles.mean_square(excess)
         mean_size = self._tiles.mean_square(size)
         # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
         total = float(size.square().sum().sqrt())
@@ -245,6 +261,12 @@ class _Yardstick:
         spread = self._tiles.spread
         movement = torch.maximum(self.movement, spread(self._tile_movement))
         movement = torch.maximum(movement, spread(self._tile_share) * self._size)
+        if self._by_itself:
+            own = torch.maximum(ELEMENT_OWN * spread(self._tile_excess), ELEMENT_ROUNDING * self._own)
+            rounding = ELEMENT_OF_NARROW * self.rounding * self._size + ELEMENT_WORK * 2.0**-24 * spread(
+                self._tile_size
+            )
+            return ELEMENT_NOISE * movement + own + rounding + self.least
         rounding = self.rounding * (self._size + spread(self._tile_size))
         own = torch.maximum(ELEMENT_OWN * spread(self._tile_own), ELEMENT_ROUNDING * self._own)
         return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self.least
@@ -280,6 +302,12 @@ def _middle(values: torch.Tensor) -> float:
     return float(found) if bool(found.isfinite()) else 0.0
 
 
+def _filled_up(values: torch.Tensor, length: int, empty: float) -> torch.Tensor:
+    """The last dimension at a length; not copied where it has it."""
+    missing = length - values.shape[-1]
+    return torch.nn.functional.pad(values, (0, missing), value=empty) if missing else values
+
+
 class Tiles:
     """Neighbouring elements taken together: rows, pieces of long rows, several short rows."""
 
@@ -300,10 +328,8 @@ class Tiles:
 
     def _cut(self, flat: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
         """[tiles, elements of a tile], with `empty` where a tile is not full."""
-        padded = torch.nn.functional.pad(flat, (0, self._rows * self._row - flat.numel()), value=empty)
-        rows = padded.view(self._rows, self._row)
-        pieces = torch.nn.functional.pad(rows, (0, self._pieces * self._tile - self._row), value=empty)
-        return pieces.reshape(-1, self._tile)
+        rows = _filled_up(flat, self._rows * self._row, empty).view(self._rows, self._row)
+        return _filled_up(rows, self._pieces * self._tile, empty).reshape(-1, self._tile)
 
     def mean_square(self, values: torch.Tensor) -> torch.Tensor:
         """The root of each tile's mean square."""

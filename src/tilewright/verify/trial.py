@@ -50,6 +50,15 @@ class Wrong:
 CaseOutcome = Right | NotRun | Wrong
 
 
+@dataclass(frozen=True)
+class _RanRight:
+    """One run of a case whose results are right. `varying` are those that were not the same in every call of it."""
+
+    device: str
+    error_ratio: float
+    varying: tuple[str, ...]
+
+
 class Trial:
     """Runs one candidate's cases. Remembers what was right, and what there is to note."""
 
@@ -84,40 +93,73 @@ class Trial:
         job = self.candidate.job(case, evaluation, built[0], how)
         return Wrong(job) if isinstance(job, records.BadPlan) else job
 
-    def run(
-        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, twice: bool = False
-    ) -> CaseOutcome:
-        """Evaluate, build, run and judge one case; `twice` runs it again and judges that too where it differs."""
+    def run(self, case: Case, device: Device, *, emulated: bool, schedules: int = 1) -> CaseOutcome:
+        """Evaluate, build, run and judge one case."""
         start = time.monotonic()
         budget = instruction_budget(self.candidate.task, case)
         how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
-        execution = self.candidate.execute(device, job)
-        refused = self._refused(case, execution)
-        if refused is not None:
-            return refused
-        assert isinstance(execution, Completed)
-        for sentence in execution.emulated.incomplete if execution.emulated else ():
-            self.note(f"not checked to the end: {sentence}")
-        judgement = self._judge(case, job.inputs, execution)
-        if judgement is None or not judgement.telling:
-            return NotRun(None)
-        if judgement.wrong:
-            return Wrong(WrongValues(case, judgement.wrong))
-        varying = execution.emulated.varying if execution.emulated else ()
-        if twice:
-            again = self.candidate.execute(device, job)
-            varying = _differing(execution, again)
-            refused = self._refused(case, again) or (self._judged_again(case, job.inputs, again) if varying else None)
-            if refused is not None:
-                return refused
-        unstable = self._unstable(case, varying, job)
+        if not emulated:
+            job = replace(job, checked=True, share=self._judges.shares(self.candidate.task, case))
+        right = self._ran(case, device, job)
+        if not isinstance(right, _RanRight):
+            return right
+        unstable = self._unstable(case, right.varying, job)
+        if unstable is None and right.varying and not emulated:
+            # What was judged is the second of two calls that differ; the first, on clean memory, must be right too.
+            first = self._ran(case, device, replace(job, checked=False))
+            unstable = None if isinstance(first, _RanRight) else first
         if unstable is not None:
             return unstable
         seconds = time.monotonic() - start
-        return Right(CaseResult(case, CaseStatus.RIGHT, execution.device, judgement.error_ratio, seconds, emulated))
+        return Right(CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated))
+
+    def _ran(self, case: Case, device: Device, job: Job) -> _RanRight | CaseOutcome:
+        """A job run and judged, or what speaks against it.
+
+        Not run, where nobody can judge it, or where the reference cannot take a case that the task does not ask for.
+        """
+        task = self.candidate.task
+        judge = self._judges.of(task, case)
+        judgement: Judgement | None = None
+        start = time.monotonic()
+        try:
+            if judge is None:
+                execution = device.execute(job)
+            else:
+                request = JudgeRequest(task, case, (), job.inputs)
+                execution, judgement = judge.call_on_run(device, job, JUDGE, request, Judgement, _JUDGE_SECONDS)
+        except ReferenceProblem as problem:
+            if case.sizes == task.sizes and case.values == TASK:
+                raise
+            self.reference_problem = problem
+            self.note(f"the reference itself fails at {sizes_text(case)}")
+            return NotRun(None)
+        finally:
+            judged_s = judgement.seconds if judgement is not None else 0.0
+            self._times.judge_s += judged_s
+            self._times.run_s += time.monotonic() - start - judged_s
+        if judgement is not None and judgement.not_opened and job.share:
+            return self._ran(case, device, replace(job, share=False))  # then as bytes, by way of this process
+        return self._refused(case, execution) or self._judged(case, execution, judgement)
+
+    def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
+        assert isinstance(execution, Completed)
+        for sentence in execution.emulated.incomplete if execution.emulated else ():
+            self.note(f"not checked to the end: {sentence}")
+        if judgement is None or not judgement.telling:
+            return NotRun(None)
+        if judgement.not_judged:
+            self.note(f"not judged at {sizes_text(case)}: {judgement.not_judged}")
+            return NotRun(None)
+        if judgement.note:
+            self.note(f"at {sizes_text(case)}: {judgement.note}")
+        if judgement.wrong:
+            return Wrong(WrongValues(case, judgement.wrong))
+        varying = execution.emulated.varying if execution.emulated else execution.differing
+        return _RanRight(execution.device, judgement.error_ratio, varying)
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
@@ -129,13 +171,6 @@ class Trial:
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
         return self._refused(case, execution)
-
-    def _judged_again(
-        self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Execution
-    ) -> CaseOutcome | None:
-        assert isinstance(execution, Completed)
-        judgement = self._judge(case, inputs, execution)
-        return Wrong(WrongValues(case, judgement.wrong)) if judgement is not None and judgement.wrong else None
 
     def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
@@ -159,26 +194,6 @@ class Trial:
         shown = tuple((one, lines[one - 1]) for one in sorted(named | {told.line or 0}) if 0 < one <= len(lines))
         return Crashed(case, kind, message, told.kernel, told.line, findings, shown)
 
-    def _judge(self, case: Case, inputs: tuple[records.InputTensor, ...], execution: Completed) -> Judgement | None:
-        """None where nobody can judge it, or where the reference cannot take a case that the task does not ask for."""
-        start = time.monotonic()
-        task = self.candidate.task
-        judge = self._judges.of(task, case)
-        if judge is None:
-            return None
-        request = JudgeRequest(task, case, execution.outputs, inputs)
-        try:
-            answer: Judgement = judge.call(JUDGE, request, Judgement, _JUDGE_SECONDS)
-        except ReferenceProblem as problem:
-            if case.sizes == task.sizes and case.values == TASK:
-                raise
-            self.reference_problem = problem
-            self.note(f"the reference itself fails at {sizes_text(case)}")
-            return None
-        finally:
-            self._times.judge_s += time.monotonic() - start
-        return answer
-
     def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
         """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
         if not varying:
@@ -195,13 +210,6 @@ class Trial:
 
 def sizes_text(case: Case) -> str:
     return ", ".join(f"{name}={size}" for name, size in case.sizes.items())
-
-
-def _differing(first: Completed, second: Execution) -> tuple[str, ...]:
-    if not isinstance(second, Completed):
-        return ()
-    pairs = zip(first.outputs, second.outputs, strict=True)
-    return tuple(mine.name for mine, other in pairs if mine.content != other.content)
 
 
 def ran_out(evidence: Evidence) -> bool:

@@ -9,7 +9,7 @@ infinity of one operand further than the sum itself would.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ _ALGEBRA = frozenset({"mul", "sub", "rsub", "div", "addcmul", "addcdiv", "lerp"}
 # Written with fmaxf and fminf, which leave NaN out. Inside a formula that is nobody's fault; as its result it is.
 _BOUNDS = frozenset({"clamp", "clamp_min", "clamp_max", "maximum", "minimum", "relu", "hardtanh", "amax", "amin"})
 _COPIES = frozenset({"clone", "_to_copy", "copy", "contiguous", "detach"})
-_LEAST_FACTOR = 1e-3
+_LEAST_FACTOR = 1e-2
 _SHIFTS = frozenset({"bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__", "pow"})
 
 
@@ -160,44 +160,45 @@ class _Survey:
             yield values_with(WHOLE, dict.fromkeys(said, "own"))
 
     def numbers(self) -> Iterator[str]:
-        """Scalars at other values that make a difference: all that leave the shapes as they are at once, each of the
-        others by itself; and floats at 1, where ties of what is divided by them are ties indeed."""
-        usual = self._results(TASK)
+        """Scalars at other values on which the reference is finite and does something else: every one in turn at its
+        next other value, or each by itself where they do not go together; and floats at 1 among patterns, where ties of
+        what is divided by them are ties indeed."""
+        usual = self._called(TASK)
         if usual is None:
             return
-        changed: dict[str, int] = {}
-        for one in self._task.numbers:
-            if isinstance(one.value, bool):
-                tried = [int(not one.value)]
-            elif isinstance(one.value, int):
-                tried = [one.value + 1, one.value - 1, 2 * one.value + 1]
-            else:
-                continue
-            for value in tried:
-                results = self._results(values_with(NUMBERS, {one.name: value}))
-                if results is not None and not _same(results, usual):
-                    changed[one.name] = value
-                    break
-            else:
-                yield from self._reshaped(one.name, tried)
-        if changed and self._results(values_with(NUMBERS, changed)) is not None:
-            yield values_with(NUMBERS, changed)
-        ones = {one.name: 1.0 for one in self._task.numbers if _may_be_one(one.value)}
+        others = {one.name: _other_values(one.value, turn) for turn, one in enumerate(self._task.numbers)}
+        seen = [usual]
+        for turn in range(max(map(len, others.values()), default=0)):
+            together = {name: values[turn] for name, values in others.items() if turn < len(values)}
+            settings = [together]
+            if len(together) > 1 and self._shaped(together) is None:
+                settings = [{name: value} for name, value in together.items()]
+            for said in settings:
+                kind, results = self._shaped(said) or ("", None)
+                if results is not None and not any(_same(results, one) for one in seen):
+                    seen.append(results)
+                    yield kind
+        ones = {one.name: 1.0 for one in self._task.numbers if isinstance(one.value, float) and one.value != 1.0}
         if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
             yield values_with(PATTERNED, ones)
 
-    def _reshaped(self, name: str, tried: Sequence[int]) -> Iterator[str]:
-        """The first of the values that gives results of other shapes, with these."""
-        for value in tried:
-            results = self._called(values_with(NUMBERS, {name: value}))
-            made = [] if results is None else results[: len(self._task.outputs)]
-            if made and all(one.dim() and one.numel() for one in made):
-                shapes = {
-                    one.name: "x".join(map(str, found.shape))
-                    for one, found in zip(self._task.outputs, made, strict=True)
-                }
-                yield values_with(NUMBERS, {name: value, **shapes})
-                return
+    def _shaped(self, said: Mapping[str, float]) -> tuple[str, tuple[torch.Tensor, ...]] | None:
+        """The kind of values with these numbers and the shapes that follow, and the results; None where there are none
+        that could be judged."""
+        plain = values_with(NUMBERS, said)
+        results = self._called(plain)
+        made = () if results is None else results[: len(self._task.outputs)]
+        if results is None or not all(one.numel() and bool(one.isfinite().all()) for one in made):
+            return None
+        expected = self._task.output_specs(self._sizes)
+        if all(tuple(one.shape) == spec.shape for one, spec in zip(made, expected.values(), strict=True)):
+            return plain, results
+        if not all(one.dim() for one in made) or min(said.values()) < 1:
+            return None  # a size below 1 is no size, whatever slices make of it
+        shapes = {
+            one.name: "x".join(map(str, found.shape)) for one, found in zip(self._task.outputs, made, strict=True)
+        }
+        return values_with(NUMBERS, {**said, **shapes}), results
 
     def _results(self, values: str) -> tuple[torch.Tensor, ...] | None:
         """What the reference returns; None where it fails, or returns what the task does not speak of."""
@@ -221,11 +222,23 @@ class _Survey:
             return None
 
 
-def _may_be_one(value: object) -> bool:
-    """Not an epsilon, which is small for a reason."""
-    return isinstance(value, float) and abs(value) >= _LEAST_FACTOR and value != 1.0
+def _other_values(value: float, turn: int) -> list[float]:
+    """Of a scalar: signs, nothing, one, a little more, much more; of every scalar in another order, for two at once at
+    nothing or at one hide each other. A small one is there for a reason: no less than 0."""
+    if isinstance(value, bool):
+        return [int(not value)]
+    if isinstance(value, int):
+        wanted: list[float] = [value + 1, -value, 0, 1, 33, value - 1, 2 * value + 1]
+    elif 0 < abs(value) < _LEAST_FACTOR:
+        wanted = [1.0, 0.0]
+    else:
+        wanted = [-value, 40.0 * value, 0.0, 1.0, -40.0 * value]
+    kept = [one for one in dict.fromkeys(wanted) if one != value]
+    return [kept[(place + turn) % len(kept)] for place in range(len(kept))]
 
 
 def _same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
     pairs = zip(one, other, strict=True)
-    return all(a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+    return all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs
+    )

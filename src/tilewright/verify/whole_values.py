@@ -94,5 +94,30 @@ def _own(
     return _placed(generator, values, [content.low, content.high - 1])
 
 
+def _least(
+    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
+) -> Whole:
+    """Nothing but the number furthest from 0, whose products add up to the most."""
+    low, high = _limits(spec.dtype)
+    return np.full(spec.numel, low or high, dtype=np.int64)
+
+
+def _next_to_least(
+    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
+) -> Whole:
+    """Nothing but its neighbour, which is odd where that is even: sums that floats cannot hold."""
+    low, high = _limits(spec.dtype)
+    return np.full(spec.numel, low + 1 if low else high, dtype=np.int64)
+
+
+LEAST, NEXT_TO_LEAST = "least", "next to least"
+
 # From the most to the least that is asked of the reference.
-WHOLE_LEVELS: dict[str, Level] = {"full": _full, "large": _large, "signed": _signed, "own": _own}
+WHOLE_LEVELS: dict[str, Level] = {
+    "full": _full,
+    "large": _large,
+    "signed": _signed,
+    "own": _own,
+    LEAST: _least,
+    NEXT_TO_LEAST: _next_to_least,
+}

@@ -1,0 +1,159 @@
+"""The memory of one job: where its tensors lie, what they hold before a call, and what a call must have left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tilewright.devices.contents import POISON_BYTE, ContentError
+from tilewright.devices.cuda.driver import DriverError
+from tilewright.devices.inputs import (
+    GUARD_BYTE,
+    PlacedTensor,
+    TakeBytes,
+    allocate,
+    clear,
+    content_of,
+    damage,
+    fill,
+    poison,
+    same_bits,
+)
+from tilewright.devices.runner import JobFault
+from tilewright.records import Clearing, FaultKind, Job, ReturnedTensor, SharedTensor
+
+# What outputs and scratch hold before the first of two calls: numbers, which no kernel can tell from old results.
+_OLD_BYTES = (0x3F, 0x41, 0xBD, 0x00, 0xC2, 0x7B, 0x3C, 0x55)
+
+
+class Lender(Protocol):
+    """Memory that another process can look at: `devices.cuda.shared_memory`."""
+
+    def take(self, size: int) -> torch.Tensor: ...
+
+    def handle(self, address: int) -> tuple[bytes, int]: ...
+
+
+@dataclass(frozen=True)
+class JobTensors:
+    """Everything a plan touches, by name."""
+
+    inputs: dict[str, PlacedTensor]
+    buffers: dict[str, PlacedTensor]
+
+    @property
+    def all(self) -> dict[str, PlacedTensor]:
+        return self.inputs | self.buffers
+
+    def named(self, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple((self.inputs.get(name) or self.buffers[name]).tensor for name in names)
+
+    def with_fresh(self, fresh: dict[str, PlacedTensor]) -> JobTensors:
+        """The same, but for some that lie elsewhere."""
+        return JobTensors(
+            {name: fresh.get(name, one) for name, one in self.inputs.items()},
+            {name: fresh.get(name, one) for name, one in self.buffers.items()},
+        )
+
+
+class JobMemory:
+    """Allocates and fills a job's tensors. Whatever cannot be is a `JobFault`."""
+
+    def __init__(self, job: Job, device: torch.device, lender: Lender | None) -> None:
+        self._job = job
+        self._device = device
+        self._lender = lender if job.share else None
+        self._clearing = {one.name: one.clearing for one in job.plan.buffers}
+        self._specs = {one.name: one.spec for one in job.inputs} | {one.name: one.spec for one in job.plan.buffers}
+
+    def allocate(self, *, guarded: bool) -> JobTensors:
+        """Memory for everything. Results that will be returned from here are lent where the job is to share them."""
+        lent = () if self._job.checked else self._job.returns
+        return JobTensors(
+            {one.name: self._place(one.name, guarded, one.name in lent) for one in self._job.inputs},
+            {one.name: self._place(one.name, guarded, one.name in lent) for one in self._job.plan.buffers},
+        )
+
+    def fresh(self, names: Iterable[str], *, lent: bool = False) -> dict[str, PlacedTensor]:
+        """Some of the tensors in other memory, as they are before a call."""
+        made = {name: self._place(name, True, lent) for name in names}
+        self.reset(made)
+        return made
+
+    def _place(self, name: str, guarded: bool, lent: bool) -> PlacedTensor:
+        take: TakeBytes | None = self._lender.take if self._lender is not None and lent else None
+        guard_byte = GUARD_BYTE if name in self._clearing else POISON_BYTE
+        try:
+            return allocate(self._specs[name], self._device, guard_byte=guard_byte if guarded else None, take=take)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise JobFault(FaultKind.MEMORY, f"the device cannot hold the job's tensors: {error}") from error
+
+    @property
+    def old_byte(self) -> int:
+        """What outputs and scratch hold before the first call: of two, it is other bytes from job to job."""
+        return _OLD_BYTES[zlib.crc32(self._job.id.encode()) % len(_OLD_BYTES)] if self._job.checked else POISON_BYTE
+
+    def reset(self, placed: dict[str, PlacedTensor], byte: int = POISON_BYTE) -> None:
+        """Inputs as the job says, outputs and scratch holding `byte`, counters and zeroed scratch at zero."""
+        for one in self._job.inputs:
+            if one.name not in placed:
+                continue
+            try:
+                fill(placed[one.name], one.content)
+            except ContentError as error:
+                raise JobFault(FaultKind.BROKEN_JOB, f"input {one.name!r}: {error}") from error
+            except torch.OutOfMemoryError as error:
+                raise JobFault(FaultKind.MEMORY, f"input {one.name!r}: the device cannot hold it: {error}") from error
+        for name, clearing in self._clearing.items():
+            if name in placed and clearing is Clearing.UNDEFINED:
+                poison(placed[name], byte)
+            elif name in placed:
+                clear(placed[name])
+
+    # -- after a call --
+
+    def check_counters(self, tensors: JobTensors, how: str) -> None:
+        for name, clearing in self._clearing.items():
+            placed = tensors.buffers[name]
+            if clearing is not Clearing.COUNTER or not bool(placed.storage.any().item()):
+                continue
+            left = placed.tensor.flatten()
+            index = int(left.ne(0).nonzero()[0].item())
+            raise JobFault(
+                FaultKind.STATE,
+                f"{how}, the plan left counter {name}[{index}] at {left[index].item()}; "
+                "the last block that uses a counter must set it back to 0",
+                self._job.plan.last_user(name),
+            )
+
+    def check_guards(self, tensors: JobTensors) -> None:
+        """Nothing around a tensor may be written to."""
+        for name, placed in tensors.all.items():
+            at = damage(placed)
+            if at is not None:
+                where = f"{-at} bytes before" if at < 0 else f"{at} bytes after the end of"
+                raise JobFault(FaultKind.OUTSIDE, f"a byte {where} {name} was written; check indices against sizes")
+
+    def check_inputs(self, tensors: JobTensors) -> None:
+        """Inputs that are not results must hold what they held; they are made anew to see it."""
+        for one in self._job.inputs:
+            if one.name not in self._job.returns and not same_bits(
+                self.fresh((one.name,))[one.name], tensors.inputs[one.name]
+            ):
+                message = f"the plan changed its input {one.name}; only what the op changes in place may be written to"
+                raise JobFault(FaultKind.INPUT, message)
+
+    def returned(self, tensors: JobTensors) -> tuple[ReturnedTensor | SharedTensor, ...]:
+        """The results as bytes, or where they lie in memory that is lent."""
+        return tuple(self._returned(name, tensors.all[name]) for name in self._job.returns)
+
+    def _returned(self, name: str, placed: PlacedTensor) -> ReturnedTensor | SharedTensor:
+        if self._lender is not None:
+            with contextlib.suppress(DriverError):  # some virtual machines cannot share memory: then it is bytes
+                return SharedTensor(name, placed.spec, *self._lender.handle(placed.storage.data_ptr()))
+        return ReturnedTensor(name, placed.spec, content_of(placed))

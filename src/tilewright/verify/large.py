@@ -1,0 +1,160 @@
+"""In the reference's process: judging a call that is too large to be held many times over in f64.
+
+It is judged part by part, every element by the same rules as a small one (`tolerance`), in memory that does not grow
+with the call. What the rules take from a whole result, the usual movement and the reference's usual error, they take
+from the part. A reference that is independent in no dimension is run whole, and its results are compared in pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from tilewright.records import Task, WrongOutput
+from tilewright.verify import parts
+from tilewright.verify.diagnosis import diagnose
+from tilewright.verify.expectation import Call, Tensors, expectations, in_f64
+from tilewright.verify.parts import Cutting
+from tilewright.verify.tolerance import Comparison, Expected, compare
+
+_LEAST_PART, _MOST_PART = 1 << 22, 1 << 25  # elements
+_PARTS = 32  # at least, of a call that is not larger than so many of the largest part
+_MOVES = 2  # times that the truth is computed again with roundings put in: the usual ones of a tile bear out the few
+_SEEDS = 16  # between the roundings of two parts
+
+Telling = Callable[[Expected, Comparison], bool]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What became of a large call. Of one that is wrong, the parts behind the first wrong one were not looked at."""
+
+    wrong: tuple[WrongOutput, ...]
+    ratio: float
+    telling: bool
+    elements: int
+    parts: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LargeCall:
+    """One call and what a kernel made of it. `partly` is as `tolerance.compare` has it; `telling`, as the judge has."""
+
+    task: Task
+    sizes: Mapping[str, int]
+    call: Call
+    tensors: Tensors
+    found: Mapping[str, torch.Tensor]  # by the name of the result, in order
+    partly: bool
+    telling: Telling
+
+    @property
+    def elements(self) -> int:
+        return sum(one.numel() for one in (*self.tensors.values(), *self.found.values()))
+
+
+def part_size(elements: int) -> int:
+    """How many elements a part of a call may have: a small share of it, so that memory is, too."""
+    return min(max(elements // _PARTS, _LEAST_PART), _MOST_PART)
+
+
+_known: dict[str, tuple[str, ...]] = {}  # the dimensions in which a task's reference is independent, by task and sizes
+
+
+def independent_dimensions(large: LargeCall, most: int) -> tuple[str, ...]:
+    """Found once for a task and sizes; empty where the reference must be run whole."""
+    key = f"{large.task.hash} {dict(large.sizes)}"
+    if key not in _known:
+        axes = parts.sliceable(large.task)
+        known = parts.independent(lambda given: in_f64(large.call, given), large.tensors, axes)
+        pieces = parts.parts_of(large.task, large.sizes, known, most)
+        if known and not parts.agree_whole(large.call, large.tensors, Cutting(known), pieces):
+            known = {}
+        _known[key] = tuple(known)
+    return _known[key]
+
+
+def judge_large(large: LargeCall, most: int | None = None) -> Findings:
+    """Every element of every result, part by part. Raises `torch.OutOfMemoryError` where even that takes too much."""
+    most = most or part_size(large.elements)
+    names = independent_dimensions(large, most)
+    if not names:
+        return _judge_whole(large, most)
+    axes = {name: one for name, one in parts.sliceable(large.task).items() if name in names}
+    cutting = Cutting(axes)
+    pieces = parts.parts_of(large.task, large.sizes, axes, most)
+    ratio, telling, elements, exact = 0.0, True, 0, True
+    for number, part in enumerate(pieces):
+        given = cutting.inputs(large.tensors, part)
+        made = [cutting.result(one, position, part) for position, one in enumerate(large.found.values())]
+        # What is the truth itself needs no tolerance. Where one part is not, the others hardly are.
+        exact = exact and _is_truth(large, given, made)
+        if exact:
+            elements += sum(one.numel() for one in made)
+            continue
+        expected = expectations(large.call, given, large.task.precision, moves=_MOVES, first_seed=1 + _SEEDS * number)
+        wrong = []
+        for position, (name, found, wanted) in enumerate(zip(large.found, made, expected, strict=True)):
+            comparison = compare(found, wanted, partly=large.partly)
+            ratio, elements = max(ratio, comparison.ratio), elements + found.numel()
+            telling = telling and large.telling(wanted, comparison)
+            if not comparison.right:
+                told = diagnose(name, found.contiguous(), wanted, comparison, given)
+                start = cutting.start(position, found.ndim, part)
+                wrong.append(_placed(told, start, large.found[name], parts.part_text(part, large.sizes)))
+        if wrong:
+            return Findings(tuple(wrong), ratio, telling, elements, number + 1)
+    return Findings((), ratio, telling, elements, len(pieces))
+
+
+def _is_truth(large: LargeCall, given: Tensors, made: list[torch.Tensor]) -> bool:
+    """Whether every element is the truth to the last bit of f64, and a number, as that of a copy or a maximum is."""
+    expected = expectations(large.call, given, large.task.precision, moves=0)
+    return all(
+        found.shape == wanted.truth.shape
+        and torch.equal(found.double(), wanted.truth.double())
+        and torch.equal(found, wanted.own.to(found.dtype))
+        and bool(found.isfinite().all())
+        for found, wanted in zip(made, expected, strict=True)
+    )
+
+
+def _placed(told: WrongOutput, start: tuple[int, ...], whole: torch.Tensor, where: str) -> WrongOutput:
+    """A diagnosis of a part as one of the whole result."""
+    first = tuple(replace(one, index=tuple(a + b for a, b in zip(one.index, start, strict=True))) for one in told.first)
+    text = f"judged in parts, the first wrong one is {where}; in it, {told.description}" if where else told.description
+    return replace(told, first=first, elements=whole.numel(), description=text)
+
+
+def _judge_whole(large: LargeCall, most: int) -> Findings:
+    expected = expectations(large.call, large.tensors, large.task.precision, moves=_MOVES)
+    ratio, telling, elements, wrong, count = 0.0, True, 0, [], 0
+    for (name, found), wanted in zip(large.found.items(), expected, strict=True):
+        for start, piece, of_piece in _pieces(found, wanted, most):
+            comparison = compare(piece, of_piece, partly=large.partly)
+            ratio, elements, count = max(ratio, comparison.ratio), elements + piece.numel(), count + 1
+            telling = telling and large.telling(of_piece, comparison)
+            if not comparison.right:
+                told = diagnose(name, piece.contiguous(), of_piece, comparison, large.tensors)
+                at = (start, *(0 for _ in piece.shape[1:])) if piece.ndim else ()
+                where = f"from place {start} of its first dimension on" if start else ""
+                wrong.append(_placed(told, at, found, where))
+                break
+    note = "the reference is independent in no dimension: it was run whole, and what it makes compared in pieces"
+    return Findings(tuple(wrong), ratio, telling, elements, count, note)
+
+
+def _pieces(found: torch.Tensor, expected: Expected, most: int) -> Iterator[tuple[int, torch.Tensor, Expected]]:
+    """A result and what is expected of it, by pieces of its first dimension; places in a sorted order stay whole."""
+    if not found.ndim or expected.order is not None or found.numel() <= most:
+        yield 0, found, expected
+        return
+    step = max(1, most // max(math.prod(found.shape[1:]), 1))
+    for start in range(0, found.shape[0], step):
+        rows = slice(start, start + step)
+        moved = tuple(one[rows] for one in expected.moved)
+        yield start, found[rows], Expected(expected.own[rows], expected.truth[rows], moved)

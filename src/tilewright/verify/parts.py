@@ -1,0 +1,202 @@
+"""In the reference's process: a large call cut into parts along the dimensions in which the reference is independent.
+
+A reference is independent in a dimension when its results at some places along it follow from the inputs at those
+places alone: the rows of a softmax, the rows and the columns of a matrix product, the images of a batch. Then each part
+of a call can be made and compared by itself, in memory that does not grow with the call. That is found out by calling
+the reference, in f64, on few places together and on each alone; and once, at the dtype, on all of it and on every part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tilewright.records import IndexValues, Task
+
+Tensors = dict[str, torch.Tensor]
+Results = tuple[torch.Tensor, ...]
+Call = Callable[[Tensors], Results]
+Part = Mapping[str, range]  # the places along some dimensions; of the others, all
+
+_SAME = 1e-9  # of an element or the usual one, in f64: the order of a sum may differ between calls
+_NEAR = 1e-2  # of the usual element, in the mean square, at the dtype
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Where one dimension lies in the inputs, by name, and in the results, in order."""
+
+    inputs: Mapping[str, int]
+    results: tuple[int, ...]
+
+
+def result_dimensions(task: Task) -> tuple[tuple[str | int, ...], ...]:
+    """The dimensions of every result: of the outputs, then of what is changed in place."""
+    return (*(one.shape for one in task.outputs), *(one.dimensions for one in task.tensors if one.in_place))
+
+
+def sliceable(task: Task) -> dict[str, Axes]:
+    """The dimensions along which a call of the task can be cut at all, the outermost of the first result first."""
+    results = result_dimensions(task)
+    formulas = [one.formula for one in task.dimensions if one.formula is not None]
+    following = {one.name for one in task.dimensions if one.formula is not None}
+    following |= {name for formula in formulas for name in formula.names}
+    following |= {one.values.dimension for one in task.tensors if isinstance(one.values, IndexValues)}
+    given = [one for one in task.tensors if not one.optional]
+    found: dict[str, Axes] = {}
+    for name in results[0] if results else ():
+        if not isinstance(name, str) or name in following or name in found:
+            continue
+        once = all(shape.count(name) == 1 for shape in results)
+        if once and all(one.dimensions.count(name) <= 1 for one in given):
+            inputs = {one.name: one.dimensions.index(name) for one in given if name in one.dimensions}
+            if inputs:
+                found[name] = Axes(inputs, tuple(shape.index(name) for shape in results))
+    return found
+
+
+class Cutting:
+    """The parts of one call. `axes` are those of the dimensions it is cut along."""
+
+    def __init__(self, axes: Mapping[str, Axes]) -> None:
+        self.axes = dict(axes)
+
+    def inputs(self, tensors: Tensors, part: Part) -> Tensors:
+        """What a part takes: views."""
+        cut = dict(tensors)
+        for name, places in part.items():
+            for tensor, axis in self.axes[name].inputs.items():
+                cut[tensor] = _narrowed(cut[tensor], axis, places)
+        return cut
+
+    def result(self, result: torch.Tensor, position: int, part: Part) -> torch.Tensor:
+        """What a part makes of one result: a view."""
+        for name, places in part.items():
+            result = _narrowed(result, self.axes[name].results[position], places)
+        return result
+
+    def start(self, position: int, rank: int, part: Part) -> tuple[int, ...]:
+        """Where a part of one result begins."""
+        at = [0] * rank
+        for name, places in part.items():
+            at[self.axes[name].results[position]] = places.start
+        return tuple(at)
+
+
+def _narrowed(tensor: torch.Tensor, axis: int, places: range) -> torch.Tensor:
+    return tensor.narrow(axis, places.start, len(places))
+
+
+# -- which dimensions --
+
+
+def independent(call: Call, tensors: Tensors, axes: Mapping[str, Axes]) -> dict[str, Axes]:
+    """Those of the dimensions in which the reference is independent; `call` is in f64."""
+    found: dict[str, Axes] = {}
+    for name, one in axes.items():
+        size = next(tensors[tensor].shape[axis] for tensor, axis in one.inputs.items())
+        # What is known to be independent is looked at in one place only.
+        few = Cutting(found).inputs(tensors, {known: range(1) for known in found})
+        if size > 1 and all(_same_alone(call, few, one, places) for places in _few_places(size)):
+            found[name] = one
+    return found
+
+
+def _few_places(size: int) -> list[list[int]]:
+    return [sorted({0, size // 2, size - 1}), [0, 1]]
+
+
+def _same_alone(call: Call, tensors: Tensors, axes: Axes, places: list[int]) -> bool:
+    try:
+        together = call(_at(tensors, axes, places))
+        for number, place in enumerate(places):
+            alone = call(_at(tensors, axes, [place]))
+            for mine, other, axis in zip(alone, together, axes.results, strict=True):
+                if not _is_same(mine, other.narrow(axis, number, 1)):
+                    return False
+    except Exception:  # a reference that insists on its sizes
+        return False
+    return True
+
+
+def _at(tensors: Tensors, axes: Axes, places: list[int]) -> Tensors:
+    taken = dict(tensors)
+    for name, axis in axes.inputs.items():
+        chosen = torch.tensor(places, device=tensors[name].device)
+        taken[name] = tensors[name].index_select(axis, chosen)
+    return taken
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    finite = other[other.isfinite()]
+    usual = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    return torch.allclose(one, other, rtol=_SAME, atol=_SAME * usual, equal_nan=True)
+
+
+def agree_whole(call: Call, tensors: Tensors, cutting: Cutting, parts: Sequence[Part]) -> bool:
+    """Whether the reference makes of each part what it makes of that part in the whole call; `call` is at the dtype.
+
+    A reference that branches on a size, or counts places, is seen here if nowhere else.
+    """
+    whole = call(tensors)
+    for part in parts:
+        for position, made in enumerate(call(cutting.inputs(tensors, part))):
+            if not _is_near(made, cutting.result(whole[position], position, part)):
+                return False
+    return True
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return one.numel() == 0 or float((one != other).double().mean()) <= _NEAR
+    finite = one.isfinite() & other.isfinite()
+    if not torch.equal(one.isfinite(), other.isfinite()):
+        return False
+    apart = torch.where(finite, one.float() - other.float(), 0.0).norm()
+    return bool(apart <= _NEAR * torch.where(finite, other.float(), 0.0).norm())
+
+
+# -- how large --
+
+
+def parts_of(task: Task, sizes: Mapping[str, int], axes: Mapping[str, Axes], most: int) -> list[Part]:
+    """Parts that together are the whole call, each of about `most` elements of inputs and results, or of one place."""
+    shapes = [one.dimensions for one in task.tensors if not one.optional] + list(result_dimensions(task))
+
+    def elements(steps: Mapping[str, int]) -> int:
+        return sum(
+            math.prod(steps.get(name, sizes[name]) if isinstance(name, str) else name for name in shape)
+            for shape in shapes
+        )
+
+    steps = {name: sizes[name] for name in axes}
+    while elements(steps) > most and any(step > 1 for step in steps.values()):
+        # That which saves most is halved: of a matrix product the rows and the columns in turn. Else the outermost.
+        halved = [{**steps, name: -(-step // 2)} for name, step in steps.items() if step > 1]
+        steps = min(halved, key=elements)
+    return list(_boxes(sizes, steps))
+
+
+def _boxes(sizes: Mapping[str, int], steps: Mapping[str, int]) -> Iterator[Part]:
+    along = [
+        [range(start, min(start + step, sizes[name])) for start in range(0, sizes[name], step)]
+        for name, step in steps.items()
+    ]
+    for chosen in itertools.product(*along):
+        yield dict(zip(steps, chosen, strict=True))
+
+
+def part_text(part: Part, sizes: Mapping[str, int]) -> str:
+    """rows 0 to 127 of 4096, cols 256 to 511 of 1024"""
+    cut = [(name, places) for name, places in part.items() if len(places) < sizes[name]]
+    return ", ".join(f"{name} {places.start} to {places.stop - 1} of {sizes[name]}" for name, places in cut)
