@@ -58,6 +58,7 @@ KERNELS = (
 MOST = 12  # of one kernel
 _SMALL_CASES = 3  # at which builds are compared, beside the own sizes
 _REFUSED = ("BadPlan", "NotBuilt")
+_PLACES = re.compile(r"(?m)^\s*(\.loc|//).*\n|// .*$|tilewright_[0-9a-f]{16}")  # and names made of a hash
 
 _TOKEN = re.compile(
     r"//[^\n]*|#[^\n]*|\"[^\"]*\"|__syncthreads\(\);|[A-Za-z_]\w*|\d[\w.]*|<<=|>>=|[-+*/%&|^=<>!]=|&&|\|\||<<|>>|->|\+\+|--|."
@@ -194,7 +195,7 @@ def _is_equivalent(mutant: Mutant, entries: Mapping[str, Entry]) -> bool:
 
 
 def _built(task: Task, text: str) -> list[str]:
-    """What is launched at the own sizes and at small ones, and its code without places in the source and the names made of its hash."""
+    """What is launched at the own sizes and at small ones, and its code but for places in the source."""
     file = read_kernel(text, task)
     assert not isinstance(file, BadPlan)
     candidate = Candidate(file, task, None, Times())
@@ -203,7 +204,7 @@ def _built(task: Task, text: str) -> list[str]:
     plans = [one for one in evaluated if isinstance(one, Evaluation)]
     builds = candidate.build_all(plans)
     assert not isinstance(builds, NotBuilt)
-    code = [re.sub(r"(?m)^\s*(\.loc|//).*\n|// .*$|tilewright_[0-9a-f]{16}", "", one.ptx) if one else "" for one in builds]
+    code = [_PLACES.sub("", one.ptx) if one else "" for one in builds]
     return [*(str(one.steps) for one in plans), *code]
 
 
