@@ -154,7 +154,7 @@ def test_what_was_declined_or_not_run_is_said_of_a_file_that_passed() -> None:
     assert said.endswith("too large to emulate.")
     large = CaseResult(Case({"cols": 4096}, 1), CaseStatus.TOO_LARGE, "")
     once = verdict_text(Passed((*PASSED.cases, large), ("not run at the task's own sizes, which are too large",)))
-    assert once.endswith("of what is allowed. Not run at the task's own sizes, which are too large.")
+    assert once.endswith("rows=3, cols=1024, seed 1. Not run at the task's own sizes, which are too large.")
     assert "1 case too large to run here, such as cols=4096" in verdict_text(Passed((*PASSED.cases, large)))
 
 

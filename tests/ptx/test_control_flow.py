@@ -196,7 +196,7 @@ def test_code_nobody_reaches_changes_nothing() -> None:
 
 
 def test_a_function_without_instructions() -> None:
-    assert flow(function("")) == ControlFlow((), (), {})
+    assert flow(function("")) == ControlFlow((), (), {}, {})
 
 
 @pytest.mark.parametrize("body", ["bra k;", "brx.idx %r1, k;", "bra %r1;", "bra;"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.records import ALLOCATION_ALIGNMENT, Content, Data, Integers, TensorSpec
+import math
+
+from tilewright.records import ALLOCATION_ALIGNMENT, Content, Data, Integers, Repeated, TensorSpec
 
 POISON_BYTE = 0xFF  # NaN in every float type
 
@@ -20,6 +22,9 @@ def check_content(spec: TensorSpec, content: Content) -> None:
                 f"{spec} with strides {spec.stride} takes {spec.storage_bytes} bytes, "
                 f"its data has {len(content.content)}"
             )
+    elif isinstance(content, Repeated):
+        if len(content.shape) != len(spec.shape) or len(content.content) != math.prod(content.shape) * dtype.itemsize:
+            raise ContentError(f"{len(content.content)} bytes of shape {content.shape} cannot be repeated to {spec}")
     elif not isinstance(content, Integers):
         if not dtype.is_float:
             raise ContentError(f"a {dtype} tensor cannot be filled from {type(content).__name__}; use Integers or Data")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from tilewright.devices.contents import POISON_BYTE, check_content, misalignment
+from tilewright.devices.contents import POISON_BYTE, ContentError, check_content, misalignment
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
-from tilewright.records import Content, Data, Integers, Normal, TensorSpec, Uniform
+from tilewright.records import Content, Data, Integers, Normal, Repeated, TensorSpec, Uniform
 
 GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end
 GUARD_BYTE = (
@@ -111,6 +111,8 @@ def fill(placed: PlacedTensor, content: Content) -> None:
         if content.content:
             placed.storage.copy_(torch.frombuffer(bytearray(content.content), dtype=torch.uint8))
         return
+    if isinstance(content, Repeated):
+        raise ContentError("elements to be repeated are for emulated devices; use Data")
     poison(placed)
     if 0 in placed.spec.shape:
         return

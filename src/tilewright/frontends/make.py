@@ -22,7 +22,15 @@ from rich.text import Text
 from tilewright.frontends.choices import choose_device
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, RunEnded, conduct, resume
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.run_words import Row, dollars_words, rows, seconds_words, speedup_words, time_words
+from tilewright.frontends.run_words import (
+    PROVISIONAL,
+    Row,
+    dollars_words,
+    rows,
+    seconds_words,
+    speedup_words,
+    time_words,
+)
 from tilewright.frontends.show_text import show_finished, show_found
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.frontends.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
@@ -30,7 +38,7 @@ from tilewright.kernel_file import tuned_path
 from tilewright.records import Attempt, Run, Settings, Situation, Specification
 from tilewright.store import LibraryEntry, LibraryKernel, Request, RunFolder, Store, write_text
 
-_STYLES = {"passed": "green", "cannot run here": "yellow", "seen before": "yellow"}
+_STYLES = {"passed": "green", PROVISIONAL: "yellow", "cannot run here": "yellow", "seen before": "yellow"}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tilewright.records import Attempt, Dimension, Measured, Measurement, Number
 from tilewright.store import LibraryEntry
 from tilewright.tasks import task_op_line
 
+PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
 
 
@@ -58,7 +59,7 @@ def verdict_words(verdict: Verdict) -> str:
     """A word or two for a table."""
     match verdict:
         case records.Passed():
-            return "passed"
+            return PROVISIONAL if verdict.is_provisional else "passed"
         case Rejected():
             return verdict.reason
         case records.Unsupported():
@@ -164,12 +165,15 @@ def _sizes(task: Task) -> list[str]:
     parts = [f"any {', '.join(varying)}"] if varying else []
     parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
+    bounds = [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
+    parts += [f"only {' and '.join(bounds)}"] if bounds else []
     return ["; ".join(parts)] if parts else []
 
 
 def _limits(one: Dimension) -> str:
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 
 

@@ -15,7 +15,7 @@ from tilewright import records
 from tilewright.frontends import run_words
 from tilewright.frontends.choices import PLAYBOOK
 from tilewright.frontends.progress_plot import text_plot
-from tilewright.frontends.run_words import dollars_words, microseconds, spend_words, task_words, time_words
+from tilewright.frontends.run_words import PROVISIONAL, dollars_words, microseconds, spend_words, task_words, time_words
 from tilewright.frontends.terminal import plain_table
 from tilewright.prompts.verdict_text import verdict_text, verdict_words
 from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task
@@ -152,8 +152,15 @@ def _show_model(console: Console, measurement: records.Modelled) -> None:
 
 def show_notes(console: Console, best: Attempt) -> None:
     """What the referee could not cover of a kernel that passed."""
-    for note in best.verdict.notes if isinstance(best.verdict, records.Passed) else ():
+    if not isinstance(best.verdict, records.Passed):
+        return
+    for note in best.verdict.notes:
         console.print(Text(f"not covered: {note}", style="yellow"))
+    if best.verdict.is_provisional:
+        said = "not verified: at the task's own sizes it does what no judged case did"
+        console.print(Text(f"{PROVISIONAL}, {said}", style="yellow"))
+    for sentence in best.verdict.unjudged:
+        console.print(Text(f"  {sentence}", style="yellow"))
 
 
 def show_diff(console: Console, text: str) -> None:
@@ -231,6 +238,8 @@ def show_provenance(console: Console, made: Provenance, authors: Sequence[int], 
     where = f" on {', '.join(made.verified_on)}" if made.verified_on else ""
     worst = "" if made.worst_error is None else f", worst error {made.worst_error:.2f} of what is allowed"
     console.print(Text(f"correct in {made.right_cases} cases{where}{worst}; {time_words(made.measurement)}"))
+    for sentence in made.unjudged:
+        console.print(Text(f"{PROVISIONAL}, not verified: {sentence}", style="yellow"))
     if made.degenerate:
         console.print(Text(f"passing proves nothing: {made.degenerate}", style="yellow"))
     console.print()

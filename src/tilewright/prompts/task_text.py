@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright import records
 from tilewright.kernel_file import print_op
-from tilewright.kernel_file.op_line import op_of_task, size_expression
+from tilewright.kernel_file.op_line import needs_of_task, op_of_task, size_expression
 from tilewright.prompts.rendering import render
 from tilewright.records import KIB, MIB, Goal, Task
 
@@ -31,7 +31,7 @@ def task_text(task: Task) -> str:
         function=task.function,
         reference=task.reference.strip(),
         op_line=op_line(task),
-        out_lines=out_lines(task),
+        out_lines=(*out_lines(task), *(f"//! need    {need}" for need in needs_of_task(task))),
         inputs=[_input(one, task) for one in task.inputs],
         outputs=[_output(one, task) for one in task.outputs],
         dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
@@ -107,7 +107,10 @@ def memory_bounds(task: Task) -> MemoryBounds | None:
 
 def _input(one: records.TensorInput | records.NumberInput, task: Task) -> str:
     if isinstance(one, records.NumberInput):
-        return f"`{one.name}`: {one.type.value}, {one.value!r} here; other values must work too"
+        others = "other values must work too"
+        if one.bounds is not None:
+            others = f"other values must work too where {' and '.join(one.bounds.conditions(one.name))}"
+        return f"`{one.name}`: {one.type.value}, {one.value!r} here; {others}"
     notes = [f"values: {_values(one.values)}"]
     if one.memory_order:
         order = ", ".join(one.dimensions[index] for index in one.memory_order)
@@ -148,6 +151,7 @@ def _values(values: records.Values) -> str:
 def _limits(one: records.Dimension) -> str:
     limits = [f"multiples of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 
 

@@ -40,7 +40,7 @@ _REMEDY = {
 def verdict_words(verdict: records.Verdict) -> str:
     """A few words for one line of a table: `right`, `wrong values: the last elements`."""
     if isinstance(verdict, records.Passed):
-        return "right"
+        return "right, provisionally" if verdict.is_provisional else "right"
     if isinstance(verdict, records.Unsupported):
         return "not runnable here"
     evidence = verdict.evidence
@@ -110,14 +110,22 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
 
 def _passed(verdict: records.Passed) -> str:
     right = [one for one in verdict.cases if one.status is records.CaseStatus.RIGHT]
-    text = f"Right in {len(right)} cases, worst error {verdict.error_ratio:.2g} of what is allowed."
+    text = f"Right in {len(right)} cases, worst error {verdict.error_ratio:.2g} of what is allowed"
+    text += f": {_cases(right)}." if right else "."
     others = Counter(one.status for one in verdict.cases if one.status is not records.CaseStatus.RIGHT)
     if any("too large" in note for note in verdict.notes):
         del others[records.CaseStatus.TOO_LARGE]  # the note says it
     for status, count in others.items():
         example = next(one for one in verdict.cases if one.status is status)
         text += f" {count} {'case' if count == 1 else 'cases'} {status.value}, such as {example.case}."
-    return " ".join([text, *(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in verdict.notes)])
+    said = " ".join([text, *(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in verdict.notes)])
+    if not verdict.is_provisional:
+        return said
+    told = [f"- {sentence}" for sentence in verdict.unjudged[:MOST_ERRORS]]
+    told += _more(len(verdict.unjudged), MOST_ERRORS, "line")
+    return "\n".join(
+        [said, "It is provisional, not verified: this runs at the task's own sizes and was never judged:", *told]
+    )
 
 
 def _bad_plan(evidence: records.BadPlan) -> str:

@@ -36,12 +36,13 @@ class ControlFlow:
     blocks: tuple[Block, ...]
     post_dominators: tuple[int | None, ...]  # of each block: the next one that all its paths to the exit pass through
     reconvergence: dict[int, int | None]  # of each branch that may part threads: the instruction where they meet
+    loops: dict[int, frozenset[int]]  # of each loop's first instruction: the branches that lead back to it
 
 
 def flow(function: Function) -> ControlFlow:
     """Blocks, post-dominators and meeting points. Raises `PtxError` for a branch to nowhere."""
     if not function.body:
-        return ControlFlow((), (), {})
+        return ControlFlow((), (), {}, {})
     blocks = _blocks(function)
     successors = [block.successors for block in blocks]
     post_dominators = immediate_post_dominators(successors, _main_way_out(successors, blocks))
@@ -50,7 +51,20 @@ def flow(function: Function) -> ControlFlow:
         last = function.body[block.end - 1]
         if last.opcode == "brx" or (last.opcode == "bra" and last.guard is not None):
             reconvergence[block.end - 1] = None if meeting is None else blocks[meeting].start
-    return ControlFlow(blocks, post_dominators, reconvergence)
+    return ControlFlow(blocks, post_dominators, reconvergence, _loops(function, blocks))
+
+
+def _loops(function: Function, blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
+    """Loops that are closed by branches alone: how compilers lay them out."""
+    back: dict[int, set[int]] = {}
+    falls: set[int] = set()
+    for tail, head in _back_edges([block.successors for block in blocks]):
+        last, start = blocks[tail].end - 1, blocks[head].start
+        if start in branch_targets(function, function.body[last]):
+            back.setdefault(start, set()).add(last)
+        else:
+            falls.add(start)
+    return {start: frozenset(branches) for start, branches in back.items() if start not in falls}
 
 
 def branch_targets(function: Function, instruction: Instruction) -> tuple[int, ...]:

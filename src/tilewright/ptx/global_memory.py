@@ -206,7 +206,7 @@ def _initial_state(
     filled = _WRITTEN if initialised else _NEVER
     covers = whole or (math.prod(shape) * element_bytes == nbytes and stride == _dense(shape))
     if covers:
-        return None if initialised else np.full(nbytes, filled, dtype=np.uint8)
+        return None if initialised else np.zeros(nbytes, dtype=np.uint8)  # pages that nothing writes cost nothing
     state = np.full(nbytes, _OUTSIDE, dtype=np.uint8)
     if 0 not in shape:
         steps = tuple(step * element_bytes for step in stride)

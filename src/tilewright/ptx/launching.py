@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.records import ALL_CHECKS, Check, CountsRecord, FindingRecord
+from tilewright.records import ALL_CHECKS, Check, CountsRecord, CoverageRecord, FindingRecord
 from tilewright.records.steps import Dim3
 
 
@@ -39,6 +39,7 @@ class LaunchResult:
     completed: bool  # else stopped by a finding that cannot be survived: budget, deadlock, trap
     findings: tuple[FindingRecord, ...]
     counts: CountsRecord | None  # None unless counting was asked for
+    coverage: CoverageRecord | None  # None unless it was asked for
     printed: str  # what printf wrote
     thread_instructions: int
     seconds: float

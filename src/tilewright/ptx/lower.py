@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -59,6 +60,12 @@ class SharedVariable:
 
 
 @dataclass(frozen=True)
+class Loop:
+    mark: int  # its `loop_enter`
+    branch: Instruction  # that leads back: the line of its condition
+
+
+@dataclass(frozen=True)
 class LoweredKernel:
     """What `native` hands to the core, and what reports need."""
 
@@ -78,6 +85,7 @@ class LoweredKernel:
     max_threads: tuple[int, ...] | None
     is_cluster: bool
     prints: bool  # printf or assert
+    loops: tuple[Loop, ...]
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ class _KernelLowering:
     _lowered: dict[str, FunctionInfo] = field(default_factory=dict)
     _calls: list[tuple[int, str]] = field(default_factory=list)
     _globals: dict[str, None] = field(default_factory=dict)
+    _loops: list[Loop] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._variables = {variable.name: variable for variable in self.module.variables}
@@ -153,6 +162,7 @@ class _KernelLowering:
             globals=tuple(self._globals),
             max_threads=self.kernel.max_threads,
             prints=any(name in self.module.externals for name in ("vprintf", "__assertfail")),
+            loops=tuple(self._loops),
             is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
         )
 
@@ -239,18 +249,25 @@ class _KernelLowering:
         meetings = {meeting for meeting in graph.reconvergence.values() if meeting is not None}
         entry = self._code.position
         positions: list[int] = []
+        inside: dict[int, int] = {}  # positions behind the mark of a loop, which only those from outside pass
         for index, instruction in enumerate(function.body):
             positions.append(self._code.position)
+            builder.begin_nothing()
+            if index in graph.loops:
+                mark = builder.emit("loop_enter", imm=len(self._loops), guarded=False)
+                self._loops.append(Loop(mark, function.body[min(graph.loops[index])]))
+            inside[index] = self._code.position
             if index in meetings:
-                builder.begin_nothing()
                 builder.emit("join", flags=CONTROL, guarded=False)
+            if index in graph.loops:
+                builder.emit("loop_trip", imm=len(self._loops) - 1, guarded=False)
             _lower_instruction(builder, index, instruction)
         positions.append(self._code.position)
         builder.begin_nothing()
         if len(function.body) in meetings:
             builder.emit("join", flags=CONTROL, guarded=False)
         builder.emit("exit" if function.is_entry else "ret", flags=CONTROL, guarded=False)
-        self._patch(builder.fixups, positions)
+        self._patch(builder.fixups, positions, inside, graph.loops)
         self._calls += builder.fixups.calls
         parameters, results = layout
         return FunctionInfo(
@@ -264,9 +281,13 @@ class _KernelLowering:
             parameter_bytes=parameters[2],
         )
 
-    def _patch(self, fixups: Fixups, positions: list[int]) -> None:
+    def _patch(
+        self, fixups: Fixups, positions: list[int], inside: dict[int, int], loops: dict[int, frozenset[int]]
+    ) -> None:
         for position, field_offset, index in fixups.targets:
-            self._code.patch(position, positions[index], field_offset)
+            branch = bisect.bisect_right(positions, position) - 1
+            back = branch in loops.get(index, ()) or field_offset == lower_control.MEET_FIELD
+            self._code.patch(position, inside.get(index, positions[index]) if back else positions[index], field_offset)
         for start, indices in fixups.tables:
             for number, index in enumerate(indices):
                 self._code.extra[start + number] = positions[index]

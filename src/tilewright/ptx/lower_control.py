@@ -10,7 +10,7 @@ from tilewright.ptx.lower_builder import CONTROL, FrameVariable, FunctionBuilder
 from tilewright.ptx.operands import Modifiers, only_flags, unsupported
 from tilewright.ptx.syntax import Instruction, Label, Operand, ParameterDeclaration, Register, SymbolOperand, Tuple_
 
-_TARGET_FIELD, _MEET_FIELD = 8, 40  # offsets in the encoded instruction: o[0] and imm
+_TARGET_FIELD, MEET_FIELD = 8, 40  # offsets in the encoded instruction: o[0] and imm
 _PRINTF, _ASSERT = "vprintf", "__assertfail"
 
 
@@ -55,7 +55,7 @@ def bra(b: FunctionBuilder, i: Instruction) -> None:
 def _meet(b: FunctionBuilder, position: int) -> None:
     meeting = b.flow.reconvergence.get(b.index)
     if meeting is not None:
-        b.fixups.targets.append((position, _MEET_FIELD, meeting))
+        b.fixups.targets.append((position, MEET_FIELD, meeting))
 
 
 def brx(b: FunctionBuilder, i: Instruction) -> None:

@@ -100,6 +100,7 @@ class RawLaunch(Structure):
         ("findings", c_void_p),
         ("finding_count", c_int64),
         ("counts", c_void_p),
+        ("coverage", c_void_p),
         ("printed", c_void_p),
         ("printed_capacity", c_int64),
         ("printed_bytes", c_int64),
@@ -127,6 +128,8 @@ class ProgramSource(Structure):
         ("static_shared_bytes", c_int32),
         ("local_bytes", c_int32),
         ("has_guard_zones", c_int32),
+        ("loop_count", c_int32),
+        ("loop_marks", c_void_p),
         ("shared_state", c_void_p),
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
@@ -30,7 +31,7 @@ _MOST_PRINTED_BYTES = 1 << 20
 _MOST_MESSAGE_BYTES = 1 << 14
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
-_CHECK_BITS = {Check.UNINITIALISED: 1, Check.RACES: 2, Check.WARP: 4, Check.COUNTERS: 8}
+_CHECK_BITS = {Check.UNINITIALISED: 1, Check.RACES: 2, Check.WARP: 4, Check.COUNTERS: 8, Check.COVERAGE: 16}
 _WRITABLE, _INPUT = 1, 2
 _WORKSPACE_ADDRESS = 0x7A00_0000_0000  # above all other regions
 _COMPLETED, _OUT_OF_MEMORY = 0, 2  # how `tw_run` ends; 1: stopped
@@ -42,6 +43,7 @@ class _Loaded:
 
     lowered: LoweredKernel
     counted: CountedInstructions
+    covered: CoveredSites
     handle: int
 
 
@@ -77,6 +79,7 @@ class Program:
             completed=ending == _COMPLETED,
             findings=reporter.findings(held.findings[: launch.finding_count], messages),
             counts=None if held.counts is None else loaded.counted.counts(request, held.counts, launch),
+            coverage=None if held.coverage is None else loaded.covered.coverage(request, held.coverage),
             printed=held.printed.raw[: launch.printed_bytes].decode("utf-8", "replace"),
             thread_instructions=launch.thread_instructions,
             seconds=seconds,
@@ -87,7 +90,9 @@ class Program:
         loaded = self._loaded.get(kernel)
         if loaded is None:
             lowered = lower_kernel(self.module, kernel, self._layout)
-            loaded = self._loaded[kernel] = _Loaded(lowered, CountedInstructions.of(lowered), _upload(lowered))
+            loaded = self._loaded[kernel] = _Loaded(
+                lowered, CountedInstructions.of(lowered), CoveredSites.of(lowered), _upload(lowered)
+            )
             weakref.finalize(self, core().tw_program_free, loaded.handle)
         return loaded
 
@@ -134,6 +139,7 @@ def _upload(lowered: LoweredKernel) -> int:
     absent = FunctionInfo(entry=-1)
     functions = (FunctionInfo * len(lowered.functions))(*(one or absent for one in lowered.functions))
     extra = (ctypes.c_int32 * len(lowered.extra))(*lowered.extra)
+    marks = (ctypes.c_int32 * max(len(lowered.loops), 1))(*(loop.mark for loop in lowered.loops))
     source = ProgramSource(
         code=_pointer(lowered.encoded),
         code_count=len(lowered.origins),
@@ -146,6 +152,8 @@ def _upload(lowered: LoweredKernel) -> int:
         kernel=lowered.kernel,
         static_shared_bytes=len(lowered.shared_state),
         local_bytes=lowered.local_bytes,
+        loop_count=len(lowered.loops),
+        loop_marks=ctypes.cast(marks, ctypes.c_void_p),
         has_guard_zones=int(3 in lowered.shared_state),
         shared_state=_pointer(lowered.shared_state),
     )
@@ -189,6 +197,7 @@ class _Held:
 
     findings: ctypes.Array[RawFinding]
     counts: ctypes.Array[RawCount] | None
+    coverage: Bytes | None
     printed: ctypes.Array[ctypes.c_char]
     messages: ctypes.Array[ctypes.c_char]
     others: tuple[object, ...]
@@ -206,6 +215,7 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
     held = _Held(
         findings=(RawFinding * _MOST_FINDINGS)(),
         counts=(RawCount * len(loaded.lowered.origins))() if Check.COUNTERS in options.checks else None,
+        coverage=np.zeros(len(loaded.lowered.origins), np.uint8) if Check.COVERAGE in options.checks else None,
         printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES if loaded.lowered.prints else 1),
         messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
         others=(workspace, table, parameters, blocks),
@@ -232,6 +242,7 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         block_count=len(options.blocks) if options.blocks is not None else 0,
         findings=ctypes.cast(held.findings, ctypes.c_void_p),
         counts=ctypes.cast(held.counts, ctypes.c_void_p) if held.counts is not None else None,
+        coverage=held.coverage.ctypes.data if held.coverage is not None else None,
         printed=ctypes.cast(held.printed, ctypes.c_void_p),
         printed_capacity=len(held.printed),
         messages=ctypes.cast(held.messages, ctypes.c_void_p),

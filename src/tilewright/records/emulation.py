@@ -6,7 +6,7 @@ These records stand by themselves, so that a front end can show them without kno
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntFlag
 
 from tilewright.records.build import KERNEL_FILE_NAME
 from tilewright.records.steps import Dim3
@@ -19,6 +19,7 @@ class Check(str, Enum):
     RACES = "races"
     WARP = "warp"  # masks of warp operations, barriers not reached by all
     COUNTERS = "counters"
+    COVERAGE = "coverage"  # what ran, and which way conditions went
 
 
 ALL_CHECKS = tuple(Check)
@@ -34,6 +35,7 @@ class Emulation:
     instruction_budget: int = 4_000_000_000  # thread instructions of one run of the plan
     sampled_blocks: int | None = None  # of each launch; None: all
     sample_edges: bool = True  # take the first and the last block, where faults are; else a fair sample, for counts
+    written_elements: int = 0  # with sampled blocks: of each output what they wrote is told, at most so much of it
     workers: int = 1  # OS threads, 0 for one per core; with several, what a race does differs from run to run
 
     def __post_init__(self) -> None:
@@ -155,6 +157,51 @@ class CountsRecord:
     instructions: tuple[InstructionRecord, ...]
 
 
+LOOP = "loop"
+
+
+class Seen(IntFlag):
+    """What is noted of one instruction, or of the head of a loop. The core's TW_COVERED_* and TW_TRIPS_*."""
+
+    RAN = 1
+    SKIPPED = 2  # a lane came to it and its condition did not hold
+    FIRST = 4  # of a selection's operands
+    SECOND = 8
+    ONE_TRIP = 16  # of a warp, each time it came to the loop
+    TWO_TRIPS = 32
+    SEVERAL_TRIPS = 64  # three to eight
+    MANY_TRIPS = 128
+
+
+@dataclass(frozen=True)
+class CoveredSite:
+    """The instructions of one kind that come from one place, as the compiler ordered them."""
+
+    lines: tuple[int, ...]  # of the kernel file, innermost first, then where it was inlined
+    what: str  # the opcode, or `LOOP`
+    seen: str  # a `Seen` for each, in two hexadecimal digits
+
+
+@dataclass(frozen=True)
+class CoverageRecord:
+    """What of a kernel ran in one launch."""
+
+    kernel: str
+    launch_line: int
+    program: str  # the same where the code and its lines are the same
+    sites: tuple[CoveredSite, ...]
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """Of an output that not all blocks have written: the elements at these indices of each axis, in row-major order."""
+
+    name: str
+    indices: tuple[tuple[int, ...], ...]
+    content: bytes
+    written: bytes  # 1 for each element that was written, else 0
+
+
 @dataclass(frozen=True)
 class EmulatedRun:
     """What the emulator tells beside the outputs, over all schedules; counts are of the first."""
@@ -167,6 +214,8 @@ class EmulatedRun:
     printed: str
     seconds: float
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
+    coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
+    written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
 
 
 def _index(index: Dim3) -> str:

@@ -41,7 +41,15 @@ class Integers:
     high: int  # exclusive
 
 
-Content = Data | Normal | Uniform | Integers
+@dataclass(frozen=True)
+class Repeated:
+    """Elements of a smaller tensor, in row-major order, repeated along every axis. Emulated devices alone take it."""
+
+    content: bytes
+    shape: tuple[int, ...]
+
+
+Content = Data | Normal | Uniform | Integers | Repeated
 
 
 @dataclass(frozen=True)

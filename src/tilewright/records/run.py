@@ -304,3 +304,4 @@ class Provenance:
     measurement: Measurement | None
     notes: tuple[str, ...] = ()
     degenerate: str = ""  # of the task: why passing proves nothing
+    unjudged: tuple[str, ...] = ()  # what runs in the task's own call and was judged nowhere: it is not verified then

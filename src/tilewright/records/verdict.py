@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingRecord
@@ -31,6 +31,7 @@ class Case:
 
 class CaseStatus(str, Enum):
     RIGHT = "right"
+    SAMPLED = "right in the blocks that were run"  # of each launch a few, at the task's own sizes
     DECLINED = "declined"  # the file's `need` does not hold there, and the task lets it choose
     TOO_LARGE = "too large to run here"
     NOT_EMULABLE = "not emulable here"
@@ -53,11 +54,36 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
+class UncoveredLine:
+    """A line of a kernel file that does something in the task's own call that it did in no judged case."""
+
+    line: int
+    text: str
+    why: str  # "it never ran", "its loop never went round more than twice"
+
+
+@dataclass(frozen=True)
 class Passed:
     """Right in every case that could be run, with no finding."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen")
+
     cases: tuple[CaseResult, ...]
     notes: tuple[str, ...] = ()  # what was not covered, in sentences
+    uncovered: tuple[UncoveredLine, ...] = ()
+    unseen: str = ""  # why nobody could see what runs in the task's own call, where it was not judged there
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """What runs in the task's own call and was judged nowhere, in sentences."""
+        lines = tuple(f"line {one.line}: {one.why} in a judged case: {one.text}" for one in self.uncovered)
+        unseen = f"what runs at the task's own sizes could not be seen: {self.unseen}"
+        return (*lines, unseen) if self.unseen else lines
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether there is any of that: then the kernel is not verified."""
+        return bool(self.uncovered or self.unseen)
 
     @property
     def error_ratio(self) -> float:

@@ -34,12 +34,13 @@ def provenance_of(folder: RunFolder) -> Provenance:
         tilewright=run.environment.tilewright,
         licence=_licence(run),
         contributions=_contributions(folder, run, best),
-        verified_on=tuple(dict.fromkeys(one.device for one in right if one.device)),
+        verified_on=() if verdict.is_provisional else tuple(dict.fromkeys(one.device for one in right if one.device)),
         right_cases=len(right),
         worst_error=max(ratios, default=None),
         measurement=best.measurement,
         notes=verdict.notes,
         degenerate=run.task.degenerate,
+        unjudged=verdict.unjudged,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrongOutput
+from tilewright.records import Case, InputTensor, ReturnedTensor, Task, WrittenPart, WrongOutput
 
 Number = int | float | bool | None
 
@@ -21,6 +21,18 @@ class JudgeRequest:
     outputs: tuple[ReturnedTensor, ...]  # none where the job's own results come with the request
     # Those that a GPU drew by seed must be drawn by a GPU again. Where there are none, the case says what they hold.
     inputs: tuple[InputTensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class WrittenRequest:
+    """What sampled blocks wrote at the task's own sizes. Inputs were drawn at `drawn` and repeated from there."""
+
+    task: Task
+    sizes: dict[str, int]
+    drawn: dict[str, int]
+    seed: int
+    independent: tuple[str, ...]
+    parts: tuple[WrittenPart, ...]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
 from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
+from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, turning_sizes, within_need
+from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
@@ -296,10 +298,37 @@ class Referee:
             short = impossible(trial.candidate, self._emulator, self.needed_inputs)
             if short is not None:
                 return Rejected(short, tuple(one for one in results if one.status is CaseStatus.RIGHT))
-            trial.note(f"not run at the task's own sizes, which are too large to emulate: {sizes_text(call)}")
-            if not own:
+            outcome = self._own_call(trial)
+            if isinstance(outcome, Rejected):
+                return outcome
+            trial.note(outcome.note)
+            if not outcome.judged and not own:
                 results.append(records.CaseResult(call, CaseStatus.TOO_LARGE, ""))
+            return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen)
         return records.Passed(tuple(results), tuple(trial.notes))
+
+    def _own_call(self, trial: Trial) -> Rejected | OwnTrial:
+        """Some blocks of the task's own call, and further cases until what runs there was judged somewhere."""
+        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent)
+        self._say("running some blocks at the task's own sizes")
+        outcome = own.sample()
+        if isinstance(outcome, Wrong):
+            return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
+        if outcome is not None:
+            trial.results.append(outcome)
+        for case in own.further(lambda sizes: self._takes(trial.candidate, Case(sizes, 1), strictly=True)):
+            self._say(f"emulating {case}, for what was judged nowhere yet")
+            run = trial.run(case, self._emulator, emulated=True, most_instructions=FURTHER_BUDGET)
+            if not (isinstance(run, Wrong) and ran_out(run.evidence)):
+                rejected = self._count(trial, run, self._emulator, 1)
+                if rejected is not None:
+                    return rejected
+        return own
+
+    @cached_property
+    def _independent(self) -> tuple[str, ...]:
+        """The dimensions that the reference is independent in."""
+        return independent_dimensions(self._task, self._judges.here)
 
     def _note_declined(self, trial: Trial) -> None:
         """What the file declines of what the task promises: at further sizes, or else among the cases."""

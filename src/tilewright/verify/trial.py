@@ -13,9 +13,11 @@ from tilewright.kernel_file import Refused
 from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
+from tilewright.verify.coverage import Coverage
 from tilewright.verify.distributions import TASK
 from tilewright.verify.judging_records import Judgement, JudgeRequest
 
+_CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.COUNTERS)
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
@@ -57,6 +59,7 @@ class _RanRight:
     device: str
     error_ratio: float
     varying: tuple[str, ...]
+    coverage: tuple[records.CoverageRecord, ...] = ()
 
 
 class Trial:
@@ -66,6 +69,7 @@ class Trial:
         self.candidate = candidate
         self.results: list[CaseResult] = []
         self.notes: list[str] = []
+        self.coverage = Coverage()  # of what was right
         self.reference_problem: ReferenceProblem | None = None
         self._judges = judges
         self._times = times
@@ -93,11 +97,13 @@ class Trial:
         job = self.candidate.job(case, evaluation, built[0], how)
         return Wrong(job) if isinstance(job, records.BadPlan) else job
 
-    def run(self, case: Case, device: Device, *, emulated: bool, schedules: int = 1) -> CaseOutcome:
+    def run(
+        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, most_instructions: int | None = None
+    ) -> CaseOutcome:
         """Evaluate, build, run and judge one case."""
         start = time.monotonic()
-        budget = instruction_budget(self.candidate.task, case)
-        how = records.Emulation(schedules=schedules, instruction_budget=budget) if emulated else None
+        budget = most_instructions or instruction_budget(self.candidate.task, case)
+        how = records.Emulation(_CHECKS, schedules, instruction_budget=budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
@@ -113,6 +119,7 @@ class Trial:
             unstable = None if isinstance(first, _RanRight) else first
         if unstable is not None:
             return unstable
+        self.coverage.add(right.coverage)
         seconds = time.monotonic() - start
         return Right(CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated))
 
@@ -143,7 +150,7 @@ class Trial:
             self._times.run_s += time.monotonic() - start - judged_s
         if judgement is not None and judgement.not_opened and job.share:
             return self._ran(case, device, replace(job, share=False))  # then as bytes, by way of this process
-        return self._refused(case, execution) or self._judged(case, execution, judgement)
+        return self.refused(case, execution) or self._judged(case, execution, judgement)
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
         assert isinstance(execution, Completed)
@@ -159,7 +166,8 @@ class Trial:
         if judgement.wrong:
             return Wrong(WrongValues(case, judgement.wrong))
         varying = execution.emulated.varying if execution.emulated else execution.differing
-        return _RanRight(execution.device, judgement.error_ratio, varying)
+        coverage = execution.emulated.coverage if execution.emulated else ()
+        return _RanRight(execution.device, judgement.error_ratio, varying, coverage)
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
@@ -170,9 +178,9 @@ class Trial:
         execution = self.candidate.execute(device, replace(job, returns=(), limits=limits, watch=records.Watch.FAULTS))
         if isinstance(execution, Completed) and execution.not_watched:
             self.note(f"not checked by a sanitizer: {execution.not_watched}")
-        return self._refused(case, execution)
+        return self.refused(case, execution)
 
-    def _refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
+    def refused(self, case: Case, execution: Execution) -> CaseOutcome | None:
         """What an execution says before anything is compared."""
         if isinstance(execution, records.Faulted):
             if execution.kind is records.FaultKind.UNSUITABLE:
@@ -260,10 +268,9 @@ def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
     """Ever larger sizes below the present one."""
     if not dimension.varies:
         return
-    unit = dimension.multiple_of
     seen: set[int] = set()
     for wanted in (1, 2, size // 8, size // 4, size // 2):
-        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
+        smaller = dimension.permitted(wanted)
         if smaller < size and smaller not in seen:
             seen.add(smaller)
             yield smaller

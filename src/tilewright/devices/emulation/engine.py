@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.contents import ContentError
 from tilewright.devices.emulation.input_content import input_bytes
-from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory
+from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory, written_parts
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
@@ -69,7 +70,8 @@ class EmulatorEngine:
         run = self._run(job, program, contents, report)
         report(Progress(RunStage.RETURNING))
         outputs = tuple(_returned(name, run.memory) for name in job.returns)
-        return records.Completed(job.id, label(self.profile), outputs, (), run.emulated)
+        emulated = replace(run.emulated, written=written_parts(job, run.memory))
+        return records.Completed(job.id, label(self.profile), outputs, (), emulated)
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:

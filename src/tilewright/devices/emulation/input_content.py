@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content
 from tilewright.ptx.global_memory import Bytes
-from tilewright.records import Data, DType, InputTensor, Integers, Normal, TensorSpec, Uniform
+from tilewright.records import Data, DType, InputTensor, Integers, Normal, Repeated, TensorSpec, Uniform
 
 Seeded = Normal | Uniform | Integers
 
@@ -42,7 +42,34 @@ def input_bytes(one: InputTensor) -> Bytes:
         raise ContentError(f"input {one.name!r}: {error}") from error
     if isinstance(one.content, Data):
         return np.frombuffer(one.content.content, dtype=np.uint8)
+    if isinstance(one.content, Repeated):
+        return _repeated(one.spec, one.content)
     return drawn(one.spec, one.content)
+
+
+def row_major(spec: TensorSpec, content: bytes) -> bytes:
+    """The elements of a tensor's storage in row-major order."""
+    if spec.is_contiguous or spec.numel == 0:
+        return content
+    strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
+    elements = np.frombuffer(content, dtype=f"u{spec.dtype.itemsize}")
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, spec.shape, strides)).tobytes()
+
+
+def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
+    """Axis by axis, the outermost last: then most of the copying is of whole rows."""
+    elements = np.frombuffer(content.content, dtype=f"u{spec.dtype.itemsize}").reshape(content.shape)
+    for axis in reversed(range(len(spec.shape))):
+        if elements.shape[axis] != spec.shape[axis]:
+            elements = np.take(elements, np.arange(spec.shape[axis]) % elements.shape[axis], axis=axis)
+    if spec.is_contiguous:
+        return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+    storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
+    if spec.numel:
+        strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
+        target: Any = np.lib.stride_tricks.as_strided(storage.view(elements.dtype), spec.shape, strides)
+        target[...] = elements
+    return storage
 
 
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:

@@ -5,13 +5,14 @@ Nothing here needs torch but the two functions that pass tensors of its own in a
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.devices.contents import POISON_BYTE, misalignment
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
-from tilewright.records import Buffer, Clearing, Job, TensorSpec
+from tilewright.records import Buffer, BufferRole, Clearing, Job, TensorSpec, WrittenPart
 
 if TYPE_CHECKING:
     import torch
@@ -25,12 +26,12 @@ class PlanMemory:
         self._specs: dict[str, TensorSpec] = {}
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
-        """A tensor the caller brings: `content` is its storage, from its first element to its last."""
-        self._add(name, spec, content.copy(), writable=writable, initialised=True)
+        """A tensor the caller brings: `content` is its storage, from its first element to its last, and is used."""
+        self._add(name, spec, content, writable=writable, initialised=True)
 
-    def add_buffer(self, buffer: Buffer, *, initialised: bool = False) -> None:
+    def add_buffer(self, buffer: Buffer, *, initialised: bool = False, cleared: bool = False) -> None:
         """Memory the runner provides; `initialised` leaves reads of it unchecked."""
-        cleared = buffer.clearing is not Clearing.UNDEFINED
+        cleared = cleared or buffer.clearing is not Clearing.UNDEFINED
         content = np.full(buffer.spec.storage_bytes, 0 if cleared else POISON_BYTE, dtype=np.uint8)
         self._add(buffer.name, buffer.spec, content, writable=True, initialised=cleared or initialised)
 
@@ -66,6 +67,31 @@ class PlanMemory:
         self.memory.bytes(name)[...] = content
         self.memory.mark_initialised(name)
 
+    def written_part(self, name: str, most: int) -> WrittenPart | None:
+        """What was written of a tensor, with a part of the indices of its longest axes where that is more than `most`
+        elements; None where nothing was."""
+        spec = self._specs[name]
+        strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
+        written: Any = np.lib.stride_tricks.as_strided(self.memory.written(name), spec.shape, strides)
+        axes = range(len(spec.shape))
+        others = [tuple(other for other in axes if other != axis) for axis in axes]
+        indices = [np.flatnonzero(written.any(axis=rest) if rest else written) for rest in others]
+        if not written.any():
+            return None
+        while math.prod(map(len, indices)) > most:
+            longest = max(range(len(indices)), key=lambda axis: len(indices[axis]))
+            count = len(indices[longest])
+            indices[longest] = indices[longest][np.linspace(0, count - 1, (count + 1) // 2).astype(np.int64)]
+        content = self.content(name).view(f"u{spec.dtype.itemsize}")
+        elements: Any = np.lib.stride_tricks.as_strided(content, spec.shape, strides)
+        at = np.ix_(*indices) if indices else ()
+        return WrittenPart(
+            name,
+            tuple(tuple(places.tolist()) for places in indices),
+            np.ascontiguousarray(elements[at]).tobytes(),
+            np.ascontiguousarray(written[at]).tobytes(),
+        )
+
     def unwritten(self, name: str) -> tuple[int, tuple[int, ...]] | None:
         """How many elements nothing wrote a byte of, and the index of the first; None where all were written."""
         spec = self._specs[name]
@@ -86,8 +112,16 @@ def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:
     """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
     memory = PlanMemory()
     for one in job.inputs:
-        memory.add_input(one.name, one.spec, contents[one.name], writable=one.name in job.returns)
-    add_buffers(memory, job.plan.buffers, sampled=job.emulation.sampled_blocks is not None)
+        content = contents[one.name]
+        if job.emulation.schedules > 1 or not content.flags.writeable:
+            content = content.copy()
+        memory.add_input(one.name, one.spec, content, writable=one.name in job.returns)
+    sampled = job.emulation.sampled_blocks is not None
+    if not job.emulation.written_elements:
+        add_buffers(memory, job.plan.buffers, sampled=sampled)
+    for buffer in job.plan.buffers if job.emulation.written_elements else ():
+        scratch = buffer.role is BufferRole.SCRATCH  # that other blocks would have filled; zeros lead nobody astray
+        memory.add_buffer(buffer, initialised=scratch, cleared=scratch)
     return memory
 
 
@@ -95,6 +129,14 @@ def add_buffers(memory: PlanMemory, buffers: tuple[Buffer, ...], *, sampled: boo
     """Outputs and scratch. Where only some blocks run, what the others would have written is not missed."""
     for buffer in buffers:
         memory.add_buffer(buffer, initialised=sampled)
+
+
+def written_parts(job: Job, memory: PlanMemory) -> tuple[WrittenPart, ...]:
+    """Of each output what was written, as the emulation asks; of one that starts cleared, that is everything."""
+    most = job.emulation.written_elements
+    outputs = [one.name for one in job.plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel]
+    parts = (memory.written_part(name, most) for name in outputs if most)
+    return tuple(part for part in parts if part is not None)
 
 
 def tensor_copy(memory: PlanMemory, name: str) -> torch.Tensor:

@@ -19,6 +19,7 @@ from tilewright.records import (
     Check,
     Clearing,
     CountsRecord,
+    CoverageRecord,
     EmulatedRun,
     Emulation,
     FindingKind,
@@ -28,6 +29,7 @@ from tilewright.records import (
     TensorArgument,
 )
 from tilewright.records.emulation import kernel_line
+from tilewright.records.steps import Dim3
 
 if TYPE_CHECKING:
     from tilewright.ptx.program import Program
@@ -122,6 +124,19 @@ def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[
     return tuple(sorted({number * (total - 1) // (wanted - 1) for number in range(wanted)}))
 
 
+def edge_blocks(grid: Dim3, wanted: int | None) -> tuple[int, ...] | None:
+    """`wanted` blocks of a grid, or None for all: its corners, the first and the last before the others, and some
+    between."""
+    spread = sampled_blocks(math.prod(grid), wanted)
+    if spread is None or wanted is None:
+        return None
+    x, y, z = (range(0, extent, max(extent - 1, 1)) for extent in grid)
+    corners = [i + grid[0] * (j + grid[1] * k) for k in z for j in y for i in x]
+    chosen = dict.fromkeys((corners[0], corners[-1], *corners[1:-1]))
+    chosen = dict.fromkeys([*chosen][: max(wanted // 2, min(wanted, 2))]) | dict.fromkeys(spread[1:-1])
+    return tuple(sorted([*chosen][:wanted]))
+
+
 def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOptions) -> LaunchRequest:
     """What the emulator is asked for, with the tensors' addresses written in."""
     block = bytearray(launch.block_template)
@@ -170,6 +185,7 @@ class _Run:
     _used: int = 0  # of the budget of instructions
     _findings: list[FindingRecord] = field(default_factory=list)
     _counts: list[CountsRecord] = field(default_factory=list)
+    _coverage: list[CoverageRecord] = field(default_factory=list)
     _printed: list[str] = field(default_factory=list)
     _incomplete: dict[str, None] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
@@ -187,6 +203,8 @@ class _Run:
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
         if result.counts is not None:
             self._counts.append(result.counts)
+        if result.coverage is not None:
+            self._coverage.append(result.coverage)
         if not result.completed:
             self.stopped_by, self._stopped_at = _reason(result.findings), step
 
@@ -195,7 +213,7 @@ class _Run:
             raise ValueError("the plan launches kernels and no program was given")
         refuse_features(launch)
         total = math.prod(launch.grid)
-        blocks = sampled_blocks(total, self.emulation.sampled_blocks, self.emulation.sample_edges)
+        blocks = self._blocks(launch)
         if blocks is not None and launch.cooperative:
             raise LaunchNotEmulable(
                 f"its {total} blocks wait for each other, so {len(blocks)} of them cannot run alone", launch
@@ -209,6 +227,12 @@ class _Run:
             raise _not_emulable(self.program, error, launch) from error
         except PtxError as error:
             raise LaunchRefused(str(error), launch) from error
+
+    def _blocks(self, launch: PackedLaunch) -> tuple[int, ...] | None:
+        wanted = self.emulation.sampled_blocks
+        if self.emulation.sample_edges:
+            return edge_blocks(launch.grid, wanted)
+        return sampled_blocks(math.prod(launch.grid), wanted, edges=False)
 
     def outcome(self) -> PlanOutcome:
         complete = self.stopped_by is None and not self._sampled
@@ -226,6 +250,7 @@ class _Run:
             printed="".join(self._printed),
             seconds=time.perf_counter() - self._started,
             incomplete=tuple(self._incomplete),
+            coverage=tuple(self._coverage),
         )
         return PlanOutcome(emulated, self.memory, self.stopped_by, self._stopped_at, counter_left)
 

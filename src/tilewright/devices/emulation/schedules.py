@@ -54,6 +54,7 @@ def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
         schedules=len(runs),
         varying=tuple(sorted(varying)),
         seconds=sum(run.seconds for run in runs),
+        coverage=tuple(one for run in runs for one in run.coverage),
         incomplete=tuple(dict.fromkeys(sentence for run in runs for sentence in run.incomplete)),
     )
 

@@ -47,6 +47,20 @@ enum {
   TW_CHECK_RACES = 2,
   TW_CHECK_WARP = 4,
   TW_CHECK_COUNTERS = 8,
+  TW_CHECK_COVERAGE = 16,
+};
+
+// What is noted of each instruction: whether lanes ran it, or came to it and did not; which operand a selection took for
+// them; and of the mark at the head of a loop how many trips a warp made, each time it came there.
+enum {
+  TW_COVERED_RAN = 1,
+  TW_COVERED_SKIPPED = 2,
+  TW_COVERED_FIRST = 4,
+  TW_COVERED_SECOND = 8,
+  TW_TRIPS_ONE = 16,
+  TW_TRIPS_TWO = 32,
+  TW_TRIPS_SEVERAL = 64,
+  TW_TRIPS_MANY = 128,
 };
 
 typedef struct {
@@ -118,6 +132,7 @@ typedef struct {
   tw_finding* findings;
   int64_t finding_count;
   tw_count* counts;  // one per instruction, or NULL
+  uint8_t* coverage;  // one per instruction, or NULL
   char* printed;
   int64_t printed_capacity, printed_bytes;
   char* messages;  // who waits for whom, one line each
@@ -140,6 +155,8 @@ typedef struct {
   int32_t static_shared_bytes;
   int32_t local_bytes;  // of one thread, all activations together
   int32_t has_guard_zones;
+  int32_t loop_count;
+  const int32_t* loop_marks;  // the `loop_enter` of each loop
   const uint8_t* shared_state;  // initial TW_STATE_* of the static part, for guard zones
 } tw_program_source;
 

@@ -301,6 +301,7 @@ bool tw_warp_begin(tw_warp* w) {
   w->context_count = 0;
   w->carry = 0;
   w->copy_count = 0;
+  if (w->trips) memset(w->trips, 0, (size_t)p->loop_count * sizeof *w->trips);
   memset(w->open_group, 0, sizeof w->open_group);
   if (w->local_stride) {
     uint32_t used = w->local_used ? w->local_used : (uint32_t)kernel->local_bytes;
@@ -317,4 +318,5 @@ void tw_warp_free(tw_warp* w) {
   free(w->local);
   free(w->local_state);
   free(w->copies);
+  free(w->trips);
 }

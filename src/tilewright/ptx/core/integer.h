@@ -2,7 +2,7 @@
 #ifndef TW_INTEGER_H
 #define TW_INTEGER_H
 
-#include "lanes.h"
+#include "coverage.h"
 #include "numeric.h"
 
 typedef __int128 tw_s128;
@@ -49,6 +49,7 @@ TW_UNPACK(unpack_4x16, 4, uint16_t, uint64_t)
   TW_HANDLER(selp_##width) {                                                                      \
     const uint##width##_t *a = TW_SRC(uint##width##_t, 1), *b = TW_SRC(uint##width##_t, 2);       \
     uint32_t p = tw_predicate(w, i->o[3]);                                                        \
+    tw_cover_choice(w, i, p, exec);                                                               \
     TW_RESULT(uint##width##_t, (p & tw_lane_bit[l]) ? a[l] : b[l]);                               \
   }                                                                                               \
   TW_TERNARY(slct_##width, uint##width##_t, uint##width##_t, uint##width##_t, int32_t, z >= 0 ? x : y) \
@@ -205,6 +206,7 @@ TW_HANDLER(not_pred) {
 }
 TW_HANDLER(selp_pred) {
   uint32_t x = tw_predicate(w, i->o[1]), y = tw_predicate(w, i->o[2]), p = tw_predicate(w, i->o[3]);
+  tw_cover_choice(w, i, p, exec);
   tw_set_predicate(w, i->o[0], (p & x) | (~p & y), exec);
   return TW_NEXT;
 }

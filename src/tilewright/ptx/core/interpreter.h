@@ -97,6 +97,7 @@ static void run_warp(tw_warp* w) {
   tw_worker* worker = w->cta->worker;
   const tw_instr* code = w->cta->program->code;
   tw_count* counts = worker->counts;
+  uint8_t* coverage = worker->coverage;
   int64_t threads = 0, warps = 0;
   if (!w->running && !tw_pick_context(w)) return;
   for (;;) {
@@ -114,6 +115,7 @@ static void run_warp(tw_warp* w) {
         count->executions++;
         count->lanes += (uint64_t)__builtin_popcount(exec);
       }
+      if (coverage) coverage[i - code] |= (uint8_t)((exec != 0) * TW_COVERED_RAN | (exec != mask) * TW_COVERED_SKIPPED);
       then = exec || i->flags & TW_FLAG_CONTROL ? i->run(w, i, exec) : TW_NEXT;
       if (then != TW_NEXT) break;
       i++;

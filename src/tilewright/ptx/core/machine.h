@@ -95,6 +95,8 @@ struct tw_program {
   int32_t static_shared_bytes;
   uint32_t local_bytes;  // of one thread, all activations
   uint8_t* shared_state;
+  int32_t loop_count;
+  int32_t* loop_marks;
   bool has_guard_zones;  // between variables in shared memory
 };
 
@@ -166,6 +168,7 @@ struct tw_warp {
   uint8_t* local;        // [lane][local_stride]
   uint8_t* local_state;
   uint32_t local_stride;
+  uint32_t* trips;  // begun so far, of each loop; NULL where nobody asks
   uint32_t carry;  // condition-code register, one bit per lane
   tw_async_copy* copies;
   int32_t copy_count, copy_capacity;
@@ -209,6 +212,7 @@ struct tw_worker {
   pthread_t thread;
   const tw_region** cache;  // last region of each instruction
   tw_count* counts;
+  uint8_t* coverage;
   uint64_t random;
   int64_t thread_instructions, warp_instructions, unflushed;
   uint64_t clock;
@@ -280,6 +284,10 @@ extern const tw_interpreter tw_interpreter_baseline;
 extern const tw_interpreter tw_interpreter_avx2;
 #endif
 const tw_interpreter* tw_chosen_interpreter(void);
+
+// -- coverage.c --
+void tw_cover_loop(tw_warp* w, int32_t mark, int32_t loop);
+void tw_cover_end(tw_cta* cta);
 
 // -- counting.c --
 void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous);

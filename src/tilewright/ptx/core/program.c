@@ -56,6 +56,7 @@ void tw_program_free(tw_program* p) {
   free(p->constants);
   free(p->functions);
   free(p->shared_state);
+  free(p->loop_marks);
   free(p);
 }
 
@@ -69,12 +70,14 @@ tw_program* tw_program_new(const tw_program_source* s) {
   p->constants = copy(s->constants, (size_t)s->constant_bytes);
   p->functions = copy(s->functions, (size_t)s->function_count * sizeof *p->functions);
   p->shared_state = copy(s->shared_state, (size_t)s->static_shared_bytes);
-  if (!p->code || !p->extra || !p->constants || !p->functions || !p->shared_state) {
+  p->loop_marks = copy(s->loop_marks, (size_t)s->loop_count * sizeof *p->loop_marks);
+  if (!p->code || !p->extra || !p->constants || !p->functions || !p->shared_state || !p->loop_marks) {
     tw_program_free(p);
     return NULL;
   }
   p->function_count = s->function_count;
   p->kernel = s->kernel;
+  p->loop_count = s->loop_count;
   p->static_shared_bytes = s->static_shared_bytes;
   p->local_bytes = (uint32_t)s->local_bytes;
   p->has_guard_zones = s->has_guard_zones;

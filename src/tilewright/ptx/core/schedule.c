@@ -30,6 +30,10 @@ static bool new_warp(tw_cta* cta, int index) {
     w->local_state = calloc(TW_LANES, w->local_stride);
     if (!w->local || !w->local_state) return false;
   }
+  if (cta->worker->coverage) {
+    w->trips = calloc((size_t)cta->program->loop_count + 1, sizeof *w->trips);
+    if (!w->trips) return false;
+  }
   for (int l = 0; l < TW_LANES; l++) {
     uint32_t thread = (uint32_t)(index * TW_LANES + l), x = (uint32_t)launch->block[0], y = (uint32_t)launch->block[1];
     if (thread < (uint32_t)cta->thread_count) w->started |= 1u << l;
@@ -209,6 +213,7 @@ static void* run_worker(void* argument) {
     if (atomic_load(&e->stop)) break;
     int ended = run_cta(p.resident[at]);
     if (ended == CTA_DONE) {
+      tw_cover_end(p.resident[at]);
       p.idle[p.idle_count++] = p.resident[at];
       p.resident[at] = p.resident[--p.count];
       if (at >= p.count) at = p.count;  // a new one first, then the others again
@@ -254,6 +259,10 @@ static bool new_worker(tw_engine* e, tw_worker* worker, int index) {
     worker->counts = calloc((size_t)count, sizeof *worker->counts);
     if (!worker->counts) return false;
   }
+  if (e->launch->coverage) {
+    worker->coverage = calloc((size_t)count, sizeof *worker->coverage);
+    if (!worker->coverage) return false;
+  }
   return true;
 }
 
@@ -267,6 +276,8 @@ static void finish_worker(tw_engine* e, tw_worker* worker) {
     int64_t numbers = e->program->code_count * (int64_t)(sizeof(tw_count) / sizeof(uint64_t));
     for (int64_t k = 0; k < numbers; k++) to[k] += from[k];
   }
+  for (int64_t k = 0; worker->coverage && k < e->program->code_count; k++) launch->coverage[k] |= worker->coverage[k];
+  free(worker->coverage);
   free(worker->cache);
   free(worker->counts);
 }

@@ -1,0 +1,248 @@
+"""A few blocks of every launch at the task's own sizes: what they run, and what they write.
+
+The grid, the builds and the tensors are those of the task's own call; only some blocks are run, those at the edges of
+the grid first. Inputs are drawn at fewer places of the dimensions that the reference is independent in, and repeated
+along them, so the reference need only be asked about those places. What a launch writes is judged where that is all its
+doing: it is given nothing but inputs and results, and no other launch has those results.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from tilewright import records
+from tilewright.devices.emulation.input_content import row_major
+from tilewright.devices.protocol import Device
+from tilewright.kernel_file import Evaluation
+from tilewright.records import (
+    BufferRole,
+    Case,
+    Clearing,
+    FaultKind,
+    InputTensor,
+    LibraryCall,
+    PackedLaunch,
+    Task,
+    WrittenPart,
+)
+from tilewright.verify.candidate import Candidate
+from tilewright.verify.case_work import Sizes, bytes_of
+from tilewright.verify.distributions import draw_inputs
+
+OWN_SEED = 401
+_REPEATED = (
+    61  # places of an independent dimension that are drawn: a prime, so that no stride of a kernel hits one again
+)
+_LEAST_REPEATED = 3
+_FEW_ELEMENTS = 2 << 20  # to draw, if it takes no more than fewer places of independent dimensions
+_MOST_ELEMENTS = 16 << 20
+_MOST_BYTES = 768 << 20  # of all tensors; beyond, independent dimensions are halved where the plan stays the same
+_WRITTEN_ELEMENTS = 1 << 20  # of an output, that come back
+_WAYS = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))  # blocks of a launch, thread instructions of all
+_ALL_BLOCKS = ((None, 400_000_000),)
+_WHOLE = 300_000_000  # thread instructions of all blocks together that are affordable
+_SECONDS = 20.0
+_CHECKS = (records.Check.UNINITIALISED, records.Check.WARP, records.Check.COVERAGE)
+_GLOBAL_ATOMICS = re.compile(r"\b(?:atom|red)\.(?!shared|async)")
+_RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)
+
+
+@dataclass(frozen=True)
+class OwnSizes:
+    """Of the call that was sampled, and at which its inputs were drawn: fewer places of independent dimensions."""
+
+    called: Sizes
+    drawn: Sizes
+
+    def are_judged(self, independent: tuple[str, ...]) -> bool:
+        """Whether the reference can say what is right for such inputs."""
+        return all(size == self.drawn[name] for name, size in self.called.items() if name not in independent)
+
+
+@dataclass(frozen=True)
+class OwnSample:
+    """What sampled blocks did."""
+
+    sizes: OwnSizes
+    execution: records.Execution
+    settled: tuple[str, ...]  # the results that the sampled blocks decide alone
+    blocks: int | None  # of each launch, that were run; None: all
+    whole: bool  # every launch is of that kind, or all its blocks ran: findings count, and coverage once judged
+
+    @property
+    def coverage(self) -> tuple[records.CoverageRecord, ...]:
+        return self.execution.emulated.coverage if self.execution.emulated is not None else ()
+
+    @property
+    def written(self) -> tuple[WrittenPart, ...]:
+        if not isinstance(self.execution, records.Completed) or self.execution.emulated is None:
+            return ()
+        return tuple(part for part in self.execution.emulated.written if part.name in self.settled)
+
+
+@dataclass(frozen=True)
+class NotSampled:
+    message: str
+
+
+def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> OwnSample | NotSampled:
+    """Runs what is affordable of the task's own call."""
+    task = candidate.task
+    own = _planned(candidate, device, task.sizes)
+    if own is None or not own.plan.launches:
+        return NotSampled("nothing is launched there")
+    sizes, job = _near(candidate, device, own, independent)
+    drawn = _drawn_sizes(task, sizes, independent)
+    if bytes_of(task, sizes) > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
+        return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
+    job = replace(job, inputs=_inputs(task, sizes, drawn), limits=replace(job.limits, seconds=_SECONDS), returns=())
+    return _sampled(candidate, device, job, OwnSizes(sizes, drawn))
+
+
+def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnSizes) -> OwnSample | NotSampled:
+    launches = job.plan.launches
+    waits = any(launch.cooperative for launch in launches)
+    in_place = any(one.in_place for one in candidate.task.tensors)  # what such a tensor held is gone
+    alone = () if in_place else _settled(job)
+    launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # a library's work at these sizes is long
+    complete = len(launches) == len(job.plan.steps) and not in_place
+    ways = list(_ALL_BLOCKS if waits else _WAYS)
+    found: OwnSample | NotSampled = NotSampled("")
+    while ways:
+        blocks, budget = ways.pop(0)
+        how = records.Emulation(
+            _CHECKS, instruction_budget=budget, sampled_blocks=blocks, written_elements=_WRITTEN_ELEMENTS
+        )
+        execution = candidate.execute(device, replace(launched, emulation=how))
+        if isinstance(execution, records.Faulted) and execution.kind in (*_RAN_OUT, FaultKind.UNSUITABLE):
+            found = NotSampled(execution.message) if isinstance(found, NotSampled) else found
+            continue
+        everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
+        if everything and complete:
+            return OwnSample(sizes, execution, _results(job.plan), None, True)
+        whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
+        found = OwnSample(sizes, execution, alone, blocks, whole)
+        ways = (
+            [(None, 2 * _WHOLE)]
+            if complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
+            else []
+        )
+    return found
+
+
+def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: int | None) -> float:
+    """The thread instructions of all blocks, from those of some."""
+    if execution.emulated is None or isinstance(execution, records.Faulted):
+        return math.inf
+    grids = [math.prod(launch.grid) for launch in launches]
+    run = sum(grid if blocks is None else min(grid, blocks) for grid in grids)
+    return execution.emulated.thread_instructions / run * sum(grids)
+
+
+# -- the plan at the task's own sizes, or near them --
+
+
+def _planned(candidate: Candidate, device: Device, sizes: Sizes) -> records.Job | None:
+    """The call without its inputs; None where the file does not take it."""
+    case = Case(sizes, OWN_SEED)
+    evaluation = candidate.evaluate(case, device.profile, strictly=True)
+    if not isinstance(evaluation, Evaluation):
+        return None
+    built = candidate.build_all([evaluation])
+    if isinstance(built, records.NotBuilt):
+        return None
+    job = candidate.job(case, evaluation, built[0], records.Emulation(), ())
+    return None if isinstance(job, records.BadPlan) else job
+
+
+def _near(
+    candidate: Candidate, device: Device, own: records.Job, independent: tuple[str, ...]
+) -> tuple[Sizes, records.Job]:
+    """The own sizes, or with independent dimensions halved until the tensors are affordable and the code the same."""
+    task, sizes, job = candidate.task, candidate.task.sizes, own
+    while bytes_of(task, sizes) > _MOST_BYTES:
+        halved = [one for one in task.free if one.name in independent and sizes[one.name] % (2 * one.multiple_of) == 0]
+        for one in sorted(halved, key=lambda one: -sizes[one.name]):
+            fewer = task.complete({**sizes, one.name: sizes[one.name] // 2})
+            near = _planned(candidate, device, fewer) if task.is_sound(fewer) else None
+            if near is not None and near.ptx == own.ptx and _kernels(near) == _kernels(own):
+                sizes, job = fewer, near
+                break
+        else:
+            break
+    return sizes, job
+
+
+def _kernels(job: records.Job) -> list[str]:
+    return [launch.kernel for launch in job.plan.launches]
+
+
+# -- inputs --
+
+
+def _drawn_sizes(task: Task, sizes: Sizes, independent: tuple[str, ...]) -> Sizes:
+    """Few places of independent dimensions; of others too where there is more to draw than anybody waits for. Then the
+    values are not the task's own, and only tell what runs."""
+    drawn = {name: _REPEATED if name in independent and size > 2 * _REPEATED else size for name, size in sizes.items()}
+    followed = {name for one in task.dimensions if one.formula is not None for name in one.formula.names}
+    others = tuple(one.name for one in task.free if one.name not in {*independent, *followed})
+    for names, most in ((independent, _FEW_ELEMENTS), (others, _MOST_ELEMENTS)):
+        while names and _elements(task, drawn) > most:
+            longest = max(names, key=lambda name: drawn[name])
+            if drawn[longest] <= _LEAST_REPEATED:
+                break
+            drawn[longest] = max(drawn[longest] // 2 | 1, _LEAST_REPEATED)
+    return task.complete(drawn)
+
+
+def _elements(task: Task, sizes: Sizes) -> int:
+    return sum(spec.numel for spec in task.specs(sizes).values())
+
+
+def _inputs(task: Task, sizes: Sizes, drawn: Sizes) -> tuple[InputTensor, ...]:
+    contents = draw_inputs(task, Case(drawn, OWN_SEED))
+    few, given = task.specs(drawn), task.specs(sizes)
+    made = []
+    for name, spec in given.items():
+        content: records.Content = records.Data(contents[name])
+        if few[name] != spec:
+            content = records.Repeated(row_major(few[name], contents[name]), few[name].shape)
+        made.append(InputTensor(name, spec, content))
+    return tuple(made)
+
+
+# -- what the sampled blocks decide alone --
+
+
+def _results(plan: records.BoundPlan) -> tuple[str, ...]:
+    return tuple(one.name for one in plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel)
+
+
+def _settled(job: records.Job) -> tuple[str, ...]:
+    """Results of launches that are given inputs and results alone, each the only step that has them."""
+    plan = job.plan
+    if _GLOBAL_ATOMICS.search(job.ptx or "") is not None:
+        return ()
+    undefined = {one.name for one in plan.buffers if one.clearing is Clearing.UNDEFINED}
+    results = undefined & set(_results(plan))
+    inputs = {one.name for one in job.inputs}
+    users = [_tensors_of(step) for step in plan.steps]
+    single = {name for name in results if sum(name in user for user in users) == 1}
+    launches = [
+        user
+        for step, user in zip(plan.steps, users, strict=True)
+        if isinstance(step, PackedLaunch) and user <= single | inputs
+    ]
+    return tuple(sorted(single & set().union(*launches)))
+
+
+def _tensors_of(step: PackedLaunch | LibraryCall) -> set[str]:
+    if isinstance(step, PackedLaunch):
+        return {one.tensor for one in step.pointers}
+    return {one.name for one in step.arguments if isinstance(one, records.TensorArgument)} | {step.target}
+
+
+def _results_of(launch: PackedLaunch, plan: records.BoundPlan) -> set[str]:
+    return _tensors_of(launch) & {one.name for one in plan.buffers}

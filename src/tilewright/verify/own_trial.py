@@ -1,0 +1,142 @@
+"""One candidate at the task's own sizes, as far as that can be emulated: sampled, judged, and what remains unjudged."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+
+from tilewright import records
+from tilewright.devices.protocol import Device
+from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
+from tilewright.reference import AnyReference, ReferenceProblem
+from tilewright.verify.case_sizes import BASE, permitted, sizes_of
+from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
+from tilewright.verify.judging_records import Judgement, WrittenRequest
+from tilewright.verify.need_sizes import Accepts
+from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_own_call
+from tilewright.verify.trial import Trial, Wrong, sizes_text
+
+FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
+_JUDGE = "tilewright.verify.own_judging:judge_written"
+_JUDGE_SECONDS = 60.0
+_SEED = 501
+_MOST_FURTHER = 5
+_SECONDS = 12.0  # for all of them, on a machine that has much else to do
+_MOST_WORK = 100_000_000
+_MOST_BYTES = 36 << 20
+_MOST_DIMENSIONS = 6  # whose sizes are combined
+_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+
+
+class OwnTrial:
+    """`sample` first; then `further` says which cases to run, and stops when everything is covered."""
+
+    def __init__(self, trial: Trial, device: Device, reference: AnyReference, independent: tuple[str, ...]) -> None:
+        self._trial = trial
+        self._device = device
+        self._reference = reference
+        self._independent = independent
+        self._sample: OwnSample | NotSampled | None = None
+        self.judged = False  # whether values were compared at the task's own sizes
+
+    @property
+    def unseen(self) -> str:
+        """Why nobody knows what runs there; empty where that was seen."""
+        return self._sample.message if isinstance(self._sample, NotSampled) else ""
+
+    @property
+    def note(self) -> str:
+        """How much of the task's own call was looked at."""
+        if not self.judged or not isinstance(self._sample, OwnSample):
+            own = Case(self._trial.candidate.task.sizes, OWN_SEED)
+            return f"not run at the task's own sizes, which are too large to emulate: {sizes_text(own)}"
+        blocks = self._sample.blocks
+        run = "every block was" if blocks is None else f"{blocks} blocks of each launch were"
+        own = Case(self._sample.sizes.called, OWN_SEED)
+        return f"at the task's own sizes {run} run and a part of the results judged: {sizes_text(own)}"
+
+    @property
+    def uncovered(self) -> tuple[UncoveredLine, ...]:
+        if not isinstance(self._sample, OwnSample):
+            return ()
+        return self._trial.coverage.uncovered(self._sample.coverage, self._trial.candidate.file.text)
+
+    def sample(self) -> Wrong | CaseResult | None:
+        """Run some blocks and judge what they wrote; None where nothing could be judged."""
+        start = time.monotonic()
+        sample = sample_own_call(self._trial.candidate, self._device, self._independent)
+        self._sample = sample
+        if isinstance(sample, NotSampled):
+            return None
+        case = Case(sample.sizes.called, OWN_SEED)
+        execution = sample.execution
+        if isinstance(execution, records.Faulted) and not sample.whole:
+            # It may have followed what blocks that did not run would have left for it.
+            self._sample = NotSampled(execution.message)
+            return None
+        if sample.whole:
+            refused = self._trial.refused(case, execution)
+            if refused is not None:
+                return refused if isinstance(refused, Wrong) else None
+        judgement = self._judge(sample)
+        if judgement is None or not judgement.telling:
+            return None
+        if judgement.wrong:
+            return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4]))
+        self.judged = True
+        if sample.whole:
+            self._trial.coverage.add(sample.coverage)
+        seconds = time.monotonic() - start
+        return CaseResult(case, CaseStatus.SAMPLED, execution.device, judgement.error_ratio, seconds, emulated=True)
+
+    def _judge(self, sample: OwnSample) -> Judgement | None:
+        sizes = sample.sizes
+        if not sample.written or not sizes.are_judged(self._independent):
+            return None
+        request = WrittenRequest(
+            self._trial.candidate.task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written
+        )
+        try:
+            answer: Judgement = self._reference.call(_JUDGE, request, Judgement, _JUDGE_SECONDS)
+        except ReferenceProblem:  # which is called here at sizes that the task does not name
+            return None
+        return answer
+
+    # -- more cases --
+
+    def further(self, accepts: Accepts) -> Iterator[Case]:
+        """Cases with several dimensions at their own size, as long as there is something that no case has covered."""
+        deadline = time.monotonic() + _SECONDS
+        known = {tuple(one.sizes.items()) for one in self._trial.right_cases}
+        chosen = (one for one in _grown(self._trial.candidate.task) if tuple(one.items()) not in known)
+        for number, sizes in enumerate(itertools.islice((one for one in chosen if accepts(one)), _MOST_FURTHER)):
+            if not (self.unseen or self.uncovered) or time.monotonic() > deadline:
+                return
+            yield Case(sizes, _SEED + number)
+
+
+def _grown(task: records.Task) -> Iterator[Sizes]:
+    """Sizes that are affordable, those nearest to the task's own first: each dimension at its own size, at parts of it,
+    or small. What another case has at least as large in every way is left out."""
+    base = sizes_of(task, BASE)
+    varying = [one for one in task.free if one.varies]
+    if base is None or len(varying) > _MOST_DIMENSIONS:
+        return
+    choices = [
+        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
+        for one in varying
+    ]
+    work = work_estimate(task)
+    found: list[tuple[float, Sizes]] = []
+    for chosen in itertools.product(*choices):
+        sizes = task.complete({**base, **dict(zip((one.name for one in varying), chosen, strict=True))})
+        if work(sizes) <= _MOST_WORK and task.is_sound(sizes) and bytes_of(task, sizes) <= _MOST_BYTES:
+            away = sum(abs(math.log(size / one.size)) for one, size in zip(varying, chosen, strict=True) if one.size)
+            found.append((away, sizes))
+    kept: list[Sizes] = []
+    for _, sizes in sorted(found, key=lambda one: one[0]):
+        if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
+            kept.append(sizes)
+            yield sizes

@@ -1,0 +1,123 @@
+"""Kernels that are wrong at the task's own sizes alone, and what is said where that cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.verify import kernels, tasks
+
+from tilewright.records import CaseStatus, Crashed, Dimension, FindingKind, Passed, Rejected, Task, WrongValues
+from tilewright.verify import Referee
+from tilewright.verify.independence import IndependenceRequest, candidates, find_independent
+
+Make = Callable[[Task], Referee]
+
+LARGE_DOUBLE = replace(tasks.DOUBLE, dimensions=(Dimension("n", 1_500_000),))
+LARGE_MEAN = replace(tasks.MEAN, dimensions=(Dimension("rows", 16384), Dimension("cols", 128)))
+
+# Two launches with a buffer between them: what some blocks make of it depends on what others left there.
+BY_TWO = """\
+//! op      mean(samples) -> out
+//! let     rows = samples.shape[0], cols = samples.shape[1]
+//! out     out: f32[rows]
+//! scratch sums: f32[rows]
+//! launch  add<<<rows, 32>>>(samples, sums, rows, cols)
+//! launch  divide<<<ceil_div(rows, 128), 128>>>(sums, out, rows, cols)
+__global__ void add(const float* x, float* sums, int rows, int cols) {
+  float sum = 0.f;
+  for (int again = 0; again < 8; ++again)
+    for (int i = threadIdx.x; i < cols; i += 32) sum += 0.125f * x[(size_t)blockIdx.x * cols + i];
+  for (int offset = 16; offset; offset /= 2) sum += __shfl_down_sync(~0u, sum, offset);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+__global__ void divide(const float* sums, float* out, int rows, int cols) {
+  int row = blockIdx.x * 128 + threadIdx.x;
+  if (row >= rows) return;
+  if ((long long)rows * cols > 60000000)
+    out[row] = sums[row] / cols;
+  else
+    out[row] = sums[row] * (1.f / cols);
+}
+"""
+
+
+def rejected(referee: Make, task: Task, text: str) -> Crashed | WrongValues:
+    verdict = referee(task).judge(text)
+    assert isinstance(verdict, Rejected), verdict
+    assert isinstance(verdict.evidence, Crashed | WrongValues)
+    return verdict.evidence
+
+
+def test_wrong_beyond_a_size(referee: Make) -> None:
+    text = kernels.DOUBLE.replace("+ 1.f", "+ (n > 1400000 ? 1.01f : 1.f)").replace(
+        "+ 1;", "+ (n > 1400000 ? 1.01f : 1.f);"
+    )
+    assert text != kernels.DOUBLE
+    evidence = rejected(referee, LARGE_DOUBLE, text)
+    assert isinstance(evidence, WrongValues)
+    assert evidence.case.sizes == {"n": 1_500_000}
+    assert evidence.outputs[0].first[0].expected != evidence.outputs[0].first[0].got
+
+
+def test_stripes_that_nobody_writes(referee: Make) -> None:
+    """Half of the elements at the own size, and every one at sizes that fit the grid once."""
+    honest = kernels.MEAN_BY_WARP.replace(
+        "run<<<rows, 32>>>(samples, out, cols)", "run<<<min(rows, 2048), 32>>>(samples, out, rows, cols)"
+    )
+    honest = honest.replace("float* out, int cols)", "float* out, int rows, int cols)").replace("blockIdx.x", "row")
+    honest = honest.replace(
+        "  float sum", "  for (int row = blockIdx.x; row < rows; row += gridDim.x) {\n  float sum"
+    ).replace("/ cols;\n}", "/ cols;\n}}")
+    assert isinstance(referee(LARGE_MEAN).judge(honest), Passed)
+    evidence = rejected(referee, LARGE_MEAN, honest.replace("row += gridDim.x", "row += 5 * gridDim.x / 4"))
+    assert isinstance(evidence, Crashed)
+    assert evidence.findings[0].kind is FindingKind.OUTPUT_NOT_WRITTEN
+
+
+def test_wrong_in_far_blocks_alone(referee: Make) -> None:
+    evidence = rejected(
+        referee, tasks.MATMUL, kernels.MATMUL.replace("sum;", "sum + (row > 900 && column > 900) * 0.1f;")
+    )
+    assert isinstance(evidence, WrongValues)
+    assert evidence.case.sizes == tasks.MATMUL.sizes
+    assert evidence.outputs[0].first[0].index[0] > 900
+
+
+@pytest.mark.slow
+def test_what_was_judged_nowhere_is_named(referee: Make) -> None:
+    huge = replace(tasks.MEAN, dimensions=(Dimension("rows", 65536), Dimension("cols", 1024)))
+    verdict = referee(huge).judge(BY_TWO)
+    assert isinstance(verdict, Passed)
+    assert verdict.is_provisional
+    assert (18, "it never ran") in [(one.line, one.why) for one in verdict.uncovered]
+    assert {one.line for one in verdict.uncovered} <= {17, 18}
+    honest = referee(huge).judge(BY_TWO.replace("(long long)rows * cols > 60000000", "rows % 2 == 0"))
+    assert isinstance(honest, Passed)
+    assert not honest.is_provisional, honest.unjudged
+
+
+def test_sampled_calls_are_said(referee: Make) -> None:
+    verdict = referee(tasks.MATMUL).judge(kernels.MATMUL)
+    assert isinstance(verdict, Passed)
+    assert not verdict.is_provisional
+    assert [one.case.sizes for one in verdict.cases if one.status is CaseStatus.SAMPLED] == [tasks.MATMUL.sizes]
+
+
+@pytest.mark.parametrize(
+    ("task", "function", "names"),
+    [
+        (tasks.MATMUL, lambda a, b: a @ b, ("m", "n")),
+        (tasks.SOFTMAX, lambda logits: torch.softmax(logits, -1), ("rows",)),
+        (tasks.SOFTMAX, lambda logits: logits - logits.mean(), ()),
+        (tasks.SOFTMAX, lambda logits: logits.flip(0), ("cols",)),
+        (tasks.MEAN, lambda samples: samples.mean(-1), ("rows",)),
+        (tasks.TOTAL, lambda terms: terms.sum().reshape(1), ()),
+    ],
+)
+def test_independent_dimensions(task: Task, function: Callable[..., torch.Tensor], names: tuple[str, ...]) -> None:
+    sizes = dict.fromkeys(task.sizes, 5)
+    assert find_independent(function, IndependenceRequest(task, sizes)).names == names
+    assert set(names) <= set(candidates(task))
