@@ -1,6 +1,6 @@
 """How many wrong kernels of the corpus the published rules of other harnesses accept.
 
-    python benchmarks/harness_table.py [--jobs 4] [--only GLOB] [--ours ROWS.jsonl...] [-o result.json]
+    python -m benchmarks.harness_table [--jobs 8] [--only GLOB] [--ours ROWS.jsonl...] [-o result.json]
 
 Needs a GPU. Every file runs in a process of its own, by this package's runtime, at the task's own sizes and with the
 task's own values, and is compared with the reference in eager PyTorch as each harness does: its number of trials, its
@@ -15,22 +15,23 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import subprocess
+import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recording import ROOT, write_result
-
-sys.path.insert(0, str(ROOT))
-
+import pytest
+from benchmarks.recording import write_result
+from tests.tasks.in_process import ask_here
 from tests.verify.corpus.entries import HONEST, WRONG, Entry, load, task_of
 
-MOST_SECONDS = 120.0
+MOST_SECONDS = 90.0
+PROCESSES = multiprocessing.get_context("forkserver")
+_REFUSED = ("KernelFileError", "LoadError", "BuildFailed")  # by the kernel file's own rules
 TRIALS = 10  # as many as the rule with the most asks for
 
 
@@ -104,12 +105,15 @@ def needed_tolerance(got: Any, expected: Any) -> float:
 # -- one file, in a process of its own --
 
 
-def compare_file(entry: Entry) -> list[Compared]:
+def compare_file(entry: Entry, device: str = "cuda", settings: Sequence[Mapping[str, int]] = ()) -> list[Compared]:
+    """Every output of every call, at the task's own sizes and a second setting unless others are named."""
     import torch
 
     import tilewright
 
-    task = task_of(entry.task)
+    with pytest.MonkeyPatch.context() as patch:
+        ask_here(patch)
+        task = task_of(entry.task)
     operation = tilewright.load(entry.path, strict=True, allow_library=False)
     namespace: dict[str, Any] = {}
     exec(compile(task.reference, "reference.py", "exec"), namespace)
@@ -117,9 +121,9 @@ def compare_file(entry: Entry) -> list[Compared]:
     torch.manual_seed(42)
     seeds = [int(torch.randint(0, 2**31 - 1, (1,)).item()) for _ in range(TRIALS)]
     made: list[Compared] = []
-    for shape, sizes in enumerate(_settings(task)):
+    for shape, sizes in enumerate(settings or tuple(_settings(task))):
         for trial, seed in enumerate(seeds if shape == 0 else seeds[:5]):
-            arguments = _drawn(task, sizes, seed)
+            arguments = _drawn(task, sizes, seed, device)
             for call in range(2 if trial < 5 else 1):
                 got = _outputs(task, operation, arguments)
                 expected = _outputs(task, reference, arguments)
@@ -141,8 +145,8 @@ def _settings(task: Any) -> Iterator[dict[str, int]]:
         yield task.complete({**task.sizes, outer.name: least})
 
 
-def _drawn(task: Any, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """The inputs by the task's own values, on the GPU."""
+def _drawn(task: Any, sizes: Mapping[str, int], seed: int, device: str) -> dict[str, Any]:
+    """The inputs by the task's own values, on the device."""
     import torch
 
     from tilewright.records import NumberInput
@@ -160,12 +164,12 @@ def _drawn(task: Any, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
         spec, content = specs[one.name], seeded(one, sizes, seed)
         dtype = getattr(torch, _TORCH_NAMES[one.dtype.value])
         if hasattr(content, "deviation"):
-            values = torch.randn(spec.shape, device="cuda") * content.deviation + content.mean
+            values = torch.randn(spec.shape, device=device) * content.deviation + content.mean
         elif one.dtype.is_float:
-            values = torch.rand(spec.shape, device="cuda") * (content.high - content.low) + content.low
+            values = torch.rand(spec.shape, device=device) * (content.high - content.low) + content.low
         else:
-            values = torch.randint(int(content.low), int(content.high), spec.shape, device="cuda")
-        stored = torch.empty_strided(spec.shape, spec.stride, device="cuda", dtype=dtype)
+            values = torch.randint(int(content.low), int(content.high), spec.shape, device=device)
+        stored = torch.empty_strided(spec.shape, spec.stride, device=device, dtype=dtype)
         drawn[one.name] = stored.copy_(values)
         del values
     return drawn
@@ -190,26 +194,33 @@ def _outputs(task: Any, function: Callable[..., Any], arguments: Mapping[str, An
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """What every rule says of a file; `not run` where nothing could run it."""
+    """What every rule says of a file; `not_run` where nothing can run it."""
     began = time.monotonic()
-    command = [sys.executable, __file__, "--one", entry.name]
+    here, there = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_answer, args=(entry, there))
+    process.start()
+    there.close()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS)
-        line = next((one for one in reversed(done.stdout.splitlines()) if one.startswith("[")), None)
-        error = done.stderr.strip().splitlines()[-1:] if line is None else []
-    except subprocess.TimeoutExpired:
-        line, error = None, ["ran past its time"]
+        answer = here.recv() if here.poll(MOST_SECONDS) else "it ran past its time"
+    except EOFError:
+        answer = "its process died"
+    process.kill()
+    process.join()
     row = {"name": entry.name, "task": entry.task, "kind": entry.kind, "honest": entry.honest}
     row["seconds"] = round(time.monotonic() - began, 1)
-    if line is None and error and any(word in error[0] for word in ("KernelFileError", "LoadError", "BuildError")):
-        return {**row, "not_run": error[0][:300]}
-    compared = [Compared(**one) for one in json.loads(line)] if line else []
+    if isinstance(answer, str) and answer.startswith(_REFUSED):
+        return {**row, "not_run": answer[:300]}
     # A call that fails or never ends is a kernel that every harness rejects.
-    return {
-        **row,
-        "failed": error[0][:300] if error else "",
-        "accepted_by": [one.name for one in RULES if accepts(one, compared)],
-    }
+    failed, compared = (answer[:300], []) if isinstance(answer, str) else ("", answer)
+    return {**row, "failed": failed, "accepted_by": [one.name for one in RULES if accepts(one, compared)]}
+
+
+def _answer(entry: Entry, there: Any) -> None:
+    """In the file's own process: what was compared, or why nothing could be."""
+    try:
+        there.send(compare_file(entry))
+    except Exception as error:
+        there.send(f"{type(error).__name__}: {error}")
 
 
 def table(rows: list[dict[str, Any]], ours: Mapping[str, tuple[int, int, int, int]]) -> list[str]:
@@ -242,17 +253,13 @@ def ours_from(paths: list[Path]) -> dict[str, tuple[int, int, int, int]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--only", default="*")
     parser.add_argument("--ours", type=Path, nargs="*", default=[])
     parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        entry = next(one for one in load() if one.name == options.one)
-        print(json.dumps([vars(one) for one in compare_file(entry)]))
-        return 0
     entries = [one for one in load(WRONG, HONEST) if fnmatch.fnmatch(one.name, options.only) and not one.choice]
+    PROCESSES.set_forkserver_preload(["torch", "tilewright.runtime", "tests.tasks.in_process"])
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = []
         for row in pool.map(row_of, entries):

@@ -230,7 +230,7 @@ class _Attempt:
         verdict = self._place.remember("verdict", records.Verdict, lambda: self._verdict(proposal, kernel, identity))
         tune, measurement = None, None
         if isinstance(verdict, records.Passed) and isinstance(kernel, KernelFile):
-            tune, measurement = self._measured(kernel)
+            tune, measurement = self._measured(kernel, verdict.answer)
             verdict = self._possible(verdict, measurement)
         prices = [reply.dollars for reply in self._replies]
         return Attempt(
@@ -326,7 +326,9 @@ class _Attempt:
         self._workshop.watch.working("verifying")
         return self._workshop.referee.judge(kernel)
 
-    def _measured(self, kernel: KernelFile) -> tuple[records.TuneResult, records.Measurement | None]:
+    def _measured(
+        self, kernel: KernelFile, answer: records.JudgedAnswer | None
+    ) -> tuple[records.TuneResult, records.Measurement | None]:
         referee, stopwatch, watch = self._workshop.referee, self._workshop.stopwatch, self._workshop.watch
         settings = self._run.settings
         watch.working("tuning")
@@ -334,20 +336,31 @@ class _Attempt:
             "tune",
             records.TuneResult,
             lambda: autotune(
-                kernel, referee, stopwatch, settings.tune_combinations, watch.working, gain=settings.noise
+                kernel,
+                referee,
+                stopwatch,
+                settings.tune_combinations,
+                watch.working,
+                gain=settings.noise,
+                answer=answer,
             ),
         )
         watch.working("measuring")
         choice = dict(tune.choice)
         measurement = self._place.remember(
-            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice)
+            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer)
         )
         return tune, measurement
 
     def _possible(self, passed: records.Passed, measurement: records.Measurement | None) -> records.Verdict:
-        """The verdict, unless no kernel that reads what must be read could be as fast as this was."""
+        """The verdict, unless a timed call answered otherwise, or nothing that reads what must be read is so fast."""
         if not isinstance(measurement, records.Measured):
             return passed
+        if measurement.answered_otherwise:
+            task = self._run.task
+            changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+            own = records.Case(task.sizes, 1)
+            return Rejected(records.Unstable(own, changed, measurement.answered_otherwise), passed.cases)
         impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
         return Rejected(impossible, passed.cases) if impossible is not None else passed
 

@@ -25,6 +25,7 @@ from tilewright.records import (
     Data,
     DType,
     FaultKind,
+    GpuConditions,
     GpuProfile,
     InputTensor,
     Job,
@@ -47,6 +48,7 @@ class CpuStream:
     """Work is done when it is started; `failing` is what the next wait finds."""
 
     failing: DriverError | None = None
+    asked = 0
 
     def wait(self) -> None:
         if self.failing is not None:
@@ -60,6 +62,10 @@ class CpuStream:
         work()
         self.wait()
         return 1e6 * (time.perf_counter() - start)
+
+    def conditions(self) -> GpuConditions | None:
+        self.asked += 1
+        return GpuConditions(1980 - 100 * self.asked, 1980 - 100 * self.asked, 3201, 1980, 40 + self.asked, ("heat",))
 
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         for call in calls:
@@ -277,6 +283,95 @@ def test_timed_runs_are_as_many_as_asked_and_each_fresh() -> None:
     assert [p for p in ran.said if p.stage is RunStage.TIMING] == [Progress(RunStage.TIMING, 0, "consume", 1)] * 3
 
 
+def test_timed_runs_use_other_memory_each_until_it_is_more_than_any_cache() -> None:
+    places: list[int] = []
+
+    def note(x: torch.Tensor, y: torch.Tensor) -> None:
+        places.append(x.data_ptr())
+        y.copy_(x)
+
+    Ran(a_job((launch("note", "x", "y"),), (out("y"),), timed_runs=5), note=note)
+    assert len(set(places[1:])) == 4  # 3 caches of 1024 bytes, and 1024 bytes for a set of x and y
+    assert places[5] == places[1] == places[0]
+    places.clear()
+    Ran(a_job((launch("note", "x", "y"),), (out("y"),), timed_runs=3, limits=Limits(device_bytes=2048)), note=note)
+    assert len(set(places)) == 2, "a job keeps to its limit of memory"
+
+
+def test_what_timed_runs_answer_is_digested() -> None:
+    calls: list[float] = []
+
+    def honest(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(2 * x)
+
+    def weary(x: torch.Tensor, y: torch.Tensor) -> None:
+        calls.append(1.0)
+        y.copy_(2 * x if len(calls) != 3 else x)
+
+    step = (launch("k", "x", "y"),)
+    steady = Ran(a_job(step, (out("y"),), timed_runs=3, digests=("y",)), k=honest).completed
+    assert steady is not None
+    assert [one.bits for one in steady.digests] == [steady.digests[0].bits] * 4
+    assert steady.digests[0].elements == (4,)
+    changing = Ran(a_job(step, (out("y"),), timed_runs=3, digests=("y",)), k=weary).completed
+    assert changing is not None
+    first, *timed = (one.bits for one in changing.digests)
+    assert [one == first for one in timed] == [True, False, True]
+    assert not changing.digests[2].is_near(changing.digests[0], 0.1)
+    untimed = Ran(a_job(step, (out("y"),), digests=("y",)), k=honest).completed
+    assert untimed is not None
+    assert untimed.digests == steady.digests[:1]
+    assert Ran(PLAIN, double=double).completed == replace(untimed, digests=())
+
+
+def test_the_results_of_library_steps_are_digested_in_timed_runs_too() -> None:
+    steps = (LibraryCall("y", "aten.add", (TensorArgument("x"), TensorArgument("x")), 5),)
+    ran = Ran(a_job(steps, (out("y"),), timed_runs=2, digests=("y",))).completed
+    assert ran is not None
+    assert len({one.bits for one in ran.digests}) == 1
+    assert len(ran.digests) == 3
+    assert ran.digests[0].elements == (4,)
+
+
+def test_a_result_that_is_zeroed_is_digested_as_it_was_made() -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> None:
+        y.add_(x)
+
+    zeroed = out("y", clearing=Clearing.ZEROED)
+    ran = Ran(a_job((launch("add", "x", "y"),), (zeroed,), timed_runs=2, digests=("y",)), add=add)
+    assert ran.completed is not None
+    assert len({one.bits for one in ran.completed.digests}) == 1
+    assert ran.completed.digests[0].sizes[0] == pytest.approx(30**0.5)
+
+
+@pytest.mark.parametrize("clearing", [Clearing.UNDEFINED, Clearing.ZEROED])
+@pytest.mark.parametrize("content", [X.content, Normal(7)])
+def test_a_judged_call_and_timed_ones_have_one_digest(clearing: Clearing, content: Data | Normal) -> None:
+    def add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
+        y.copy_(2 * x)
+        x.add_(1)  # in place
+        z.copy_(y + x)
+
+    inputs = (InputTensor("x", SPEC, content),)
+    steps, buffers = (launch("add", "x", "y", "z"),), (out("y"), out("z", clearing=clearing))
+    job = a_job(steps, buffers, inputs=inputs, returns=("y", "z", "x"), digests=("y", "z", "x"))
+    judged = Ran(replace(job, checked=True, id="judged"), add=add).completed
+    timed = Ran(replace(job, returns=(), timed_runs=3, id="timed"), add=add).completed
+    assert judged is not None
+    assert timed is not None
+    assert len(timed.digests) == 4
+    assert {one.bits for one in timed.digests} == {one.bits for one in judged.digests}
+
+
+def test_clocks_are_read_before_and_after_timed_runs() -> None:
+    timed = Ran(replace(PLAIN, timed_runs=2), double=double).completed
+    assert timed is not None
+    assert timed.conditions == GpuConditions(1780, 1880, 3201, 1980, 42, ("heat",))
+    plain = Ran(PLAIN, double=double).completed
+    assert plain is not None
+    assert plain.conditions is None
+
+
 PLAIN = a_job((launch("double", "x", "y"),), (out("y"),))
 
 
@@ -286,6 +381,7 @@ PLAIN = a_job((launch("double", "x", "y"),), (out("y"),))
         (replace(PLAIN, arch="sm_80"), FaultKind.UNSUITABLE, "built for sm_80 and this device is Scripted GPU, sm_90a"),
         (replace(PLAIN, arch="hopper"), FaultKind.BROKEN_JOB, "'hopper' is no architecture known here"),
         (replace(PLAIN, returns=("z",)), FaultKind.BROKEN_JOB, "returns 'z'"),
+        (replace(PLAIN, digests=("z",)), FaultKind.BROKEN_JOB, "returns 'z'"),
         (replace(PLAIN, inputs=(X, X)), FaultKind.BROKEN_JOB, "gives 'x' twice"),
         (replace(PLAIN, inputs=()), FaultKind.BROKEN_JOB, "uses 'x', which is neither"),
         (replace(PLAIN, inputs=(replace(X, content=Data(b"")),)), FaultKind.BROKEN_JOB, "input 'x': f32[4]"),

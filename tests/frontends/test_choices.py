@@ -13,6 +13,7 @@ from tilewright.frontends.choices import (
     author_name,
     check_key,
     checked_against,
+    checked_baselines,
     checked_url,
     choose_device,
     emulated_device,
@@ -80,6 +81,14 @@ def test_what_to_compare_with_is_looked_for_at_once(tmp_path: Path, monkeypatch:
     for text, message in (("my_ops", "write MODULE:FUNCTION"), ("no_ops:f", "no module no_ops is found")):
         with pytest.raises(BadArgument, match=message):
             checked_against(text)
+
+
+def test_baselines_are_known_by_name() -> None:
+    assert checked_baselines(["eager", " max-autotune", "eager"]) == ("eager", "max-autotune")
+    with pytest.raises(BadArgument, match="--baselines cublas: write some of eager, compile, max-autotune, library"):
+        checked_baselines(["eager", "cublas"])
+    with pytest.raises(BadArgument, match="nothing"):
+        checked_baselines([""])
 
 
 def test_a_price_is_said_or_said_to_be_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,17 @@ import torch
 
 from tilewright.frontends.decorated import _size_distance
 from tilewright.frontends.run_words import task_words, verdict_words
-from tilewright.records import Dimension, DType, Passed, SizeFormula, Task, TaskOutput, TensorInput
+from tilewright.records import (
+    Dimension,
+    DType,
+    Kind,
+    Passed,
+    Precision,
+    SizeFormula,
+    Task,
+    TaskOutput,
+    TensorInput,
+)
 
 TASK = Task(
     "rotate",
@@ -30,6 +40,17 @@ def test_what_follows_is_said() -> None:
         "x = f32[8, 64], cos = f32[32] -> y = f32[8, 64]",
         "any rows, cols (a multiple of 2); then half_cols = cols / 2",
     ]
+
+
+def test_the_promise_of_precision_is_said_where_it_matters() -> None:
+    convolution = replace(TASK, kind=Kind.CONVOLUTION)
+    said = "precision: as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
+    assert said in task_words(convolution)
+    assert "precision: strict: f32 products and convolutions in f32" in task_words(
+        replace(convolution, precision=Precision.STRICT)
+    )
+    halves = tuple(replace(one, dtype=DType.BF16) for one in TASK.tensors)
+    assert not any("precision" in line for line in task_words(replace(convolution, inputs=halves)))
 
 
 def test_what_was_not_judged_everywhere_is_not_called_passed() -> None:

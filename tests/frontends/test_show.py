@@ -19,7 +19,17 @@ from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, SETTINGS, TASK
 
 from tilewright.frontends.make import show_specification
 from tilewright.frontends.show_text import show_diff, show_runs
-from tilewright.records import Attempt, Case, Ending, Measured, Rejected, Specification, Timing
+from tilewright.records import (
+    Attempt,
+    Case,
+    Ending,
+    GpuConditions,
+    Measured,
+    Precision,
+    Rejected,
+    Specification,
+    Timing,
+)
 from tilewright.records.verdict import Pattern, WrongElement, WrongOutput, WrongValues
 from tilewright.store import Request, RunFolder, Store
 
@@ -199,14 +209,36 @@ def test_the_plot_is_a_picture(home: Path, folder: RunFolder, tmp_path: Path) ->
 
 def test_measured_times_are_called_so(home: Path) -> None:
     baselines = (Timing("eager", (40.0, 41.0, 42.0)),)
-    measured = Measured("NVIDIA H200", {"n": 1000}, Timing("kernel", (10.0, 10.0, 11.0)), baselines, 5.0, ("hot",))
+    measured = Measured(
+        "NVIDIA H200",
+        {"n": 1000},
+        Timing("kernel", (10.0, 10.0, 11.0)),
+        baselines,
+        5.0,
+        ("hot",),
+        control=Timing("kernel again", (10.1, 10.1, 10.1)),
+        precision=Precision.DTYPE,
+        conditions=GpuConditions(1900, 1980, 3201, 1980, 41),
+    )
     made(home, attempt(1, measurement=measured))
     whole = tilewright(home, "show", "last").stdout
     assert "measured us" in whole
+    assert "10.0 us (10.0 to 11.0)  best" in whole
     assert "modelled" not in whole
     one = tilewright(home, "show", "last", "--attempt", 1).stdout
     assert "50% of the roofline" in one
-    assert "4.10x" in one
+    assert "41.0 us  (40.0 to 42.0)  4.100x (3.636 to 4.200)" in one
+    assert "kernel again" in one
+    assert "1.010x (0.918 to 1.010)" in one
+    assert "kernel and baselines as PyTorch by default: f32 convolutions in TF32, other f32 products in f32" in one
+    assert "SM clock 1900 to 1980 MHz of 1980, memory 3201 MHz, 41 C" in one
+    picture = home / "progress.svg"
+    tilewright(home, "show", "last", "--plot", picture)
+    root = ElementTree.parse(picture).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    bars = [one for group in root.findall(f".//{space}g") for one in group.findall(f"{space}line")]
+    assert len(bars) == 3, "an attempt that was measured has a bar from one end of its interval to the other"
+    assert float(bars[0].attrib["y1"]) > float(bars[0].attrib["y2"])
 
 
 def test_runs_lists_everything(home: Path, folder: RunFolder) -> None:

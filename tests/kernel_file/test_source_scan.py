@@ -145,6 +145,7 @@ REFUSED = [
     ('__device__ void g() { long t; asm(@@R"(mov.u64 %0, %clock;)" : "=l"(t)); }\n', Code.DEVICE_CALL, "no clock"),
     ('__device__ void g() { asm(@@"call vprintf, (a);"); }\n', Code.DEVICE_CALL, "from assembly"),
     ('__device__ void g() { long t; asm(@@"mov.u64 %0, %%gridid;" : "=l"(t)); }\n', Code.DEVICE_CALL, "which call"),
+    ('__device__ void g() { int t; asm(@@"mov.u32 %0, %%smid;" : "=r"(t)); }\n', Code.DEVICE_CALL, "where it runs"),
     (
         '__device__ void g() { long t; asm(@@"mov.u64 %0, %current_graph_exec;" : "=l"(t)); }\n',
         Code.DEVICE_CALL,

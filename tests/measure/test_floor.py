@@ -9,7 +9,7 @@ import pytest
 from tests.measure import kernels
 
 from tilewright.measure import floor_us
-from tilewright.measure.floor import LAUNCH_US, FlopRequest, count_flops, least_flops, peak_tflops, too_fast
+from tilewright.measure.floor import LAUNCH_US, FlopAnswer, FlopRequest, count_flops, least_flops, peak_tflops, too_fast
 from tilewright.records import PROFILES, Dimension, DType, Measured, Precision, Task, TaskOutput, TensorInput, Timing
 from tilewright.reference import Reference
 
@@ -23,6 +23,19 @@ def matmul_task(dtype: DType, n: int = 4096) -> Task:
     return Task("product", MATMUL, "product", inputs, (TaskOutput("c", dtype, ("m", "n")),), dims)
 
 
+def convolution_task() -> Task:
+    source = "import torch\n\ndef f(x, w, v):\n    y = torch.nn.functional.conv2d(x, w)\n"
+    source += "    return torch.einsum('bchw,c->bhw', y, v)\n"
+    inputs = (
+        TensorInput("x", DType.F32, ("b", "c", "h", "h")),
+        TensorInput("w", DType.F32, ("c", "c", "k", "k")),
+        TensorInput("v", DType.F32, ("c",)),
+    )
+    sizes = {"b": 8, "c": 64, "h": 56, "k": 3, "o": 54}
+    dims = tuple(Dimension(name, size) for name, size in sizes.items())
+    return Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("b", "o", "o")),), dims)
+
+
 def test_bytes_over_the_bandwidth_and_one_launch() -> None:
     task = kernels.scale_task(16384, 4096)
     assert floor_us(task) == pytest.approx(2 * 16384 * 4096 * 4 / 4.8e6 + LAUNCH_US)
@@ -32,9 +45,24 @@ def test_bytes_over_the_bandwidth_and_one_launch() -> None:
 def test_products_over_the_peak_where_the_reference_has_them() -> None:
     task = matmul_task(DType.BF16)
     with Reference(task.reference, task.function) as reference:
-        assert least_flops(task, reference) == 2 * 4096**3
+        assert least_flops(task, reference) == FlopAnswer(2 * 4096**3)
         assert floor_us(task, reference) == pytest.approx(2 * 4096**3 / 989e6 + LAUNCH_US)
     assert floor_us(task) == pytest.approx(3 * 4096**2 * 2 / 4.8e6 + LAUNCH_US)
+
+
+def test_f32_convolutions_are_counted_at_the_rate_of_their_promise() -> None:
+    task = convolution_task()
+    h200 = PROFILES["H200"]
+    operations = 2 * 8 * 64 * 64 * 9 * 54 * 54
+    products = 2 * 8 * 64 * 54 * 54
+    with Reference(task.reference, task.function) as reference:
+        assert least_flops(task, reference) == FlopAnswer(operations + products, operations)
+        usual, strict = (
+            floor_us(replace(task, precision=one), reference) for one in (Precision.DTYPE, Precision.STRICT)
+        )
+    exact = h200.half_tflops / 3
+    assert strict == pytest.approx((operations + products) / (exact * 1e6) + LAUNCH_US)
+    assert usual == pytest.approx(operations / (h200.tf32_tflops * 1e6) + products / (exact * 1e6) + LAUNCH_US)
 
 
 def test_a_reference_that_looks_at_values_has_a_floor_by_bytes() -> None:

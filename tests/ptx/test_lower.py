@@ -135,3 +135,24 @@ def test_wide_registers_and_packing() -> None:
     halves = pairs[:, 0].copy().view(np.uint16).reshape(32, 4)[:, ::-1]
     assert (y[:, 2].copy().view(np.uint16).reshape(32, 4) == halves).all()
     assert (y[:, 3] == (pairs[:, 0] & np.uint64(0xFFFFFFFF))).all()
+
+
+def test_a_register_carried_around_a_loop_keeps_its_slot_to_itself() -> None:
+    """First named behind a register that is done with there, and live over it in the next round."""
+    text = module("""ld.param.u64 %rd1, [p];
+mov.u32 %r1, 0;
+mov.u32 %r2, 0;
+AGAIN:
+mul.lo.u32 %r3, %r1, 7;
+add.u32 %r2, %r2, %r3;
+setp.eq.u32 %p1, %r1, 0;
+@%p1 bra FIRST;
+add.u32 %r2, %r2, %r4;
+FIRST:
+mul.lo.u32 %r4, %r1, 100;
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p2, %r1, 4;
+@%p2 bra AGAIN;
+st.global.u32 [%rd1], %r2;""")
+    ran = clean(load_program(text), {"p": np.zeros(1, np.uint32)}, block=(1,))
+    assert ran["p"][0] == 7 * (0 + 1 + 2 + 3) + 100 * (0 + 1 + 2)

@@ -524,6 +524,8 @@ def test_lg2(functions: Functions) -> None:
     truth = np.log2(x.astype(np.float64))
     error = np.abs(functions("lg2_f32", x) - truth)
     assert np.all(error <= np.maximum(2.0**-22, np.abs(truth) * 2.0**-22))
+    near = (np.abs(x - 1) < 2.0**-10) & (x != 1)
+    assert np.max(error[near] / np.abs(truth[near])) > 2.0**-13  # right to 22 bits behind the point, as the hardware
     special = functions("lg2_f32", np.array([0.0, -0.0, INF, 1.0, 8.0, -1.0, NAN, -INF], np.float32))
     assert special.tolist()[:5] == [-INF, -INF, INF, 0.0, 3.0]
     assert special.view(np.uint32).tolist()[5:] == [NAN_F32] * 3
@@ -533,6 +535,11 @@ def test_lg2(functions: Functions) -> None:
 def test_sine_and_cosine(functions: Functions) -> None:
     x = RNG.uniform(-math.pi, math.pi, 20000).astype(np.float32)
     assert np.max(np.abs(functions("sin_f32", x) - np.sin(x.astype(np.float64)))) < 2.0**-20.5
+    # The angles an H200 was given, and what it said.
+    small = np.array([8.940696716308594e-08, 8.699186651028867e-07, -1.6527764046259108e-06, 6.1e-05], np.float32)
+    assert np.allclose(
+        functions("sin_f32", small), [0.0, 7.490453e-07, -1.4980906e-06, 6.085993e-05], rtol=1e-4, atol=0
+    )
     assert np.max(np.abs(functions("cos_f32", x) - np.cos(x.astype(np.float64)))) < 2.0**-20.5
     far = RNG.uniform(-300, 300, 20000).astype(np.float32)
     assert np.max(np.abs(functions("sin_f32", far) - np.sin(far.astype(np.float64)))) < 2.0**-14.7
@@ -546,7 +553,7 @@ def test_sine_and_cosine(functions: Functions) -> None:
 def test_tanh(functions: Functions) -> None:
     x = np.concatenate([RNG.normal(0, 2, 20000), RNG.normal(0, 1e-3, 1000)]).astype(np.float32)
     truth = np.tanh(x.astype(np.float64))
-    assert np.max(np.abs(functions("tanh_f32", x) / truth - 1)) < 2.0**-15
+    assert 2.0**-17.5 < np.max(np.abs(functions("tanh_f32", x) / truth - 1)) < 2.0**-16.5
     special = functions("tanh_f32", np.array([INF, -INF, 0.0, -0.0, NAN, 1e-40], np.float32))
     assert special.tolist()[:3] == [1.0, -1.0, 0.0]
     assert np.signbit(special[3])
@@ -609,5 +616,8 @@ def test_half_approximations_on_every_value(functions: Functions, name: str) -> 
     assert np.isnan(result[nan]).all()
     limit = float(value_of(form.largest, form))
     usable = ~nan & (np.abs(truth) < limit) & (np.abs(truth) > 2.0 ** (1 - form.bias))
-    assert np.max(np.abs(result[usable] / truth[usable] - 1)) < 2.0 ** -(form.mantissa_bits + 0.9)
+    worst = np.max(np.abs(result[usable] / truth[usable] - 1))
+    assert worst < 2.0 ** -(form.mantissa_bits + (0.9 if name.startswith("ex2") else 0.0))
+    if name.startswith("tanh"):
+        assert worst > 2.0 ** -(form.mantissa_bits + 0.9)  # as an H200's, which is no correct rounding
     assert np.all(np.abs(result[~nan & (np.abs(truth) > 2 * limit)]) == INF)

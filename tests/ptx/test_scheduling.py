@@ -61,7 +61,10 @@ def test_blocks_that_wait_for_others_are_set_aside(workers: int, order: str) -> 
         "step": 1 if order == "backwards" else -1,
     }
     options = LaunchOptions(workers=workers, instruction_budget=500_000_000)
-    ran = clean(source, arguments, grid=(50,), options=options)
+    ran = run(source, arguments, grid=(50,), options=options)
+    # Blocks start in order, so only waiting for a later one is more than the hardware promises; with several OS threads
+    # nobody can tell which it was.
+    assert ran.kinds == ({FindingKind.LATER_BLOCK} if order == "backwards" and workers == 1 else set())
     expected = np.cumsum(np.arange(50)[::-1])[::-1] if order == "backwards" else np.cumsum(np.arange(50))
     assert (ran["value"] == expected).all()
 

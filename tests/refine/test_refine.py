@@ -14,13 +14,18 @@ from tests.tasks.in_process import HereReference
 from tilewright.authors import Author
 from tilewright.authors.playbook_author import PlaybookAuthor
 from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure import Stopwatch
+from tilewright.prompts.verdict_text import verdict_text
 from tilewright.records import (
     Attempt,
     Budget,
     Crashed,
     Duplicate,
     Ending,
+    JudgedAnswer,
+    Measured,
+    Measurement,
     NotBuilt,
     Proposal,
     Question,
@@ -31,6 +36,8 @@ from tilewright.records import (
     Situation,
     Specification,
     Stage,
+    Timing,
+    Unstable,
     WrongValues,
 )
 from tilewright.refine import Workshop, refine
@@ -78,6 +85,29 @@ def carried_out(
 ) -> tuple[Run, RunFolder]:
     folder = Store(home).create_run(TASK, settings, ENVIRONMENT)
     return refine(folder, Workshop(author, no_model, *bench, Silent())), folder
+
+
+class Timed(Stopwatch):
+    """Says of every kernel that it was measured, and that a timed call answered otherwise."""
+
+    def measure(
+        self, file: KernelFile, choice: Choice | None = None, answer: JudgedAnswer | None = None
+    ) -> Measurement:
+        timing = Timing("kernel", (1000.0,))
+        return Measured("H200", TASK.sizes, timing, (), 1.0, answered_otherwise="timed call 3 of round 1")
+
+
+def test_a_kernel_that_answers_otherwise_when_it_is_timed_is_rejected(
+    tmp_path: Path, bench: tuple[Referee, Stopwatch]
+) -> None:
+    with EmulatedDevice(TASK.profile) as emulator, HereReference(TASK.reference, TASK.function) as reference:
+        timed = Timed(TASK, reference, emulator=emulator)
+        run, _ = carried_out(tmp_path, (bench[0], timed), Scripted([candidates.SIMPLE]), Settings("scripted"))
+    unstable = evidence(run.attempts[0])
+    assert isinstance(unstable, Unstable)
+    assert unstable.outputs == ("y",)
+    assert run.best is None
+    assert "when it was timed (timed call 3 of round 1)" in verdict_text(run.attempts[0].verdict)
 
 
 def evidence(attempt: Attempt) -> object:

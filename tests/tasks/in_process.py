@@ -15,6 +15,7 @@ import pytest
 from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import analysis
 from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
+from tilewright.reference import wire
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
@@ -34,15 +35,17 @@ class HereReference(Closing):
             patch.setattr(sys, "path", [*sys.path])
             self.function = load_function(source, function, os.fspath(folder), Path(self._home.name))
 
-    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0, *results: Any) -> Any:
         module, _, name = handler.partition(":")
-        made = getattr(importlib.import_module(module), name)(self.function, request)
+        made = getattr(importlib.import_module(module), name)(self.function, request, *results)
         return from_json(answer, to_json(made))
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: Any, seconds: float = 60.0
     ) -> tuple[Execution, Any]:
-        raise AssertionError("nothing is run here")
+        execution = device.execute(job)
+        results = wire.results_of(execution)
+        return execution, self.call(handler, request, answer, seconds, results) if results else None
 
 
 @pytest.fixture(scope="module", autouse=True)

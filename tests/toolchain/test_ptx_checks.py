@@ -146,6 +146,7 @@ def test_tables_that_are_only_read_are_fine(compiled: Compiled, source: str) -> 
         ('([] { long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; })()', "%globaltimer"),
         ('([] { int t; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t)); return t; })()', "%globaltimer_lo"),
         ('([] { long long t; asm volatile("mov.u64 %0, %%gridid;" : "=l"(t)); return t; })()', "%gridid"),
+        ('([] { int t; asm volatile("mov.u32 %0, %%smid;" : "=r"(t)); return t; })()', "%smid"),
         (
             '([] { long long t; asm("mov.u64 %0, %%current_graph_exec;" : "=l"(t)); return t; })()',
             "%current_graph_exec",

@@ -179,6 +179,12 @@ def test_sizes_are_found_for_a_file_that_takes_few_of_many_dimensions() -> None:
     assert all(is_small(task, sizes, MOST_WORK) for sizes in found)
 
 
+def test_the_work_of_a_square_is_that_of_its_elements() -> None:
+    square = tasks.task("softmax", {"logits": "f32 batch n n"}, "f32 batch n n", {"batch": 16, "n": 1024})
+    assert work_of(square, square.sizes) == 16 * 1024 * 1024
+    assert all(work_of(square, one.sizes) <= SMALL_WORK for one in plan_cases(square))
+
+
 def test_the_work_of_a_convolution_is_that_of_its_loops() -> None:
     sizes = {"batch": 2, "channels": 3, "width": 12, "out": 5, "kernel": 3}
     dimensions = (

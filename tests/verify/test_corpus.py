@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from benchmarks.harness_table import RULES, accepts, compare_file
 from tests.verify.corpus.court import Court, Row
 from tests.verify.corpus.entries import FOLDER, HONEST, WRONG, Entry, load
-from tests.verify.corpus.mutants import KERNELS, judge_mutants, mutants_of, to_judge
+from tests.verify.corpus.mutants import KERNELS, judge_mutants, mutants_of
 from tests.verify.corpus.run import Job, judge_jobs, summary
 
 ENTRIES = {one.name: one for one in load()}
@@ -71,6 +72,17 @@ def test_mutants_are_the_same_every_time_and_differ_from_their_original() -> Non
         assert len({one.text for one in made} | {text}) == len(made) + 1
 
 
+def test_rules_of_other_harnesses() -> None:
+    """Plain values do not show a maximum that is left out; what is wrong on them shows to all that look closely."""
+    sizes = [{"rows": 3, "cols": 37}, {"rows": 1, "cols": 37}]
+    accepted = {
+        name: {rule.name for rule in RULES if accepts(rule, compare_file(ENTRIES[name], "cpu", sizes))}
+        for name in ("base_softmax", "dist_softmax_no_max", "smid_emulator_detected")
+    }
+    assert accepted["base_softmax"] == accepted["dist_softmax_no_max"] == {rule.name for rule in RULES}
+    assert accepted["smid_emulator_detected"] == {"CuTeGen", "CudaForge", "KernelAgent"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [WRONG, HONEST])
 def test_whole_corpus(side: str) -> None:
@@ -84,11 +96,9 @@ def test_honest_kernels_are_accepted_whatever_the_seed() -> None:
 
 @pytest.mark.slow
 def test_mutants_are_rejected() -> None:
-    mutants = [one for kernel in KERNELS for one in to_judge(kernel)]
-    rows = judge_mutants(mutants, ("emulator",), _WORKERS, lambda row: None)
-    alive = [f"{row.name} ({row.verdict})" for row in rows if not row.right]
-    assert len(rows) >= 200
-    assert not alive, alive
+    done = judge_mutants(KERNELS, ("emulator",), _WORKERS, lambda row: None)
+    assert len(done.killed) >= 150
+    assert not done.alive, [f"{row.name}: {row.verdict}" for row in done.alive]
 
 
 def judged(entries: tuple[Entry, ...], seeds: int = 1) -> list[Row]:

@@ -185,7 +185,7 @@ def test_what_a_call_leaves_behind_shows_in_the_next(
 
 
 class Deadly(Closing):
-    """A device whose runner dies as soon as it has answered."""
+    """A device whose runner dies as soon as it has lent something."""
 
     def __init__(self, gpu: CudaDevice) -> None:
         self._gpu = gpu
@@ -194,7 +194,7 @@ class Deadly(Closing):
     def execute(self, job: Job) -> Execution:
         execution = self._gpu.execute(job)
         pid = self._gpu.runner_pid
-        if pid is not None:
+        if job.share and pid is not None:
             os.kill(pid, signal.SIGKILL)
             while self._gpu.runner_pid is not None:
                 time.sleep(0.01)

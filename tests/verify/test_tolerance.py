@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tilewright.records import Precision
-from tilewright.verify.expectation import expectations
+from tilewright.verify.expectation import Roundings, expectations
 from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 
 Tensors = dict[str, torch.Tensor]
@@ -85,6 +85,48 @@ def test_tf32_margin_on_zero_mean_inputs() -> None:
     assert not judged(matmul, {"a": a, "b": b}, halves, Precision.TF32).right
     assert judged(matmul, {"a": a, "b": b}, halves, Precision.HALF).right
     assert not judged(matmul, {"a": a, "b": b}, 1.1 * halves, Precision.HALF).right
+
+
+def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.conv2d(x, w, padding=1)
+
+
+@pytest.mark.parametrize("draw", [torch.randn, torch.rand])
+def test_f32_convolutions_may_be_as_pytorchs_own_by_default(draw: Callable[..., torch.Tensor]) -> None:
+    x, w = draw(2, 24, 12, 11), draw(16, 24, 3, 3)
+    inputs = {"x": x, "w": w}
+    rounded = convolved(tf32(x), tf32(w))
+    for precision in (Precision.DTYPE, Precision.STRICT, Precision.TF32):
+        assert judged(convolved, inputs, convolved(x, w), precision).ratio < 0.7
+    assert judged(convolved, inputs, rounded).ratio < 0.7
+    assert judged(convolved, inputs, rounded, Precision.STRICT).ratio > 2
+    halves = convolved(x.bfloat16().float(), w.bfloat16().float())
+    assert not judged(convolved, inputs, halves).right
+    assert judged(convolved, inputs, halves, Precision.HALF).right
+    assert not judged(convolved, inputs, convolved(tf32(x), tf32(w)) * 1.02).right
+
+
+def test_what_comes_after_a_convolution_inherits_its_leeway_and_a_product_beside_it_has_none() -> None:
+    def call(given: Tensors) -> tuple[torch.Tensor, ...]:
+        after = convolved(given["x"], given["w"]).flatten(1)
+        return after @ given["m"], given["x"].flatten(1) @ given["m"]
+
+    x, w, m = torch.randn(6, 8, 5, 5), torch.randn(8, 8, 3, 3), torch.randn(200, 30)
+    after, beside = expectations(call, {"x": x, "w": w, "m": m}, Precision.DTYPE)
+    assert compare(convolved(tf32(x), tf32(w)).flatten(1) @ m, after).right
+    assert compare(x.flatten(1) @ m, beside).right
+    assert compare(tf32(x.flatten(1)) @ tf32(m), beside).ratio > 10
+
+
+def test_16_bit_convolutions_are_no_coarser_than_their_inputs() -> None:
+    x, w = torch.randn(2, 24, 12, 11).half(), torch.randn(16, 24, 3, 3).half()
+    inputs = {"x": x, "w": w}
+    wide = convolved(x.float(), w.float())
+    assert judged(convolved, inputs, wide.half()).right
+    eight = torch.float8_e4m3fn
+    narrow = convolved(x.to(eight).float(), w.to(eight).float()).half()
+    assert not judged(convolved, inputs, narrow).right
+    assert Roundings.of(Precision.DTYPE, torch.float32).convolved == 0.0
 
 
 def test_bf16_matmul() -> None:

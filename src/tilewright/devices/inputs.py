@@ -16,6 +16,7 @@ from tilewright.devices.contents import POISON_BYTE, ContentError, check_content
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.records import Content, Data, Integers, Normal, Repeated, TensorSpec, Uniform
 
+COLD_L2 = 3  # times the L2 cache: so much is written before a timed run, and tensors rotate over as much
 GUARD_BYTES = 4096  # on either side of a tensor that is guarded: as far as a tile or a vector reaches past its end
 GUARD_BYTE = (
     0xFB  # around what a plan writes; around inputs it is the poison, so that a copy of one is seen in the other
@@ -64,6 +65,12 @@ def allocate(
     placed = PlacedTensor(spec, storage, tensor, guards, byte)
     poison(placed)
     return placed
+
+
+def rotating_sets(set_bytes: int, l2_bytes: int, runs: int) -> int:
+    """How many sets of tensors timed runs use in turn, until together they are larger than `COLD_L2` caches: what
+    a kernel managed to keep there of one run is of no use to the next."""
+    return min(runs, COLD_L2 * l2_bytes // max(set_bytes, 1) + 1)
 
 
 def poison(placed: PlacedTensor, byte: int = POISON_BYTE) -> None:

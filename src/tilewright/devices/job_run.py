@@ -12,14 +12,15 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
 from tilewright.devices.cuda.driver import DriverError, When, meaning
 from tilewright.devices.cuda.library_steps import LibraryStepError
-from tilewright.devices.inputs import allocation_bytes, same_bits
+from tilewright.devices.digests import digest_of
+from tilewright.devices.inputs import COLD_L2, allocation_bytes, rotating_sets, same_bits
 from tilewright.devices.job_memory import JobMemory, JobTensors, Lender
 from tilewright.devices.runner import JobFault, Progress, RunStage, check_job, name_of
 from tilewright.records import (
@@ -27,7 +28,9 @@ from tilewright.records import (
     Buffer,
     Clearing,
     Completed,
+    Digest,
     FaultKind,
+    GpuConditions,
     GpuProfile,
     Job,
     LibraryCall,
@@ -59,7 +62,7 @@ class Executes(Protocol):
 
 
 class TimedStream(Protocol):
-    """What work is awaited and timed on. Both raise `DriverError` when a kernel went wrong."""
+    """What work is awaited and timed on. Waiting and timing raise `DriverError` when a kernel went wrong."""
 
     def wait(self) -> None: ...
 
@@ -67,9 +70,20 @@ class TimedStream(Protocol):
 
     def elapsed_us(self, work: Callable[[], object]) -> float: ...
 
+    def conditions(self) -> GpuConditions | None: ...
+
     def at_once(self, calls: Sequence[Callable[[], object]]) -> None:
         """Start each on a stream of its own, before any is awaited."""
         ...
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What came of the timed runs."""
+
+    run_us: tuple[float, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    conditions: GpuConditions | None = None
 
 
 class JobRun:
@@ -100,7 +114,7 @@ class JobRun:
         self._tensors = self._memory.allocate(guarded=True)
         self._reset()
         self._run_by_steps()
-        run_us: tuple[float, ...] = ()
+        timed = _Timed()
         differing: tuple[str, ...] = ()
         if len(self._plan.steps) > 1 or self._job.timed_runs or self._job.checked:
             self._report(Progress(RunStage.LOADING))
@@ -109,15 +123,24 @@ class JobRun:
                 self._run_whole(whole, names)
             if self._job.checked:
                 differing = self._called_again(whole, names)
-            returned = self._returned()
-            run_us = self._timed(whole, names)
+            returned, digests = self._returned(), self._digests()
+            timed = self._timed(whole, names, digests)
         else:
-            returned = self._returned()
+            returned, digests = self._returned(), self._digests()
         self._memory.check_guards(self._tensors)
         bytes_of = tuple(one for one in returned if isinstance(one, ReturnedTensor))
         shared = tuple(one for one in returned if isinstance(one, SharedTensor))
         name = self._executor.profile.name
-        return Completed(self._job.id, name, bytes_of, run_us, shared=shared, differing=differing)
+        return Completed(
+            self._job.id,
+            name,
+            bytes_of,
+            timed.run_us,
+            shared=shared,
+            differing=differing,
+            digests=(*digests, *timed.digests),
+            conditions=timed.conditions,
+        )
 
     def watched(self, place: Callable[[dict[str, int]], None], watch: Callable[[Callable[[], None]], None]) -> None:
         """Run the plan for a profiler: `watch` is given it as one call, on fresh inputs, once it has run without.
@@ -260,7 +283,8 @@ class JobRun:
     @property
     def _executors_results(self) -> tuple[str, ...]:
         """What comes back from a whole run, to be kept where it would be otherwise."""
-        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in self._job.returns)
+        wanted = {*self._job.returns, *self._job.digests}
+        zeroed = (b.name for b in self._plan.buffers if b.clearing is Clearing.ZEROED and b.name in wanted)
         return tuple(dict.fromkeys((*self._library_targets(), *zeroed)))
 
     def _library_targets(self) -> tuple[str, ...]:
@@ -305,7 +329,9 @@ class JobRun:
 
     def _call_whole(self, whole: Runnable, names: tuple[str, ...], where: str, tensors: JobTensors) -> None:
         """All steps on some tensors; not awaited."""
-        results = self._start(whole, names, None, where, tensors)
+        self._keep(self._start(whole, names, None, where, tensors), tensors)
+
+    def _keep(self, results: Results, tensors: JobTensors) -> None:
         for name, result in zip(self._executors_results, results, strict=True):
             tensors.buffers[name].tensor.copy_(result)
 
@@ -328,23 +354,49 @@ class JobRun:
 
     # -- timing and results --
 
-    def _timed(self, whole: Runnable, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Times of the whole plan, each on fresh inputs and with the cache filled by something else."""
+    def _timed(self, whole: Runnable, names: tuple[str, ...], judged: tuple[Digest, ...]) -> _Timed:
+        """Times of the whole plan, each on fresh inputs at another place, with the cache filled by something else."""
         if not self._job.timed_runs:
-            return ()
-        flush = torch.empty(2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
-        run_us = []
+            return _Timed()
+        ring = self._ring()
+        flush = torch.empty(COLD_L2 * self._executor.profile.l2, dtype=torch.uint8, device=self._device)
+        run_us: list[float] = []
+        digests: list[Digest] = []
+        results: list[Results] = []
         self._stream.warm_up()
-        for _ in range(self._job.timed_runs):
+        begun = self._stream.conditions()
+        for number in range(self._job.timed_runs):
             self._report(self._together(RunStage.TIMING))
+            self._tensors = ring[number % len(ring)]
             self._reset()
             flush.zero_()
             try:
-                run_us.append(self._stream.elapsed_us(lambda: self._start(whole, names, None, "a timed run")))
+                work = lambda: results.append(self._start(whole, names, None, "a timed run"))  # noqa: E731
+                run_us.append(self._stream.elapsed_us(work))
             except DriverError as error:
                 raise self._driver_fault(error, When.RUN, None, "a timed run") from error
             self._memory.check_counters(self._tensors, "in a timed run")
-        return tuple(run_us)
+            self._keep(results.pop(), self._tensors)
+            digests += self._digests(*judged)
+        for tensors in ring:
+            self._memory.check_guards(tensors)
+        ended = self._stream.conditions()
+        both = begun.with_later(ended) if begun is not None and ended is not None else None
+        return _Timed(tuple(run_us), tuple(digests), both)
+
+    def _ring(self) -> list[JobTensors]:
+        """Sets of the job's tensors, used in turn, as many as its limit of memory allows."""
+        size = sum(allocation_bytes(one.spec) for one in self._job.inputs)
+        size = max(1, size + sum(allocation_bytes(one.spec) for one in self._plan.buffers))
+        wanted = rotating_sets(size, self._executor.profile.l2, self._job.timed_runs)
+        fitting = min(wanted, self._job.limits.device_bytes // size)
+        return [self._tensors, *(self._memory.allocate(guarded=True) for _ in range(1, fitting))]
+
+    def _digests(self, *beside: Digest) -> tuple[Digest, ...]:
+        """The digest of what the last run answered, where the job asks for it."""
+        if not self._job.digests:
+            return ()
+        return (digest_of(self._tensors.named(self._job.digests), *beside),)
 
     def _returned(self) -> tuple[ReturnedTensor | SharedTensor, ...]:
         self._report(Progress(RunStage.RETURNING))

@@ -131,7 +131,7 @@ def check_job(job: Job, profile: GpuProfile) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise JobFault(FaultKind.BROKEN_JOB, f"the job gives {twice!r} twice; every tensor needs its own name")
-    missing = next((name for name in job.returns if name not in names), None)
+    missing = next((name for name in (*job.returns, *job.digests) if name not in names), None)
     if missing is not None:
         raise JobFault(FaultKind.BROKEN_JOB, f"the job returns {missing!r}, which is neither input nor output")
     unsettled = next((launch for launch in job.plan.launches if launch.late), None)

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from tilewright.frontends.choices import author_name, choose_device, with_checked
+from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
 from tilewright.frontends.function_source import function_source
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
-from tilewright.records import Budget, Goal, Precision, Run, Settings, Task, TensorSpec
+from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import Operation, load
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
@@ -101,6 +101,7 @@ def make(
     values: Mapping[str, str] | None = None,
     start: str = "",
     against: str = "",
+    baselines: tuple[str, ...] = USUAL_BASELINES,
     license: str = "",
     yes: bool = False,
     fresh: bool = False,
@@ -116,12 +117,13 @@ def make(
     `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
     `yes` accepts a specification of words unseen; a script needs it, since nobody is there to be asked. `start` is
     the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
-    that is kept in the record of the kernel's provenance.
+    that is kept in the record of the kernel's provenance. `precision` is what kernel and `baselines` are held to alike.
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
+    settings = replace(settings, baselines=checked_baselines(baselines))
     asked = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
     asked = replace(asked, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
@@ -26,6 +26,7 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.devices.protocol import Device
 from tilewright.devices.spool import SpoolDevice
 from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
+from tilewright.measure.baselines import BASELINES
 from tilewright.models import MissingKey, Price, RetryPolicy, default_model_name, open_model, providers
 from tilewright.records import (
     ARCHITECTURES,
@@ -274,6 +275,15 @@ def checked_against(text: str, elsewhere: bool = False) -> str:
     if not elsewhere and PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path]) is None:
         raise BadArgument(f"--against {text}: no module {module} is found here or in this environment")
     return text
+
+
+def checked_baselines(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of baselines, each once."""
+    wanted = tuple(dict.fromkeys(name.strip() for name in names))
+    unknown = next((name for name in wanted if name not in BASELINES), None)
+    if unknown is not None:
+        raise BadArgument(f"--baselines {unknown or '(nothing)'}: write some of {', '.join(BASELINES)}")
+    return wanted
 
 
 def checked_licence(text: str) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -35,7 +36,7 @@ from tilewright.frontends.kernel_arguments import (
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import FAULT, error_text, exit_code, print_json, progress, stdout_console
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import ARCHITECTURES, PROFILES, Budget, Emulation, Goal, Precision, Settings
+from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, Emulation, Goal, Precision, Settings
 from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
 
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 
 FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
+_BASELINES = ",".join(USUAL_BASELINES)
 _BUDGET = Budget()
 
 
@@ -170,6 +172,7 @@ def make(
     base_url: options.BaseUrlOption = None,
     start: options.StartOption = None,
     against: options.AgainstOption = "",
+    baselines: options.BaselinesOption = _BASELINES,
     attempts: options.AttemptsOption = _BUDGET.attempts,
     tokens: options.TokensOption = _BUDGET.tokens,
     dollars: options.DollarsOption = _BUDGET.dollars,
@@ -189,7 +192,7 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
-    from tilewright.frontends.choices import author_name, with_checked
+    from tilewright.frontends.choices import author_name, checked_baselines, with_checked
     from tilewright.frontends.make import Delivery, make_run
 
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
@@ -200,6 +203,7 @@ def make(
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 

@@ -238,7 +238,7 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
 def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Run:
     """A run that has a task, after its last attempt."""
     run = folder.load()
-    task, against = run.task, run.settings.against
+    task, settings = run.task, run.settings
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     say = talk.working
@@ -250,7 +250,14 @@ def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk
         with (
             Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
             Stopwatch(
-                task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, against=against, say=say
+                task,
+                reference,
+                emulator=emulator,
+                gpu=gpu,
+                gpu_reference=far,
+                baselines=settings.baselines,
+                against=settings.against,
+                say=say,
             ) as stopwatch,
         ):
             return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))

@@ -221,7 +221,7 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
         return None
     for name, size in sizes.items():
         known = dimensions[name]
-        if size != known.size and (not known.varies or size % known.multiple_of or size < known.at_least):
+        if size != known.size and not known.takes(size):
             return None
     return sum(size != dimensions[name].size for name, size in sizes.items())
 

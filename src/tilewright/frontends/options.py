@@ -32,6 +32,14 @@ StartOption = Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kerne
 AgainstOption = Annotated[
     str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")
 ]
+BaselinesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME",
+        help="What a kernel is timed beside on a GPU: eager, compile, max-autotune, library (eager, with cuDNN's "
+        "algorithms tried out).",
+    ),
+]
 AttemptsOption = Annotated[int, typer.Option(min=1, help="Most attempts.")]
 TokensOption = Annotated[int, typer.Option(min=1, help="Most tokens, in and out together.")]
 DollarsOption = Annotated[float, typer.Option(min=0, help="Most to spend, where the price is known.")]
@@ -85,6 +93,10 @@ FixedOption = Annotated[
     typer.Option(metavar="DIM", help="A dimension that always has this size; may be repeated; `all` for all."),
 ]
 PrecisionOption = Annotated[
-    Precision, typer.Option(help="Arithmetic allowed inside: what the dtype promises, TF32, or 16 bits.")
+    Precision,
+    typer.Option(
+        help="Arithmetic of kernel and baselines alike: dtype (as PyTorch by default: TF32 in f32 convolutions, f32 "
+        "elsewhere), strict f32, TF32 in all products, or 16 bits."
+    ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from tilewright.frontends.run_words import Row, is_measured, microseconds, rows
-from tilewright.records import Run
+from tilewright.frontends.run_words import Row, is_measured, microseconds, rows, scatter_words
+from tilewright.records import Measured, Run, Timing
 
 BAR_CELLS = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -22,11 +22,19 @@ def text_plot(run: Run) -> list[str]:
         time_us = row.time_us or 0.0
         note = "best" if row.best else "kept" if row.kept else ""
         bar = _bar(time_us / longest)
-        lines.append(f"{row.attempt.number:>4}  {bar:<{BAR_CELLS}}  {microseconds(time_us)} us  {note}".rstrip())
+        lying = f" ({scatter_words(timing)})" if (timing := _timing(row)) is not None else ""
+        shown = f"{microseconds(time_us)} us{lying}"
+        lines.append(f"{row.attempt.number:>4}  {bar:<{BAR_CELLS}}  {shown}  {note}".rstrip())
     floor_us = _floor_us(run)
     if floor_us:
         lines.append(f"      {_bar(floor_us / longest):<{BAR_CELLS}}  {microseconds(floor_us)} us  roofline")
     return lines
+
+
+def _timing(row: Row) -> Timing | None:
+    """The times of a measured attempt, which scatter."""
+    measurement = row.attempt.measurement
+    return measurement.kernel if isinstance(measurement, Measured) else None
 
 
 def _bar(fraction: float) -> str:
@@ -142,6 +150,11 @@ def _marks(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
         else:
             colour = _BEST if row.kept else _DOT
             mark = f'<circle cx="{x:.1f}" cy="{frame.y(row.time_us):.1f}" r="{6 if row.best else 4}" fill="{colour}"/>'
+            timing = _timing(row)
+            if timing is not None:
+                low, high = frame.y(timing.interval_us.low), frame.y(timing.interval_us.high)
+                mark += _line(x, low, x, high, _INK) + _line(x - 4, low, x + 4, low, _INK)
+                mark += _line(x - 4, high, x + 4, high, _INK)
         parts.append(f"<g><title>{label}</title>{mark}</g>")
         if row.best and row.time_us is not None:
             parts.append(_text(x, frame.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=_BEST))

@@ -76,7 +76,8 @@ class WantedRun:
     def _alike(self, other: Header) -> bool:
         """Whether a run has the same author and times kernels at the same place, against the same; none is improved."""
         its, own = other.settings, self.settings
-        same = (its.author, its.base_url, its.spool, its.against) == (own.author, own.base_url, own.spool, own.against)
+        same = (its.author, its.base_url, its.spool) == (own.author, own.base_url, own.spool)
+        same = same and (its.against, its.baselines) == (own.against, own.baselines)
         return same and not its.start and other.environment.emulated == self.environment.emulated
 
     def _serves(self, shared: RunFolder) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilewright import records
+from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
 from tilewright.store import LibraryEntry
 from tilewright.tasks import task_op_line
@@ -94,6 +95,18 @@ def time_words(measurement: Measurement | None) -> str:
     return f"{microseconds(measurement.time_us)} us{modelled}"
 
 
+def scatter_words(timing: records.Timing) -> str:
+    """`12.2 to 12.4`: where its median lies."""
+    return f"{microseconds(timing.interval_us.low)} to {microseconds(timing.interval_us.high)}"
+
+
+def conditions_words(found: records.GpuConditions) -> str:
+    """`SM clock 1980 MHz of 1980, memory 3201 MHz, 41 C`."""
+    clocks = sorted({found.least_sm_mhz, found.most_sm_mhz})
+    clock = " to ".join(map(str, clocks))
+    return f"SM clock {clock} MHz of {found.possible_sm_mhz}, memory {found.memory_mhz} MHz, {found.celsius} C"
+
+
 def microseconds(time_us: float) -> str:
     if time_us >= 1000:
         return f"{time_us:,.0f}"
@@ -139,8 +152,15 @@ def is_measured(attempts: Iterable[Attempt]) -> bool:
 def task_words(task: Task) -> list[str]:
     """Lines for a person, who sees here that a result is of another dtype, or a size fixed, than was meant."""
     lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task)]
+    lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
     return lines
+
+
+def _precision_matters(task: Task) -> bool:
+    """Whether f32 values are multiplied and added up, or something else than usual was asked for."""
+    f32 = any(one.dtype is records.DType.F32 for one in task.tensors)
+    return f32 and (task.kind in PRODUCT_KINDS or task.precision is not records.Precision.DTYPE)
 
 
 def input_words(task: Task) -> list[str]:
@@ -165,12 +185,15 @@ def _sizes(task: Task) -> list[str]:
     parts = [f"any {', '.join(varying)}"] if varying else []
     parts += [f"then {', '.join(follow)}"] if follow else []
     parts += [f"always {', '.join(fixed)}"] if fixed else []
+    bounds = [said for one in task.numbers if one.bounds is not None for said in one.bounds.conditions(one.name)]
+    parts += [f"only {' and '.join(bounds)}"] if bounds else []
     return ["; ".join(parts)] if parts else []
 
 
 def _limits(one: Dimension) -> str:
     limits = [f"a multiple of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 
 

@@ -133,13 +133,27 @@ def show_measurement(console: Console, measurement: Measurement) -> None:
     of_roofline = f"{measurement.fraction:.0%} of the roofline ({microseconds(measurement.floor_us)} us)"
     console.print(Text(f"{time_words(measurement)} on {measurement.gpu} at {sizes}, {of_roofline}", style="bold"))
     if isinstance(measurement, Measured):
-        for timing in measurement.baselines:
-            speedup = timing.median_us / measurement.time_us
-            console.print(Text(f"  {timing.name:<14} {microseconds(timing.median_us):>9} us  {speedup:.2f}x"))
-        for note in measurement.notes:
-            console.print(Text(f"  {note}", style="dim"))
+        _show_measured(console, measurement)
     else:
         _show_model(console, measurement)
+
+
+def _show_measured(console: Console, measurement: Measured) -> None:
+    """Every contender with where its median lies, and its speed beside the kernel's; then under what terms."""
+    timings = [measurement.kernel, *measurement.baselines, *([measurement.control] if measurement.control else [])]
+    for timing in timings:
+        line = f"  {timing.name:<14} {microseconds(timing.median_us):>9} us  ({run_words.scatter_words(timing)})"
+        if timing is not measurement.kernel:
+            ratio = measurement.times_as_long(timing)
+            line += f"  {timing.median_us / measurement.time_us:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+        console.print(Text(line))
+    console.print(Text("  in brackets: where the median, or the ratio to the kernel, lies with 95 %", style="dim"))
+    if measurement.precision is not None:
+        console.print(Text(f"  kernel and baselines {measurement.precision.words}", style="dim"))
+    if measurement.conditions is not None:
+        console.print(Text(f"  {run_words.conditions_words(measurement.conditions)}", style="dim"))
+    for note in measurement.notes:
+        console.print(Text(f"  {note}", style="dim"))
 
 
 def _show_model(console: Console, measurement: records.Modelled) -> None:

@@ -20,7 +20,7 @@ from tilewright.kernel_file.evaluate import (
     out_specs,
     try_evaluate,
 )
-from tilewright.kernel_file.op_line import compare_op, op_of_task, parse_op
+from tilewright.kernel_file.op_line import compare_op, needs_of_task, op_of_task, parse_op
 from tilewright.kernel_file.parser import apply_autofixes, autofix, parse
 from tilewright.kernel_file.printer import print_op, print_plan
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
@@ -60,6 +60,7 @@ __all__ = [
     "compare_out",
     "contract",
     "evaluate",
+    "needs_of_task",
     "op_of_task",
     "out_specs",
     "pack_late",

@@ -22,6 +22,11 @@ _RULES = (
         "a kernel's work may not depend on which call it is; delete it",
     ),
     (
+        re.compile(r"%(?:n?smid|n?warpid)\b"),
+        Code.DEVICE_CALL,
+        "a kernel's work may not depend on where it runs; use blockIdx and threadIdx",
+    ),
+    (
         re.compile(r"\b(?:vprintf|malloc|free|__assertfail|cudaLaunchDevice\w*|cudaGetParameterBuffer\w*)\b"),
         Code.DEVICE_CALL,
         "nothing may be called from assembly; delete it",

@@ -123,6 +123,30 @@ def size_expression(dimension: str, task: Task) -> str | None:
     return None
 
 
+def needs_of_task(task: Task) -> tuple[str, ...]:
+    """What a file of the task must decline, as its `need` lines: where the reference does something else."""
+    needs: list[str] = []
+    for one in task.free:
+        expression = size_expression(one.name, task) if one.branches else None
+        if expression is None:
+            continue
+        if not one.varies:
+            needs.append(f"{expression} == {one.size}")
+            continue
+        needs += [f"{expression} % {one.multiple_of} == 0"] if one.multiple_of > 1 else []
+        needs += [f"{expression} >= {one.at_least}"] if one.at_least > 1 else []
+        needs += [f"{expression} <= {one.at_most}"] if one.at_most is not None else []
+    return (
+        *needs,
+        *(
+            said
+            for one in task.numbers
+            if one.bounds is not None and one.bounds.branches
+            for said in one.bounds.conditions(one.name)
+        ),
+    )
+
+
 def _axis(dimension: str, task: Task) -> str | None:
     for one in task.tensors:
         if not one.optional and dimension in one.dimensions:

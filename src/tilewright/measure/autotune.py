@@ -7,7 +7,7 @@ from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import MEASURED_NOISE, BuildFailure, Passed, RefusedChoice, TuneResult
+from tilewright.records import MEASURED_NOISE, BuildFailure, JudgedAnswer, Passed, RefusedChoice, TuneResult
 from tilewright.toolchain import build_many
 from tilewright.verify import Referee
 
@@ -17,6 +17,7 @@ _GOLDEN = 0.6180339887498949
 
 Say = Callable[[str], None]
 Items = tuple[tuple[str, int | bool], ...]
+_Answered = tuple[Items, JudgedAnswer | None]
 
 
 def autotune(
@@ -27,17 +28,19 @@ def autotune(
     say: Say = lambda _: None,
     *,
     gain: float = MEASURED_NOISE,
+    answer: JudgedAnswer | None = None,
 ) -> TuneResult:
     """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain`.
 
     The default is what the file gives without a choice, and is taken to be right already; another choice is judged by
-    every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry.
+    every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry. `answer` is
+    what the default was judged by, where a GPU ran it.
     """
     arguments = stopwatch.task.arguments()
     found = list(islice(combinations(file, arguments, stopwatch.profile), _MOST_COMBINATIONS))
     tried_choices = spread(found, limit)
     if not tried_choices:
-        return TuneResult((), ())
+        return TuneResult((), (), answer=answer)
     built = _built(file, stopwatch, tried_choices)
     failed = built.count(False)
     scores: list[tuple[Items, float]] = []
@@ -49,8 +52,8 @@ def autotune(
             continue
         scores.append((tuple(choice.items()), score))
     default = tuple(tried_choices[0].items())
-    winner, refused = _winner(file, referee, default, _faster(default, scores, gain), say)
-    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + len(refused), refused)
+    (winner, answer), refused = _winner(file, referee, (default, answer), _faster(default, scores, gain), say)
+    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + len(refused), refused, answer)
 
 
 def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
@@ -82,15 +85,15 @@ def _faster(default: Items, scores: list[tuple[Items, float]], gain: float) -> l
 
 
 def _winner(
-    file: KernelFile, referee: Referee, default: Items, faster: list[Items], say: Say
-) -> tuple[Items, tuple[RefusedChoice, ...]]:
-    """The choice to use, and the faster ones that did not pass."""
+    file: KernelFile, referee: Referee, default: _Answered, faster: list[Items], say: Say
+) -> tuple[_Answered, tuple[RefusedChoice, ...]]:
+    """The choice to use with what it answered, and the faster ones that did not pass."""
     refused: list[RefusedChoice] = []
     for choice in faster[:CHECKED]:
         say(f"verifying {_text(dict(choice))}")
         verdict = referee.judge(file, dict(choice))
         if isinstance(verdict, Passed):
-            return choice, tuple(refused)
+            return (choice, verdict.answer), tuple(refused)
         refused.append(RefusedChoice(choice, verdict))
     return default, tuple(refused)
 

@@ -1,26 +1,34 @@
 """A handler for the reference's child: the reference itself on the GPU, eager and compiled, timed as candidates are.
 
-Before every call the inputs are drawn anew and the L2 cache is filled with something else; a short wait on the device
-lets the calls of many small kernels be queued before the first starts, so that Python's time is not theirs.
+Before every call the inputs are drawn anew, in memory that is used in turn, and the L2 cache is filled with something
+else; a short wait on the device lets the calls of many small kernels be queued before the first starts, so that
+Python's time is not theirs. Every call is held to the task's promise of precision.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.measure.preparation import job_inputs
-from tilewright.records import Precision, Task, Timing
+from tilewright.records import Task, Timing
+
+if TYPE_CHECKING:
+    from tilewright.devices.inputs import PlacedTensor
 
 TIME_BASELINES = "tilewright.measure.baselines:time_baselines"
-EAGER, COMPILED, AGAINST = "eager", "torch.compile", "against"
+# The vendor's library is what eager calls for a product or a convolution; `LIBRARY` lets cuDNN try its algorithms too.
+EAGER, COMPILED, MAX_AUTOTUNE, LIBRARY, AGAINST = "eager", "torch.compile", "max-autotune", "library", "against"
+BASELINES = {"eager": EAGER, "compile": COMPILED, "max-autotune": MAX_AUTOTUNE, "library": LIBRARY}  # as asked for
 _CYCLES_PER_US = 2_000
 _LEAST_HEAD_START_US, _MOST_HEAD_START_US = 200.0, 20_000.0
-_WARM_UP_SECONDS = 0.15
+_WARM_UP_SECONDS = 0.03  # a candidate was timed just before
+_FIRST_WARM_UP_SECONDS = 0.15
 
 
 @dataclass(frozen=True)
@@ -29,8 +37,7 @@ class BaselineRequest:
 
     task: Task
     runs: int
-    seed: int
-    contenders: tuple[str, ...]
+    contenders: tuple[str, ...]  # in the order of the first run; every other run has it reversed
     against: str = ""
     device: int = 0
 
@@ -53,14 +60,18 @@ class _Contenders:
             self._ready[key] = self._make(name, function, against)
         return self._ready[key]
 
+    def has(self, name: str, function: Callable[..., Any], against: str) -> bool:
+        return (id(function), name, against) in self._ready
+
     @staticmethod
     def _make(name: str, function: Callable[..., Any], against: str) -> Callable[..., Any]:
-        if name == EAGER:
+        if name in (EAGER, LIBRARY):
             return function
-        if name == COMPILED:
+        if name in (COMPILED, MAX_AUTOTUNE):
             import torch
 
-            compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+            mode = "max-autotune-no-cudagraphs" if name == MAX_AUTOTUNE else None  # a graph would own its inputs
+            compiled: Callable[..., Any] = torch.compile(function, dynamic=False, mode=mode)
             return compiled
         module, _, attribute = against.partition(":")
         try:
@@ -74,31 +85,44 @@ _CONTENDERS = _Contenders()
 
 
 def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> BaselineAnswer:
-    """Every contender `runs` times, in random order; one that fails is left out, with its reason."""
+    """Every contender `runs` times, there and back in turn; one that fails is left out, with its reason."""
     import torch
 
     if not torch.cuda.is_available():
         return BaselineAnswer((), dict.fromkeys(request.contenders, "this process sees no GPU"))
-    if request.task.precision is not Precision.DTYPE:
-        torch.set_float32_matmul_precision("high")  # what the kernel may do, they may
     rig = _Rig(request, torch.device("cuda", request.device))
     ready: dict[str, Callable[..., Any]] = {}
     failures: dict[str, str] = {}
+    are_new = any(not _CONTENDERS.has(name, function, request.against) for name in request.contenders)
     for name in request.contenders:
         try:
-            ready[name] = rig.warmed(_CONTENDERS.get(name, function, request.against))
+            ready[name] = rig.warmed(held(_CONTENDERS.get(name, function, request.against), name, request.task))
         except Exception as error:  # whatever a compiler or somebody's module may raise: the others still count
             first = (str(error).strip().splitlines() or [""])[0]
             failures[name] = f"{type(error).__name__}: {first}"[:300]
-    rig.warm_up()
-    samples: dict[str, list[float]] = {name: [] for name in ready}
-    order = list(ready)
-    shuffle = random.Random(request.seed)
-    for _ in range(request.runs):
-        shuffle.shuffle(order)
-        for name in order:
-            samples[name].append(rig.once(ready[name]))
-    return BaselineAnswer(tuple(Timing(name, tuple(times)) for name, times in samples.items() if times), failures)
+    rig.warm_up(_FIRST_WARM_UP_SECONDS if are_new else _WARM_UP_SECONDS)
+    samples = there_and_back({name: functools.partial(rig.once, call) for name, call in ready.items()}, request.runs)
+    return BaselineAnswer(tuple(Timing(name, times) for name, times in samples.items() if times), failures)
+
+
+def held(call: Callable[..., Any], name: str, task: Task) -> Callable[..., Any]:
+    """The call at the task's promise of precision; compiling it happens under the same."""
+    from tilewright.measure.terms import held_to
+
+    def at_terms(**arguments: Any) -> Any:
+        with held_to(task.precision, tries_algorithms=name == LIBRARY):
+            return call(**arguments)
+
+    return at_terms
+
+
+def there_and_back(calls: Mapping[str, Callable[[], float]], runs: int) -> dict[str, tuple[float, ...]]:
+    """Each call `runs` times, in the order given and then in its reverse: what drifts evenly is the same for all."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for run in range(runs):
+        for name in tuple(calls) if run % 2 == 0 else tuple(calls)[::-1]:
+            samples[name].append(calls[name]())
+    return {name: tuple(times) for name, times in samples.items()}
 
 
 class _Rig:
@@ -107,24 +131,33 @@ class _Rig:
     def __init__(self, request: BaselineRequest, device: Any) -> None:
         import torch
 
-        from tilewright.devices.inputs import allocate
+        from tilewright.devices.inputs import COLD_L2, rotating_sets
 
         self._device = device
-        self._inputs = job_inputs(request.task, request.task.sizes, request.seed)
-        self._held = {one.name: allocate(one.spec, device) for one in self._inputs}
-        self._arguments: dict[str, Any] = {one.name: one.value for one in request.task.numbers}
-        for one in request.task.tensors:
-            held = self._held.get(one.name)
-            self._arguments[one.name] = None if held is None else held.tensor
+        self._task = request.task
+        self._inputs = job_inputs(request.task)
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
+        size = sum(one.spec.storage_bytes for one in self._inputs)
+        self._ring = deque(self._allocated() for _ in range(rotating_sets(size, l2_bytes, request.runs)))
+        self._flush = torch.empty(COLD_L2 * l2_bytes, dtype=torch.uint8, device=device)
         self._host_us: dict[int, float] = {}  # by contender: how long the host takes to queue its work
 
-    def warm_up(self) -> None:
+    def _allocated(self) -> dict[str, PlacedTensor]:
+        from tilewright.devices.inputs import allocate
+
+        return {one.name: allocate(one.spec, self._device) for one in self._inputs}
+
+    def _arguments(self, placed: Mapping[str, PlacedTensor]) -> dict[str, Any]:
+        arguments: dict[str, Any] = {one.name: one.value for one in self._task.numbers}
+        for one in self._task.tensors:
+            arguments[one.name] = placed[one.name].tensor if one.name in placed else None
+        return arguments
+
+    def warm_up(self, seconds: float) -> None:
         """Keep the GPU busy until its clocks have risen: one that was idle is several times slower at first."""
         import torch
 
-        end = time.monotonic() + _WARM_UP_SECONDS
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             torch.cuda._sleep(int(_LEAST_HEAD_START_US * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
             torch.cuda.synchronize(self._device)
@@ -152,8 +185,11 @@ class _Rig:
 
         from tilewright.devices.inputs import fill
 
+        placed = self._ring[0]
+        self._ring.rotate()
         for one in self._inputs:
-            fill(self._held[one.name], one.content)
+            fill(placed[one.name], one.content)
+        arguments = self._arguments(placed)
         torch.cuda.synchronize(self._device)
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -163,7 +199,7 @@ class _Rig:
             torch.cuda._sleep(int(head_start_us * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
             start.record()
             began = time.perf_counter()
-            call(**self._arguments)
+            call(**arguments)
             self._host_us[id(call)] = min(_MOST_HEAD_START_US, 1e6 * (time.perf_counter() - began))
             stop.record()
         torch.cuda.synchronize(self._device)

@@ -197,7 +197,7 @@ def _dim(extent: tuple[int, int, int]) -> str:
 
 def profile(prepared: BuiltPlan, task: records.Task, gpu: Device) -> Completed | str:
     """What the counters say of the plan at the task's sizes, or why they say nothing."""
-    job = gpu_job("profile", prepared, task, 0, _PROFILE_SECONDS)
+    job = gpu_job("profile", prepared, task, _PROFILE_SECONDS)
     execution = gpu.execute(replace(job, watch=records.Watch.COUNTERS))
     if not isinstance(execution, Completed):
         return f"{execution.kind.value}: {execution.message}"

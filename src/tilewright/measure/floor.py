@@ -25,6 +25,7 @@ class FlopRequest:
 @dataclass(frozen=True)
 class FlopAnswer:
     operations: float
+    convolutions: float = 0.0  # of these, those of convolutions
 
 
 def floor_us(task: Task, reference: AnyReference | None = None) -> float:
@@ -34,9 +35,11 @@ def floor_us(task: Task, reference: AnyReference | None = None) -> float:
     """
     gpu = task.profile
     memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
-    flops = least_flops(task, reference) if reference is not None else 0.0
-    peak = peak_tflops(task, gpu)
-    return max(memory_us, flops / (peak * 1e6) if peak else 0.0) + LAUNCH_US
+    flops = least_flops(task, reference) if reference is not None else FlopAnswer(0.0)
+    peak, convolving = peak_tflops(task, gpu), peak_tflops(task, gpu, convolution=True)
+    products_us = (flops.operations - flops.convolutions) / (peak * 1e6) if peak else 0.0
+    products_us += flops.convolutions / (convolving * 1e6) if convolving else 0.0
+    return max(memory_us, products_us) + LAUNCH_US
 
 
 def too_fast(measured: Measured, task: Task, needed: tuple[str, ...]) -> Impossible | None:
@@ -59,15 +62,15 @@ def too_fast(measured: Measured, task: Task, needed: tuple[str, ...]) -> Impossi
     )
 
 
-def least_flops(task: Task, reference: AnyReference) -> float:
+def least_flops(task: Task, reference: AnyReference) -> FlopAnswer:
     """Floating-point operations of the products in the reference; 0 where it has none or cannot be counted."""
     try:
-        return reference.call(COUNT_FLOPS, FlopRequest(task), FlopAnswer).operations
+        return reference.call(COUNT_FLOPS, FlopRequest(task), FlopAnswer)
     except ReferenceProblem:
-        return 0.0
+        return FlopAnswer(0.0)
 
 
-def peak_tflops(task: Task, gpu: GpuProfile) -> float:
+def peak_tflops(task: Task, gpu: GpuProfile, *, convolution: bool = False) -> float:
     """The fastest that products of the task's largest float input may be done, within its precision."""
     floats = {name: spec for name, spec in task.specs().items() if spec.dtype.is_float}
     if not floats:
@@ -79,6 +82,7 @@ def peak_tflops(task: Task, gpu: GpuProfile) -> float:
         # f32 products may be made of 16-bit ones on tensor cores, which is faster than doing them as they stand.
         exact = max(gpu.f32_tflops, gpu.half_tflops / SPLIT_PRODUCTS)
         looser = {Precision.TF32: gpu.tf32_tflops, Precision.HALF: gpu.half_tflops}
+        looser |= {Precision.DTYPE: gpu.tf32_tflops} if convolution else {}
         return max(exact, looser.get(task.precision, 0.0))
     return gpu.half_tflops if dtype.itemsize == 2 else gpu.byte_tflops
 
@@ -109,4 +113,6 @@ def count_flops(function: Callable[..., Any], request: FlopRequest) -> FlopAnswe
             function(**arguments)
     except Exception:  # code that looks at values cannot run without them; then bytes alone make the floor
         return FlopAnswer(0.0)
-    return FlopAnswer(float(counter.get_total_flops()))
+    counts = counter.get_flop_counts().get("Global", {})
+    convolved = sum(count for operation, count in counts.items() if "conv" in str(operation))
+    return FlopAnswer(float(counter.get_total_flops()), float(convolved))

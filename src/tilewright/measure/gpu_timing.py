@@ -1,52 +1,98 @@
-"""A candidate on a GPU beside its baselines: rounds in turn, so that a card that warms up warms up for all of them."""
+"""A candidate on a GPU beside its baselines: rounds there and back, so that what drifts evenly is the same for all.
+
+    round 1   kernel   eager  compiled   kernel again
+    round 2   kernel again   compiled  eager   kernel
+
+The kernel takes part twice, as if it were two: by what the two differ, times are not to be trusted. The number of runs
+is fixed before the first. What every timed call of the kernel answered is compared with what it was judged by.
+"""
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tilewright.devices.protocol import Device
 from tilewright.measure.baselines import (
     AGAINST,
-    COMPILED,
-    EAGER,
+    BASELINES,
     TIME_BASELINES,
     BaselineAnswer,
     BaselineRequest,
 )
 from tilewright.measure.floor import IMPOSSIBLE
 from tilewright.measure.preparation import job_inputs
-from tilewright.records import Completed, Faulted, Job, Limits, Measured, Task, Timing
+from tilewright.records import (
+    USUAL_BASELINES,
+    Completed,
+    Digest,
+    Faulted,
+    GpuConditions,
+    InputTensor,
+    Job,
+    JudgedAnswer,
+    Limits,
+    Measured,
+    Task,
+    Timing,
+)
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan
+from tilewright.verify.candidate import case_inputs
 
-ROUNDS = 5
+ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
+KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
+CONTROL_ERROR = 0.01  # of the kernel beside itself, likewise
+SCATTER_OF_ATOMICS = 1e-3  # of an output's size: by no more do sums differ that are added up in another order
 _JOB_SECONDS = 120.0
 _FIRST_BASELINE_SECONDS = 600.0  # torch.compile
 _BASELINE_SECONDS = 120.0
+_ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
 
 Say = Callable[[str], None]
+Inputs = tuple[InputTensor, ...]
 
 
 class GpuFault(Exception):
     """The candidate failed on the GPU; the message is the device's."""
 
 
+@dataclass(frozen=True)
+class Contest:
+    """What a candidate is timed beside: names of `BASELINES`, and "module:function" as a further one.
+
+    `answer` is what the candidate was judged by: it is timed on the same inputs.
+    """
+
+    baselines: tuple[str, ...] = USUAL_BASELINES
+    against: str = ""
+    answer: JudgedAnswer | None = None
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        return (*(BASELINES[name] for name in self.baselines), *((AGAINST,) if self.against else ()))
+
+
 @dataclass
 class Rounds:
-    """Samples as they come in, by contender and round."""
+    """What comes in: samples by contender and round, the GPU's clocks, the kernel's answers."""
 
     samples: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    conditions: GpuConditions | None = None
+    answer: Digest | None = None  # of the call that was judged; where none was, of the first untimed one
+    answered_otherwise: str = ""
 
     def add(self, timing: Timing) -> None:
         self.samples.setdefault(timing.name, []).append(timing.samples_us)
 
     def timing(self, name: str) -> Timing:
-        return Timing(name, tuple(sample for one in self.samples[name] for sample in one))
+        rounds = self.samples[name]
+        return Timing(name, tuple(sample for one in rounds for sample in one), len(rounds))
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -57,21 +103,50 @@ class Rounds:
         rounds = self.samples[name]
         return statistics.median(rounds[-1]) / statistics.median(rounds[0]) - 1.0
 
+    def add_runs(self, name: str, runs: CandidateRuns, added_by_atomics: bool) -> None:
+        """A round of the candidate, whose calls must all have answered as the very first did."""
+        self.add(Timing(name, runs.run_us))
+        if runs.conditions is not None:
+            self.conditions = (
+                runs.conditions if self.conditions is None else self.conditions.with_later(runs.conditions)
+            )
+        self.answer = self.answer or next(iter(runs.digests), None)
+        for number, one in enumerate(runs.digests):
+            if self.answer is None or one.bits == self.answer.bits:
+                continue
+            if added_by_atomics and one.is_near(self.answer, SCATTER_OF_ATOMICS):
+                self.note("the last bits of its answers differ from call to call: they are added up by atomics")
+            elif not self.answered_otherwise:
+                call = f"timed call {number}" if number else "the call before timing"
+                self.answered_otherwise = f"{call} of round {len(self.samples[name])} on the same inputs"
 
-def gpu_job(id: str, prepared: BuiltPlan, task: Task, seed: int, seconds: float) -> Job:
+
+@dataclass(frozen=True)
+class CandidateRuns:
+    """One round of the candidate."""
+
+    run_us: tuple[float, ...]
+    digests: tuple[Digest, ...] = ()  # of an untimed call, then of the timed ones
+    conditions: GpuConditions | None = None
+
+
+def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float, inputs: Inputs | None = None) -> Job:
     """The plan at the task's sizes on a GPU, with most of its memory; nothing comes back."""
     memory = int(0.8 * prepared.evaluation.gpu.memory_bytes) or Limits().device_bytes
-    return prepared.job(id, job_inputs(task, task.sizes, seed), limits=Limits(seconds, memory))
+    return prepared.job(id, inputs or job_inputs(task), limits=Limits(seconds, memory))
 
 
-def time_candidate(prepared: BuiltPlan, task: Task, gpu: Device, runs: int, seed: int) -> tuple[float, ...]:
+def time_candidate(
+    prepared: BuiltPlan, task: Task, gpu: Device, runs: int, id: str = "time", inputs: Inputs | None = None
+) -> CandidateRuns:
     """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
-    job = gpu_job(f"time-{seed}", prepared, task, seed, _JOB_SECONDS)
-    execution = gpu.execute(replace(job, timed_runs=runs + 1))
+    changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+    job = gpu_job(id, prepared, task, _JOB_SECONDS, inputs)
+    execution = gpu.execute(replace(job, timed_runs=runs + 1, digests=changed))
     if isinstance(execution, Faulted):
         raise GpuFault(f"{execution.kind.value}: {execution.message}")
     assert isinstance(execution, Completed)
-    return execution.run_us[1:]  # the first one warms up
+    return CandidateRuns(execution.run_us[1:], execution.digests, execution.conditions)  # the first one warms up
 
 
 def measure_on_gpu(
@@ -80,51 +155,78 @@ def measure_on_gpu(
     gpu: Device,
     baselines: AnyReference,
     floor_us: float,
-    against: str = "",
+    contest: Contest,
     say: Say = lambda _: None,
 ) -> Measured:
-    """The candidate and its baselines, `ROUNDS` times in turn. Raises `GpuFault`; a failing baseline is a note."""
-    rounds = Rounds()
-    contenders = [EAGER, COMPILED] + ([AGAINST] if against else [])
+    """The candidate and its baselines, `ROUNDS` times there and back. Raises `GpuFault`; a failing baseline is a note.
+
+    It ends early where a timed call answers otherwise: such a time is of no use.
+    """
+    answer, contenders = contest.answer, contest.contenders
+    rounds = Rounds(answer=answer.digest if answer is not None else None)
+    inputs = case_inputs(task, answer.case) if answer is not None else None
+    atomics = _ATOMICS.search(prepared.build.ptx if prepared.build is not None else "") is not None
     for number in range(ROUNDS):
         say(f"timing, round {number + 1} of {ROUNDS}")
-        rounds.add(Timing("kernel", time_candidate(prepared, task, gpu, RUNS, number)))
+        back = number % 2 == 1
+        first, last = (CONTROL, KERNEL) if back else (KERNEL, CONTROL)
+        rounds.add_runs(first, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-1", inputs), atomics)
         if contenders:
-            request = BaselineRequest(task, RUNS, number, tuple(contenders), against, getattr(gpu, "index", 0))
-            contenders = _baseline_round(rounds, request, baselines)
+            order = contenders[::-1] if back else contenders
+            request = BaselineRequest(task, RUNS, order, contest.against, getattr(gpu, "index", 0))
+            running = _baseline_round(rounds, request, baselines, first=number == 0)
+            contenders = tuple(name for name in contenders if name in running)
+        rounds.add_runs(last, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-2", inputs), atomics)
+        if rounds.answered_otherwise:
+            break
     return measured(rounds, task, gpu.profile.name, floor_us)
 
 
-def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference) -> list[str]:
+def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference, first: bool) -> set[str]:
     """One round of the baselines; those that may come again."""
-    seconds = _BASELINE_SECONDS if request.seed else _FIRST_BASELINE_SECONDS
+    seconds = _FIRST_BASELINE_SECONDS if first else _BASELINE_SECONDS
     try:
         answer: BaselineAnswer = baselines.call(TIME_BASELINES, request, BaselineAnswer, seconds)
     except ReferenceProblem as problem:
         rounds.note(f"no baselines: {problem}")
-        return []
+        return set()
     for contender, reason in answer.failures.items():
         rounds.note(f"{contender} failed: {reason}")
     for timing in answer.timings:
         rounds.add(timing)
-    return [timing.name for timing in answer.timings]
+    return {timing.name for timing in answer.timings}
 
 
 def measured(rounds: Rounds, task: Task, gpu: str, floor_us: float) -> Measured:
     """The record of finished rounds."""
-    kernel = rounds.timing("kernel")
+    kernel = rounds.timing(KERNEL)
+    made = Measured(
+        gpu=gpu,
+        sizes=task.sizes,
+        kernel=kernel,
+        baselines=tuple(rounds.timing(name) for name in rounds.samples if name not in (KERNEL, CONTROL)),
+        floor_us=floor_us,
+        control=rounds.timing(CONTROL) if CONTROL in rounds.samples else None,
+        precision=task.precision,
+        conditions=rounds.conditions,
+        answered_otherwise=rounds.answered_otherwise,
+    )
+    _note(rounds, made)
+    return replace(made, notes=tuple(rounds.notes))
+
+
+def _note(rounds: Rounds, made: Measured) -> None:
+    """What is wrong with a measurement."""
     for name in rounds.samples:
         drift = rounds.drift(name)
         if abs(drift) > DRIFT:
             rounds.note(f"{name} drifted by {drift:+.0%} from the first round to the last")
-    if kernel.median_us < IMPOSSIBLE * floor_us:
+    if made.control_error > CONTROL_ERROR:
+        rounds.note(f"the same kernel timed as another differs by {made.control_error:.1%}: less than that is noise")
+    if made.time_us < IMPOSSIBLE * made.floor_us:
         rounds.note("faster than the roofline allows: the result or the clock must be wrong")
-    others: Sequence[str] = [name for name in rounds.samples if name != "kernel"]
-    return Measured(
-        gpu=gpu,
-        sizes=task.sizes,
-        kernel=kernel,
-        baselines=tuple(rounds.timing(name) for name in others),
-        floor_us=floor_us,
-        notes=tuple(rounds.notes),
-    )
+    if made.conditions is None:
+        rounds.note("clocks are not known: the GPU's management library (NVML) does not answer")
+    elif made.conditions.held_back:
+        held, low = " and ".join(made.conditions.held_back), made.conditions.least_sm_mhz
+        rounds.note(f"the clock was held back by {held}, to {low} of {made.conditions.possible_sm_mhz} MHz")

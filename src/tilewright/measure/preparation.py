@@ -31,8 +31,9 @@ def prepare(
     return built
 
 
-def job_inputs(task: Task, sizes: Mapping[str, int], seed: int = 0) -> tuple[InputTensor, ...]:
-    """The task's tensors at these sizes, drawn on the device from seeds that follow from `seed`."""
+def job_inputs(task: Task, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[InputTensor, ...]:
+    """The task's tensors at its own sizes or at these, drawn on the device from seeds that follow from `seed`."""
+    sizes = task.sizes if sizes is None else sizes
     inputs = {one.name: one for one in task.tensors}
     return tuple(
         InputTensor(name, spec, seeded(inputs[name], sizes, 1000 * seed + number))

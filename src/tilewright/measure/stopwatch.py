@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.devices.protocol import Device
@@ -11,10 +13,10 @@ from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
-from tilewright.measure.gpu_timing import RUNS, GpuFault, measure_on_gpu, time_candidate
+from tilewright.measure.gpu_timing import RUNS, Contest, GpuFault, measure_on_gpu, time_candidate
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import GpuProfile, Measured, Measurement, Task
+from tilewright.records import USUAL_BASELINES, GpuProfile, JudgedAnswer, Measured, Measurement, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 _KEPT_MODELS = 8
@@ -30,7 +32,8 @@ def _silent(_: str) -> None:
 class Stopwatch:
     """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
 
-    `against` is "module:function", a further baseline on a GPU, imported from the current folder or the environment.
+    `baselines` are names of `measure.baselines.BASELINES`, timed on a GPU beside the candidate. `against` is
+    "module:function", a further one, imported from the current folder or the environment.
     `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
     """
 
@@ -42,6 +45,7 @@ class Stopwatch:
         emulator: Device,
         gpu: Device | None = None,
         gpu_reference: AnyReference | None = None,
+        baselines: tuple[str, ...] = USUAL_BASELINES,
         against: str = "",
         say: Say = _silent,
     ) -> None:
@@ -50,7 +54,7 @@ class Stopwatch:
         self._emulator = emulator
         self._gpu = gpu
         self._gpu_reference = gpu_reference
-        self._against = against
+        self._contest = Contest(baselines, against)
         self._say = say
         self._baselines: Reference | None = None
         self._models: dict[_Key, PlanModel] = {}
@@ -76,14 +80,25 @@ class Stopwatch:
     def floor_us(self) -> float:
         return floor_us(self.task, self._reference)
 
-    def measure(self, file: KernelFile, choice: Choice | None = None) -> Measurement | None:
-        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why."""
+    def measure(
+        self, file: KernelFile, choice: Choice | None = None, answer: JudgedAnswer | None = None
+    ) -> Measurement | None:
+        """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why.
+
+        On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same.
+        """
         try:
             if self._gpu is None:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             made = measure_on_gpu(
-                prepared, self.task, self._gpu, self._baseline_reference(), self.floor_us, self._against, self._say
+                prepared,
+                self.task,
+                self._gpu,
+                self._baseline_reference(),
+                self.floor_us,
+                replace(self._contest, answer=answer),
+                self._say,
             )
             self._measured[_key(file, choice)] = made
             return made
@@ -101,8 +116,7 @@ class Stopwatch:
                 counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
                 return model_plan(counted, self.task, self.floor_us).modelled.time_us
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            samples = sorted(time_candidate(prepared, self.task, self._gpu, RUNS, 0))
-            return samples[len(samples) // 2]
+            return statistics.median(time_candidate(prepared, self.task, self._gpu, RUNS).run_us)
         except (NotPrepared, NotCounted, GpuFault):
             return None
 
@@ -140,7 +154,7 @@ class Stopwatch:
             return self._gpu_reference
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
-            folder = os.getcwd() if self._against else ""
+            folder = os.getcwd() if self._contest.against else ""
             self._baselines = Reference(self.task.reference, self.task.function, limits=limits, folder=folder)
         return self._baselines
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import LaunchNumber
-from tilewright.records import NumberInput, ScalarType, Task
+from tilewright.records import Dimension, NumberInput, ScalarType, Task
 
 _TOLERANCE = 1e-6  # a number may have been rounded to f32 on its way
 
@@ -226,13 +226,24 @@ def probes_of(task: Task) -> ProbeSet:
     probes: list[Probe] = []
     primes = iter((5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101))
     for factor in (1.0, 1.0625, 0.9375):
-        sizes = {one.name: one.size if not one.varies else one.multiple_of * next(primes) for one in task.free[:8]}
+        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes)) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}
-        numbers = {
-            one.name: float(one.value) * factor for one in task.numbers if one.type is ScalarType.FLOAT and one.value
-        }
+        numbers = {one.name: _near(one, factor) for one in task.numbers if one.type is ScalarType.FLOAT and one.value}
         probes.append(Probe(task.complete(sizes), numbers))
     return ProbeSet(tuple(probes))
+
+
+def _probed(one: Dimension, prime: int) -> int:
+    """A small size that the dimension takes."""
+    size = one.multiple_of * prime
+    return size if one.takes(size) else one.permitted(one.at_least + size)
+
+
+def _near(one: NumberInput, factor: float) -> float:
+    """A value beside the task's own at which the reference does the same."""
+    own, step = float(one.value), factor - 1.0
+    near = (own * (1.0 + part * step) for part in (1.0, -0.5, 0.125, -0.0625))
+    return next((value for value in near if one.takes(value)), own)
 
 
 def fixed_probe(task: Task) -> ProbeSet:

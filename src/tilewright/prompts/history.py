@@ -95,8 +95,16 @@ def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> st
     compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
     if one in kept:
         return f"{said}, {compared}: kept"
-    short = f", below the {_percent(noise)} needed" if one.time_us < against.time_us else ""
-    return f"{said}, {compared}{short}: reverted"
+    return f"{said}, {compared}{_short(one.time_us, against.time_us, noise)}: reverted"
+
+
+def _short(time_us: float, against_us: float, noise: float) -> str:
+    """Why a faster file was not kept."""
+    if time_us >= against_us:
+        return ""
+    if time_us >= against_us * (1.0 - noise):
+        return f", below the {_percent(noise)} needed"
+    return ", within what times scatter"
 
 
 def _facts(one: records.Attempt, terms: bool) -> str:
@@ -140,12 +148,18 @@ def _where(one: records.Attempt) -> str:
 
 def _measured(measurement: records.Measured, sizes: str) -> str:
     said = (
-        f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}; {_floor(measurement)}, "
-        f"so {measurement.fraction:.0%} of it is reached."
+        f"Measured on {measurement.gpu} at {sizes}: {_time(measurement.time_us)}{_scatter(measurement.kernel)}; "
+        f"{_floor(measurement)}, so {measurement.fraction:.0%} of it is reached."
     )
     for one in measurement.baselines:
-        said += f" {one.name}: {_time(one.median_us)}."
+        said += f" {one.name}: {_time(one.median_us)}{_scatter(one)}."
     return " ".join([said, *measurement.notes])
+
+
+def _scatter(timing: records.Timing) -> str:
+    """` (+- 0.3)`: half of where its median lies with 95 %; nothing where it does not scatter."""
+    half = timing.interval_us.half_width
+    return f" (+- {half:.2g})" if half else ""
 
 
 def _modelled(measurement: records.Modelled, sizes: str) -> str:

@@ -6,15 +6,21 @@ from dataclasses import dataclass
 
 from tilewright import records
 from tilewright.kernel_file import print_op
-from tilewright.kernel_file.op_line import op_of_task, size_expression
+from tilewright.kernel_file.op_line import needs_of_task, op_of_task, size_expression
 from tilewright.prompts.rendering import render
 from tilewright.records import KIB, MIB, Goal, Task
 
+_TRUE_F32 = "f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit)"
 _PRECISION = {
-    records.Precision.DTYPE: "as the dtypes promise: f32 sums of 16-bit inputs, true f32 for f32 (no TF32, no 16-bit).",
+    records.Precision.DTYPE: f"as the dtypes promise: {_TRUE_F32}.",
+    records.Precision.STRICT: f"as the dtypes promise, convolutions too: {_TRUE_F32}.",
     records.Precision.TF32: "products of f32 values may be rounded to TF32; sums are f32.",
     records.Precision.HALF: "f32 work may be done with 16-bit operands; sums are f32.",
 }
+_TF32_CONVOLUTIONS = (
+    "as PyTorch's own by default: f32 convolutions may round their operands to TF32, with f32 sums; elsewhere true f32 "
+    "for f32 (no TF32, no 16-bit), and f32 sums of 16-bit inputs."
+)
 PRODUCT_KINDS = (records.Kind.MATMUL, records.Kind.CONVOLUTION, records.Kind.ATTENTION)
 _GOAL = {
     Goal.THROUGHPUT: "the least time per call at these sizes.",
@@ -31,13 +37,13 @@ def task_text(task: Task) -> str:
         function=task.function,
         reference=task.reference.strip(),
         op_line=op_line(task),
-        out_lines=out_lines(task),
+        out_lines=(*out_lines(task), *(f"//! need    {need}" for need in needs_of_task(task))),
         inputs=[_input(one, task) for one in task.inputs],
         outputs=[_output(one, task) for one in task.outputs],
         dimensions=", ".join(f"{one.name} = {one.size}" for one in task.dimensions) or "none",
         following=", ".join(f"`{one.name} = {one.formula}`" for one in task.dimensions if one.formula is not None),
         varying=", ".join(varying),
-        precision=_PRECISION[task.precision],
+        precision=_precision(task),
         library=task.allow_library,
         bounds=memory_bounds(task),
         products=task.kind in PRODUCT_KINDS,
@@ -45,6 +51,13 @@ def task_text(task: Task) -> str:
         amount=_amount,
         goal=_GOAL[task.goal],
     )
+
+
+def _precision(task: Task) -> str:
+    """The promise of the task; baselines are timed at the same."""
+    if task.precision is records.Precision.DTYPE and "conv" in task.reference.lower():
+        return _TF32_CONVOLUTIONS
+    return _PRECISION[task.precision]
 
 
 def op_line(task: Task) -> str:
@@ -107,7 +120,10 @@ def memory_bounds(task: Task) -> MemoryBounds | None:
 
 def _input(one: records.TensorInput | records.NumberInput, task: Task) -> str:
     if isinstance(one, records.NumberInput):
-        return f"`{one.name}`: {one.type.value}, {one.value!r} here; other values must work too"
+        others = "other values must work too"
+        if one.bounds is not None:
+            others = f"other values must work too where {' and '.join(one.bounds.conditions(one.name))}"
+        return f"`{one.name}`: {one.type.value}, {one.value!r} here; {others}"
     notes = [f"values: {_values(one.values)}"]
     if one.memory_order:
         order = ", ".join(one.dimensions[index] for index in one.memory_order)
@@ -148,6 +164,7 @@ def _values(values: records.Values) -> str:
 def _limits(one: records.Dimension) -> str:
     limits = [f"multiples of {one.multiple_of}"] if one.multiple_of > 1 else []
     limits += [f"at least {one.at_least}"] if one.at_least > 1 else []
+    limits += [f"at most {one.at_most}"] if one.at_most is not None else []
     return f" ({', '.join(limits)})" if limits else ""
 
 

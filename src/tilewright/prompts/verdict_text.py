@@ -32,6 +32,9 @@ _REMEDY = {
     FindingKind.ASYNC_NOT_WAITED: "wait for the copy's group, then a barrier, before other threads read it",
     FindingKind.ASYNC_NOT_CONSUMED: "wait for all groups before the kernel ends, or do not start copies nobody reads",
     FindingKind.INPUT_WRITTEN: "only outputs, scratch and tensors marked `!` may be written",
+    FindingKind.STALE_READ: "read it without __ldg, .nc or `const __restrict__`: that cache misses new writes",
+    FindingKind.NOT_AWAITED: "execute griddepcontrol.wait before it, in every block, or leave `pdl` away",
+    FindingKind.LATER_BLOCK: "mark the launch `cooperative` and keep its grid resident, or split it into two launches",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }
@@ -85,11 +88,14 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             text = _crashed(evidence, lines)
         case records.WrongValues():
             text = _wrong_values(evidence)
-        case records.Unstable(case=case, outputs=outputs):
+        case records.Unstable(case=case, outputs=outputs, when=when, wrong=wrong):
+            found = f"differently when it was timed ({when})" if when else "differently from run to run"
             text = (
-                f"At {case}, {_listed(outputs)} came out differently from run to run: some order is left to chance "
-                "(a race, or floating-point atomics). Combine partial results in a fixed order."
+                f"At {case}, {_listed(outputs)} came out {found}: some order is left to chance "
+                "(a race, or floating-point atomics), an address decides, or a variable is used that nothing set. "
+                "Combine partial results in a fixed order, initialise every variable."
             )
+            text += "".join(f" In one run {one.output} was wrong: {one.description}." for one in wrong)
         case records.Impossible(message=message):
             text = (
                 f"It cannot have done the work: {message}. Look for a loop that ends early, a grid or a stride that "

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,11 @@ Bytes = npt.NDArray[np.uint8]
 
 _FIRST_ADDRESS = 0x10_0000_0000
 _GUARD_BYTES = 1 << 30  # nothing is mapped for this long before and after a region
+_ALIGNMENT, _PLACES = 256, 1 << 20
 _LAST_ADDRESS = 0x6000_0000_0000  # from here on: variables of modules
 _NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
 _POISON = 0xFF  # a float of these bytes is a NaN
+_TOUCHED = 3  # of `recent`: written or read by this launch; two bits further on, by the one before
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class MemoryRegion:
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
     writable: bool
+    recent: Bytes | None = None  # per byte: what this launch and the one before did to it; None: nobody asks
 
     @property
     def end(self) -> int:
@@ -78,10 +82,12 @@ def _bytes(count: int) -> str:
 class GlobalMemory:
     """Regions by name, each with guard zones around it. Successive launches see the same bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
+        """`seed`: where regions lie varies with it; their alignment does not."""
         self._regions: dict[str, MemoryRegion] = {}
         self._ordered: list[MemoryRegion] = []
         self._next = _FIRST_ADDRESS
+        self._places = None if seed is None else Random(seed)
         self._modules: dict[int, dict[str, MemoryRegion]] = {}
 
     def add(
@@ -112,7 +118,9 @@ class GlobalMemory:
         steps = _dense(extents) if stride is None else tuple(int(step) for step in stride)
         _check_view(name, nbytes, element_bytes, extents, steps)
         state = _initial_state(nbytes, element_bytes, extents, steps, initialised, whole=shape is None)
-        region = MemoryRegion(name, self._next + misaligned_by, storage, state, element_bytes, extents, steps, writable)
+        moved = 0 if self._places is None else _ALIGNMENT * self._places.randrange(_PLACES)
+        at = self._next + moved + misaligned_by
+        region = MemoryRegion(name, at, storage, state, element_bytes, extents, steps, writable)
         if region.end + 2 * _GUARD_BYTES > _LAST_ADDRESS:
             raise ValueError("the emulated address space is full")
         self._regions[name] = region
@@ -142,6 +150,19 @@ class GlobalMemory:
             state[state == _NEVER] = _WRITTEN
 
     # -- for launches --
+
+    def remember_touches(self) -> None:
+        """From the next launch on, keep of every byte that may be written what each launch does to it."""
+        for name, region in self._regions.items():
+            if region.writable and region.recent is None:
+                self._regions[name] = replace(region, recent=np.zeros(len(region.data), dtype=np.uint8))
+        self._ordered = list(self._regions.values())
+
+    def begin_launch(self) -> None:
+        """What was touched by this launch was, from here on, touched by the one before."""
+        for region in self._ordered:
+            if region.recent is not None:
+                np.left_shift(region.recent & _TOUCHED, 2, out=region.recent)
 
     def add_module_variable(self, module: int, name: str, address: int, data: Bytes, writable: bool) -> None:
         """A variable of a module at an address the module was lowered for; once per module and memory."""

@@ -16,6 +16,7 @@ class LaunchOptions:
     workers: int = 0  # OS threads; 0: one per core
     blocks: tuple[int, ...] | None = None  # linear indices of the blocks to run; None: all
     race_bytes: int = 1 << 30  # most memory of the race detector; what it cannot watch then is said
+    poison: int = 0xFF  # the byte that registers, shared and local memory are made of until something writes them
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class LaunchRequest:
     parameters: bytes
     cluster: Dim3 | None = None
     cooperative: bool = False
+    overlaps: bool = False  # the launch before may still be running, until griddepcontrol.wait
     options: LaunchOptions = field(default_factory=LaunchOptions)
     shown_as: str = ""  # the kernel's name in findings and counts; the symbol where nothing is given
     launch_line: int = 0  # in the kernel file

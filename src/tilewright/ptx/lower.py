@@ -85,6 +85,7 @@ class LoweredKernel:
     max_threads: tuple[int, ...] | None
     is_cluster: bool
     prints: bool  # printf or assert
+    reads_only: bool  # it loads through the read-only cache
     loops: tuple[Loop, ...]
 
 
@@ -162,6 +163,9 @@ class _KernelLowering:
             globals=tuple(self._globals),
             max_threads=self.kernel.max_threads,
             prints=any(name in self.module.externals for name in ("vprintf", "__assertfail")),
+            reads_only=any(
+                i is not None and i.opcode in ("ld", "ldu") and "nc" in i.modifiers for i in self._code.origins
+            ),
             loops=tuple(self._loops),
             is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
         )

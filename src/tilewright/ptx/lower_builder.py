@@ -228,10 +228,10 @@ class FunctionBuilder:
             raise PtxError(f"{self.function.name} needs more than {_LARGEST_FRAME_BYTES} bytes of registers per warp")
         return at
 
-    def _slot(self, size: int) -> int:
+    def _slot(self, size: int, *, used_before: bool = True) -> int:
         if size == 16:
             return self.allocate(512)
-        if self._free[size]:
+        if used_before and self._free[size]:
             return self._free[size].pop()
         if size == 0:
             if self._predicate_line < 0 or self._predicates_in_line == 16:
@@ -262,7 +262,9 @@ class FunctionBuilder:
     def slot(self, register: Register) -> int:
         place = self._slots.get(register.name)
         if place is None:
-            place = self._slot(self.register_bytes(register))
+            # One of several blocks may be live, round a loop, where a slot that is free here is in use; and where it is
+            # read and nothing wrote it, it must hold the poison, not what another register left.
+            place = self._slot(self.register_bytes(register), used_before=register.name in self._last_use)
             self._slots[register.name] = place
         return place
 

@@ -88,9 +88,9 @@ def nanosleep(b: FunctionBuilder, i: Instruction) -> None:
 
 def griddepcontrol(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
-    modifiers.need("wait", "launch_dependents")
+    what = modifiers.need("wait", "launch_dependents")
     modifiers.finish()
-    b.emit("nop")
+    b.emit("griddep_wait" if what == "wait" else "nop")
 
 
 # -- calls --

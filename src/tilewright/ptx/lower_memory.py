@@ -11,7 +11,7 @@ from tilewright.ptx.syntax import Address, Immediate, Instruction, Operand, Regi
 
 _TYPES = ("b8", "u8", "s8", *BITS, *INTEGERS, "f16", "bf16", "f32", "f64", "b128", "f16x2", "bf16x2")
 _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
-SIGNED, WIDE, RETURNS = 1 << 4, 1 << 5, 1 << 13
+SIGNED, WIDE, RETURNS, READ_ONLY = 1 << 4, 1 << 5, 1 << 13, 1 << 14
 _WEAK, _VOLATILE, _RELAXED, _ACQUIRE, _RELEASE, _ACQ_REL, _GUESS = range(7)
 _SCOPE_CTA = 8
 _SPACE_NAMES = (
@@ -68,7 +68,7 @@ class _Access:
         self.policy = modifiers.cache_hints()
         self.order = _order(modifiers)
         self.space = _space(modifiers)
-        modifiers.flag("nc")
+        self.read_only = modifiers.flag("nc")
         vector = modifiers.one_of("v2", "v4", "v8")
         modifiers.flag("unified")
         modifiers.finish()
@@ -98,7 +98,8 @@ class _Access:
 
     def mod(self, register: int, wide: int) -> int:
         signed = SIGNED if self.kind[0] == "s" else 0
-        return _LOG2[self.element] | register << 2 | signed | wide | self.order << 6 | SPACES[self.space] << 10
+        cached = READ_ONLY if self.read_only else 0
+        return _LOG2[self.element] | register << 2 | signed | wide | cached | self.order << 6 | SPACES[self.space] << 10
 
 
 def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable | None, int]:

@@ -47,6 +47,7 @@ class RawRegion(Structure):
         ("bytes", c_uint64),
         ("data", c_void_p),
         ("state", c_void_p),
+        ("recent", c_void_p),
         ("flags", c_uint32),
         ("id", c_uint32),
     )
@@ -88,6 +89,8 @@ class RawLaunch(Structure):
         ("dynamic_shared_bytes", c_int32),
         ("checks", c_uint32),
         ("cooperative", c_int32),
+        ("overlaps", c_int32),
+        ("poison", c_int32),
         ("seeded", c_int32),
         ("seed", c_uint64),
         ("workspace", c_uint64),

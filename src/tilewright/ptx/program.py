@@ -34,6 +34,7 @@ _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
 _CHECK_BITS = {Check.UNINITIALISED: 1, Check.RACES: 2, Check.WARP: 4, Check.COUNTERS: 8, Check.COVERAGE: 16}
 _WRITABLE, _INPUT = 1, 2
 _WORKSPACE_ADDRESS = 0x7A00_0000_0000  # above all other regions
+_FIRST_OVERLAPPING = 90  # of compute capabilities
 _COMPLETED, _OUT_OF_MEMORY = 0, 2  # how `tw_run` ends; 1: stopped
 
 
@@ -58,6 +59,11 @@ class Program:
         self._variables = {variable.name: variable for variable in placed}
         self._loaded: dict[str, _Loaded] = {}
 
+    @property
+    def overlaps_launches(self) -> bool:
+        """Whether a launch may begin before the one before it has ended: from sm_90 on."""
+        return int("".join(filter(str.isdigit, self.module.target))) >= _FIRST_OVERLAPPING
+
     def prepare(self, kernel: str) -> LoweredKernel:
         """Lowers a kernel. Raises `UnsupportedPtx` or `PtxError` naming the line."""
         return self._load(kernel).lowered
@@ -67,6 +73,9 @@ class Program:
         loaded = self._load(request.kernel)
         _validate(loaded.lowered, request)
         self._place_variables(memory, loaded.lowered)
+        if loaded.lowered.reads_only:
+            memory.remember_touches()
+        memory.begin_launch()
         launch, held = _prepared(loaded, memory.regions(self.number), request)
         started = time.perf_counter()
         ending = core().tw_run(ctypes.byref(launch))
@@ -231,6 +240,8 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         dynamic_shared_bytes=request.dynamic_smem_bytes,
         checks=sum(_CHECK_BITS[check] for check in set(options.checks)),
         cooperative=int(request.cooperative),
+        overlaps=int(request.overlaps),
+        poison=options.poison,
         seeded=int(options.seed is not None),
         seed=(options.seed or 0) & (2**64 - 1),
         workspace=_WORKSPACE_ADDRESS if request.cooperative else 0,
@@ -258,6 +269,7 @@ def _region_table(regions: list[MemoryRegion], workspace: Bytes) -> ctypes.Array
         entry.bytes = len(region.data)
         entry.data = region.data.ctypes.data
         entry.state = region.state.ctypes.data if region.state is not None else None
+        entry.recent = region.recent.ctypes.data if region.recent is not None else None
         entry.flags = _WRITABLE if region.writable else _INPUT
-    table[-1] = RawRegion(_WORKSPACE_ADDRESS, len(workspace), workspace.ctypes.data, None, _WRITABLE)
+    table[-1] = RawRegion(_WORKSPACE_ADDRESS, len(workspace), workspace.ctypes.data, None, None, _WRITABLE)
     return table

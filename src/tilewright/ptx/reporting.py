@@ -36,6 +36,8 @@ _ADDRESSED = frozenset(
         FindingKind.ASYNC_NOT_WAITED,
         FindingKind.ASYNC_NOT_CONSUMED,
         FindingKind.INPUT_WRITTEN,
+        FindingKind.STALE_READ,
+        FindingKind.NOT_AWAITED,
     )
 )
 _STATES = ("runs", "waits at a barrier", "waits for lanes of its warp")
@@ -156,6 +158,8 @@ class Reporter:
             return self._barrier_detail(raw)
         if kind is FindingKind.TRAP:
             return "breakpoint" if raw.detail else ""
+        if kind is FindingKind.LATER_BLOCK:
+            return "blocks that wait for each other need a `cooperative` launch, or must wait for earlier ones only"
         if kind in _ADDRESSED and raw.size:
             return f"an access of {raw.size} bytes"
         return ""

@@ -73,6 +73,9 @@ class FindingKind(str, Enum):
     BUDGET = "instruction budget spent"
     BAD_CALL = "call to nothing"
     STACK = "call stack used up"
+    STALE_READ = "read through the read-only cache of what the launch itself wrote"
+    NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
+    LATER_BLOCK = "waits for a block that may not have started"
     # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"
@@ -217,6 +220,7 @@ class EmulatedRun:
     printed: str
     seconds: float
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each
+    harmless: tuple[FindingRecord, ...] = ()  # reads of what nothing wrote that no result depends on
     coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
     written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
 from tilewright.records.emulation import EmulatedRun, Emulation, FindingRecord
 from tilewright.records.profile import KernelProfile
@@ -89,6 +90,8 @@ class Job:
     With `share` the results stay in the GPU's memory until the next job, for another process of the machine to look at.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("digests",)
+
     id: str
     arch: str
     cubin: bytes
@@ -100,8 +103,50 @@ class Job:
     ptx: str | None = None
     emulation: Emulation = field(default_factory=Emulation)
     watch: Watch = Watch.NOTHING
+    digests: tuple[str, ...] = ()  # tensors whose digests come back, of the run before timed ones and of each of these
+
     checked: bool = False
     share: bool = False
+
+
+@dataclass(frozen=True)
+class GpuConditions:
+    """What a GPU said of itself while something was timed on it, from its management library."""
+
+    least_sm_mhz: int
+    most_sm_mhz: int
+    memory_mhz: int
+    possible_sm_mhz: int  # the highest clock it has
+    celsius: int
+    held_back: tuple[str, ...] = ()  # by what the clock was held below that: "the power limit", "heat"
+
+    def with_later(self, later: GpuConditions) -> GpuConditions:
+        """Both readings as one."""
+        return GpuConditions(
+            min(self.least_sm_mhz, later.least_sm_mhz),
+            max(self.most_sm_mhz, later.most_sm_mhz),
+            min(self.memory_mhz, later.memory_mhz),
+            later.possible_sm_mhz,
+            max(self.celsius, later.celsius),
+            tuple(dict.fromkeys((*self.held_back, *later.held_back))),
+        )
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a run answered, in a few numbers. `sums`: of each output's finite elements with signs put in at random."""
+
+    bits: str  # the same where every bit of every output is
+    sums: tuple[float, ...] = ()
+    sizes: tuple[float, ...] = ()  # of the outputs: roots of their sums of squares
+    elements: tuple[int, ...] = ()  # that are finite
+
+    def is_near(self, other: Digest, fraction: float) -> bool:
+        """Whether the outputs differ by no more than a fraction of their sizes, as far as the sums tell."""
+        if self.elements != other.elements:
+            return False
+        pairs = zip(self.sums, other.sums, self.sizes, strict=True)
+        return all(abs(mine - theirs) <= fraction * size for mine, theirs, size in pairs)
 
 
 class FaultKind(str, Enum):
@@ -149,8 +194,11 @@ class Completed:
     profiles: tuple[KernelProfile, ...] = ()  # of the launches, in order, where the job was watched for counters
     faults: tuple[FindingRecord, ...] = ()  # where it was watched for faults
     not_watched: str = ""  # why it could not be watched
+    digests: tuple[Digest, ...] = ()  # of the run whose outputs come back, then one per timed run
+    conditions: GpuConditions | None = None  # over the timed runs; None where there were none or nobody can tell
     shared: tuple[SharedTensor, ...] = ()
     differing: tuple[str, ...] = ()  # results that were not the same bits in every call
+    other_outputs: tuple[tuple[ReturnedTensor, ...], ...] = ()  # of schedules that gave others than the first
 
     @property
     def findings(self) -> tuple[FindingRecord, ...]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from tilewright.records.execution import GpuConditions
+from tilewright.records.intervals import Interval, TimesByRound, median_interval, ratio_interval
+from tilewright.records.task import Precision
+
 AT_BOUND = 1.02
 
 # Figures of the roofline and of the performance model, which prompts tell before anything is measured.
@@ -18,21 +22,34 @@ USABLE_L2 = 0.75  # of the cache: for data that is used again, or full of somebo
 class Timing:
     """One contender's times over the same rounds as the others', in microseconds."""
 
-    name: str  # "kernel", "eager", "torch.compile", "against"
+    name: str  # "kernel", "eager", "torch.compile", "max-autotune", "library", "against"
     samples_us: tuple[float, ...]
+    rounds: int = 1  # in which they were taken, equally many in each
 
     def __post_init__(self) -> None:
         if not self.samples_us:
             raise ValueError(f"{self.name}: no samples")
+        if self.rounds < 1 or len(self.samples_us) % self.rounds:
+            raise ValueError(f"{self.name}: {len(self.samples_us)} samples are not {self.rounds} equal rounds")
 
     @property
     def median_us(self) -> float:
         return statistics.median(self.samples_us)
 
+    @property
+    def by_round(self) -> TimesByRound:
+        size = len(self.samples_us) // self.rounds
+        return tuple(self.samples_us[start : start + size] for start in range(0, len(self.samples_us), size))
+
+    @property
+    def interval_us(self) -> Interval:
+        """Where its median lies."""
+        return median_interval(self.by_round)
+
 
 @dataclass(frozen=True)
 class Measured:
-    """On a GPU: cold cache, interleaved with the baselines."""
+    """On a GPU: cold cache, in turn with the baselines and with itself once more, at one promise of precision."""
 
     gpu: str
     sizes: dict[str, int]
@@ -40,6 +57,10 @@ class Measured:
     baselines: tuple[Timing, ...]
     floor_us: float  # the roofline: the least bytes over the bandwidth, or the least work over the peak
     notes: tuple[str, ...] = ()  # a baseline that failed, throttling
+    control: Timing | None = None  # the same kernel as if it were another contender: what differs is noise
+    precision: Precision | None = None  # the promise that it and its baselines were held to; None: none was recorded
+    conditions: GpuConditions | None = None
+    answered_otherwise: str = ""  # which timed call did not give the answer that was judged
 
     @property
     def time_us(self) -> float:
@@ -53,6 +74,15 @@ class Measured:
     def speedup(self, name: str) -> float | None:
         found = next((one for one in self.baselines if one.name == name), None)
         return found.median_us / self.time_us if found else None
+
+    def times_as_long(self, other: Timing) -> Interval:
+        """What another contender of the same rounds takes, over what the kernel takes."""
+        return ratio_interval(other.by_round, self.kernel.by_round, paired=True)
+
+    @property
+    def control_error(self) -> float:
+        """By what fraction the same kernel, timed as if it were another, came out otherwise."""
+        return abs(self.control.median_us / self.time_us - 1.0) if self.control else 0.0
 
 
 @dataclass(frozen=True)
@@ -91,3 +121,13 @@ class Modelled:
 
 
 Measurement = Measured | Modelled
+
+
+def is_beyond_noise(faster: Measurement, slower: Measurement, noise: float) -> bool:
+    """Whether one is faster by more than `noise`, a fraction, and by more than measured times scatter."""
+    if not (isinstance(faster, Measured) and isinstance(slower, Measured)):
+        return faster.time_us < slower.time_us * (1.0 - noise)
+    needed = max(noise, faster.control_error, slower.control_error)
+    if not faster.time_us < slower.time_us * (1.0 - needed):
+        return False
+    return ratio_interval(faster.kernel.by_round, slower.kernel.by_round, paired=False).high < 1.0

@@ -11,12 +11,13 @@ from typing import ClassVar
 
 from tilewright.records.conversation import Reply, Usage
 from tilewright.records.json_form import formerly
-from tilewright.records.measurement import Measurement
+from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
-from tilewright.records.verdict import Passed, Rejected, Unsupported, Verdict, label_says_emulated
+from tilewright.records.verdict import JudgedAnswer, Passed, Rejected, Unsupported, Verdict, label_says_emulated
 
 MEASURED_NOISE = 0.01
 MODELLED_NOISE = 0.002  # modelled times do not scatter, and small gains add up
+USUAL_BASELINES = ("eager", "compile")
 UNSTATED = "NOASSERTION"  # SPDX's word for a licence that nobody has stated
 
 
@@ -62,6 +63,7 @@ class Settings:
     candidates: int = 1  # replies asked for per step
     tune_combinations: int = 24  # constant sets tried after a step that passed
     against: str = ""  # "module:function", a further baseline
+    baselines: tuple[str, ...] = USUAL_BASELINES  # timed beside the kernel, by the names of `--baselines`
     start: str = ""  # text of the kernel file to begin with
     base_url: str = ""  # of the model's server, where it is not the provider's own; without user name or password
     spool: str = ""  # folder by which GPUs on other machines are reached
@@ -96,13 +98,14 @@ class RefusedChoice:
 class TuneResult:
     """The sweep of a file's constants: what was tried, at what time, and the choice that won."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("refused", "answer")
 
     tried: tuple[tuple[tuple[tuple[str, int | bool], ...], float], ...]  # (choice, time_us)
     choice: tuple[tuple[str, int | bool], ...]
     skipped: int = 0  # combinations beyond the limit
     failed: int = 0  # not built, or wrong
     refused: tuple[RefusedChoice, ...] = ()  # of `failed`, those that were judged, the fastest first
+    answer: JudgedAnswer | None = None  # of the choice, where a GPU judged it
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,12 @@ class Attempt:
         return self.measurement.time_us if self.measurement and self.passed else None
 
     def beats(self, other: Attempt, noise: float) -> bool:
-        """Whether it is faster by more than `noise`, a fraction."""
-        if self.time_us is None:
+        """Whether it is faster by more than `noise`, a fraction, and by more than measured times scatter."""
+        if self.measurement is None or not self.passed:
             return other.time_us is None
-        return other.time_us is None or self.time_us < other.time_us * (1.0 - noise)
+        if other.measurement is None or not other.passed:
+            return True
+        return is_beyond_noise(self.measurement, other.measurement, noise)
 
 
 @formerly(

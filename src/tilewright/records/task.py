@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -57,7 +56,8 @@ class Dimension:
     One with a formula is never chosen: it follows from others, and varies where one of them does.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least")  # so that tasks without them keep their identity
+    # So that tasks without them keep their identity.
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("formula", "at_least", "at_most", "branches")
 
     name: str
     size: int
@@ -65,10 +65,14 @@ class Dimension:
     multiple_of: int = 1  # of every size it takes
     formula: SizeFormula | None = None
     at_least: int = 1  # less is refused by the reference, such as an image smaller than its filter
+    at_most: int | None = None
+    branches: bool = False  # at sizes other than these the reference does something else, so a file must decline them
 
     def __post_init__(self) -> None:
-        if self.formula is not None and (self.multiple_of, self.at_least) != (1, 1):
+        if self.formula is not None and (self.multiple_of, self.at_least, self.at_most) != (1, 1, None):
             raise ValueError(f"dimension {self.name} follows from others; they have the multiples and least sizes")
+        if self.at_most is not None and self.size > self.at_most:
+            raise ValueError(f"dimension {self.name}: {self.size} is not a size of at most {self.at_most}")
         if self.at_least < 1 or (self.at_least > 1 and self.size < self.at_least):
             raise ValueError(f"dimension {self.name}: {self.size} is not a size of at least {self.at_least}")
         if self.size < 0 or self.multiple_of < 1 or self.size % self.multiple_of:
@@ -76,9 +80,34 @@ class Dimension:
                 f"dimension {self.name}: {self.size} is not a size that is a multiple of {self.multiple_of}"
             )
 
+    def takes(self, size: int) -> bool:
+        """Whether the size is one that it may have."""
+        if not self.varies:
+            return size == self.size
+        within = self.at_least <= size and (self.at_most is None or size <= self.at_most)
+        return within and size % self.multiple_of == 0
+
+    def permitted(self, size: int) -> int:
+        """The next size that it may have, or the greatest where that would be beyond it."""
+        unit = self.multiple_of
+        wanted = -(-max(size, self.at_least) // unit) * unit
+        return wanted if self.at_most is None else min(wanted, self.at_most // unit * unit)
+
+
+class Layout(str, Enum):
+    """How a tensor lies in memory, beside the order of its dimensions."""
+
+    DENSE = "dense"
+    PADDED = "padded rows"  # sixteen elements between one row and the next
+    ODD = "rows at odd places"  # three
+    SPREAD = "every other element"
+    UNALIGNED = "unaligned"  # dense, and aligned to no more than an element
+
 
 @dataclass(frozen=True)
 class TensorInput:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("layout",)  # so that tasks keep their identity
+
     name: str
     dtype: DType
     dimensions: tuple[str, ...]
@@ -87,16 +116,47 @@ class TensorInput:
     in_place: bool = False  # the op changes it
     optional: bool = False
     parameter: bool = False  # of a module: a weight, the same over many calls
+    layout: Layout = Layout.DENSE
+
+
+@dataclass(frozen=True)
+class NumberBounds:
+    """Between which values the reference does the same as at the task's own; None: there is no bound on that side."""
+
+    low: int | float | None = None
+    high: int | float | None = None
+    low_excluded: bool = False
+    high_excluded: bool = False
+    branches: bool = True  # beyond, the reference does something else, so a file must decline that; else it raises
+
+    def holds(self, value: float) -> bool:
+        above = self.low is None or value > self.low or (value == self.low and not self.low_excluded)
+        return above and (self.high is None or value < self.high or (value == self.high and not self.high_excluded))
+
+    def conditions(self, name: str) -> tuple[str, ...]:
+        """What must hold of the number, as a kernel file writes it."""
+        if self.low is not None and self.low == self.high:
+            return (f"{name} == {self.low!r}",)
+        low = () if self.low is None else (f"{name} {'>' if self.low_excluded else '>='} {self.low!r}",)
+        high = () if self.high is None else (f"{name} {'<' if self.high_excluded else '<='} {self.high!r}",)
+        return (*low, *high)
 
 
 @dataclass(frozen=True)
 class NumberInput:
     """A scalar argument, with the value the task gives it."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("bounds",)  # so that tasks without them keep their identity
+
     name: str
     type: ScalarType
     value: int | float | bool
     default: bool = True  # whether the function itself gives that value when none is passed
+    bounds: NumberBounds | None = None
+
+    def takes(self, value: float) -> bool:
+        """Whether a kernel that is right for the task's own value must be right for this one."""
+        return self.bounds is None or self.bounds.holds(value)
 
 
 TaskInput = TensorInput | NumberInput
@@ -112,11 +172,28 @@ class TaskOutput:
 
 
 class Precision(str, Enum):
-    """The arithmetic a kernel may use inside."""
+    """The promise of a task: the arithmetic that a kernel may use inside, and that its baselines use.
 
-    DTYPE = "dtype"  # what the reference's dtype promises: f32 sums for 16-bit inputs, true f32 for f32
-    TF32 = "tf32"  # f32 products may be rounded to TF32
+    Sums of 16-bit inputs are made in f32 whatever is promised.
+    """
+
+    DTYPE = "dtype"  # what PyTorch does by default: f32 convolutions round to TF32, all else in f32 is true f32
+    STRICT = "strict"  # true f32, convolutions too
+    TF32 = "tf32"  # all f32 products may be rounded to TF32
     HALF = "half"  # f32 work may be done in 16 bits
+
+    @property
+    def words(self) -> str:
+        """What people are told of kernel and baselines alike."""
+        match self:
+            case Precision.DTYPE:
+                return "as PyTorch by default: f32 convolutions in TF32, other f32 products in f32"
+            case Precision.STRICT:
+                return "strict: f32 products and convolutions in f32"
+            case Precision.TF32:
+                return "f32 products and convolutions in TF32"
+            case Precision.HALF:
+                return "f32 work in 16 bits; baselines under autocast to bf16"
 
 
 class Goal(str, Enum):
@@ -229,8 +306,12 @@ class Task:
         return True
 
     def is_sound(self, sizes: Mapping[str, int]) -> bool:
-        """Whether no size is below its least, nor one that follows from others below 1."""
-        return all(sizes[one.name] >= one.at_least for one in self.dimensions if one.varies or one.formula is not None)
+        """Whether no size is below its least or above its greatest, nor one that follows from others below 1."""
+        return all(
+            one.at_least <= sizes[one.name] and (one.at_most is None or sizes[one.name] <= one.at_most)
+            for one in self.dimensions
+            if one.varies or one.formula is not None
+        )
 
     def specs(self, sizes: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
         """The tensor inputs at the given sizes, or at the task's own; absent optional tensors are not among them."""
@@ -294,9 +375,16 @@ def following(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
 def _spec(one: TensorInput, sizes: Mapping[str, int]) -> TensorSpec:
     shape = tuple(sizes[name] for name in one.dimensions)
     plain = TensorSpec.contiguous(one.dtype, shape)
-    if not one.memory_order:
+    if one.layout is Layout.UNALIGNED:
+        plain = replace(plain, alignment=one.dtype.itemsize)
+    if not one.memory_order and one.layout not in (*_PADDING, Layout.SPREAD):
         return plain
     stride = [0] * len(shape)
-    for position, index in enumerate(one.memory_order):
-        stride[index] = math.prod(max(shape[inner], 1) for inner in one.memory_order[position + 1 :])
+    step, padding = 2 if one.layout is Layout.SPREAD else 1, _PADDING.get(one.layout, 0)
+    for index in reversed(one.memory_order or range(len(shape))):
+        stride[index] = step
+        step, padding = step * max(shape[index], 1) + padding, 0
     return replace(plain, stride=tuple(stride))
+
+
+_PADDING = {Layout.PADDED: 16, Layout.ODD: 3}

@@ -8,25 +8,29 @@ from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
 from tilewright.records.emulation import FindingRecord
-from tilewright.records.execution import FaultKind
+from tilewright.records.execution import Digest, FaultKind
 from tilewright.records.json_form import formerly
+from tilewright.records.task import Layout
 
 
 @dataclass(frozen=True)
 class Case:
     """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts")
+
     sizes: dict[str, int]
     seed: int
     values: str = "task"  # a name of `verify.distributions`; "task": as the task says
+    given: tuple[str, ...] = ()  # optional tensors that this call has
+    layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors that lie otherwise than the task says
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return (
-            f"{sizes}, {self.values} values, seed {self.seed}"
-            if self.values != "task"
-            else f"{sizes}, seed {self.seed}"
-        )
+        parts = [f"{name}={size}" for name, size in self.sizes.items()]
+        parts += [f"with {name}" for name in self.given]
+        parts += [f"{name}: {layout.value}" for name, layout in self.layouts]
+        parts += [f"{self.values} values"] if self.values != "task" else []
+        return ", ".join((*parts, f"seed {self.seed}"))
 
 
 class CaseStatus(str, Enum):
@@ -45,12 +49,15 @@ def label_says_emulated(data: dict[str, Any]) -> bool:
 @formerly(derived={"emulated": label_says_emulated})
 @dataclass(frozen=True)
 class CaseResult:
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("digest",)
+
     case: Case
     status: CaseStatus
     device: str  # as people are told: "H200 (emulated)"; "" where nothing ran
     error_ratio: float | None = None  # worst error over what is allowed: below 1; None where nothing was compared
     seconds: float = 0.0
     emulated: bool = False
+    digest: Digest | None = None  # of the results that were judged, where a GPU ran the task's own call
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,19 @@ class Passed:
     @property
     def error_ratio(self) -> float:
         return max((one.error_ratio for one in self.cases if one.error_ratio is not None), default=0.0)
+
+    @property
+    def answer(self) -> JudgedAnswer | None:
+        """What it answered to the task's own call on a GPU."""
+        return next((JudgedAnswer(one.case, one.digest) for one in self.cases if one.digest is not None), None)
+
+
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """What a kernel answered, and was right, on the inputs of a case: timed on the same, it must answer the same."""
+
+    case: Case
+    digest: Digest
 
 
 # -- why a kernel is rejected --
@@ -201,6 +221,8 @@ class Unstable:
 
     case: Case
     outputs: tuple[str, ...]
+    when: str = ""  # which call answered otherwise, where it was one that was timed
+    wrong: tuple[WrongOutput, ...] = ()  # of a run that was more than the last bits off
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import (
     LaunchNotEmulable,
     LaunchRefused,
@@ -78,6 +78,7 @@ class EmulatedCall(EmulatedRun):
         lines = [f"  {finding}" for finding in self.findings] or ["  no findings"]
         lines += [f"  {name} differs from schedule to schedule" for name in self.varying]
         lines += [f"  not checked to the end: {sentence}" for sentence in self.incomplete]
+        lines += [f"  {finding}; no result depends on it" for finding in self.harmless]
         return "\n".join([head, *lines])
 
 
@@ -140,8 +141,8 @@ class CallTensors:
     specs: tuple[TensorSpec | None, ...]
     tensors: tuple[torch.Tensor | None, ...]
 
-    def memory(self, plan: BoundPlan, sampled: bool) -> PlanMemory:
-        memory = PlanMemory()
+    def memory(self, plan: BoundPlan, sampled: bool, circumstances: Circumstances) -> PlanMemory:
+        memory = PlanMemory(circumstances)
         parameters = [parameter for parameter in self.op.parameters if parameter.scalar is None]
         for parameter, spec, tensor in zip(parameters, self.specs, self.tensors, strict=True):
             if tensor is not None and spec is not None:
@@ -201,8 +202,8 @@ def _run(ready: EmulatedReady, call: CallTensors, emulation: Emulation) -> PlanO
         )
     sampled = emulation.sampled_blocks is not None
 
-    def memory() -> PlanMemory:
-        return call.memory(ready.plan, sampled)
+    def memory(circumstances: Circumstances) -> PlanMemory:
+        return call.memory(ready.plan, sampled, circumstances)
 
     try:
         return run_schedules(ready.program, ready.plan, memory, emulation, call.returned)

@@ -26,7 +26,7 @@ from tilewright.tasks.dimension_names import ONE, dimension_names, following_nam
 from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
 from tilewright.tasks.kinds import classify, kind_of
 from tilewright.tasks.lint import examine, finding
-from tilewright.tasks.questions import ANSWER_SECONDS, PROBE, LintAnswer, ProbeAnswer, ProbeRequest
+from tilewright.tasks.questions import ANSWER_SECONDS, BOUND, PROBE, BoundAnswer, LintAnswer, ProbeAnswer, ProbeRequest
 
 _OTHER_VALUES = "normal:0:1"
 
@@ -68,6 +68,10 @@ class Draft:
         """Those that the reference is called with."""
         return tuple(one for one in self.inputs if isinstance(one, TensorInput) and not one.optional)
 
+    @property
+    def numbers(self) -> tuple[NumberInput, ...]:
+        return tuple(one for one in self.inputs if isinstance(one, NumberInput))
+
 
 def axes_of(shape: Sequence[int], dimensions: dict[str, Dimension]) -> tuple[str, ...]:
     """A dimension for every size, called after it and kept in `dimensions`: those of one size are one at first."""
@@ -100,6 +104,29 @@ def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task
     return _assemble(draft, answer, names, results, options)
 
 
+def bounded_task(draft: Draft, outputs: tuple[TaskOutput, ...], options: TaskOptions, reference: Reference) -> Task:
+    """The task as it was described, bounded where the reference does something else beyond."""
+    request = ProbeRequest(draft.tensors, (), draft.numbers, draft.dimensions, unlink=False)
+    try:
+        answer: BoundAnswer = reference.call(BOUND, request, BoundAnswer, ANSWER_SECONDS)
+    except ReferenceProblem as problem:  # which says more of the sizes here than of the task
+        answer = BoundAnswer((), (), (f"what the reference branches on was not looked for: {problem}",))
+    found = {one.name: one for one in answer.dimensions}
+    numbers = {one.name: one for one in answer.numbers}
+    inputs = tuple(numbers.get(one.name, one) if isinstance(one, NumberInput) else one for one in draft.inputs)
+    dimensions = tuple(_bounded(one, found.get(one.name, one)) for one in draft.dimensions)
+    names = {one.name: one.name for one in draft.dimensions}
+    notes = tuple(note for one in answer.assumptions if (note := _spelled(one, names)) not in draft.assumptions)
+    return build_task(draft, inputs, outputs, dimensions, options, notes)
+
+
+def _bounded(one: Dimension, found: Dimension) -> Dimension:
+    if one.formula is not None:
+        return one
+    varies = one.varies and (found.varies or not found.branches)
+    return replace(one, varies=varies, at_least=found.at_least, at_most=found.at_most, branches=found.branches)
+
+
 def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAnswer:
     dimensions = {one.name: one for one in draft.dimensions}
     unsaid = draft.unsaid
@@ -111,7 +138,7 @@ def _probed(draft: Draft, options: TaskOptions, reference: Reference) -> ProbeAn
     request = ProbeRequest(
         draft.tensors,
         tuple(unsaid),
-        tuple(one for one in draft.inputs if isinstance(one, NumberInput)),
+        draft.numbers,
         tuple(
             replace(one, varies=one.varies and not options.fixed_all and one.name not in fixed)
             for one in dimensions.values()
@@ -129,7 +156,8 @@ def _assemble(
     found = {one.name: one for one in answer.dimensions}
     met = () if draft.named else (label for one in answer.tensors for label in one.dimensions)
     order = dict.fromkeys([*met, *(label for label in (names if draft.named else found) if label in names)])
-    probed = {one.name: _renamed(one, names) for one in answer.tensors}
+    probed: dict[str, TaskInput] = {one.name: _renamed(one, names) for one in answer.tensors}
+    probed |= {one.name: one for one in answer.numbers}
     inputs: list[TaskInput] = []
     for one in draft.inputs:
         made = probed.get(one.name, one)

@@ -9,6 +9,7 @@ from tilewright.records import Dimension, DType, NumberInput, Task, TaskOutput, 
 
 ANSWER_SECONDS = 120.0
 PROBE = "tilewright.tasks.child.probing:probe"
+BOUND = "tilewright.tasks.child.probing:bound"
 LINT = "tilewright.tasks.child.lint_run:run_lint"
 DESCRIBE = "tilewright.tasks.child.module_run:describe"
 _LISTED = 4
@@ -28,6 +29,14 @@ class ProbeAnswer:
     tensors: tuple[TensorInput, ...]
     dimensions: tuple[Dimension, ...]
     outputs: tuple[TaskOutput, ...]  # called y0, y1, ...
+    assumptions: tuple[str, ...]  # in which {x} is the dimension x
+    numbers: tuple[NumberInput, ...] = ()  # with the bounds that were found
+
+
+@dataclass(frozen=True)
+class BoundAnswer:
+    dimensions: tuple[Dimension, ...]
+    numbers: tuple[NumberInput, ...]
     assumptions: tuple[str, ...]  # in which {x} is the dimension x
 
 

@@ -1,5 +1,5 @@
 """What a finished build may not contain: calls that nothing defines, writes to module globals, reads of clocks and of
-other registers that tell one call from the next.
+other registers that tell one call, or one multiprocessor, from the next.
 
 Works on the PTX, so it sees through macros, templates and headers alike. Only what the launched kernels reach counts.
 Addresses of globals are followed through registers, without regard to order: an address used for anything but a load
@@ -28,6 +28,8 @@ _WHY_EXTERNAL = {
 _CLOCK = re.compile(r"%(?:clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?)\b")
 # The number of the launch, the graph that runs, performance counters: a kernel could behave by the call.
 _CALL_MARK = re.compile(r"%(?:gridid|current_graph_exec|pm[0-7](?:_64)?)\b")
+# Where a block happens to run: its work may not depend on that either.
+_PLACE_MARK = re.compile(r"%(?:smid|nsmid|warpid|nwarpid)\b")
 # Where libcu++ reads the clock while it waits: the clock, the polling loop, and then one of its own primitives.
 _WAIT_FILES = ("/cuda/std/__cuda/chrono.h", "/cuda/std/__thread/threading_support.h", ".h")
 _MAY_SEE_TIME = re.compile(
@@ -113,10 +115,11 @@ def _clock_reads(module: PtxModule, function: PtxFunction, source: str) -> list[
 def _call_marks(function: PtxFunction) -> list[PtxFinding]:
     findings = []
     for statement in function.statements:
-        found = _CALL_MARK.search(statement.text)
-        if found is not None:
-            text = f"the code reads {found.group()}; a kernel's work may not depend on which call it is: remove it"
-            findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
+        for marks, what in ((_CALL_MARK, "which call it is"), (_PLACE_MARK, "where it runs")):
+            found = marks.search(statement.text)
+            if found is not None:
+                text = f"the code reads {found.group()}; a kernel's work may not depend on {what}: remove it"
+                findings.append(PtxFinding(FailureReason.DEVICE_CALL, found.group(), text, statement.at))
     return findings
 
 

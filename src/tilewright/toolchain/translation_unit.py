@@ -66,6 +66,12 @@ struct __half; struct __half2; struct __nv_bfloat16; struct __nv_bfloat162;
 namespace cutlass { struct half_t; struct bfloat16_t; }
 """
 
+# Of the device's runtime API, which NVRTC does not declare; below sm_90 launches never overlap.
+_DEPENDENT_LAUNCHES = {
+    "cudaGridDependencySynchronize": "griddepcontrol.wait",
+    "cudaTriggerProgrammaticLaunchCompletion": "griddepcontrol.launch_dependents",
+}
+
 _LIMIT_MACROS = {
     "FLT_MAX": "3.402823466e+38f",
     "FLT_MIN": "1.175494351e-38f",
@@ -132,6 +138,7 @@ def assemble(request: BuildRequest) -> TranslationUnit:
     for macro, number in _LIMIT_MACROS.items():
         head += [f"#ifndef {macro}", f"#define {macro} {number}", "#endif"]
     head += [f"#include <{header}>" for header in _needed_headers(request)]
+    head += [_dependent_launch(*one) for one in _DEPENDENT_LAUNCHES.items() if one[0] in request.source]
     head += _TABLE_TYPES.replace("NAMESPACE", namespace).splitlines()
     constant_lines = []
     for name, value in request.constants:
@@ -171,6 +178,11 @@ def _needed_headers(request: BuildRequest) -> list[str]:
     types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
     needed = {_HEADERS[dtype] for dtype in types if dtype in _HEADERS}
     return sorted(needed | {header for header, words in _HEADER_WORDS.items() if words.search(request.source)})
+
+
+def _dependent_launch(name: str, instruction: str) -> str:
+    body = f'if constexpr (__CUDA_ARCH__ >= 900) asm volatile("{instruction};" ::: "memory");'
+    return f"static __forceinline__ __device__ void {name}() {{ {body} }}"
 
 
 def _constant(name: str, value: ConstantValue) -> str:

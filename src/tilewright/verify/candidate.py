@@ -23,6 +23,7 @@ from tilewright.kernel_file import (
     compare_op,
     compare_out,
     evaluate,
+    needs_of_task,
     op_of_task,
     parse,
     try_evaluate,
@@ -69,6 +70,7 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
         if fixed != file.text:
             file = autofix(fixed, allow_library=task.allow_library)
             problems = compare_op(file, op_of_task(task))
+        file = _with_needs_of(file, task)
         problems = problems or _out_problems(file, task)
     except KernelFileError as error:
         problems = error.problems
@@ -90,6 +92,19 @@ def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFil
         return parse("\n".join(lines), file.name, allow_library=allow_library)
     except KernelFileError:
         return file
+
+
+def _with_needs_of(file: KernelFile, task: Task) -> KernelFile:
+    """The file with a `need` for whatever the reference does otherwise and the task does not ask for."""
+    lines = file.text.split("\n")
+    plan = {number: found for number, line in enumerate(lines) if (found := _PLAN_LINE.match(line))}
+    words = {number: found[1].replace("//!", "").strip() for number, found in plan.items()}
+    written = {plan[number][2].strip() for number, word in words.items() if word == "need"}
+    missing = [f"//! need    {need}" for need in needs_of_task(task) if need not in written]
+    after = next((number for number, word in words.items() if word not in ("", "version", "op")), None)
+    if not missing or after is None:
+        return file
+    return parse("\n".join([*lines[:after], *missing, *lines[after:]]), file.name, allow_library=task.allow_library)
 
 
 def _out_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:
@@ -183,6 +198,16 @@ class Candidate:
             builds.append(built if isinstance(built, Build) else None)
         return builds
 
+    def bound(self, case: Case, evaluation: Evaluation, built: Build | None) -> BuiltPlan | BadPlan:
+        """The plan with what only the compiled kernels know: their parameters, and whether a grid is co-resident."""
+        numbers = {one.name: one.value for one in case_task(self.task, case).numbers}
+        try:
+            return BuiltPlan.of(evaluation, built, numbers)
+        except KernelFileError as error:
+            return bad_plan(error.problems, self.file.text)
+        except DoesNotApply as refusal:
+            return bad_plan((refusal.problem,), self.file.text)
+
     def job(
         self,
         case: Case,
@@ -193,13 +218,9 @@ class Candidate:
     ) -> Job | BadPlan:
         """The run of a case: emulated as `how` says, or on a GPU; on the case's inputs, or on those given."""
         task = case_task(self.task, case)
-        numbers = {one.name: one.value for one in task.numbers}
-        try:
-            ready = BuiltPlan.of(evaluation, built, numbers)
-        except KernelFileError as error:
-            return bad_plan(error.problems, self.file.text)
-        except DoesNotApply as refusal:
-            return bad_plan((refusal.problem,), self.file.text)
+        ready = self.bound(case, evaluation, built)
+        if isinstance(ready, BadPlan):
+            return ready
         self._jobs += 1
         in_place = tuple(one.name for one in task.tensors if one.in_place and not one.optional)
         return ready.job(

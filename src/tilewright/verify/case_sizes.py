@@ -93,6 +93,9 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
             task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
         )
     yield _stretched(task, base, free[inner], _round(free[inner], free[inner].size + 1))
+    for one in free.values():
+        if one.branches and one.at_most is not None:  # next to where the reference goes another way
+            yield _stretched(task, base, one, one.at_most)
     for few in (5, 1):
         beside = {name: permitted(one, few if name == longest_other else 1) for name, one in free.items()}
         wide = {**_fixed(task), **beside, inner: _round(free[inner], _WIDEST * free[inner].size)}
@@ -161,7 +164,7 @@ def _with_room(task: Task, sizes: Sizes, least: int) -> Sizes:
 
 
 def permitted(dimension: Dimension, size: int) -> int:
-    return -(-max(size, dimension.at_least) // dimension.multiple_of) * dimension.multiple_of
+    return dimension.permitted(size)
 
 
 def _cut_down(task: Task, sizes: Sizes, keep: str | None) -> Sizes | None:

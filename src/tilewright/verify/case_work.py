@@ -33,7 +33,9 @@ def work_estimate(task: Task) -> Callable[[Mapping[str, int]], int]:
             return math.prod(max(sizes[name], 1) for name in names)
 
         chain = sum(product(elements) * max(map(product, repeats), default=1) for elements, repeats in layers)
-        return min(product(free), chain)
+        # Of a square the one dimension says too little.
+        largest = max((product(one.dimensions) for one in task.tensors), default=1)
+        return max(min(product(free), chain), largest)
 
     return estimate
 

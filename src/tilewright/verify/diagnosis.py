@@ -21,6 +21,7 @@ _LARGEST_EXPONENT = 88.7
 _GROSS = 0.1  # of an element's own size: a larger error is no matter of precision
 
 _LOOK_FOR_A_SUM = "look for a sum or a norm that misses or adds elements"
+_LEAST_LEANING = 64  # elements: the errors of a few lean one way by chance
 _LEAST_ELEMENTS = 8  # elements: fewer fit anything
 _UNEXPLAINED = 0.03  # of the squared error, at most: an error of 1% in 16 bits has this much of rounding in it
 _MOST_ROWS = 0.5  # of the rows that tell anything must be wrong: some factors are 1 by chance
@@ -167,7 +168,7 @@ class _Diagnosis:
         times = relative / float(torch.finfo(known).eps / 2 / math.sqrt(3))
         truth, signed = self._truth[finite], (self._wide - self._truth)[finite]
         factor = 1.0 + float((signed * truth).sum() / truth.square().sum())
-        if abs(factor - 1.0) > relative / 2:
+        if truth.numel() >= _LEAST_LEANING and abs(factor - 1.0) > relative / 2:
             text = f"and they lean one way: the result is about {factor:.4g} times what it should be"
         elif rounding > 2.0**-12:
             text = f"{times:.1f} times one rounding to the result's type: keep sums and intermediate results in f32"

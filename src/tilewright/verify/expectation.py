@@ -68,6 +68,7 @@ _CONTRACTIONS: dict[str, Callable[[list[torch.Tensor]], int]] = {
     "_convolution": lambda t: t[1].numel() // max(t[1].shape[0], 1),
     "scaled_dot_product_attention": lambda t: t[1].shape[-2] + t[0].shape[-1],
 }
+_CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 _ATTENTION = "_scaled_dot_product"  # how the fused forms' names begin
 # The sum's error moves the result, not the terms it is made of; those are exponentials of distances to the maximum.
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
@@ -88,7 +89,7 @@ def expectations(
     own = call(tensors)
     dtype = _working_dtype(tensors, own)
     width, truth, orders, contracted = _truth(call, tensors, own)
-    roundings = Roundings.of(precision, dtype)
+    roundings = Roundings.of(precision, dtype, any(one.dtype == torch.float32 for one in tensors.values()))
     if moves is None:
         moves = _MOVES_OF_LARGE if sum(one.numel() for one in tensors.values()) > _LARGE else _MOVES
     moved = [_moved(call, tensors, width, roundings, first_seed + number) for number in range(moves)]
@@ -165,17 +166,19 @@ class Roundings:
 
     work: float  # of one operation
     operands: float = 0.0  # of what is multiplied and added up, beyond the sum's own
+    convolved: float = 0.0  # the same, in convolutions
 
     @classmethod
-    def of(cls, precision: Precision, dtype: torch.dtype) -> Roundings:
-        """What a task of this dtype permits inside a kernel."""
+    def of(cls, precision: Precision, dtype: torch.dtype, takes_f32: bool = False) -> Roundings:
+        """What a task of this dtype permits inside a kernel; `takes_f32`: some of its inputs are f32."""
         if dtype == torch.float64:
             return cls(2.0**-53)
         if precision is Precision.TF32:
-            return cls(2.0**-24, operands=2.0**-11)
+            return cls(2.0**-24, operands=2.0**-11, convolved=2.0**-11)
         if precision is Precision.HALF:
-            return cls(2.0**-9, operands=2.0**-9)
-        return cls(2.0**-24)
+            return cls(2.0**-9, operands=2.0**-9, convolved=2.0**-9)
+        # PyTorch rounds the operands of f32 convolutions to TF32 unless it is told not to; 16-bit ones fit as they are.
+        return cls(2.0**-24, convolved=2.0**-11 if takes_f32 and precision is Precision.DTYPE else 0.0)
 
 
 class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -259,6 +262,8 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _operand_size(self, name: str) -> float:
         assert self._roundings is not None
+        if name in _CONVOLUTIONS:
+            return self._roundings.convolved
         return self._roundings.operands if name in _CONTRACTIONS or name.startswith(_ATTENTION) else 0.0
 
     # -- moving --

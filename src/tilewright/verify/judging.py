@@ -14,14 +14,13 @@ from tilewright.devices.emulation.input_content import input_bytes
 from tilewright.devices.inputs import allocate, fill
 from tilewright.devices.protocol import NotOpened
 from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTensor, SharedTensor, Task
-from tilewright.reference import ReferenceProblem
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, is_mixed
 from tilewright.verify.expectation import Call, Tensors, expectations
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
-from tilewright.verify.large import LargeCall, judge_large
+from tilewright.verify.large import LargeCall, check_shape, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
@@ -50,11 +49,7 @@ def judge(
     worst, telling = 0.0, True
     for name, wanted in zip(_names(task), expected, strict=True):
         found = to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device)
-        if tuple(found.shape) != tuple(wanted.truth.shape):
-            raise ReferenceProblem(
-                f"the reference returns {name} of shape {list(wanted.truth.shape)} at {request.case}, "
-                f"where the task says {list(found.shape)}"
-            )
+        check_shape(name, found, wanted)
         comparison = compare(found, wanted, partly=is_mixed(request.case.values))
         worst = max(worst, comparison.ratio)
         telling = telling and _is_telling(request.case, wanted, comparison)

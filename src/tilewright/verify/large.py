@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tilewright.records import Task, WrongOutput
+from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.expectation import Call, Tensors, expectations, in_f64
@@ -57,34 +58,53 @@ class LargeCall:
         return sum(one.numel() for one in (*self.tensors.values(), *self.found.values()))
 
 
+def check_shape(name: str, found: torch.Tensor, expected: Expected) -> None:
+    """Raises `ReferenceProblem` where the reference makes another shape than the task says."""
+    if found.shape != expected.truth.shape:
+        shapes = f"{list(expected.truth.shape)}, where the task says {list(found.shape)}"
+        raise ReferenceProblem(f"the reference returns {name} of shape {shapes}")
+
+
 def part_size(elements: int) -> int:
     """How many elements a part of a call may have: a small share of it, so that memory is, too."""
     return min(max(elements // _PARTS, _LEAST_PART), _MOST_PART)
 
 
-_known: dict[str, tuple[str, ...]] = {}  # the dimensions in which a task's reference is independent, by task and sizes
+@dataclass(frozen=True)
+class Cut:
+    """The dimensions in which a reference is independent; none where it must be run whole."""
+
+    names: tuple[str, ...]
+    note: str = ""
 
 
-def independent_dimensions(large: LargeCall, most: int) -> tuple[str, ...]:
-    """Found once for a task and sizes; empty where the reference must be run whole."""
+_known: dict[str, Cut] = {}  # by task and sizes
+
+
+def cut_of(large: LargeCall, most: int) -> Cut:
+    """Where a call can be cut into parts; found once for a task and sizes."""
     key = f"{large.task.hash} {dict(large.sizes)}"
     if key not in _known:
         axes = parts.sliceable(large.task)
         known = parts.independent(lambda given: in_f64(large.call, given), large.tensors, axes)
         pieces = parts.parts_of(large.task, large.sizes, known, most)
-        if known and not parts.agree_whole(large.call, large.tensors, Cutting(known), pieces):
-            known = {}
-        _known[key] = tuple(known)
+        note = "" if known else "the reference is independent in no dimension: it was run whole"
+        try:
+            if known and not parts.agree_whole(large.call, large.tensors, Cutting(known), pieces):
+                known, note = {}, "the reference makes other things of parts than of the whole: it was run whole"
+        except torch.OutOfMemoryError:
+            note = "judged in parts that could not be compared with a whole call of the reference, for want of memory"
+        _known[key] = Cut(tuple(known), note)
     return _known[key]
 
 
 def judge_large(large: LargeCall, most: int | None = None) -> Findings:
     """Every element of every result, part by part. Raises `torch.OutOfMemoryError` where even that takes too much."""
     most = most or part_size(large.elements)
-    names = independent_dimensions(large, most)
-    if not names:
-        return _judge_whole(large, most)
-    axes = {name: one for name, one in parts.sliceable(large.task).items() if name in names}
+    cut = cut_of(large, most)
+    if not cut.names:
+        return replace(_judge_whole(large, most), note=cut.note)
+    axes = {name: one for name, one in parts.sliceable(large.task).items() if name in cut.names}
     cutting = Cutting(axes)
     pieces = parts.parts_of(large.task, large.sizes, axes, most)
     ratio, telling, elements, exact = 0.0, True, 0, True
@@ -99,6 +119,7 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
         expected = expectations(large.call, given, large.task.precision, moves=_MOVES, first_seed=1 + _SEEDS * number)
         wrong = []
         for position, (name, found, wanted) in enumerate(zip(large.found, made, expected, strict=True)):
+            check_shape(name, found, wanted)
             comparison = compare(found, wanted, partly=large.partly)
             ratio, elements = max(ratio, comparison.ratio), elements + found.numel()
             telling = telling and large.telling(wanted, comparison)
@@ -108,7 +129,7 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
                 wrong.append(_placed(told, start, large.found[name], parts.part_text(part, large.sizes)))
         if wrong:
             return Findings(tuple(wrong), ratio, telling, elements, number + 1)
-    return Findings((), ratio, telling, elements, len(pieces))
+    return Findings((), ratio, telling, elements, len(pieces), cut.note)
 
 
 def _is_truth(large: LargeCall, given: Tensors, made: list[torch.Tensor]) -> bool:
@@ -134,6 +155,7 @@ def _judge_whole(large: LargeCall, most: int) -> Findings:
     expected = expectations(large.call, large.tensors, large.task.precision, moves=_MOVES)
     ratio, telling, elements, wrong, count = 0.0, True, 0, [], 0
     for (name, found), wanted in zip(large.found.items(), expected, strict=True):
+        check_shape(name, found, wanted)
         for start, piece, of_piece in _pieces(found, wanted, most):
             comparison = compare(piece, of_piece, partly=large.partly)
             ratio, elements, count = max(ratio, comparison.ratio), elements + piece.numel(), count + 1
@@ -144,8 +166,7 @@ def _judge_whole(large: LargeCall, most: int) -> Findings:
                 where = f"from place {start} of its first dimension on" if start else ""
                 wrong.append(_placed(told, at, found, where))
                 break
-    note = "the reference is independent in no dimension: it was run whole, and what it makes compared in pieces"
-    return Findings(tuple(wrong), ratio, telling, elements, count, note)
+    return Findings(tuple(wrong), ratio, telling, elements, count)
 
 
 def _pieces(found: torch.Tensor, expected: Expected, most: int) -> Iterator[tuple[int, torch.Tensor, Expected]]:

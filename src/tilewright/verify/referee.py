@@ -16,6 +16,7 @@ from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, Refused
 from tilewright.records import BadPlan, Case, CaseStatus, Evidence, NotBuilt, Rejected, Unsupported, Verdict
 from tilewright.reference import AnyReference
+from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
@@ -25,12 +26,12 @@ from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.least_work import impossible, needed_inputs
 from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, turning_sizes, within_need
 from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
+from tilewright.verify.scheduled import scheduled_cases
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
-_SCHEDULED = 3  # cases run under several schedules
 _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
 _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
@@ -104,7 +105,7 @@ class Referee:
     # -- before anything runs --
 
     def _refused_at_own_sizes(self, candidate: Candidate) -> Evidence | None:
-        """The file must take the task's own call, with outputs as the task has them, and build for it."""
+        """The file must take the task's own call, with outputs as the task has them, build for it and fit the GPU."""
         own = Case(self._task.sizes, 1)
         evaluation = candidate.evaluate(own, self._profile_device.profile, strictly=True)
         if isinstance(evaluation, BadPlan):
@@ -112,7 +113,10 @@ class Referee:
         if isinstance(evaluation, Refused):
             return records.Declined(own, str(evaluation.problem))
         built = candidate.build_all([evaluation])
-        return built if isinstance(built, NotBuilt) else None
+        if isinstance(built, NotBuilt):
+            return built
+        bound = candidate.bound(own, evaluation, built[0])
+        return bound if isinstance(bound, BadPlan) else None
 
     @property
     def _profile_device(self) -> Device:
@@ -138,7 +142,8 @@ class Referee:
                 if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
                     cases.append(case)
                     taken.append(case)
-        return [*cases, *value_cases(self._task, self._further_values(), accepts, taken)]
+        forms = other_forms(self._task, candidate.file.compiled.accepts, taken)
+        return [*cases, *forms, *value_cases(self._task, self._further_values(), accepts, taken)]
 
     def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:
         """Cases that the file declines at sizes that it takes, for the sake of their values."""
@@ -192,10 +197,11 @@ class Referee:
     def _emulate(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
         """The cases on the emulator, the first of them where a GPU does the rest."""
         emulated = 0
+        scheduled = scheduled_cases(trial.candidate, cases, self._emulator.profile)
         for number, case in enumerate(cases):
-            if self._gpu is not None and emulated >= _PREFLIGHT:
+            if self._gpu is not None and emulated >= _PREFLIGHT and number > max(scheduled, default=0):
                 return self._on_gpu(trial, cases[number:])
-            schedules = _SCHEDULES if number < _SCHEDULED else 1
+            schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
             less: Case | None = case if case.sizes != self._task.sizes and has_own_size(self._task, case) else None

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Refused
-from tilewright.records import Case, CaseResult, CaseStatus, Completed, Crashed, Evidence, Execution, Job, WrongValues
+from tilewright.records import (
+    Case,
+    CaseResult,
+    CaseStatus,
+    Completed,
+    Crashed,
+    Digest,
+    Evidence,
+    Execution,
+    Job,
+    WrongValues,
+)
 from tilewright.reference import ReferenceProblem
 from tilewright.verify.candidate import Candidate, Judges, Times, instruction_budget
 from tilewright.verify.coverage import Coverage
@@ -21,7 +32,8 @@ _CHECKS = tuple(one for one in records.ALL_CHECKS if one is not records.Check.CO
 JUDGE = "tilewright.verify.judging:judge"
 _JUDGE_SECONDS = 120.0
 _WATCH_SECONDS = 120.0
-_ATOMICS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add|cas|exch)[\w.:]*")
+# What adds floats up in an order left to chance: an atomic addition, or a swap that may be one.
+_FLOAT_SUMS = re.compile(r"\b(?:atom|red)\.[\w.:]*(?:add[\w.:]*\.(?:b?f16(?:x2)?|f32|f64)\b|cas\b)")
 
 
 MOST_RUNS = 12
@@ -59,7 +71,9 @@ class _RanRight:
     device: str
     error_ratio: float
     varying: tuple[str, ...]
+    others: tuple[tuple[records.ReturnedTensor, ...], ...] = ()  # of other schedules, which nobody has judged yet
     coverage: tuple[records.CoverageRecord, ...] = ()
+    digest: Digest | None = None
 
 
 class Trial:
@@ -98,27 +112,23 @@ class Trial:
         return Wrong(job) if isinstance(job, records.BadPlan) else job
 
     def run(
-        self,
-        case: Case,
-        device: Device,
-        *,
-        emulated: bool,
-        schedules: int = 1,
-        most_instructions: int | None = None,
+        self, case: Case, device: Device, *, emulated: bool, schedules: int = 1, most_instructions: int | None = None
     ) -> CaseOutcome:
         """Evaluate, build, run and judge one case."""
         start = time.monotonic()
         budget = most_instructions or instruction_budget(self.candidate.task, case)
-        how = records.Emulation(_CHECKS, schedules, instruction_budget=budget) if emulated else None
+        how = records.Emulation(_CHECKS, schedules, case.seed, budget) if emulated else None
         job = self.job(case, device, how)
         if not isinstance(job, Job):
             return job
         if not emulated:
-            job = replace(job, checked=True, share=self._judges.shares(self.candidate.task, case))
+            own = case.sizes == self.candidate.task.sizes and case.values == TASK
+            shares = self._judges.shares(self.candidate.task, case)
+            job = replace(job, checked=True, share=shares, digests=job.returns if own else ())
         right = self._ran(case, device, job)
         if not isinstance(right, _RanRight):
             return right
-        unstable = self._unstable(case, right.varying, job)
+        unstable = self._other_wrong(case, job, right) or self._unstable(case, right.varying, job)
         if unstable is None and right.varying and not emulated:
             # What was judged is the second of two calls that differ; the first, on clean memory, must be right too.
             first = self._ran(case, device, replace(job, checked=False))
@@ -127,7 +137,8 @@ class Trial:
             return unstable
         self.coverage.add(right.coverage)
         seconds = time.monotonic() - start
-        return Right(CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated))
+        result = CaseResult(case, CaseStatus.RIGHT, right.device, right.error_ratio, seconds, emulated, right.digest)
+        return Right(result)
 
     def _ran(self, case: Case, device: Device, job: Job) -> _RanRight | CaseOutcome:
         """A job run and judged, or what speaks against it.
@@ -160,8 +171,7 @@ class Trial:
 
     def _judged(self, case: Case, execution: Execution, judgement: Judgement | None) -> _RanRight | CaseOutcome:
         assert isinstance(execution, Completed)
-        for sentence in execution.emulated.incomplete if execution.emulated else ():
-            self.note(f"not checked to the end: {sentence}")
+        self._note_emulated(execution.emulated)
         if judgement is None or not judgement.telling:
             return NotRun(None)
         if judgement.not_judged:
@@ -173,7 +183,28 @@ class Trial:
             return Wrong(WrongValues(case, judgement.wrong))
         varying = execution.emulated.varying if execution.emulated else execution.differing
         coverage = execution.emulated.coverage if execution.emulated else ()
-        return _RanRight(execution.device, judgement.error_ratio, varying, coverage)
+        digest = next(iter(execution.digests), None)
+        others = execution.other_outputs
+        return _RanRight(execution.device, judgement.error_ratio, varying, others, coverage, digest)
+
+    def _other_wrong(self, case: Case, job: Job, right: _RanRight) -> CaseOutcome | None:
+        """A schedule whose results are wrong, where the first one's were right."""
+        judge = self._judges.of(self.candidate.task, case)
+        if judge is None:
+            return None
+        for outputs in right.others:
+            request = JudgeRequest(self.candidate.task, case, outputs, job.inputs)
+            other: Judgement = judge.call(JUDGE, request, Judgement, _JUDGE_SECONDS)
+            self._times.judge_s += other.seconds
+            if other.wrong:
+                return Wrong(records.Unstable(case, right.varying, wrong=other.wrong))
+        return None
+
+    def _note_emulated(self, ran: records.EmulatedRun | None) -> None:
+        for sentence in ran.incomplete if ran is not None else ():
+            self.note(f"not checked to the end: {sentence}")
+        for finding in ran.harmless if ran is not None else ():
+            self.note(f"{finding.kernel}, line {finding.line}: {finding.kind.value}; no result depends on it")
 
     def watch(self, case: Case, device: Device) -> CaseOutcome | None:
         """What a sanitizer on the GPU finds in a case, None where nothing; a note where there is no sanitizer."""
@@ -209,10 +240,13 @@ class Trial:
         return Crashed(case, kind, message, told.kernel, told.line, findings, shown)
 
     def _unstable(self, case: Case, varying: tuple[str, ...], job: Job) -> CaseOutcome | None:
-        """Results that differ between schedules are a fault, but for the last bits of sums made with atomics."""
+        """Results that differ between runs are a fault, but for the last bits of sums of floats made with atomics.
+
+        Every one of them was judged, so what remains is within what the order of a sum explains.
+        """
         if not varying:
             return None
-        atomics = _ATOMICS.search(job.ptx or "") is not None
+        atomics = _FLOAT_SUMS.search(job.ptx or "") is not None
         floats = {one.name for one in self.candidate.task.outputs if one.dtype.is_float}
         floats |= {one.name for one in self.candidate.task.tensors if one.in_place and one.dtype.is_float}
         if atomics and set(varying) <= floats:
@@ -223,7 +257,7 @@ class Trial:
 
 
 def sizes_text(case: Case) -> str:
-    return ", ".join(f"{name}={size}" for name, size in case.sizes.items())
+    return str(Case(case.sizes, 0, given=case.given, layouts=case.layouts)).removesuffix(", seed 0")
 
 
 def ran_out(evidence: Evidence) -> bool:
@@ -274,10 +308,9 @@ def _smaller(dimension: records.Dimension, size: int) -> Iterator[int]:
     """Ever larger sizes below the present one."""
     if not dimension.varies:
         return
-    unit = dimension.multiple_of
     seen: set[int] = set()
     for wanted in (1, 2, size // 8, size // 4, size // 2):
-        smaller = -(-max(wanted, dimension.at_least) // unit) * unit
+        smaller = dimension.permitted(wanted)
         if smaller < size and smaller not in seen:
             seen.add(smaller)
             yield smaller

@@ -166,7 +166,10 @@ class _Survey:
         usual = self._called(TASK)
         if usual is None:
             return
-        others = {one.name: _other_values(one.value, turn) for turn, one in enumerate(self._task.numbers)}
+        others = {
+            one.name: [value for value in _other_values(one.value, turn) if one.takes(value)]
+            for turn, one in enumerate(self._task.numbers)
+        }
         seen = [usual]
         for turn in range(max(map(len, others.values()), default=0)):
             together = {name: values[turn] for name, values in others.items() if turn < len(values)}
@@ -178,7 +181,8 @@ class _Survey:
                 if results is not None and not any(_same(results, one) for one in seen):
                     seen.append(results)
                     yield kind
-        ones = {one.name: 1.0 for one in self._task.numbers if isinstance(one.value, float) and one.value != 1.0}
+        floats = [one for one in self._task.numbers if isinstance(one.value, float)]
+        ones = {one.name: 1.0 for one in floats if one.value != 1.0 and one.takes(1.0)}
         if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
             yield values_with(PATTERNED, ones)
 

@@ -114,9 +114,9 @@ class Court:
 class _Here(HereReference):
     """Says, as a child would, that it was the reference that failed."""
 
-    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0) -> Any:
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0, *results: Any) -> Any:
         try:
-            return super().call(handler, request, answer, seconds)
+            return super().call(handler, request, answer, seconds, *results)
         except Exception as error:
             raise ReferenceProblem(str(error)) from error
 

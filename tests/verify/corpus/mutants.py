@@ -17,11 +17,11 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.verify.corpus.court import ACCEPTED, Row
+from tests.verify.corpus.court import ACCEPTED, REJECTED, Row
 from tests.verify.corpus.entries import FOLDER, Entry, load, task_of
 from tests.verify.corpus.run import Job, judge_jobs
 
@@ -57,6 +57,8 @@ KERNELS = (
 )
 MOST = 12  # of one kernel
 _SMALL_CASES = 3  # at which builds are compared, beside the own sizes
+_REFUSED = ("BadPlan", "NotBuilt")
+_PLACES = re.compile(r"(?m)^\s*(\.loc|//).*\n|// .*$|tilewright_[0-9a-f]{16}")  # and names made of a hash
 
 _TOKEN = re.compile(
     r"//[^\n]*|#[^\n]*|\"[^\"]*\"|__syncthreads\(\);|[A-Za-z_]\w*|\d[\w.]*|<<=|>>=|[-+*/%&|^=<>!]=|&&|\|\||<<|>>|->|\+\+|--|."
@@ -147,62 +149,63 @@ def _is_infix(text: str, start: int, end: int, token: str) -> bool:
     return token in ("&", "*", "<", ">") and text[start - 1] == " " == text[end : end + 1]
 
 
-class Builds:
-    """Compares builds of mutants with their original's."""
+@dataclass(frozen=True)
+class Judged:
+    """What became of the mutants: refused by plan or compiler, which says nothing; killed; the same program; alive."""
 
-    def __init__(self, task: Task, original: str) -> None:
-        self._task = task
-        self._cases = (Case(task.sizes, 1), *plan_cases(task)[:_SMALL_CASES])
-        self._original = self._ptx(original)
-
-    def built(self, text: str) -> bool:
-        return self._ptx(text) is not None
-
-    def same(self, text: str) -> bool:
-        return self._ptx(text) == self._original
-
-    def _ptx(self, text: str) -> list[str] | None:
-        """The code of every case without places in the source, and what is launched; None where it does not build."""
-        file = read_kernel(text, self._task)
-        if isinstance(file, BadPlan):
-            return None
-        candidate = Candidate(file, self._task, None, Times())
-        evaluated = [candidate.evaluate(case, PROFILES["H200"]) for case in self._cases]
-        plans = [one for one in evaluated if isinstance(one, Evaluation)]
-        built = candidate.build_all(plans)
-        if isinstance(built, NotBuilt) or any(isinstance(one, BadPlan) for one in evaluated):
-            return None
-        steps = [str(one.steps) for one in plans]
-        return [*steps, *(re.sub(r"(?m)^\s*(\.loc|//).*\n|// .*$", "", one.ptx) if one else "" for one in built)]
+    refused: tuple[Row, ...]
+    killed: tuple[Row, ...]
+    equivalent: tuple[Row, ...]
+    alive: tuple[Row, ...]
 
 
-def equivalent() -> dict[tuple[str, str, int], str]:
+def judge_mutants(kernels: Iterable[str], devices: Iterable[str], workers: int, say: Callable[[Row], None]) -> Judged:
+    entries = {one.name: one for one in load()}
+    made = {one.name: one for kernel in kernels for one in mutants_of(kernel, entries[kernel].text)}
+    known = {name: _as_entry(one, entries[one.kernel]) for name, one in made.items()}
+    jobs = [Job(name, device, 0, one.text) for device in devices for name, one in made.items()]
+    rows = judge_jobs(jobs, known, workers, say)
+    refused = tuple(row for row in rows if row.reason in _REFUSED)
+    killed = tuple(row for row in rows if row.verdict == REJECTED and row.reason not in _REFUSED)
+    left = [row for row in rows if row.verdict != REJECTED]
+    same = tuple(row for row in left if row.verdict == ACCEPTED and _is_equivalent(made[row.name], entries))
+    return Judged(refused, killed, same, tuple(row for row in left if row not in same))
+
+
+def _as_entry(mutant: Mutant, original: Entry) -> Entry:
+    any_evidence = ("WrongValues", "Crashed", "Unstable", "Impossible", "Declined", *_REFUSED)
+    return Entry(mutant.name, original.task, mutant.kind, f"line {mutant.line}: {mutant.change}", any_evidence)
+
+
+# -- which are the same program --
+
+
+def known_equivalent() -> dict[tuple[str, str, int], str]:
     """Mutants known to be right, by kernel, change and line, with the reason."""
     lines = (FOLDER / "equivalent.jsonl").read_text().splitlines()
     return {(one["kernel"], one["change"], one["line"]): one["why"] for one in map(json.loads, lines)}
 
 
-def to_judge(kernel: str) -> list[Mutant]:
-    """The mutants of a kernel that the compiler takes and that are not the same program."""
-    entry = next(one for one in load() if one.name == kernel)
-    builds = Builds(task_of(entry.task), entry.text)
-    known = equivalent()
-    made = [one for one in mutants_of(kernel, entry.text) if (one.kernel, one.change, one.line) not in known]
-    return [one for one in made if builds.built(one.text) and not builds.same(one.text)]
+def _is_equivalent(mutant: Mutant, entries: Mapping[str, Entry]) -> bool:
+    if (mutant.kernel, mutant.change, mutant.line) in known_equivalent():
+        return True
+    original = entries[mutant.kernel]
+    task = task_of(original.task)
+    return _built(task, mutant.text) == _built(task, original.text)
 
 
-def judge_mutants(
-    mutants: list[Mutant], devices: tuple[str, ...], workers: int, say: Callable[[Row], None]
-) -> list[Row]:
-    entries = {one.name: one for one in load()}
-    known = {one.name: _as_entry(one, entries[one.kernel]) for one in mutants}
-    jobs = [Job(one.name, device, 0, one.text) for device in devices for one in mutants]
-    return judge_jobs(jobs, known, workers, say)
-
-
-def _as_entry(mutant: Mutant, original: Entry) -> Entry:
-    any_evidence = ("WrongValues", "Crashed", "Unstable", "Impossible", "Declined", "BadPlan", "NotBuilt")
-    return Entry(mutant.name, original.task, mutant.kind, f"line {mutant.line}: {mutant.change}", any_evidence)
+def _built(task: Task, text: str) -> list[str]:
+    """What is launched at the own sizes and at small ones, and its code but for places in the source."""
+    file = read_kernel(text, task)
+    assert not isinstance(file, BadPlan)
+    candidate = Candidate(file, task, None, Times())
+    cases = (Case(task.sizes, 1), *plan_cases(task)[:_SMALL_CASES])
+    evaluated = [candidate.evaluate(case, PROFILES["H200"]) for case in cases]
+    plans = [one for one in evaluated if isinstance(one, Evaluation)]
+    builds = candidate.build_all(plans)
+    assert not isinstance(builds, NotBuilt)
+    code = [_PLACES.sub("", one.ptx) if one else "" for one in builds]
+    return [*(str(one.steps) for one in plans), *code]
 
 
 def main() -> int:
@@ -213,19 +216,19 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
-    made = [one for name in KERNELS if fnmatch.fnmatch(name, options.only) for one in to_judge(name)]
-    by_name = {one.name: one for one in made}
+    kernels = [one for one in KERNELS if fnmatch.fnmatch(one, options.only)]
     devices = ("emulator", "gpu") if options.device == "both" else (options.device,)
-    rows = judge_mutants(made, devices, options.jobs, lambda row: print(json.dumps(asdict(row)), flush=True))
-    if options.output:
-        options.output.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
-    alive = [row for row in rows if not row.right]
-    for row in alive:
-        one = by_name[row.name]
+    sink = options.output.open("w") if options.output else sys.stdout
+    judged = judge_mutants(
+        kernels, devices, options.jobs, lambda row: print(json.dumps(asdict(row)), file=sink, flush=True)
+    )
+    made = {one.name: one for entry in load() if entry.name in kernels for one in mutants_of(entry.name, entry.text)}
+    for row in judged.alive:
+        one = made[row.name]
         print(f"{row.verdict.upper()} {row.device} {one.name} line {one.line} [{one.kind}] {one.change}: {row.detail}")
-    survived = sum(row.verdict == ACCEPTED for row in alive)
-    print(f"{len(rows)} mutants judged, {survived} accepted; {time.monotonic() - began:.0f} s")
-    return 1 if alive else 0
+    counts = f"{len(judged.killed)} killed, {len(judged.alive)} alive, {len(judged.equivalent)} the same program"
+    print(f"{counts}, {len(judged.refused)} refused by plan or compiler; {time.monotonic() - began:.0f} s")
+    return 1 if judged.alive else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import records
 from tilewright.devices.contents import ContentError
 from tilewright.devices.emulation.input_content import input_bytes
-from tilewright.devices.emulation.plan_memory import PlanMemory, job_memory, written_parts
+from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, job_memory, written_parts
 from tilewright.devices.emulation.plan_run import LaunchNotEmulable, LaunchRefused, LibraryRefused, PlanOutcome
 from tilewright.devices.emulation.programs import program_of
 from tilewright.devices.emulation.schedules import run_schedules
@@ -69,16 +69,18 @@ class EmulatorEngine:
             raise JobFault(FaultKind.BROKEN_JOB, str(error)) from error
         run = self._run(job, program, contents, report)
         report(Progress(RunStage.RETURNING))
-        outputs = tuple(_returned(name, run.memory) for name in job.returns)
+        outputs, *others = (
+            tuple(_returned(name, memory) for name in job.returns) for memory in (run.memory, *run.others)
+        )
         emulated = replace(run.emulated, written=written_parts(job, run.memory))
-        return records.Completed(job.id, label(self.profile), outputs, (), emulated)
+        return records.Completed(job.id, label(self.profile), outputs, (), emulated, other_outputs=tuple(others))
 
     def _run(self, job: Job, program: Program | None, contents: dict[str, Bytes], report: Report) -> PlanOutcome:
         def announce(number: int, step: PackedLaunch | LibraryCall) -> None:
             report(Progress(RunStage.STEP, number, name_of(step), step.line))
 
-        def memory() -> PlanMemory:
-            return job_memory(job, contents)
+        def memory(circumstances: Circumstances) -> PlanMemory:
+            return job_memory(job, contents, circumstances)
 
         try:
             run = run_schedules(program, job.plan, memory, job.emulation, job.returns, announce)

@@ -6,6 +6,7 @@ Nothing here needs torch but the two functions that pass tensors of its own in a
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,21 @@ if TYPE_CHECKING:
 _MOST_ODD = 12  # places of an axis
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """What no kernel may depend on, and what therefore differs from run to run."""
+
+    seed: int | None = None  # of the order of warps and blocks, and of where tensors lie; None: as they come
+    poison: int = POISON_BYTE  # what registers and memory hold until something writes them
+
+
 class PlanMemory:
     """The tensors of one run of a plan."""
 
-    def __init__(self) -> None:
-        self.memory = GlobalMemory()
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        circumstances = circumstances or Circumstances()
+        self.memory = GlobalMemory(circumstances.seed)
+        self._poison = circumstances.poison
         self._specs: dict[str, TensorSpec] = {}
 
     def add_input(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool) -> None:
@@ -34,9 +45,10 @@ class PlanMemory:
         self._add(name, spec, content, writable=writable, initialised=True)
 
     def add_buffer(self, buffer: Buffer, *, initialised: bool = False, cleared: bool = False) -> None:
-        """Memory the runner provides; `initialised` leaves reads of it unchecked."""
+        """Memory the runner provides; `initialised` leaves reads of it unchecked, and then it is always the same."""
         cleared = cleared or buffer.clearing is not Clearing.UNDEFINED
-        content = np.full(buffer.spec.storage_bytes, 0 if cleared else POISON_BYTE, dtype=np.uint8)
+        poison = POISON_BYTE if initialised else self._poison
+        content = np.full(buffer.spec.storage_bytes, 0 if cleared else poison, dtype=np.uint8)
         self._add(buffer.name, buffer.spec, content, writable=True, initialised=cleared or initialised)
 
     def _add(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool, initialised: bool) -> None:
@@ -131,13 +143,13 @@ def _odd_places(elements: Any, written: Any, axis: int, period: int) -> npt.NDAr
     return places[np.linspace(0, len(places) - 1, min(len(places), _MOST_ODD)).astype(np.int64)]
 
 
-def job_memory(job: Job, contents: dict[str, Bytes]) -> PlanMemory:
+def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Circumstances) -> PlanMemory:
     """Fresh memory for one run. Inputs that are returned may be written: they are the ones changed in place."""
-    memory = PlanMemory()
+    memory = PlanMemory(circumstances)
     for one in job.inputs:
         content = contents[one.name]
-        if job.emulation.schedules > 1 or not content.flags.writeable:
-            content = content.copy()
+        if one.name in job.returns or not content.flags.writeable:
+            content = content.copy()  # it may be written, and the plan run again
         memory.add_input(one.name, one.spec, content, writable=one.name in job.returns)
     sampled = job.emulation.sampled_blocks is not None
     if not job.emulation.written_elements:

@@ -6,10 +6,10 @@ import math
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tilewright.devices.emulation.plan_memory import PlanMemory, storage_bytes, tensor_copy
+from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, storage_bytes, tensor_copy
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
 from tilewright.records import (
@@ -77,6 +77,7 @@ class PlanOutcome:
 
     emulated: EmulatedRun
     memory: PlanMemory  # as the first run left it
+    others: tuple[PlanMemory, ...]  # as runs left it whose results differ from the first's, and from each other's
     stopped_by: FindingRecord | None  # None: every step ran to its end
     stopped_at: PackedLaunch | None
     counter_left: FindingRecord | None  # one of the findings
@@ -95,12 +96,14 @@ def run_plan(
     plan: BoundPlan,
     memory: PlanMemory,
     emulation: Emulation,
-    seed: int | None,
+    circumstances: Circumstances,
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
     """Run every step; `program` is None only where nothing is launched. Raises `LaunchNotEmulable`, `LaunchRefused`,
     `LibraryRefused`."""
-    run = _Run(program, plan, memory, emulation, seed)
+    run = _Run(program, plan, memory, emulation, circumstances)
+    if any(launch.pdl for launch in plan.launches):
+        memory.memory.remember_touches()
     for number, step in enumerate(plan.steps):
         announce(number, step)
         run.step(step)
@@ -150,6 +153,7 @@ def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOpti
         parameters=bytes(block),
         cluster=launch.cluster,
         cooperative=launch.cooperative,
+        overlaps=launch.pdl,
         options=options,
         shown_as=launch.kernel,
         launch_line=launch.line,
@@ -179,7 +183,7 @@ class _Run:
     plan: BoundPlan
     memory: PlanMemory
     emulation: Emulation
-    seed: int | None
+    circumstances: Circumstances
     stopped_by: FindingRecord | None = None
     _stopped_at: PackedLaunch | None = None
     _used: int = 0  # of the budget of instructions
@@ -195,6 +199,7 @@ class _Run:
         if isinstance(step, LibraryCall):
             target = next(buffer for buffer in self.plan.buffers if buffer.name == step.target)
             run_library_step(step, target, self.memory)
+            self.memory.memory.begin_launch()  # what follows it overlaps nothing
             return
         result = self._launch(step)
         self._used += result.thread_instructions
@@ -220,9 +225,13 @@ class _Run:
             )
         self._sampled = self._sampled or blocks is not None
         left = max(self.emulation.instruction_budget - self._used, 1)
-        options = LaunchOptions(self.emulation.checks, self.seed, left, self.emulation.workers, blocks)
+        seed, poison = self.circumstances.seed, self.circumstances.poison
+        options = LaunchOptions(self.emulation.checks, seed, left, self.emulation.workers, blocks, poison=poison)
         try:
-            return self.program.launch(self.memory.memory, launch_request(launch, self.memory, options))
+            request = launch_request(launch, self.memory, options)
+            if not self.program.overlaps_launches:
+                request = replace(request, overlaps=False)
+            return self.program.launch(self.memory.memory, request)
         except UnsupportedPtx as error:
             raise _not_emulable(self.program, error, launch) from error
         except PtxError as error:
@@ -252,7 +261,7 @@ class _Run:
             incomplete=tuple(self._incomplete),
             coverage=tuple(self._coverage),
         )
-        return PlanOutcome(emulated, self.memory, self.stopped_by, self._stopped_at, counter_left)
+        return PlanOutcome(emulated, self.memory, (), self.stopped_by, self._stopped_at, counter_left)
 
     def _unwritten_outputs(self) -> list[FindingRecord]:
         found = []

@@ -1,12 +1,17 @@
-"""One plan under several schedules: outputs of the first, findings of all, the same fault seen again being one."""
+"""One plan under several schedules: outputs of the first and of those that differ, findings of all.
+
+The same fault seen again is one. Each schedule has an order of warps and blocks, addresses and poison of its own: what
+depends on any of them shows as results that vary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilewright.devices.emulation.plan_memory import PlanMemory
+from tilewright.devices.contents import POISON_BYTE
+from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory
 from tilewright.devices.emulation.plan_run import Announce, PlanOutcome, announce_nothing, run_plan
 from tilewright.records import BoundPlan, Check, EmulatedRun, Emulation, FindingKind, FindingRecord
 
@@ -14,48 +19,114 @@ if TYPE_CHECKING:
     from tilewright.ptx.program import Program
 
 _RACES = (FindingKind.RACE_SHARED, FindingKind.RACE_GLOBAL)
+# Not of global memory: what an earlier call left there could be found again.
+_NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LOCAL)
+# NaN; a large number, of which a maximum is made; a large negative one; zero, which sums do not show. In f32, f16 and
+# bf16 alike, and as whole numbers far outside every tensor, but for the last.
+_POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
 
 
 def run_schedules(
     program: Program | None,
     plan: BoundPlan,
-    make_memory: Callable[[], PlanMemory],
+    make_memory: Callable[[Circumstances], PlanMemory],
     emulation: Emulation,
     returned: Sequence[str],
     announce: Announce = announce_nothing,
 ) -> PlanOutcome:
     """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
-    first = run_plan(program, plan, make_memory(), emulation, emulation.schedule_seed(0), announce)
-    outcomes = [first]
-    varying: set[str] = set()
+    runs = _Runs(program, plan, make_memory, returned, announce)
+    first = runs.settled(emulation, Circumstances(emulation.schedule_seed(0), _poison(emulation, 0)))
+    outcomes, varying = [first], set[str]()
+    others: dict[tuple[bytes, ...], PlanMemory] = {}
     while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
-        seed = emulation.schedule_seed(len(outcomes))
-        latest = run_plan(program, plan, make_memory(), _without_counters(emulation), seed, announce)
+        number = len(outcomes)
+        circumstances = Circumstances(emulation.schedule_seed(number), _poison(emulation, number))
+        latest = runs.settled(_without(emulation, Check.COUNTERS), circumstances)
         outcomes.append(latest)
-        if latest.went_well:
-            varying |= {name for name in returned if _bytes(first, name) != _bytes(latest, name)}
+        differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
+        if latest.went_well and differing:
+            varying |= differing
+            others.setdefault(runs.results(latest), latest.memory)
     emulated = _summary([outcome.emulated for outcome in outcomes], varying)
-    return replace(outcomes[-1], emulated=emulated, memory=first.memory)
+    return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
+
+
+def _poison(emulation: Emulation, schedule: int) -> int:
+    """Another for every seed and schedule; the only one of a run is never zero, which looks harmless."""
+    first = emulation.seed % (len(_POISONS) - 1)
+    return _POISONS[(first + schedule) % len(_POISONS)]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """One plan, run again and again."""
+
+    program: Program | None
+    plan: BoundPlan
+    make_memory: Callable[[Circumstances], PlanMemory]
+    returned: Sequence[str]
+    announce: Announce
+
+    def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+        memory = self.make_memory(circumstances)
+        return run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce)
+
+    def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
+        return tuple(_bytes(outcome, name) for name in self.returned)
+
+    def settled(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+        """A run in which reads of what nothing wrote are findings only if something comes of what was read."""
+        outcome = self.run(emulation, circumstances)
+        found = outcome.emulated.findings
+        read = tuple(one for one in found if one.kind in _NEVER_WRITTEN)
+        if not read or not outcome.went_well or not self._indifferent(outcome, emulation, circumstances):
+            return outcome
+        rest = tuple(one for one in found if one not in read)
+        return replace(outcome, emulated=replace(outcome.emulated, findings=rest, harmless=read))
+
+    def _indifferent(self, outcome: PlanOutcome, emulation: Emulation, circumstances: Circumstances) -> bool:
+        """Whether every poison gives these results, and no faults but these."""
+        known = {_key(one) for one in outcome.emulated.findings}
+        quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.UNINITIALISED)
+        for poison in _POISONS:
+            if poison == circumstances.poison:
+                continue
+            again = self.run(quick, replace(circumstances, poison=poison))
+            if not again.went_well or any(_key(one) not in known for one in again.emulated.findings):
+                return False
+            if any(_differs(outcome.memory, again.memory, name) for name in self.returned):
+                return False
+        return True
+
+
+def _differs(first: PlanMemory, other: PlanMemory, name: str) -> bool:
+    """Whether a tensor holds something else, where it holds anything, or is written elsewhere."""
+    written, unequal = first.memory.written(name), first.content(name) != other.content(name)
+    return bool(((unequal & written) | (written != other.memory.written(name))).any())
 
 
 def _bytes(outcome: PlanOutcome, name: str) -> bytes:
     return outcome.memory.content(name).tobytes()
 
 
-def _without_counters(emulation: Emulation) -> Emulation:
-    """Counts of one schedule are enough."""
-    return replace(emulation, checks=tuple(check for check in emulation.checks if check is not Check.COUNTERS))
+def _without(emulation: Emulation, *checks: Check) -> Emulation:
+    """Without counters, say: those of one schedule are enough."""
+    return replace(emulation, checks=tuple(check for check in emulation.checks if check not in checks))
 
 
 def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
+    findings = merged(run.findings for run in runs)
+    known = {_key(one) for one in findings}
     return replace(
         runs[0],
-        findings=merged(run.findings for run in runs),
+        findings=findings,
         schedules=len(runs),
         varying=tuple(sorted(varying)),
         seconds=sum(run.seconds for run in runs),
         coverage=tuple(one for run in runs for one in run.coverage),
         incomplete=tuple(dict.fromkeys(sentence for run in runs for sentence in run.incomplete)),
+        harmless=tuple(one for one in merged(run.harmless for run in runs) if _key(one) not in known),
     )
 
 

@@ -35,11 +35,14 @@ typedef struct {
   uint64_t bytes;
   uint8_t* data;
   uint8_t* state;  // one byte per byte: TW_STATE_*; NULL: all initialised, all inside
-  uint32_t flags;  // TW_REGION_*
-  uint32_t id;     // its place in the Memory's list, for names
+  uint8_t* recent;  // one byte per byte: TW_RECENT_*; NULL: nobody asks
+  uint32_t flags;   // TW_REGION_*
+  uint32_t id;      // its place in the Memory's list, for names
 } tw_region;
 
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
+// Bits of `recent`: what this launch has done to a byte, and what the launch before it did.
+enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_WRITTEN_BEFORE = 4, TW_RECENT_READ_BEFORE = 8 };
 enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3 };
 
 enum {
@@ -99,6 +102,9 @@ enum {
   TW_FIND_BUDGET,
   TW_FIND_BAD_CALL,
   TW_FIND_STACK,
+  TW_FIND_STALE_READ,    // through the read-only cache, of what this launch wrote
+  TW_FIND_NOT_AWAITED,   // before griddepcontrol.wait, of what the launch before writes or reads
+  TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
   TW_FIND_KINDS
 };
 
@@ -119,6 +125,8 @@ typedef struct {
   int32_t dynamic_shared_bytes;
   uint32_t checks;
   int32_t cooperative;
+  int32_t overlaps;  // the launch before may still be running, until griddepcontrol.wait
+  int32_t poison;    // the byte that registers, shared and local memory are made of until something writes them
   int32_t seeded;
   uint64_t seed;
   uint64_t workspace;  // address that %envreg1 and %envreg2 give: the grid barrier of cooperative groups

@@ -76,6 +76,14 @@ static inline uint64_t tw_atom_operand(const void* slot, int bytes, uint32_t lan
   return bytes == 4 ? ((const uint32_t*)slot)[lane] : bytes == 8 ? ((const uint64_t*)slot)[lane] : ((const uint16_t*)slot)[lane];
 }
 
+// Between two atomics anything may happen: in a random schedule the turn ends behind one in four of them.
+static inline int tw_perhaps_others(tw_warp* w, const tw_instr* i) {
+  if (!w->cta->engine->launch->seeded || tw_random(&w->cta->worker->random) & 3) return TW_NEXT;
+  w->quantum = 0;
+  w->pc = tw_index_of(w, i) + 1;
+  return TW_JUMP;
+}
+
 // o: d (or the sink), -, b, c, address. flags: TW_ATOM_*; count: the type
 TW_HANDLER(atom) {
   static const uint8_t sizes[] = {4, 4, 8, 8, 4, 8, 2, 2, 4, 4, 2};
@@ -91,12 +99,13 @@ TW_HANDLER(atom) {
   bool changed = false;
   TW_EACH(mask) old[l] = tw_atom_lane(x.at[l], bytes, op, type, tw_atom_operand(b, bytes, l), tw_atom_operand(c, bytes, l), &changed);
   if (!changed) tw_polled(w);
+  else w->cta->wrote = true;
   if (w->cta->races && mask) {
     if (x.shared) tw_race_observe_shared(w->cta->races, w->index, x.shared, x.offset, bytes, order);
     if (x.global)
       tw_race_observe_global(w->cta->engine->races, w->cta->races, w->index, x.global, x.address, bytes, order);
   }
-  if (i->o[0] < 0) return TW_NEXT;
+  if (i->o[0] < 0) return tw_perhaps_others(w, i);
   void* d = tw_slot(w, i->o[0]);
   TW_EACH(exec) {
     uint64_t value = mask >> l & 1 ? old[l] : 0;
@@ -104,7 +113,7 @@ TW_HANDLER(atom) {
     else if (bytes == 8) ((uint64_t*)d)[l] = value;
     else ((uint16_t*)d)[l] = (uint16_t)value;
   }
-  return TW_NEXT;
+  return tw_perhaps_others(w, i);
 }
 
 // mod: the scope as races.h has it

@@ -20,15 +20,23 @@ static bool all_here(const tw_cta* cta, const tw_barrier* b) {
   return true;
 }
 
-// A barrier for the whole block that some threads will never reach, because they have ended.
+// A warp of which some threads have ended while the others wait at a barrier of the block. Whole warps may leave: a
+// barrier waits for all threads that have not ended.
 static void look_for_the_dead(tw_cta* cta, const tw_barrier* b) {
   for (int k = 0; k < cta->warp_count; k++) {
-    uint32_t missing = cta->warps[k].started & ~b->lanes[k];
+    uint32_t missing = b->lanes[k] ? cta->warps[k].started & ~b->lanes[k] : 0;
     if (!missing) continue;
     tw_warp* first = &cta->warps[b->first_thread / TW_LANES];
     report_divergence(first, b->first_pc, b->first_thread % TW_LANES, DIVERGED_EXITED, -1, k * TW_LANES + __builtin_ctz(missing));
     return;
   }
+}
+
+// What one warp knows of the launch before this, all know who waited for each other.
+static void share_what_was_awaited(tw_cta* cta, const tw_barrier* b) {
+  bool awaited = false;
+  for (int k = 0; k < cta->warp_count; k++) awaited |= b->lanes[k] && cta->warps[k].awaited;
+  for (int k = 0; awaited && k < cta->warp_count; k++) cta->warps[k].awaited |= b->waiting[k] != 0;
 }
 
 static void write_reduction(tw_warp* w, const tw_instr* i, uint8_t* registers, uint32_t lanes, const tw_barrier* b) {
@@ -47,6 +55,7 @@ static void write_reduction(tw_warp* w, const tw_instr* i, uint8_t* registers, u
 static void open_barrier(tw_cta* cta, int id) {
   tw_barrier* b = &cta->barriers[id];
   if (!b->expected) look_for_the_dead(cta, b);
+  if (cta->engine->launch->overlaps) share_what_was_awaited(cta, b);
   if (cta->races) tw_race_barrier(cta->races, id, b->waiting, cta->warp_count);
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];

@@ -133,6 +133,11 @@ TW_HANDLER(sync_warp) {
   uint32_t together;
   return exec ? tw_gather_lanes(w, i, exec, TW_SRC(uint32_t, 1), &together) : TW_NEXT;
 }
+TW_HANDLER(griddep_wait) {
+  (void)i;
+  if (exec) w->awaited = true;
+  return TW_NEXT;
+}
 TW_HANDLER(nanosleep) {
   (void)exec;
   w->quantum = 0;

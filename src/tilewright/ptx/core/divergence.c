@@ -138,7 +138,7 @@ static int32_t new_frame(tw_warp* w, int32_t bytes) {
     if (!f->registers) return -1;
     f->capacity = bytes;
   }
-  memset(f->registers, 0, (size_t)bytes);
+  memset(f->registers, w->cta->engine->launch->poison, (size_t)bytes);
   f->used = true;
   return k;
 }
@@ -296,6 +296,7 @@ bool tw_warp_begin(tw_warp* w) {
   w->frame = frame;
   w->running = true;
   w->done = w->spinning = false;
+  w->awaited = !w->cta->engine->launch->overlaps;
   w->starved = 0;
   w->forced_pc = -1;
   w->context_count = 0;
@@ -305,7 +306,10 @@ bool tw_warp_begin(tw_warp* w) {
   memset(w->open_group, 0, sizeof w->open_group);
   if (w->local_stride) {
     uint32_t used = w->local_used ? w->local_used : (uint32_t)kernel->local_bytes;
-    for (int l = 0; l < TW_LANES; l++) memset(w->local_state + (size_t)l * w->local_stride, 0, used);
+    for (int l = 0; l < TW_LANES; l++) {
+      memset(w->local_state + (size_t)l * w->local_stride, TW_STATE_NEVER, used);
+      memset(w->local + (size_t)l * w->local_stride, w->cta->engine->launch->poison, used);
+    }
     w->local_used = (uint32_t)kernel->local_bytes;
   }
   return true;

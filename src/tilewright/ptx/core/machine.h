@@ -53,6 +53,7 @@ enum {
   TW_MEM_ORDER = 15 << 6,    // TW_ORDER_* and TW_SCOPE_* of races.h; not weak: others may change it meanwhile
   TW_MEM_SPACE = 7 << 10,    // TW_SPACE_*
   TW_MEM_RETURNS = 1 << 13,  // atom rather than red
+  TW_MEM_READ_ONLY = 1 << 14, // ld.global.nc: the bytes must stay as they are for the whole launch
 };
 #define TW_ORDER_OF(mod) ((int)((mod) >> 6 & 15))
 #define TW_SPACE_OF(mod) ((mod) >> 10 & 7)
@@ -153,6 +154,7 @@ struct tw_warp {
   uint32_t started;  // lanes that exist
   uint32_t local_used;
   bool spinning;     // gave up its turn because it polls memory
+  bool awaited;      // the launch before is known to have ended
   bool done;
   int32_t starved;   // turns used up since lanes last met or left
   int32_t forced_pc; // a collective that goes ahead without the lanes that never came; -1: none
@@ -202,8 +204,10 @@ struct tw_cta {
   bool watch_shared;  // reads look at shared_state
   tw_barrier barriers[TW_BARRIERS];
   tw_cta_races* races;
-  bool progressed;
+  bool progressed, only_polls;  // in the last pass over its warps
   int32_t turn;
+  int32_t idle_rounds;  // in a row that it has only polled, with no other block running
+  bool wrote;           // in memory, since that was last asked
   tw_warp* warps;
 };
 

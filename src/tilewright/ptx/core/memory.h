@@ -129,13 +129,36 @@ static const tw_region* tw_find_region(const tw_launch* launch, uint64_t address
   return low ? &launch->regions[low - 1] : NULL;
 }
 
+// Whether any of `size` bytes has one of the bits.
+static inline bool tw_recent_has(const uint8_t* recent, int size, uint8_t bits) {
+  for (int k = 0; k < size; k++)
+    if (recent[k] & bits) return true;
+  return false;
+}
+
+// What other launches, and this one, may still do to these bytes; and that they are touched now.
+static void tw_recent(tw_warp* w, const tw_instr* i, uint32_t good, tw_access* x, const tw_region* r, int how) {
+  uint8_t now = how == TW_READ ? TW_RECENT_READ : TW_RECENT_WRITTEN;
+  uint8_t before = how == TW_READ ? TW_RECENT_WRITTEN_BEFORE : TW_RECENT_WRITTEN_BEFORE | TW_RECENT_READ_BEFORE;
+  bool cached = how == TW_READ && i->mod & TW_MEM_READ_ONLY;
+  TW_EACH(good) {
+    uint8_t* recent = r->recent + (x->at[l] - r->data);
+    if (cached && tw_recent_has(recent, x->size, TW_RECENT_WRITTEN))
+      tw_report(w, TW_FIND_STALE_READ, tw_index_of(w, i), (int)l, x->address[l], x->size, 0);
+    if (!w->awaited && tw_recent_has(recent, x->size, before))
+      tw_report(w, TW_FIND_NOT_AWAITED, tw_index_of(w, i), (int)l, x->address[l], x->size, how);
+    for (int k = 0; k < x->size; k++) recent[k] |= now;
+  }
+}
+
 static uint32_t tw_global_region(tw_warp* w, const tw_instr* i, uint32_t good, tw_access* x, const tw_region* r, int how) {
   if (how != TW_READ && !(r->flags & TW_REGION_WRITABLE)) {
     TW_EACH(good) tw_report(w, TW_FIND_INPUT_WRITTEN, tw_index_of(w, i), (int)l, x->address[l], x->size, 0);
     return 0;
   }
   if (r->state)
-    return tw_check_state(w, i, good, x, r->data, r->state, 0, how, TW_FIND_GLOBAL_BOUNDS, TW_FIND_UNINITIALISED_GLOBAL);
+    good = tw_check_state(w, i, good, x, r->data, r->state, 0, how, TW_FIND_GLOBAL_BOUNDS, TW_FIND_UNINITIALISED_GLOBAL);
+  if (r->recent) tw_recent(w, i, good, x, r, how);
   return good;
 }
 
@@ -184,7 +207,7 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   } else {
     uintptr_t shift = (uintptr_t)r->data - (uintptr_t)base;  // as numbers: lanes that take no part may hold anything
     TW_LOOP x->at[l] = (uint8_t*)(shift + (uintptr_t)x->address[l]);
-    if (r->state || (how != TW_READ && !(r->flags & TW_REGION_WRITABLE))) good = tw_global_region(w, i, exec, x, r, how);
+    if (r->state || r->recent || (how != TW_READ && !(r->flags & TW_REGION_WRITABLE))) good = tw_global_region(w, i, exec, x, r, how);
   }
   if (w->cta->worker->counts)
     tw_count_global(&w->cta->worker->counts[tw_index_of(w, i)], exec, x->address, x->size, x->contiguous);
@@ -422,6 +445,7 @@ static void tw_pack_values(const tw_warp* w, const tw_instr* i, uint8_t* values,
 
 static int tw_store(tw_warp* w, const tw_instr* i, tw_access* x) {
   int element = 1 << (i->mod & TW_MEM_ELEMENT), held = 1 << (i->mod >> 2 & 3);
+  w->cta->wrote = true;
   if (w->cta->races && (x->shared | x->global)) {
     uint8_t values[TW_LANES * 32];
     tw_pack_values(w, i, values, x->size);

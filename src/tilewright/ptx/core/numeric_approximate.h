@@ -1,7 +1,9 @@
 // The approximate instructions: ex2, lg2, sin, cos, tanh, rcp, rsqrt, sqrt and div.
 //
-// The hardware reads tables we do not have; these are accurate to about one unit in the last place, inside the errors
-// PTX documents, and treat special values as PTX documents them. There are no branches, and special values enter by
+// The hardware reads tables we do not have. Where it is within about one unit in the last place so are these. Where it
+// is worse (lg2 near 1, sin and cos of small angles, tanh everywhere) these err as much as an H200 was seen to, by an
+// amount that depends on the operand alone: a kernel that needs more must not look right here. Exact values stay exact,
+// special values are as PTX documents them. There are no branches, and special values enter by
 // addition rather than by choice (a compiler that minds floating-point exceptions would not compute both sides of one):
 // a loop over lanes becomes vector code.
 // The `_ftz` forms flush subnormal inputs and results.
@@ -11,6 +13,14 @@
 #include "numeric_arithmetic.h"
 #include "numeric_bits.h"
 #include "numeric_half.h"
+
+TW_INLINE float tw_abs_f32(float x) { return tw_f32_of(tw_f32_bits(x) & 0x7fffffffu); }
+// A number from -1 to 1 that looks drawn at random and is always the same for the same operand.
+TW_INLINE float tw_noise(float x) {
+  uint32_t bits = tw_f32_bits(x) * 0x9e3779b1u;
+  bits = (bits ^ bits >> 15) * 0x85ebca77u;
+  return (float)(int32_t)bits * 0x1p-31f;
+}
 
 TW_INLINE float tw_ex2_f32(float x) {
   float high = x < 160.0f ? x : 160.0f; // NaN too; it comes back at the end
@@ -48,7 +58,9 @@ TW_INLINE float tw_lg2_f32(float x) {
   series = series * part + 0x1.ec709cp-2f;
   series = series * part - 0x1.715476p-1f;
   series = series * part + 0x1.715476p+0f;
-  float result = (float)(exponent - (tiny ? 23 : 0)) + series * part;
+  // Too large by up to 2^-22.7 everywhere, which near 1 is more than the result; lg2 of 1 itself is exact.
+  float excess = (tw_noise(x) + 0.8f) * 0x1.4p-24f;
+  float result = (float)(exponent - (tiny ? 23 : 0)) + (series * part + (x == 1.0f ? 0.0f : excess));
   float special = x > 0.0f ? 0.0f : __builtin_nanf("");
   special = x == 0.0f ? -__builtin_inff() : special;
   special = x == __builtin_inff() ? __builtin_inff() : special;
@@ -56,14 +68,16 @@ TW_INLINE float tw_lg2_f32(float x) {
 }
 TW_INLINE float tw_lg2_ftz_f32(float x) { return tw_lg2_f32(tw_flush_f32(x)); }
 
-// The hardware turns radians into turns first, truncating; beyond a few turns that is what decides the result.
-// The part of a turn, in [-1/2, 1/2].
+// The hardware turns radians into turns first, truncating, and keeps 25 bits behind the point: beyond a few turns the
+// first decides the result, for small angles the second. The part of a turn, in [-1/2, 1/2].
 TW_INLINE float tw_turns_f32(float x) {
   uint64_t product = tw_f64_bits((double)x * (double)0x1.45f306p-3f);
   float turns = (float)tw_f64_of(product & ~0x1fffffffull);
   float inside = turns < 0x1p22f ? turns : 0.0f;
   inside = inside > -0x1p22f ? inside : 0.0f;
-  return inside - ((inside + 12582912.0f) - 12582912.0f);
+  float part = inside - ((inside + 12582912.0f) - 12582912.0f);
+  float kept = (float)(int32_t)(tw_abs_f32(part) * 0x1p25f) * 0x1p-25f;
+  return tw_f32_of(tw_f32_bits(kept) | (tw_f32_bits(part) & 0x80000000u));
 }
 // sin(2 pi t) for t in [-1/4, 1/4].
 TW_INLINE float tw_sine_of_turns(float turns) {
@@ -76,7 +90,6 @@ TW_INLINE float tw_sine_of_turns(float turns) {
   series = series * square + 0x1.921fb6p+2f;
   return series * turns;
 }
-TW_INLINE float tw_abs_f32(float x) { return tw_f32_of(tw_f32_bits(x) & 0x7fffffffu); }
 // An infinite or absent x makes the result NaN; the sign of a zero is kept, since nothing else is added.
 TW_INLINE float tw_unless_infinite(float result, float x) {
   return tw_canonical_f32(result * (x - x == 0.0f ? 1.0f : __builtin_nanf("")));
@@ -84,24 +97,30 @@ TW_INLINE float tw_unless_infinite(float result, float x) {
 TW_INLINE float tw_sin_f32(float x) {
   float turns = tw_turns_f32(x);
   float folded = 0.25f - tw_abs_f32(tw_abs_f32(turns) - 0.25f); // |turns| or 1/2 - |turns|
-  float result = tw_sine_of_turns(folded);
+  float result = tw_sine_of_turns(folded) * (1.0f + tw_noise(x) * 0x1p-22f);
   return tw_unless_infinite(tw_f32_of(tw_f32_bits(result) ^ (tw_f32_bits(turns) & 0x80000000u)), x);
 }
 TW_INLINE float tw_cos_f32(float x) {
-  return tw_unless_infinite(tw_sine_of_turns(0.25f - tw_abs_f32(tw_turns_f32(x))), x);
+  float result = tw_sine_of_turns(0.25f - tw_abs_f32(tw_turns_f32(x)));
+  return tw_unless_infinite(result * (1.0f - tw_abs_f32(tw_noise(x)) * (result == 1.0f ? 0.0f : 0x1p-23f)), x);
 }
 TW_INLINE float tw_sin_ftz_f32(float x) { return tw_flush_f32(tw_sin_f32(tw_flush_f32(x))); }
 TW_INLINE float tw_cos_ftz_f32(float x) { return tw_flush_f32(tw_cos_f32(tw_flush_f32(x))); }
 
-TW_INLINE float tw_tanh_f32(float x) {
-  float size = tw_f32_of(tw_f32_bits(x) & 0x7fffffffu);
+// `error`: of the result, relative, at most; of one beyond 4 an eighth of it.
+TW_INLINE float tw_tanh_within(float x, float error) {
+  float size = tw_abs_f32(x);
   float square = size * size;
   float small = size * (1.0f + square * (-0x1.555556p-2f + square * (0x1.111112p-3f - square * 0x1.ba1ba2p-5f)));
   float large = 1.0f - 2.0f / (tw_ex2_f32(size * 0x1.715476p+1f) + 1.0f); // e^(2 size)
-  float result = size < 0.3f ? small : large;
+  float exact = size < 0.3f ? small : large;
+  float result = exact * (1.0f + tw_noise(x) * (size < 4.0f ? error : error * 0.125f));
+  result = result < 1.0f ? result : 1.0f;
+  result = size < 0.002f ? size : result;
   result = tw_f32_of(tw_f32_bits(result) | (tw_f32_bits(x) & 0x80000000u));
   return x == x ? result : tw_f32_of(TW_NAN_F32);
 }
+TW_INLINE float tw_tanh_f32(float x) { return tw_tanh_within(x, 0x1.2p-17f); }
 
 TW_INLINE float tw_rcp_approx_f32(float x) { return tw_canonical_f32(1.0f / x); }
 TW_INLINE float tw_rcp_approx_ftz_f32(float x) { return tw_flush_f32(tw_rcp_approx_f32(tw_flush_f32(x))); }
@@ -149,7 +168,7 @@ TW_INLINE double tw_rsqrt_f64(double x) { return 1.0 / __builtin_sqrt(x); }
 TW_INLINE uint16_t tw_ex2_f16(uint16_t x) { return tw_f32_to_f16(tw_ex2_f32(tw_f16_to_f32(x))); }
 TW_INLINE uint16_t tw_ex2_ftz_f16(uint16_t x) { return tw_flush_f16(tw_ex2_f16(tw_flush_f16(x))); }
 TW_INLINE uint16_t tw_ex2_ftz_bf16(uint16_t x) { return tw_f32_to_bf16(tw_ex2_ftz_f32(tw_bf16_to_f32(x))); }
-TW_INLINE uint16_t tw_tanh_f16(uint16_t x) { return tw_f32_to_f16(tw_tanh_f32(tw_f16_to_f32(x))); }
-TW_INLINE uint16_t tw_tanh_bf16(uint16_t x) { return tw_f32_to_bf16(tw_tanh_f32(tw_bf16_to_f32(x))); }
+TW_INLINE uint16_t tw_tanh_f16(uint16_t x) { return tw_f32_to_f16(tw_tanh_within(tw_f16_to_f32(x), 0x1.2p-12f)); }
+TW_INLINE uint16_t tw_tanh_bf16(uint16_t x) { return tw_f32_to_bf16(tw_tanh_within(tw_bf16_to_f32(x), 0x1.2p-9f)); }
 
 #endif

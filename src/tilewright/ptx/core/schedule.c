@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096 };
+enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
 #define RESIDENT_BYTES (3ll << 29)
 
@@ -79,9 +79,9 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   cta->id[1] = (uint32_t)(linear / launch->grid[0] % launch->grid[1]);
   cta->id[2] = (uint32_t)(linear / launch->grid[0] / launch->grid[1]);
   cta->live_threads = cta->thread_count;
-  cta->turn = 0;
+  cta->turn = cta->idle_rounds = 0;
   memset(cta->barriers, 0, sizeof cta->barriers);
-  memset(cta->shared, 0xcd, cta->shared_bytes);
+  memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
@@ -124,7 +124,9 @@ static int run_cta(tw_cta* cta) {
   tw_worker* worker = cta->worker;
   const tw_interpreter* interpreter = tw_chosen_interpreter();
   bool seeded = e->launch->seeded;
-  for (int pass = 0; pass < PASSES_BEFORE_OTHERS; pass++) {
+  int passes = seeded ? 1 + (int)(tw_random(&worker->random) % 8) : PASSES_BEFORE_OTHERS;
+  cta->only_polls = false;
+  for (int pass = 0; pass < passes; pass++) {
     bool ran = false, only_polls = true;
     cta->progressed = false;
     int start = seeded ? (int)(tw_random(&worker->random) % (uint64_t)cta->warp_count) : 0;
@@ -152,9 +154,32 @@ static int run_cta(tw_cta* cta) {
       report_deadlock(cta);
       return CTA_STOPPED;
     }
-    if (only_polls && !cta->progressed) return CTA_WAITS;
+    cta->only_polls = only_polls && !cta->progressed;
+    if (cta->only_polls) return CTA_WAITS;
   }
   return CTA_WAITS;
+}
+
+// A block that has only polled while nothing else ran waits for one that has not started. Where blocks start in order
+// all those before it have ended: it needs a later one beside it, and only a cooperative launch is promised that.
+// False: it is to poll once more, alone, before that is said.
+static bool polled_enough_alone(tw_cta* cta) {
+  tw_engine* e = cta->engine;
+  const tw_launch* launch = e->launch;
+  bool in_order = !launch->seeded && !launch->blocks && launch->workers == 1;
+  if (!cta->only_polls || launch->cooperative || !in_order || cta->idle_rounds == IDLE_ROUNDS) return true;
+  if (atomic_load(&e->next_block) >= e->block_total) return true;
+  cta->idle_rounds = cta->wrote ? 0 : cta->idle_rounds + 1;
+  cta->wrote = false;
+  if (cta->idle_rounds < IDLE_ROUNDS) return false;
+  for (int k = 0; k < cta->warp_count; k++) {
+    tw_warp* w = &cta->warps[k];
+    for (int32_t c = 0; w->spinning && c < w->context_count; c++) {
+      const tw_context* polls = &w->contexts[c];
+      if (polls->state == TW_READY) tw_report(w, TW_FIND_LATER_BLOCK, polls->pc, __builtin_ctz(polls->mask), 0, 0, 0);
+    }
+  }
+  return true;
 }
 
 // -- one OS thread --
@@ -203,8 +228,12 @@ static void* run_worker(void* argument) {
   p.resident = calloc((size_t)p.capacity, sizeof *p.resident);
   p.idle = calloc((size_t)p.capacity, sizeof *p.idle);
   if (!p.resident || !p.idle) e->out_of_memory = 1, atomic_store(&e->stop, 1);
-  int at = 0;
+  int at = 0, wanted = FEW_RESIDENT;  // blocks that run side by side, when seeded
   while (!atomic_load(&e->stop)) {
+    if (e->launch->seeded) {
+      while (p.count < wanted && start_another(worker, &p)) {}
+      at = p.count ? (int)(tw_random(&worker->random) % (uint64_t)p.count) : 0;
+    }
     if (at >= p.count && !start_another(worker, &p)) {
       if (!p.count) break;
       at = 0;
@@ -212,12 +241,14 @@ static void* run_worker(void* argument) {
     }
     if (atomic_load(&e->stop)) break;
     int ended = run_cta(p.resident[at]);
+    if (ended == CTA_WAITS && p.count == 1 && !polled_enough_alone(p.resident[0])) continue;
     if (ended == CTA_DONE) {
       tw_cover_end(p.resident[at], false);
       p.idle[p.idle_count++] = p.resident[at];
       p.resident[at] = p.resident[--p.count];
       if (at >= p.count) at = p.count;  // a new one first, then the others again
     } else if (ended == CTA_WAITS) {
+      if (p.resident[at]->only_polls && wanted == p.count) wanted++;  // perhaps for one that has not started
       at++;
     } else {
       break;

@@ -1,6 +1,7 @@
 """Inside the child: which sizes of a function's tensors hang together, which may vary, and what it returns.
 
-Nothing is concluded from the source: the function is called at other sizes, and what it accepts is believed.
+Nothing is concluded from the source: the function is called at other sizes, and what it accepts is believed, as long as
+it answers what it asks of sizes and numbers as it does at its own.
 """
 
 from __future__ import annotations
@@ -9,20 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tilewright.records import SizeFormula, TaskOutput
+from tilewright.records import TaskOutput
+from tilewright.tasks.child.domain_search import DomainSearch
 from tilewright.tasks.child.input_values import settle_values
-from tilewright.tasks.child.size_formulas import Sample, fit_formula
-from tilewright.tasks.child.size_search import SizeSearch, others_of
+from tilewright.tasks.child.size_fitting import Fitting, Reading
+from tilewright.tasks.child.size_search import SizeSearch
 from tilewright.tasks.child.trials import TrialOutcome, Trials, single_thread
-from tilewright.tasks.questions import ProbeAnswer, ProbeRequest
+from tilewright.tasks.questions import BoundAnswer, ProbeAnswer, ProbeRequest
 
 _SECONDS = 40.0  # after which what was not tried counts as fixed
-_STEPS = (*range(1, 10), -1, -2, -3)  # neighbours of a size, by which rounding down shows
 _LARGE = 67  # times its multiple: a size that a kernel is tried at beside small ones
 _PROLONGED = 0.4  # of what was allowed before
 _MOST_SPENT = 0.95  # of the trials, after which refusals say nothing
-
-Calls = list[tuple[dict[str, int], TrialOutcome]]
 
 
 def probe(function: Callable[..., Any], request: ProbeRequest) -> ProbeAnswer:
@@ -39,14 +38,33 @@ def probe(function: Callable[..., Any], request: ProbeRequest) -> ProbeAnswer:
             if search.holds():  # else calls without content were believed that fail with content
                 break
     with single_thread():
-        if _find_least(search):
+        domain = DomainSearch(search, nominal, request.numbers)
+        held = _find_least(search)
+        if domain.restrict() or held:
             outputs = _fit_outputs(search, nominal)
     tensors = [
         replace(one, dimensions=search.labels_of(position), in_place=one.name in nominal.changed)
         for position, one in enumerate(request.tensors)
     ]
     tensors, notes = settle_values(function, tensors, {*request.unsaid}, request.numbers, search)
-    return ProbeAnswer(tuple(tensors), search.dimensions(), outputs, (*search.notes, *notes))
+    return ProbeAnswer(
+        tuple(tensors),
+        search.dimensions(),
+        outputs,
+        (*search.notes, *notes),
+        domain.bounded(request.numbers),
+    )
+
+
+def bound(function: Callable[..., Any], request: ProbeRequest) -> BoundAnswer:
+    """The dimensions that were described, and the numbers, bounded where the reference goes another way beyond."""
+    search = SizeSearch(Trials(function, request.tensors, request.numbers, _SECONDS), request)
+    nominal = search.nominal()
+    search.believe()
+    domain = DomainSearch(search, nominal, request.numbers)
+    with single_thread():
+        domain.restrict()
+    return BoundAnswer(search.dimensions(), domain.bounded(request.numbers), tuple(search.notes))
 
 
 # -- the sizes of what it returns --
@@ -58,9 +76,10 @@ def _fit_outputs(search: SizeSearch, nominal: TrialOutcome) -> tuple[TaskOutput,
     A dimension that decides a size for which no formula is found is held fixed.
     """
     while True:
-        fitting = _Fitting(search, nominal)
+        fitting = Fitting(search, nominal)
         fitted = [
-            [fitting.fit(index, axis) for axis in range(len(shape))] for index, shape in enumerate(nominal.shapes)
+            [fitting.fit(_size_of_output(index, axis)) for axis in range(len(shape))]
+            for index, shape in enumerate(nominal.shapes)
         ]
         unfit = [(index, row.index(None)) for index, row in enumerate(fitted) if None in row]
         if not unfit:
@@ -68,78 +87,12 @@ def _fit_outputs(search: SizeSearch, nominal: TrialOutcome) -> tuple[TaskOutput,
                 TaskOutput(f"y{index}", dtype, tuple(search.follow(size) for size in row if size is not None))
                 for index, (dtype, row) in enumerate(zip(nominal.dtypes, fitted, strict=True))
             )
-        search.hold(fitting.source_of(*unfit[0]), "the size of an output is computed from it")
+        sources = fitting.sources(_size_of_output(*unfit[0])) or sorted(search.varying, key=search.size_of)
+        search.hold(sources[0], "the size of an output is computed from it")
 
 
-class _Fitting:
-    """Calls at small sizes, and what came back."""
-
-    def __init__(self, search: SizeSearch, nominal: TrialOutcome) -> None:
-        self._search = search
-        self._own = (search.own_sizes, nominal)
-        small = search.small_sizes()
-        outcome = search.outcome(small)
-        self._start = (small, outcome) if outcome is not None else self._own
-        self._single: dict[str, Calls] = {label: [] for label in search.varying}  # calls with one size changed
-        self._several: Calls = []
-        self._looked = False
-        for label, multiple in search.varying.items():
-            for other in others_of(small[label], multiple, {*small.values()}):
-                self._look({label: other}, self._single[label])
-
-    def _look(self, changed: dict[str, int], into: Calls) -> None:
-        sizes = self._search.complete({**self._start[0], **changed})
-        outcome = self._search.outcome(sizes)
-        if outcome is not None:
-            into.append((sizes, outcome))
-
-    def fit(self, index: int, axis: int) -> str | int | SizeFormula | None:
-        """What a size of an output is at every call; None where that was not found out."""
-        calls = [self._own, self._start, *(call for calls in self._single.values() for call in calls)]
-        seen: list[Sample] = [(sizes, outcome.shapes[index][axis]) for sizes, outcome in calls]
-        if len({found for _, found in seen}) == 1:
-            return seen[0][1]
-        for label in self._search.moving:
-            if all(sizes[label] == found for sizes, found in seen):
-                return label
-        return self._formula(index, axis)
-
-    def _formula(self, index: int, axis: int) -> SizeFormula | None:
-        self._look_closer()
-
-        def sample(call: tuple[dict[str, int], TrialOutcome]) -> Sample:
-            return call[0], call[1].shapes[index][axis]
-
-        steps = {label: [sample(call) for call in calls] for label, calls in self._single.items()}
-        return fit_formula(sample(self._start), steps, [sample(call) for call in (self._own, *self._several)])
-
-    def _look_closer(self) -> None:
-        """Call with every size changed a little, alone and with others: once, where an output needs a formula."""
-        if self._looked:
-            return
-        self._looked = True
-        small, varying = self._start[0], self._search.varying
-        for label, multiple in varying.items():
-            for step in _STEPS:
-                if small[label] + step * multiple > 0:
-                    self._look({label: small[label] + step * multiple}, self._single[label])
-        for rounds in (1, 2, 3):
-            changed = {
-                label: small[label] + (1 + (number * rounds) % 4) * multiple
-                for number, (label, multiple) in enumerate(varying.items(), rounds)
-            }
-            self._look(changed, self._several)
-
-    def source_of(self, index: int, axis: int) -> str:
-        """A varying label that decides this size of an output."""
-        start = self._start[1].shapes[index][axis]
-        sources = [
-            label
-            for label, calls in self._single.items()
-            if any(outcome.shapes[index][axis] != start for _, outcome in calls)
-        ]
-        # The smallest first: of an image and a filter, the filter.
-        return min(sources or self._search.varying, key=self._search.size_of)
+def _size_of_output(index: int, axis: int) -> Reading:
+    return lambda outcome: outcome.shapes[index][axis]
 
 
 # -- how small the sizes that vary may be --
@@ -191,7 +144,8 @@ def _says_more(search: SizeSearch, least: Mapping[str, int], label: str) -> bool
 
 def _large_beside(search: SizeSearch, least: Mapping[str, int], label: str) -> bool:
     sizes = {**least, label: max(search.varying[label] * _LARGE, least[label])}
-    return not search.is_sound(search.complete(sizes)) or _works(search, sizes)
+    # Where it goes another way it is bounded by itself.
+    return not search.is_sound(search.complete(sizes)) or _works(search, sizes) or search.strays(sizes)
 
 
 def _works(search: SizeSearch, sizes: Mapping[str, int]) -> bool:

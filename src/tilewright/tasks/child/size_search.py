@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tilewright.records import Dimension, SizeFormula, SizeTerm, TensorInput
+from tilewright.records import Dimension, SizeFormula, SizeTerm
 from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe, line_of_reference
+from tilewright.tasks.child.size_choices import Axis, candidates, neighbours, others_of, primes_from
 from tilewright.tasks.child.size_formulas import Relation, relations
-from tilewright.tasks.child.trials import TrialOutcome, Trials
+from tilewright.tasks.child.trials import Elsewhere, Shapes, TrialOutcome, Trials
 from tilewright.tasks.questions import ProbeRequest
 
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -18,11 +19,8 @@ _PRIMES = tuple(n for n in range(2, 2000) if all(n % divisor for divisor in rang
 _LEAST = (13, 29, 61, 127, 251, 509, 1021)  # sizes tried where small ones are refused
 _SMALL_ENOUGH = 16
 _ROOM = 60
-_ALL_SUBSETS_UP_TO = 7  # axes of one size; beyond, only likely sets are tried
 _UNLINKING = 0.5  # of the trials, after which axes of one size stay together
 _RELATING = 0.7  # and after which no more relations are looked for
-
-Axis = tuple[int, int]  # which tensor, which of its axes
 
 
 class SizeSearch:
@@ -45,6 +43,8 @@ class SizeSearch:
         self._tried -= {*self._formula}
         self._least: dict[str, int] = {}  # of labels that cannot be as small as others
         self.at_least = {one.name: one.at_least for one in request.dimensions}  # believed where it is above 1
+        self.at_most = {one.name: one.at_most for one in request.dimensions if one.at_most is not None}
+        self.branching = {one.name for one in request.dimensions if one.branches}
         self._nominal: TrialOutcome | None = None
         self.varying: dict[str, int] = {}  # label -> the multiple its sizes must be; none of those that follow
         self.notes: list[str] = []
@@ -63,6 +63,8 @@ class SizeSearch:
                 self.varying.get(label, given.get(label, 1)) if label not in self._formula else 1,
                 self._formula.get(label),
                 self.at_least.get(label, 1),
+                self.at_most.get(label) if label in self.varying else None,
+                label in self.branching,
             )
             for label, size in self._size.items()
             if label in used
@@ -88,6 +90,22 @@ class SizeSearch:
     def is_sound(self, sizes: Mapping[str, int]) -> bool:
         return all(one.at(sizes) > 0 for one in self._formula.values())
 
+    def sizes_of_axes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The size of every axis as the reference calls it: `x.shape[1]`."""
+        return {
+            f"{self._request.tensors[position].name}.shape[{axis}]": sizes[label]
+            for (position, axis), label in self._label.items()
+        }
+
+    def free_labels(self, label: str) -> tuple[str, ...]:
+        """What a label follows from; itself, if it follows from nothing."""
+        return self._formula[label].names if label in self._formula else (label,)
+
+    def label_of(self, axis: str) -> str | None:
+        """The label of `x.shape[1]`; None where that is no axis of an input."""
+        names = self.sizes_of_axes(dict.fromkeys(self._size, 0))
+        return dict(zip(names, self._label.values(), strict=True)).get(axis)
+
     def follow(self, size: str | int | SizeFormula) -> str | int:
         """A label for the size of an output; the same formula has the same label."""
         if not isinstance(size, SizeFormula):
@@ -97,19 +115,23 @@ class SizeSearch:
         self._size[label] = size.at(self._size)
         return label
 
-    def hold(self, label: str, reason: str) -> None:
+    def hold(self, label: str, reason: str = "") -> None:
         """Take a dimension, or those it follows from, out of those that vary."""
-        for source in self._formula[label].names if label in self._formula else (label,):
-            if self.varying.pop(source, None) is not None:
+        for source in self.free_labels(label):
+            if self.varying.pop(source, None) is not None and reason:
                 self.notes.append(f"{{{source}}} is fixed because {reason}")
         self._reconcile()
+
+    def believe(self) -> None:
+        """Take the dimensions as they were described, without a call."""
+        self.varying = {label: self._multiple[label] for label in self._tried}
 
     # -- calls --
 
     def nominal(self) -> TrialOutcome:
         """The call at the sizes given, which must succeed."""
         try:
-            outcome = self.trials.run(self._shapes(self._size))
+            outcome = self.trials.run(self.shapes(self._size))
         except ReferenceProblem:
             raise
         except Exception as error:  # whatever the reference raises
@@ -117,7 +139,7 @@ class SizeSearch:
                 raise
             given = ", ".join(
                 f"{one.name}={'x'.join(map(str, shape)) or 'scalar'}:{one.dtype}"
-                for one, shape in zip(self._request.tensors, self._shapes(self._size).values(), strict=True)
+                for one, shape in zip(self._request.tensors, self.shapes(self._size).values(), strict=True)
             )
             raise ReferenceProblem(f"the reference fails at {given}: {describe(error)}") from error
         if not outcome.shapes and not outcome.changed:
@@ -125,7 +147,7 @@ class SizeSearch:
         self._nominal = outcome
         return outcome
 
-    def _shapes(self, sizes: Mapping[str, int], instead: dict[Axis, int] | None = None) -> dict[str, tuple[int, ...]]:
+    def shapes(self, sizes: Mapping[str, int], instead: dict[Axis, int] | None = None) -> dict[str, tuple[int, ...]]:
         instead = instead or {}
         return {
             one.name: tuple(
@@ -135,13 +157,27 @@ class SizeSearch:
         }
 
     def outcome(self, sizes: Mapping[str, int], instead: dict[Axis, int] | None = None) -> TrialOutcome | None:
-        """What a call at other sizes returns; None where it fails, or returns something else than the first call."""
-        outcome = self.trials.attempt(self._shapes(sizes, instead))
-        return outcome if outcome is not None and _alike(outcome, self._nominal) else None
+        """What a call at other sizes returns; None where it fails, or does something else than the first call."""
+        shapes = self.shapes(sizes, instead)
+        outcome = self.trials.attempt(shapes)
+        if outcome is None or self._nominal is None or not _alike(outcome, self._nominal):
+            return None
+        return None if self._strays(outcome, shapes) else outcome
+
+    def strays(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a call at these sizes succeeds, but goes another way than the first call, to another result."""
+        shapes = self.shapes(self.complete(sizes))
+        outcome = self.trials.attempt(shapes)
+        return outcome is not None and self._strays(outcome, shapes)
+
+    def _strays(self, outcome: TrialOutcome, shapes: Shapes) -> bool:
+        if self._nominal is None or not outcome.asked.strays_from(self._nominal.asked):
+            return False
+        return self.trials.elsewhere(shapes, {}, self._nominal.asked.answers).found is not Elsewhere.SAME
 
     def holds(self) -> bool:
         """Whether all that vary can do so in a call with content too."""
-        return not self.varying or self.trials.holds(self._shapes(self.small_sizes()))
+        return not self.varying or self.trials.holds(self.shapes(self.small_sizes()))
 
     def _works(self, sizes: Mapping[str, int]) -> bool:
         return self.outcome(self.complete(sizes)) is not None
@@ -178,7 +214,7 @@ class SizeSearch:
             bound: list[Axis] = []  # those that change in no set
             parts = 0
             while remaining and len(remaining) + len(bound) > 1 and self.trials.spent < _UNLINKING:
-                sets = _candidates(remaining, self._request.tensors, whole=bool(bound))
+                sets = candidates(remaining, self._request.tensors, whole=bool(bound))
                 timely = itertools.takewhile(lambda _: self.trials.spent < _UNLINKING, sets)
                 together = next((chosen for chosen in timely if self._moves(chosen, label)), None)
                 if together is None:
@@ -205,7 +241,7 @@ class SizeSearch:
             others = others_of(size, multiple, {*self._base.values()})
             if others and all(self.outcome(self._base, dict.fromkeys(axes, other)) is not None for other in others):
                 return True
-        others = _neighbours(self._roomy[label], {*self._roomy.values()})
+        others = neighbours(self._roomy[label], {*self._roomy.values()})
         return all(self.outcome(self._roomy, dict.fromkeys(axes, other)) is not None for other in others)
 
     # -- which may vary --
@@ -226,7 +262,7 @@ class SizeSearch:
     def _moves_a_little(self, label: str) -> bool:
         """Whether a label takes the sizes next to its own; then the least that it takes is looked for as well."""
         size = self._size[label]
-        others = _neighbours(size, {*self._roomy.values()})
+        others = neighbours(size, {*self._roomy.values()})
         if not all(self._works({**self._roomy, label: other}) for other in others):
             return False
         smaller = (one for one in _LEAST if one < size and self._works({**self._roomy, label: one}))
@@ -249,9 +285,17 @@ class SizeSearch:
                 continue
             others = [{**base, label: other} for other in others_of(size, multiple, {*base.values()})]
             others = [sizes for sizes in others if self.is_sound(sizes)]
-            if others and all(self._works(sizes) for sizes in others):
+            working = [sizes for sizes in others if self._works(sizes)]
+            if working and all(sizes in working or self.strays(sizes) for sizes in others):
+                if len(working) < len(others):
+                    self._keep_above(label, working[0][label])
                 return multiple
         return None
+
+    def _keep_above(self, label: str, working: int) -> None:
+        """Where a size that was tried goes another way, small sizes are not below one that does not."""
+        smaller = (one for one in _LEAST if one < self._size[label] and self._works({**self._base, label: one}))
+        self._least[label] = next(smaller, working)
 
     def _relate(self) -> None:
         """Find sizes that cannot change alone but together with others, by a formula."""
@@ -332,11 +376,12 @@ class SizeSearch:
         """Every varying dimension at a small size of its own, unlike any other size; the larger stay the larger."""
         sizes = dict(self._size)
         taken = {size for label, size in sizes.items() if label not in self.moving}
-        place = 2
+        last = 3
         for label in sorted(self.varying, key=self.size_of):
             alone = [one for one in self._formula.values() if one.names == (label,)]
-            for number in range(place, len(_PRIMES)):
-                sizes[label], place = self.varying[label] * _PRIMES[number], number + 1
+            multiple = self.varying[label]
+            for prime in primes_from(max(last + 1, self._least.get(label, 0) // multiple)):
+                sizes[label], last = multiple * prime, prime
                 made = {sizes[label], *(one.at(sizes) for one in alone)}
                 if made.isdisjoint(taken) and min(made) > 0 and sizes[label] >= self._least.get(label, 0):
                     break
@@ -350,57 +395,10 @@ def _step(formula: SizeFormula, label: str) -> int:
     return formula.divisor // math.gcd(formula.divisor, coefficient)
 
 
-def _alike(one: TrialOutcome, other: TrialOutcome | None) -> bool:
+def _alike(one: TrialOutcome, other: TrialOutcome) -> bool:
     """Whether two calls returned the same number of tensors, of the same dtypes and ranks."""
     return (
-        other is not None
-        and one.dtypes == other.dtypes
+        one.dtypes == other.dtypes
         and [len(shape) for shape in one.shapes] == [len(shape) for shape in other.shapes]
         and one.changed == other.changed
     )
-
-
-def others_of(size: int, multiple: int, avoid: set[int]) -> list[int]:
-    """A smaller and a larger size that are this multiple of a prime."""
-    count = size // multiple
-    smaller = [multiple * p for p in (7, 5, 11, 3, 13, 2) if p < count and multiple * p not in avoid]
-    larger = next(p for p in itertools.count(count + 1) if _is_prime(p) and multiple * p not in avoid)
-    return [*smaller[:1], multiple * larger]
-
-
-def _neighbours(size: int, avoid: set[int]) -> list[int]:
-    """The prime before and the prime after a size."""
-    before = next((p for p in range(size - 1, 1, -1) if _is_prime(p) and p not in avoid), None)
-    after = next(p for p in itertools.count(size + 1) if _is_prime(p) and p not in avoid)
-    return [*([before] if before else []), after]
-
-
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
-
-
-def _candidates(remaining: list[Axis], tensors: Sequence[TensorInput], whole: bool) -> Iterator[tuple[Axis, ...]]:
-    """Sets of axes with the first of them, the smaller ones first.
-
-    `whole`: some axes were set aside, so all that remain are a set too, and only likely others are tried.
-    """
-    first, others = remaining[0], remaining[1:]
-    if others or whole:
-        yield (first,)
-    if len(remaining) <= _ALL_SUBSETS_UP_TO or whole:
-        counts = {*range(1, len(others))} if not whole else {1, len(others)} - {0}
-        for count in sorted(counts):
-            for chosen in itertools.combinations(others, count):
-                yield (first, *chosen)
-        return
-    for count in (1, 2):
-        for chosen in itertools.combinations(others, count):
-            yield (first, *chosen)
-    from_end = _axes_like(remaining, lambda axis: axis[1] - len(tensors[axis[0]].dimensions))
-    from_start = _axes_like(remaining, lambda axis: axis[1])
-    yield from sorted({from_end, from_start}, key=len)
-
-
-def _axes_like(axes: Iterable[Axis], position: Callable[[Axis], int]) -> tuple[Axis, ...]:
-    listed = list(axes)
-    return tuple(axis for axis in listed if position(axis) == position(listed[0]))

@@ -11,17 +11,19 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.records import DType, IntegerValues, NumberInput, TensorInput
 from tilewright.reference import ReferenceProblem
-from tilewright.reference.loading import out_of_memory
+from tilewright.reference.loading import describe, out_of_memory
 from tilewright.reference.torch_calls import TORCH_DTYPE, dtype_of, flat_results
+from tilewright.tasks.child.branch_watch import Asked, BranchWatch, Key
+from tilewright.tasks.child.shadows import Shadows
+from tilewright.tasks.child.strict_calls import StrictCalls, StrictFunctions
 
 _REAL_ELEMENTS = 6_000_000  # calls up to this size are made for real while they are quick
 _SMALL_ELEMENTS = 1 << 16  # and up to this size always
@@ -29,6 +31,9 @@ _SLOW_SECONDS = 0.3
 _QUICKER = 8  # times fewer elements than a slow call had are quick enough
 _LARGEST_REAL_ELEMENTS = 1 << 26
 _TRIALS = 1500
+_LARGEST_COMPARED_ELEMENTS = 1 << 21
+_EQUAL = 1e-10  # of the largest result: what another order of the same sums does to f64
+_NOT_TAKEN = (TypeError, AttributeError, NotImplementedError, SystemError)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,6 +43,21 @@ class TrialOutcome:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
     changed: tuple[str, ...]  # tensors changed in place
+    asked: Asked = field(default_factory=Asked)  # of sizes and numbers, on the way; nothing where it was not watched
+
+
+class Elsewhere(Enum):
+    """What the reference does at other sizes or numbers, where it answers its own questions otherwise."""
+
+    SAME = "what it does at its own sizes would give the same there"
+    DIFFERENT = "something else"
+    REFUSED = "it raises"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    found: Elsewhere
+    asked: frozenset[Key] = frozenset()  # what the call asked that was answered as at the own sizes
 
 
 @contextlib.contextmanager
@@ -73,6 +93,10 @@ class Trials:
         self._for_real = for_real
         self._real_elements = _LARGEST_REAL_ELEMENTS if for_real else _REAL_ELEMENTS
         self._mode: Callable[[Shapes], TrialOutcome] | None = None  # how large calls are made
+        self._shadows = Shadows(function)
+        self._elsewhere: dict[object, Comparison] = {}
+        self.unwatched = self._shadows.hidden  # why a call could not be watched, or not all of it
+        self._watchable: bool | None = None  # None: until a call has succeeded
 
     @property
     def spent(self) -> float:
@@ -162,24 +186,118 @@ class Trials:
     def _empty(self, shapes: Shapes) -> dict[str, torch.Tensor]:
         return {one.name: torch.empty(shapes[one.name], dtype=TORCH_DTYPE[one.dtype]) for one in self._tensors}
 
-    def _plain(self, shapes: Shapes) -> dict[str, torch.Tensor]:
-        """Content that hardly any function refuses: fractions, and the lowest index."""
+    def _plain(self, shapes: Shapes, exact: bool = False, normal: bool = False) -> dict[str, torch.Tensor]:
+        """Content that hardly any function refuses: fractions, and the lowest index.
+
+        `exact`: floats are f64; `normal`: of both signs.
+        """
         made = {}
         for one in self._tensors:
+            dtype = TORCH_DTYPE[one.dtype]
             if one.dtype.is_float:
-                drawn = torch.rand(shapes[one.name]) * 0.9 + 0.05
+                drawn = torch.randn(shapes[one.name]) if normal else torch.rand(shapes[one.name]) * 0.9 + 0.05
+                dtype = torch.float64 if exact else dtype
             else:
                 low = one.values.low if isinstance(one.values, IntegerValues) else 0
                 drawn = torch.full(shapes[one.name], low)
-            made[one.name] = drawn.to(TORCH_DTYPE[one.dtype])
+            made[one.name] = drawn.to(dtype)
         return made
 
     def _call(self, given: dict[str, torch.Tensor]) -> TrialOutcome:
+        results, changed, asked = self._watched_if_possible(given)
+        return TrialOutcome(
+            tuple(tuple(map(int, one.shape)) for one in results),
+            tuple(dtype_of(one) for one in results),
+            changed,
+            asked,
+        )
+
+    def _watched_if_possible(
+        self, given: dict[str, torch.Tensor]
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
+        """A call that is watched; where that makes it fail, it is made again without."""
+        failure: Exception | None = None
+        if self._watchable is not False:
+            try:
+                outcome = self._watched(given, self._numbers)
+                self._watchable = True
+                return outcome
+            except Exception as error:  # the function's, or of something that takes no number that is only like one
+                if out_of_memory(error) or (self._watchable and not isinstance(error, _NOT_TAKEN)):
+                    raise
+                failure = error
         with StrictFunctions():
             results, changed = call(self._function, given, self._numbers)
-        return TrialOutcome(
-            tuple(tuple(map(int, one.shape)) for one in results), tuple(dtype_of(one) for one in results), changed
-        )
+        if failure is not None:
+            self.unwatched = self.unwatched or describe(failure)
+            self._watchable = bool(self._watchable)
+        return results, changed, Asked()
+
+    def _watched(
+        self, given: dict[str, torch.Tensor], numbers: Mapping[str, Any], forced: Mapping[Key, bool] | None = None
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...], Asked]:
+        watch = BranchWatch(given, forced)
+        known = {name: one if isinstance(one, bool) else watch.number(name, one) for name, one in numbers.items()}
+        with StrictFunctions(), self._shadows.over(watch):
+            results, changed = call(self._function, given, known)
+        return results, changed, watch.asked
+
+    # -- what it does where it answers its own questions otherwise --
+
+    def elsewhere(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
+        """A call beside the same call with answers as they are at the task's own sizes."""
+        key = (*(shapes[one.name] for one in self._tensors), *numbers.items(), *answers)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = self._compared(shapes, {**self._numbers, **numbers}, answers)
+        return self._elsewhere[key]
+
+    def _compared(self, shapes: Shapes, numbers: Mapping[str, Any], answers: Mapping[Key, bool]) -> Comparison:
+        if sum(math.prod(shape) for shape in shapes.values()) > _LARGEST_COMPARED_ELEMENTS:
+            return Comparison(Elsewhere.DIFFERENT)
+        seen: list[bool] = []
+        asked = Asked()
+        for exact, normal in ((True, True), (True, False), (False, True), (False, False)):
+            if len(seen) >= 2 or (seen and not exact):
+                break
+            given = self._plain(shapes, exact, normal)
+            try:
+                natural, _ = self._results(given, numbers, None)
+            except Exception:  # whatever the reference raises, of f64 perhaps, or of numbers below 0
+                continue
+            if any(one.is_floating_point() and bool(one.isnan().all()) for one in natural):
+                continue
+            try:
+                forced, asked = self._results(given, numbers, answers)
+                seen.append(_are_equal(natural, forced))
+            except Exception:  # what it does at its own sizes cannot be done there
+                seen.append(False)
+        if not seen:
+            return Comparison(Elsewhere.REFUSED)
+        return Comparison(Elsewhere.SAME if all(seen) else Elsewhere.DIFFERENT, frozenset(asked.questions))
+
+    def _results(
+        self, given: Mapping[str, torch.Tensor], numbers: Mapping[str, Any], answers: Mapping[Key, bool] | None
+    ) -> tuple[tuple[torch.Tensor, ...], Asked]:
+        """What comes back, every tensor as it is left, and what was asked."""
+        torch.manual_seed(0)
+        own = {name: tensor.clone() for name, tensor in given.items()}
+        results, changed, asked = self._watched(own, numbers, answers)
+        return (*results, *(own[name] for name in changed)), asked
+
+
+def _are_equal(ones: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+    """Whether results are the same but for the last bits of f64."""
+    if [(one.shape, one.dtype) for one in ones] != [(one.shape, one.dtype) for one in others]:
+        return False
+    for one, other in zip(ones, others, strict=True):
+        if one.dtype == torch.float64:
+            finite = one[one.isfinite()]
+            scale = float(finite.abs().max()) if finite.numel() else 0.0
+            if not torch.allclose(one, other, rtol=_EQUAL, atol=_EQUAL * scale, equal_nan=True):
+                return False
+        elif not torch.equal(one, other):
+            return False
+    return True
 
 
 def call(
@@ -192,77 +310,3 @@ def call(
     changed = tuple(name for name, tensor in given.items() if tensor._version != before[name])
     results = tuple(one for one in returned if not any(one is given[name] for name in changed))
     return results, changed
-
-
-# -- calls that refuse sizes which do not fit, where torch itself does not look --
-#
-# Without content torch makes a convolution of channels, biases and images that do not fit its filter. With content its
-# LSTM on a CPU takes weights that do not fit, and reads what lies behind them.
-
-
-class StrictFunctions(TorchFunctionMode):
-    """For calls with content: an LSTM whose sizes do not fit raises `ValueError`. It costs nothing elsewhere."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.lstm:
-            return func(*args, **(kwargs or {}))
-        with StrictCalls():
-            return func(*args, **(kwargs or {}))
-
-
-class StrictCalls(TorchDispatchMode):
-    """For calls without content: a convolution or an LSTM whose sizes do not fit raises `ValueError`."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to ask would import the compiler, which takes seconds
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.convolution.default:
-            _check_convolution(*args)
-        elif func is torch.ops.aten.mkldnn_rnn_layer.default:
-            _check_layer(*args[:7])
-        return func(*args, **(kwargs or {}))
-
-
-def _check_convolution(
-    given: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> None:
-    filter_text = f"a filter of {list(weight.shape)} in {groups} groups"
-    taken, made = (
-        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
-    )
-    if given.shape[1] != taken or taken % groups or made % groups:
-        raise ValueError(f"{filter_text} does not fit {list(given.shape)}")
-    if bias is not None and tuple(bias.shape) != (made,):
-        raise ValueError(f"{filter_text} does not fit a bias of {list(bias.shape)}")
-    if not transposed:
-        for axis, (size, window) in enumerate(zip(given.shape[2:], weight.shape[2:], strict=True)):
-            reach = dilation[axis % len(dilation)] * (window - 1) + 1
-            if size + 2 * padding[axis % len(padding)] < reach:
-                raise ValueError(f"{filter_text} is larger than {list(given.shape)}")
-
-
-def _check_layer(given: torch.Tensor, *state: torch.Tensor) -> None:
-    """One layer in one direction: two weights, two biases, the hidden state and the cell's."""
-    to_input, to_hidden, *biases, hidden, cell = (tuple(one.shape) for one in state)
-    width = to_hidden[1]
-    fits = (
-        to_input[1] == given.shape[-1]
-        and to_hidden[0] == 4 * width
-        and {hidden[-1], cell[-1]} == {width}
-        and {to_input[0], *(bias[0] for bias in biases)} == {to_hidden[0]}
-    )
-    if not fits:
-        raise ValueError(f"weights of {list(to_input)} and {list(to_hidden)} do not fit {list(given.shape)}")

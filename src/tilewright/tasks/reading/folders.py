@@ -19,7 +19,7 @@ from tilewright.records import (
     following,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.drafts import Draft, TaskOptions, build_task, linted, probe_task
+from tilewright.tasks.drafts import Draft, TaskOptions, bounded_task, linted, probe_task
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, TaskError
 from tilewright.tasks.reading.description import Described, print_described, print_description, read_description
 from tilewright.tasks.reading.parameters import SCALARS, read_number, read_shape, read_values
@@ -112,7 +112,7 @@ def _make(described: Described, source: str, options: TaskOptions, origin: Origi
     with Reference(source, described.function) as reference:
         try:
             if described.outputs or (in_place and not _returns(node)):
-                task = build_task(draft, draft.inputs, described.outputs, draft.dimensions, options)
+                task = bounded_task(draft, described.outputs, options, reference)
             else:
                 task = probe_task(draft, options, reference)
                 _check_results(described, task)
@@ -198,7 +198,8 @@ def _reshaped(described: Described, shapes: Mapping[str, str]) -> Described:
 
 def _resized(one: Dimension, size: int) -> Dimension:
     multiple = one.multiple_of if size % one.multiple_of == 0 else 1
-    return replace(one, size=size, multiple_of=multiple, at_least=max(min(one.at_least, size), 1))
+    most = one.at_most if one.at_most is None else max(one.at_most, size)
+    return replace(one, size=size, multiple_of=multiple, at_least=max(min(one.at_least, size), 1), at_most=most)
 
 
 def _followed(

@@ -6,5 +6,5 @@ __global__ void run(const float* x, float* y, int cols, long long shift) {
   const float* in = x + (long long)blockIdx.x * cols;
   float* out = y + (long long)blockIdx.x * cols;
   int by = (int)(shift % cols);
-  for (int i = threadIdx.x; i < cols; i += 256) out[i] = in[min((i - by + cols) % cols, cols - 1)];
+  for (int i = threadIdx.x; i < cols; i += 256) out[i] = in[i < by ? i - by + cols : i - by];
 }

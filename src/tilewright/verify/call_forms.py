@@ -1,0 +1,44 @@
+"""Other forms of the same call: optional tensors given, tensors that lie as a file says it takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.kernel_file.syntax import Accept
+from tilewright.records import Case, Layout, Task
+from tilewright.verify.distributions import TASK
+
+_BASES = 3  # cases whose sizes are taken
+_MOST_ALONE = 4  # optional tensors that are also given alone
+_SEED_STEP = 401
+
+
+def other_forms(task: Task, accepts: Mapping[str, Accept], cases: Sequence[Case]) -> Iterator[Case]:
+    """Cases like those given, which the file takes, in every other form that the task and the file allow."""
+    bases: dict[tuple[tuple[str, int], ...], Case] = {}
+    for case in cases:
+        if case.values == TASK and max(case.sizes.values(), default=1) > 1:
+            bases.setdefault(tuple(case.sizes.items()), case)
+    chosen = [*bases.values()]
+    for base in chosen if len(chosen) <= _BASES else [*chosen[: _BASES - 1], chosen[-1]]:
+        forms = (*(replace(base, given=one) for one in _given(task)), *_layouts(task, accepts, base))
+        for number, form in enumerate(forms):
+            yield replace(form, seed=base.seed + _SEED_STEP * (number + 1))
+
+
+def _given(task: Task) -> list[tuple[str, ...]]:
+    optional = tuple(one.name for one in task.tensors if one.optional)
+    alone = [(name,) for name in optional[:_MOST_ALONE]] if len(optional) > 1 else []
+    return [optional, *alone] if optional else []
+
+
+def _layouts(task: Task, accepts: Mapping[str, Accept], base: Case) -> Iterator[Case]:
+    known = {one.name: bool(one.dimensions) for one in task.tensors if not one.optional}
+    taken = [accept for name, accept in accepts.items() if known.get(name)]
+    strided = [accept.name for accept in taken if accept.strided]
+    unaligned = [accept.name for accept in taken if accept.unaligned]
+    for layout in Layout:
+        names = unaligned if layout is Layout.UNALIGNED else [] if layout is Layout.DENSE else strided
+        if names:
+            yield replace(base, layouts=tuple((name, layout) for name in names))

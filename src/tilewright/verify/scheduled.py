@@ -1,0 +1,53 @@
+"""Which cases are run under several schedules: few, chosen for what can go on at once in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tilewright.kernel_file import Evaluation
+from tilewright.records import Case, GpuProfile, Launch
+from tilewright.records.gpu import WARP_LANES
+from tilewright.verify.candidate import Candidate
+from tilewright.verify.case_sizes import has_own_size
+
+_MANY_BLOCKS = 8
+
+Wanted = Callable[[Launch], bool]
+
+
+def _warps(launch: Launch) -> int:
+    return -(-math.prod(launch.block) // WARP_LANES)
+
+
+def _several(launch: Launch) -> bool:
+    return math.prod(launch.grid) > 1 and _warps(launch) > 1
+
+
+def _many(launch: Launch) -> bool:
+    return math.prod(launch.grid) >= _MANY_BLOCKS
+
+
+# A case of its own for each: any; several blocks of several warps; blocks
+# enough that the last to come is hardly ever the last in number.
+_KINDS: tuple[Wanted, ...] = (lambda launch: True, _several, _many)
+
+
+def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile) -> frozenset[int]:
+    """The numbers of the cases: the first of each kind, each case for one kind only.
+
+    Long ones, with a dimension at its own size, are taken only where no other has several blocks of several warps.
+    """
+    found: dict[Wanted, int] = {}
+    long = {number for number, case in enumerate(cases) if has_own_size(candidate.task, case)}
+    for number in sorted(range(len(cases)), key=lambda number: number in long):
+        if len(found) == len(_KINDS) or (number in long and _several in found):
+            break
+        evaluation = candidate.evaluate(cases[number], gpu)
+        if not isinstance(evaluation, Evaluation):
+            continue
+        launches = [step for step in evaluation.steps if isinstance(step, Launch)]
+        fits = next((one for one in _KINDS if one not in found and any(map(one, launches))), None)
+        if fits is not None:
+            found[fits] = number
+    return frozenset(found.values())
