@@ -32,7 +32,7 @@ BY_BLOCK = kernels.MEAN_BY_WARP
 assert "run<<<rows, 32>>>" in BY_BLOCK
 assert "blockIdx.x" in BY_BLOCK
 NO_LAUNCH = BY_BLOCK.replace("cols)\n", "cols) when rows * cols < 4000000\n", 1)
-FEW_BLOCKS = BY_BLOCK.replace("run<<<rows, 32>>>", "run<<<min(rows, 8192 if cols < 1000 else 1024), 32>>>")
+FEW_BLOCKS = BY_BLOCK.replace("run<<<rows, 32>>>", "run<<<min(rows, 16384 if cols < 1000 else 1024), 32>>>")
 
 
 def needed(function: Callable[..., torch.Tensor], *sizes: tuple[int, int]) -> tuple[str, ...]:

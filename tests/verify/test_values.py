@@ -33,7 +33,7 @@ from tilewright.records import (
 )
 from tilewright.verify import Referee
 from tilewright.verify.cases import plan_cases, value_cases
-from tilewright.verify.distributions import FLAGS, NUMBERS, WHOLE, case_task, draw_inputs, values_with
+from tilewright.verify.distributions import FLAGS, NUMBERS, WHOLE, ValueTraits, case_task, draw_inputs, values_with
 from tilewright.verify.expectation import expectations
 from tilewright.verify.float_values import OUTLIERS, PATTERNED
 from tilewright.verify.judging_records import SurveyRequest
@@ -293,20 +293,20 @@ def test_of_mixed_values_only_what_is_settled_counts() -> None:
     own[0, 0], truth[1, 1], own[1, 1] = math.nan, math.inf, math.inf
     expected = Expected(own, truth, (truth,))
     good = torch.where(own.isnan(), 1.0, own)
-    assert compare(good, expected, partly=True).right
+    assert compare(good, expected, traits=ValueTraits(mixed=True)).right
     for value in (math.nan, 1.0):
         found = good.clone()
         found[1, 1] = value
-        assert compare(found, expected, partly=True).wrong.nonzero().tolist() == [[1, 1]]
+        assert compare(found, expected, traits=ValueTraits(mixed=True)).wrong.nonzero().tolist() == [[1, 1]]
     unsure = truth.clone()
     unsure[2] += 0.2 * torch.randn(100, dtype=torch.float64)
     loose = Expected(own, truth, (unsure,))
     off = good.clone()
     off[2] += 2.5
     assert not compare(off, loose).right
-    assert compare(off, loose, partly=True).right
+    assert compare(off, loose, traits=ValueTraits(mixed=True)).right
     off[2] = math.nan
-    assert not compare(off, loose, partly=True).right
+    assert not compare(off, loose, traits=ValueTraits(mixed=True)).right
 
 
 # -- the whole --

@@ -83,6 +83,11 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
         return
     free = {one.name: one for one in task.free if one.varies}
     results = {axis for one in task.outputs for axis in one.shape}
+    if len(free) <= _TILED:
+        yield task.complete({**base, **{name: permitted(one, 64) for name, one in free.items()}})
+    elif len(pair := _innermost(task, inner)) > 1:
+        wanted = {name: permitted(free[name], 37 - 2 * number) for number, name in enumerate(pair)}
+        yield _with_room(task, task.complete({**base, **wanted}), 2)
     longest_other = max((name for name in free if name != inner), key=lambda name: free[name].size, default=None)
     if len(free) <= _TILED:
         tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
@@ -114,6 +119,16 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
                 sizes = more
                 left.remove(name)
         yield sizes
+
+
+def _innermost(task: Task, inner: str) -> tuple[str, ...]:
+    """The two innermost dimensions that vary of a tensor that has the innermost one: of an image, both."""
+    varying = {one.name for one in task.free if one.varies}
+    for tensor in task.tensors:
+        names = [name for name in tensor.dimensions if name in varying]
+        if inner in names:
+            return tuple(names[-2:])
+    return ()
 
 
 def _fixed(task: Task) -> Sizes:

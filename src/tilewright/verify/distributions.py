@@ -8,7 +8,7 @@ reference was seen to take them (`value_survey`). Importing this does not import
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -112,10 +112,31 @@ def _settings(values: str) -> dict[str, str]:
     return dict(one.split("=", 1) for one in said.split(", ")) if said else {}
 
 
-def is_mixed(values: str) -> bool:
-    """Whether the rows of a kind of values are of different kinds, so that each is judged where it can be."""
-    known = DISTRIBUTIONS.get(_kind(values))
-    return values == FLAGS or values.startswith(WHOLE) or (known is not None and known.mixed)
+def is_of_numbers(values: str) -> bool:
+    """Whether a kind of values calls the task with other scalars."""
+    return _kind(values) == NUMBERS
+
+
+@dataclass(frozen=True)
+class ValueTraits:
+    """What a comparison must know of the values that a kernel was given."""
+
+    mixed: bool = False  # rows of different kinds, so that each is judged where it can be
+    even: bool = False  # on both sides of 0 over several powers of two: roundings on the way fall to both sides too
+    one_sided: bool = False  # close together and far from 0: the roundings of a sum may all fall to one side
+
+
+PLAIN = ValueTraits()
+
+
+def traits_of(task: Task, case: Case) -> ValueTraits:
+    plain = all(one.values == records.NormalValues() for one in task.tensors if one.dtype.is_float)
+    known = DISTRIBUTIONS.get(_kind(case.values))
+    return ValueTraits(
+        mixed=case.values == FLAGS or case.values.startswith(WHOLE) or (known is not None and known.mixed),
+        even=case.values in ("normal", "logarithmic") or (case.values == TASK and plain),
+        one_sided=case.values in ("offset", NEGATIVE_OFFSET),
+    )
 
 
 def has_float_numbers(task: Task) -> bool:

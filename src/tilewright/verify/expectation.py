@@ -75,6 +75,7 @@ _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOGARITHMS = frozenset({"_log_softmax", "logsumexp"})  # the same, and the sum's error is one of its logarithm
 _SELECTIONS = frozenset({"nll_loss_forward", "nll_loss2d_forward"})  # of one class each, added up where that is asked
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "cumsum_", "cumprod_"})
+_ROUNDED = frozenset({"add", "sub", "rsub", "mul", "div"})  # of which every machine gives the nearest number
 _SORTS = frozenset({"sort", "topk"})  # which promise nothing about equal numbers
 _FIRSTS = frozenset({"argmax", "argmin", "max", "min"})  # which promise the first of equal numbers
 _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"})
@@ -225,7 +226,13 @@ class Arithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _LOGARITHMS:
             results, terms = results + self._step_of_logarithm(given[0], given[1], results.ndim, terms), 1
         size = self._sum_size(terms) if terms > 1 else _POINTWISE * self._roundings.work
-        return self._moved_in_place(results, size) if changes else self._moved_all(results, size)
+        if changes:
+            return self._moved_in_place(results, size)
+        moved = self._moved_all(results, size)
+        if name in _ROUNDED and isinstance(results, torch.Tensor) and results.is_floating_point():
+            # A result of few bits is exact in any arithmetic: halves are ties that no rounding decides.
+            return torch.where(results == results.bfloat16(), results, moved)
+        return moved
 
     # -- what was sorted --
 

@@ -278,7 +278,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("impulse", "few elements decide the result, so each that is left out shows", _impulse),
         Distribution("logarithmic", "every order of magnitude", _logarithmic),
         Distribution(PEAKS, "terms that are left out because each of them is small", _peaks),
-        Distribution(NEGATIVE_OFFSET, "a maximum that starts at 0", _negative_offset),
+        Distribution(NEGATIVE_OFFSET, "a maximum that starts at 0", _negative_offset, mixed=True),
         Distribution(PATTERNED, "ties, constant and sorted rows, zeros, denormals, thresholds", _patterned, mixed=True),
         Distribution(OUTLIERS, "a range or a scale that one large number spoils", _outliers, mixed=True),
         Distribution(SPECIAL, "NaN and infinities, masked rows", _special, mixed=True),

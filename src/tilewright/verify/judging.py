@@ -17,7 +17,7 @@ from tilewright.records import Case, Data, InputTensor, Precision, ReturnedTenso
 from tilewright.reference.torch_calls import call_by_name, call_reference, to_torch
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.distributions import TASK, case_task, draw_inputs, is_mixed
+from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
 from tilewright.verify.expectation import Call, Tensors, expectations
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
@@ -50,9 +50,9 @@ def judge(
     for name, wanted in zip(_names(task), expected, strict=True):
         found = to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device)
         check_shape(name, found, wanted)
-        comparison = compare(found, wanted, partly=is_mixed(request.case.values))
+        comparison = compare(found, wanted, traits=traits_of(task, request.case))
         worst = max(worst, comparison.ratio)
-        telling = telling and _is_telling(request.case, wanted, comparison)
+        telling = telling and _is_telling(task, request.case, wanted, comparison)
         if not comparison.right:
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     elements = sum(one.truth.numel() for one in expected)
@@ -78,8 +78,8 @@ def _judge_large(
                 _caller(function, task, tensors),
                 tensors,
                 {name: made[name] for name in _names(task)},
-                is_mixed(case.values),
-                lambda expected, comparison: _is_telling(case, expected, comparison),
+                traits_of(task, case),
+                lambda expected, comparison: _is_telling(task, case, expected, comparison),
             )
             found = judge_large(call)
     except NotOpened as error:
@@ -103,12 +103,12 @@ def _names(task: Task) -> tuple[str, ...]:
     return (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
 
 
-def _is_telling(case: Case, expected: Expected, comparison: Comparison) -> bool:
+def _is_telling(task: Task, case: Case, expected: Expected, comparison: Comparison) -> bool:
     """The task's own values always count; others only where the reference is finite and well-conditioned on them.
 
     Of mixed values, that is asked of each part.
     """
-    if case.values == TASK or is_mixed(case.values):
+    if case.values == TASK or traits_of(task, case).mixed:
         return True
     finite = bool(expected.truth.isfinite().all()) and bool(expected.own.isfinite().all())
     return finite and comparison.leeway <= MOST_LEEWAY

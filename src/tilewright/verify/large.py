@@ -17,6 +17,7 @@ from tilewright.records import Task, WrongOutput
 from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
+from tilewright.verify.distributions import ValueTraits
 from tilewright.verify.expectation import Call, Tensors, expectations, in_f64
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
@@ -43,14 +44,14 @@ class Findings:
 
 @dataclass(frozen=True)
 class LargeCall:
-    """One call and what a kernel made of it. `partly` is as `tolerance.compare` has it; `telling`, as the judge has."""
+    """One call and what a kernel made of it. `telling` is as the judge has it."""
 
     task: Task
     sizes: Mapping[str, int]
     call: Call
     tensors: Tensors
     found: Mapping[str, torch.Tensor]  # by the name of the result, in order
-    partly: bool
+    traits: ValueTraits
     telling: Telling
 
     @property
@@ -120,7 +121,7 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
         wrong = []
         for position, (name, found, wanted) in enumerate(zip(large.found, made, expected, strict=True)):
             check_shape(name, found, wanted)
-            comparison = compare(found, wanted, partly=large.partly)
+            comparison = compare(found, wanted, traits=large.traits)
             ratio, elements = max(ratio, comparison.ratio), elements + found.numel()
             telling = telling and large.telling(wanted, comparison)
             if not comparison.right:
@@ -157,7 +158,7 @@ def _judge_whole(large: LargeCall, most: int) -> Findings:
     for (name, found), wanted in zip(large.found.items(), expected, strict=True):
         check_shape(name, found, wanted)
         for start, piece, of_piece in _pieces(found, wanted, most):
-            comparison = compare(piece, of_piece, partly=large.partly)
+            comparison = compare(piece, of_piece, traits=large.traits)
             ratio, elements, count = max(ratio, comparison.ratio), elements + piece.numel(), count + 1
             telling = telling and large.telling(of_piece, comparison)
             if not comparison.right:

@@ -12,7 +12,7 @@ from tilewright.records import Case, WrittenPart, WrongOutput
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_torch
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.distributions import draw_inputs
+from tilewright.verify.distributions import draw_inputs, traits_of
 from tilewright.verify.expectation import expectations
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging_records import Judgement, WrittenRequest
@@ -42,7 +42,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         if output.name not in parts:
             continue
         found, count = _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], wanted, places)
-        comparison = compare(found, wanted)
+        comparison = compare(found, wanted, traits=traits_of(task, Case(request.drawn, request.seed)))
         judged += count
         worst = max(worst, comparison.ratio)
         if not comparison.right:

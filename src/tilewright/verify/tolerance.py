@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tilewright.verify.distributions import PLAIN, ValueTraits
+
 # How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
 ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
 ELEMENT_OWN = 4.0  # of the reference's own error in the tile
@@ -26,6 +28,8 @@ TILE_NOISE = 7.0  # a whole row shares the error of its sum, so a tile averages 
 TILE_ROUNDING = 2.0
 SMALL_TILE_ROUNDING = 3.0  # of fewer than 64 elements
 
+ONE_SIDED = 2.0  # of the movement where the roundings of a sum may all fall to one side
+FEW_MOVES = 1.25  # of the movement where the truth was moved twice only, and may have moved little both times
 LEANING = 6.0  # deviations of the sum of all errors
 LEANING_OWN = 4.0  # of what the reference's own errors add up to
 
@@ -84,17 +88,21 @@ class Comparison:
 
 
 def compare(
-    found: torch.Tensor, expected: Expected, tolerance: float | None = None, *, partly: bool = False
+    found: torch.Tensor,
+    expected: Expected,
+    tolerance: float | None = None,
+    traits: ValueTraits = PLAIN,
 ) -> Comparison:
     """Judge one result of the truth's shape.
 
-    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger. `partly`
-    leaves out what the reference itself is unsure of: elements that are a number in one arithmetic and none in another;
-    and in tiles where more than `MOST_LEEWAY` of the result's size is allowed as error, only gross errors count.
+    `tolerance` replaces what is worked out: relative to the element, or to the usual one if that is larger. Of mixed
+    values what the reference itself is unsure of is left out: elements that are a number in one arithmetic and none in
+    another; and in tiles where more than `MOST_LEEWAY` of the result's size is allowed as error, only gross errors
+    count.
     """
     if not found.is_floating_point():
         return _exact(found, expected)
-    return _close(found, expected, tolerance, partly)
+    return _close(found, expected, tolerance, traits)
 
 
 def _exact(found: torch.Tensor, expected: Expected) -> Comparison:
@@ -126,7 +134,7 @@ def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, or
     return (differs & ~tied) | (inside & (counts.gather(order.dim, places) > 1))
 
 
-def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, partly: bool) -> Comparison:
+def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, traits: ValueTraits) -> Comparison:
     truth = expected.truth.double()
     # The reference's answer as this dtype can hold it: it may return a wider one.
     own = expected.own.to(found.dtype).double()
@@ -145,9 +153,10 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         allowed = tolerance * torch.maximum(size, usual)
         wrong, ratio = error > allowed, _worst(error, allowed)
     else:
-        yardstick = _Yardstick(found.dtype, size, own_error, _movement(expected, finite), expected.contracted)
+        movement = _movement(expected, finite) * (ONE_SIDED if traits.one_sided else 1.0)
+        yardstick = _Yardstick(found.dtype, size, own_error, movement, expected.contracted)
         allowed = yardstick.allowed()
-        if partly:
+        if traits.mixed:
             error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
             misplaced &= ~_unsettled(expected, found.dtype)
         tiles_wrong, tiles_ratio = yardstick.judge_tiles(error)
@@ -155,7 +164,7 @@ def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, par
         wrong = error > allowed
         wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
         narrow = yardstick.rounding >= _NARROW_ROUNDING
-        lean = _lean(wide - truth, own - truth, truth, finite, yardstick) if narrow and not partly else 0.0
+        lean = _lean(wide - truth, own - truth, truth, finite, yardstick) if narrow and traits.even else 0.0
         if lean > 1.0 and not bool(wrong.any()):
             wrong = finite
         ratio = max(ratio, lean)
@@ -212,7 +221,8 @@ def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
     for moved in expected.moved:
         step = (moved.double() - truth).abs()
         total += torch.where(finite, torch.where(step.isnan(), math.inf, step), 0.0).square()
-    return (total / max(len(expected.moved), 1)).sqrt()
+    lucky = FEW_MOVES if len(expected.moved) < 3 else 1.0
+    return lucky * (total / max(len(expected.moved), 1)).sqrt()
 
 
 def _mean_square(values: torch.Tensor) -> float:

@@ -227,8 +227,8 @@ class _Survey:
 
 
 def _other_values(value: float, turn: int) -> list[float]:
-    """Of a scalar: signs, nothing, one, a little more, much more; of every scalar in another order, for two at once at
-    nothing or at one hide each other. A small one is there for a reason: no less than 0."""
+    """Of a scalar: signs, nothing, one, a little more, much more or less; of every scalar in another order, for two at
+    once at nothing or at one hide each other. A small one is there for a reason: no less than 0."""
     if isinstance(value, bool):
         return [int(not value)]
     if isinstance(value, int):
@@ -236,7 +236,7 @@ def _other_values(value: float, turn: int) -> list[float]:
     elif 0 < abs(value) < _LEAST_FACTOR:
         wanted = [1.0, 0.0]
     else:
-        wanted = [-value, 40.0 * value, 0.0, 1.0, -40.0 * value]
+        wanted = [-value, 40.0 * value, 0.0, 1.0, -40.0 * value, value / 4096]
     kept = [one for one in dict.fromkeys(wanted) if one != value]
     return [kept[(place + turn) % len(kept)] for place in range(len(kept))]
 
