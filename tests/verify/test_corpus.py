@@ -109,4 +109,5 @@ def judged(entries: tuple[Entry, ...], seeds: int = 1) -> list[Row]:
 
 def assert_as_expected(rows: list[Row]) -> None:
     assert rows
-    assert all(row.for_the_right_reason for row in rows), "\n".join(summary(rows, 0.0))
+    missed = [row for row in rows if not row.for_the_right_reason and not ENTRIES[row.name].open]
+    assert not missed, "\n".join(summary(missed, 0.0))
