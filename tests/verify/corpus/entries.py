@@ -28,6 +28,7 @@ class Entry:
     kind: str
     why: str = ""  # it is wrong, or unusual; "" where the name says it
     reasons: tuple[str, ...] = ()
+    open: str = ""  # why the verdict is not yet as it should be; "" where it is
     choice: dict[str, int | bool] = field(default_factory=dict)  # of its `tune` constants, where only that one is wrong
 
     @property
