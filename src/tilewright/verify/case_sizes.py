@@ -87,7 +87,8 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
         yield task.complete({**base, **{name: permitted(one, 64) for name, one in free.items()}})
     elif len(pair := _innermost(task, inner)) > 1:
         wanted = {name: permitted(free[name], 37 - 2 * number) for number, name in enumerate(pair)}
-        yield _with_room(task, task.complete({**base, **wanted}), 2)
+        thin = sizes_of(task, Shape(6, (1, 2, 2)))
+        yield _with_room(task, task.complete({**(thin or base), **wanted}), 2)
     longest_other = max((name for name in free if name != inner), key=lambda name: free[name].size, default=None)
     if len(free) <= _TILED:
         tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}

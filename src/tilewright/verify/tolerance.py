@@ -188,7 +188,10 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
         return 0.0
     truth, error, own = (torch.where(settled, one, 0.0) for one in (truth, error, own))
     sample = truth[settled][:: max(count // _SAMPLE, 1)]
-    repeats = sample.numel() / max(int(torch.unique(sample).numel()), 1)  # equal numbers are rounded to the same side
+    # Equal numbers are rounded to the same side, and so are those of a row that differ by powers of two.
+    repeats = sample.numel() / max(int(torch.unique(sample).numel()), 1)
+    rows = max(count // max(truth.shape[-1], 1), 1)
+    repeats = max(repeats, 2.0 * by.rounding * count / rows)
     deviation = by.rounding * math.sqrt(2.0 / 3.0) * math.sqrt(repeats)  # of two roundings, beside the number's size
     worst = 0.0
     for weight in (torch.ones_like(truth), truth):
