@@ -194,6 +194,13 @@ def test_scalars_take_signs_nothing_one_and_more() -> None:
     assert not any("eps=-" in one for one in kinds)
 
 
+def test_numbers_below_0_that_are_taken_for_0_are_no_promise() -> None:
+    task = one_tensor(DType.F32, None, NumberInput("share", ScalarType.FLOAT, 0.1))
+    kinds = surveyed(lambda x, share: x * (1 - max(share, 0.0)), task)
+    assert values_with(NUMBERS, {"share": 4.0}) in kinds
+    assert not any("share=-" in one for one in kinds)
+
+
 def test_scalars_that_do_not_go_together_are_changed_one_by_one() -> None:
     task = one_tensor(
         DType.F32, None, NumberInput("low", ScalarType.FLOAT, 0.5), NumberInput("a", ScalarType.FLOAT, 0.5)

@@ -172,19 +172,25 @@ class _Survey:
         }
         seen = [usual]
         for turn in range(max(map(len, others.values()), default=0)):
-            together = {name: values[turn] for name, values in others.items() if turn < len(values)}
-            settings = [together]
-            if len(together) > 1 and self._shaped(together) is None:
-                settings = [{name: value} for name, value in together.items()]
-            for said in settings:
-                kind, results = self._shaped(said) or ("", None)
-                if results is not None and not any(_same(results, one) for one in seen):
-                    seen.append(results)
-                    yield kind
-        floats = [one for one in self._task.numbers if isinstance(one.value, float)]
+            wanted = [{name: values[turn] for name, values in others.items() if turn < len(values)}]
+            while wanted:
+                said = wanted.pop(0)
+                found = self._shaped(said)
+                if found is None or self._ignores_signs(said, found[1]):
+                    wanted += [{name: value} for name, value in said.items()] if len(said) > 1 else []
+                elif not any(_same(found[1], one) for one in seen):
+                    seen.append(found[1])
+                    yield found[0]
         ones = {one.name: 1.0 for one in floats if one.value != 1.0 and one.takes(1.0)}
         if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
             yield values_with(PATTERNED, ones)
+
+    def _ignores_signs(self, said: Mapping[str, float], results: tuple[torch.Tensor, ...]) -> bool:
+        """Whether numbers below 0 are taken for 0, as PyTorch takes a negative smoothing: nobody's promise."""
+        if not any(value < 0 for value in said.values()):
+            return False
+        nothing = self._shaped({name: max(value, 0.0) for name, value in said.items()})
+        return nothing is not None and _same(nothing[1], results)
 
     def _shaped(self, said: Mapping[str, float]) -> tuple[str, tuple[torch.Tensor, ...]] | None:
         """The kind of values with these numbers and the shapes that follow, and the results; None where there are none
