@@ -181,6 +181,7 @@ class _Survey:
                 elif not any(_same(found[1], one) for one in seen):
                     seen.append(found[1])
                     yield found[0]
+        floats = [one for one in self._task.numbers if isinstance(one.value, float)]
         ones = {one.name: 1.0 for one in floats if one.value != 1.0 and one.takes(1.0)}
         if ones and has_varied_floats(self._task) and self._results(values_with(PATTERNED, ones)) is not None:
             yield values_with(PATTERNED, ones)
