@@ -23,8 +23,13 @@ from tilewright.verify import Referee, read_kernel
 
 GALLERY = Path(__file__).parents[2] / "gallery"
 ALL = sorted(path.parent.name for path in GALLERY.glob("*/run.json"))
-CUTE = {"matmul"}  # a build of CuTe takes long
-QUICK = [pytest.param(name, marks=pytest.mark.slow) if name in CUTE else name for name in ALL]
+FEW = {
+    "cross_entropy_from_words",
+    "gate_from_words",
+    "masked_softmax",
+    "top1",
+}  # the others take longer, CuTe's the longest
+QUICK = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
 QUICK_REPLAY = "add_rmsnorm"  # one reply
 
 
