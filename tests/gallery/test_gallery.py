@@ -23,12 +23,7 @@ from tilewright.verify import Referee, read_kernel
 
 GALLERY = Path(__file__).parents[2] / "gallery"
 ALL = sorted(path.parent.name for path in GALLERY.glob("*/run.json"))
-FEW = {
-    "cross_entropy_from_words",
-    "gate_from_words",
-    "masked_softmax",
-    "top1",
-}  # the others take longer, CuTe's the longest
+FEW = {"cross_entropy_from_words", "gate_from_words", "masked_softmax", "top1"}  # the others take longer
 QUICK = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
 QUICK_REPLAY = "add_rmsnorm"  # one reply
 
