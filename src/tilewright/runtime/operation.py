@@ -44,11 +44,12 @@ from tilewright.runtime.call_devices import (
 from tilewright.runtime.entries import make_entry, with_in_place_checks
 from tilewright.runtime.errors import LoadError
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference
+from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference, answer
 from tilewright.runtime.on_device import Builds, OnDevice
 from tilewright.runtime.on_emulator import CallTensors, EmulatedCall, EmulatedReady, OnEmulator, full_call, plain_call
 from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment, refuse_distributed
 from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
+from tilewright.runtime.returned import Form
 from tilewright.runtime.specs import arguments_ahead, spec_of, unusable_reasons
 from tilewright.runtime.torch_ops import operator_of
 
@@ -64,12 +65,15 @@ class Operation:
         tuned: TunedChoices | None = None,
         reference: Reference | None = None,
         strict: bool = False,
+        returned: Form | None = None,
     ) -> None:
+        """`returned` is the form of what the reference returns, where it is not that of a plain answer."""
         self.files = tuple(files)
         self.op: Op = files[0].plan.op
         self.last_resort = LastResort(self.op, reference, strict)
         self.signature = Signature(self.op)
         self.__name__ = self.op.name
+        self.returned = returned
         self.__doc__ = f"{self.signature}, from {', '.join(file.name for file in files)}"
         self._tuned = tuned or TunedChoices()
         self._deciding = _deciding(self.files)
@@ -97,14 +101,31 @@ class Operation:
         """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
         is in place."""
         if is_dynamo_compiling():
-            return self.torch_op(*self._in_order(args, kwargs))
+            values = self._in_order(args, kwargs)
+            return self._formed(self.torch_op(*values), values)
         try:
-            if not kwargs and len(args) == self._count:
-                return self._quick(*args)
-            return self._quick(*self._arranged(args, kwargs))
+            values = args if not kwargs and len(args) == self._count else self._arranged(args, kwargs)
+            result = self._quick(*values)
         except NoFileTakes as refusal:
-            none, values = refusal.none, refusal.values
-        return self.last_resort.take(none, values)
+            none, regular = refusal.none, refusal.values
+        else:
+            return result if self.returned is None else self._formed(result, values)
+        if self.returned is None:
+            return self.last_resort.take(none, regular)
+        self.last_resort.accept(none)
+        return self._formed(answer(self.op, self.last_resort.results(regular)), regular)
+
+    def attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """A call without a last resort: raises `NoFileTakes`, with the regular values, where no file takes it."""
+        values = self._arranged(args, kwargs)
+        return self._formed(self._quick(*values), values)
+
+    def _formed(self, result: Any, values: Sequence[Any]) -> Any:
+        """What was computed, in the form in which the reference returns it."""
+        if self.returned is None:
+            return result
+        results = (result,) if len(self.op.results) == 1 else result or ()
+        return self.returned.filled(results, dict(zip(self.signature.names, values, strict=True)))
 
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
