@@ -45,6 +45,7 @@ from tilewright.refine import Complete
 from tilewright.store import Store
 
 PLAYBOOK = "playbook"
+AGENT = "agent"  # `agent:NAME` wrote through `tilewright mcp` or a tool of its own
 SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
 
 
@@ -114,6 +115,11 @@ def open_author(
 
         yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
         return
+    if name.startswith(f"{AGENT}:"):
+        raise BadArgument(
+            f"{name} sends its kernels itself, through `tilewright mcp`; name another author with "
+            f"--model PROVIDER:NAME or --author {PLAYBOOK}"
+        )
     retries = RetryPolicy(give_up_at=time.monotonic() + seconds)
     model = open_model(name, base_url=base_url or None, say=say, retries=retries)
     try:

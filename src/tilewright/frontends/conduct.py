@@ -11,7 +11,8 @@ import ast
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tilewright import records, tasks
@@ -35,6 +36,9 @@ from tilewright.verify import Referee
 _REFUSALS = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
 
 EVERY_DIMENSION = "all"  # among the fixed ones
+
+# Opens an author by its name, the address of its server, where notices go, and how long it may be asked again.
+OpenAuthor = Callable[[str, str, Callable[[str], None], float], AbstractContextManager[ChosenAuthor]]
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,19 @@ MakeResult = KernelFound | RunEnded
 
 
 def conduct(
-    request: Request, settings: Settings, device: ChosenDevice, talk: Talk, *, fresh: bool = False
+    request: Request,
+    settings: Settings,
+    device: ChosenDevice,
+    talk: Talk,
+    *,
+    fresh: bool = False,
+    alone: bool = False,
+    opened: OpenAuthor = choices.open_author,
 ) -> MakeResult:
-    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made."""
+    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made.
+
+    `alone`: its run is shared with nobody who asks for the same at the same time.
+    """
     store = Store()
     anew = fresh or bool(settings.start)
     known = None if anew else _same_request(store, request)
@@ -82,8 +96,8 @@ def conduct(
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
-    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh)
-    with choices.open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
+    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
+    with opened(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
             result = _go_on(store, folder, new, chosen, device, talk, look=not anew)
@@ -238,10 +252,17 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
 def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Run:
     """A run that has a task, after its last attempt."""
     run = folder.load()
-    task, settings = run.task, run.settings
+    with judges(run.task, run.settings, device, talk.working) as (referee, stopwatch):
+        return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
+
+
+@contextlib.contextmanager
+def judges(
+    task: Task, settings: Settings, device: ChosenDevice, say: Callable[[str], None]
+) -> Iterator[tuple[Referee, Stopwatch]]:
+    """Who judges and who times the kernels of a task."""
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
-    say = talk.working
     with (
         Reference(task.reference, task.function, limits=limits) as reference,
         choices.open_devices(device) as (emulator, gpu),
@@ -260,13 +281,17 @@ def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk
                 say=say,
             ) as stopwatch,
         ):
-            return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
+            yield referee, stopwatch
 
 
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
     """A run that has ended, its best kernel put into the library if it is not there yet."""
-    kernel = None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
-    return RunEnded(run, folder, kernel, run.settings.licence, before)
+    return RunEnded(run, folder, kept_kernel(store, folder, run), run.settings.licence, before)
+
+
+def kept_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
+    """The best kernel of a run as the library keeps it, whether the run has ended or not; None where none passed."""
+    return None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
 
 
 def _tuned_text(folder: RunFolder, run: Run) -> str | None:
@@ -298,7 +323,9 @@ class Addition:
     spool: str = ""
 
 
-def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> MakeResult:
+def resume(
+    folder: RunFolder, addition: Addition, output: str, talk: Talk, *, opened: OpenAuthor = choices.open_author
+) -> MakeResult:
     """Go on with a run, wherever it stopped; `output` is where its kernel is wanted now."""
     store = Store()
     with folder.lock():
@@ -312,7 +339,7 @@ def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> Ma
         gpu = run.task.gpu if run else request.gpu if request else "H200"
         device = choices.same_device(folder.header().environment, gpu, settings.spool)
         left = settings.budget.seconds - (run.seconds if run else 0.0)
-        with choices.open_author(settings.author, settings.base_url, talk.say, left) as chosen:
+        with opened(settings.author, settings.base_url, talk.say, left) as chosen:
             _announce(talk, chosen, settings.budget, device)
             return _go_on(store, folder, False, chosen, device, talk, look=run is None and not settings.start)
 
