@@ -18,19 +18,17 @@ from dataclasses import dataclass, replace
 from tilewright import records, tasks
 from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
+from tilewright.frontends.judging import OpenJudges, judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.kernel_file import TunedChoices, parse
-from tilewright.measure import Stopwatch
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
-from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
-from tilewright.verify import Referee
 
 # What is refused once is refused again, whether the request was bad or the author.
 _REFUSALS = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
@@ -77,6 +75,7 @@ def conduct(
     fresh: bool = False,
     alone: bool = False,
     opened: OpenAuthor = choices.open_author,
+    judged: OpenJudges = judges,
 ) -> MakeResult:
     """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made.
 
@@ -100,7 +99,7 @@ def conduct(
     with opened(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
-            result = _go_on(store, folder, new, chosen, device, talk, look=not anew)
+            result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew)
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
@@ -156,7 +155,15 @@ def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDe
 
 
 def _go_on(
-    store: Store, folder: RunFolder, new: bool, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, *, look: bool
+    store: Store,
+    folder: RunFolder,
+    new: bool,
+    chosen: ChosenAuthor,
+    device: ChosenDevice,
+    talk: Talk,
+    judged: OpenJudges,
+    *,
+    look: bool,
 ) -> MakeResult:
     """Bring a run, whose lock is held, to its end: from words to a task, if it began so, and on to a kernel.
 
@@ -178,7 +185,7 @@ def _go_on(
         for number, line in enumerate(task_words(task)):
             talk.say(line, "task" if number == 0 else " ")
         with talk.live():
-            return _ended(store, folder, _refined(folder, author, device, talk))
+            return _ended(store, folder, _refined(folder, author, device, talk, judged))
 
 
 @contextlib.contextmanager
@@ -249,39 +256,11 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
     return tasks.fit_specification(specification, request.shapes, request.numbers, request.values)
 
 
-def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Run:
+def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, judged: OpenJudges) -> Run:
     """A run that has a task, after its last attempt."""
     run = folder.load()
-    with judges(run.task, run.settings, device, talk.working) as (referee, stopwatch):
+    with judged(run.task, run.settings, device, talk.working) as (referee, stopwatch):
         return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
-
-
-@contextlib.contextmanager
-def judges(
-    task: Task, settings: Settings, device: ChosenDevice, say: Callable[[str], None]
-) -> Iterator[tuple[Referee, Stopwatch]]:
-    """Who judges and who times the kernels of a task."""
-    # Inputs too large to carry are drawn where the kernel runs, and judged there.
-    limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
-    with (
-        Reference(task.reference, task.function, limits=limits) as reference,
-        choices.open_devices(device) as (emulator, gpu),
-    ):
-        far = choices.gpu_reference(device, task, gpu)
-        with (
-            Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
-            Stopwatch(
-                task,
-                reference,
-                emulator=emulator,
-                gpu=gpu,
-                gpu_reference=far,
-                baselines=settings.baselines,
-                against=settings.against,
-                say=say,
-            ) as stopwatch,
-        ):
-            yield referee, stopwatch
 
 
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
@@ -324,7 +303,13 @@ class Addition:
 
 
 def resume(
-    folder: RunFolder, addition: Addition, output: str, talk: Talk, *, opened: OpenAuthor = choices.open_author
+    folder: RunFolder,
+    addition: Addition,
+    output: str,
+    talk: Talk,
+    *,
+    opened: OpenAuthor = choices.open_author,
+    judged: OpenJudges = judges,
 ) -> MakeResult:
     """Go on with a run, wherever it stopped; `output` is where its kernel is wanted now."""
     store = Store()
@@ -341,7 +326,8 @@ def resume(
         left = settings.budget.seconds - (run.seconds if run else 0.0)
         with opened(settings.author, settings.base_url, talk.say, left) as chosen:
             _announce(talk, chosen, settings.budget, device)
-            return _go_on(store, folder, False, chosen, device, talk, look=run is None and not settings.start)
+            look = run is None and not settings.start
+            return _go_on(store, folder, False, chosen, device, talk, judged, look=look)
 
 
 def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:

@@ -19,8 +19,10 @@ from tilewright.frontends.agents import answers, guard
 from tilewright.frontends.agents.answers import Answer
 from tilewright.frontends.agents.author import Awaited, Hand, Submission
 from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.agents.kept_judges import KeptJudges
 from tilewright.frontends.agents.talk import AgentTalk
 from tilewright.frontends.conduct import Addition, KernelFound
+from tilewright.frontends.judging import OpenJudges
 from tilewright.frontends.remedies import in_arguments
 from tilewright.frontends.run_opening import loaded
 from tilewright.frontends.run_words import found_words
@@ -62,11 +64,20 @@ class Desk:
         self.store = Store()
         self._gpu, self._spool = gpu, spool
         self.agent = agent
+        self._kept = KeptJudges()
 
     @property
     def author(self) -> str:
         """The author's name for the record."""
         return f"{choices.AGENT}:{_CLIENT.sub('-', self.agent).strip('-')[:40] or 'unnamed'}"
+
+    def close(self) -> None:
+        """End the processes that wait for the next kernel."""
+        self._kept.close()
+
+    def judged(self, talk: AgentTalk) -> OpenJudges:
+        """Judges that speak to the caller, and stop when the caller does."""
+        return lambda task, settings, device, say: self._kept.judged(task, settings, device, say, talk.is_cancelled)
 
     # -- a task --
 
@@ -85,7 +96,14 @@ class Desk:
         hand = Hand(self.author)
         try:
             result = conduct.conduct(
-                request, settings, device, talk, fresh=wanted.fresh, alone=True, opened=hand.opened
+                request,
+                settings,
+                device,
+                talk,
+                fresh=wanted.fresh,
+                alone=True,
+                opened=hand.opened,
+                judged=self.judged(talk),
             )
         except Awaited as awaited:
             assert talk.run is not None  # or nobody would have been asked
@@ -184,7 +202,7 @@ class Desk:
         output = folder.header().settings.output
         while True:
             try:
-                conduct.resume(folder, addition, output, talk, opened=hand.opened)
+                conduct.resume(folder, addition, output, talk, opened=hand.opened, judged=self.judged(talk))
                 return
             except RunBusy:
                 if folder.worker != f"process {os.getpid()}" or time.monotonic() > deadline:

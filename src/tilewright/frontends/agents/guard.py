@@ -132,9 +132,9 @@ def checked_source(source: str, function: str) -> str:
     for node in ast.walk(tree):
         found = _reaches_out(node)
         if found:
-            line = getattr(node, "lineno", None)
+            at = getattr(node, "lineno", None)
             raise Refused(
-                f"line {line} of source {found}; a reference computes tensors from tensors and may use "
+                f"line {at} of source {found}; a reference computes tensors from tensors and may use "
                 f"{', '.join(sorted(IMPORTS - {'__future__'}))}, and no files, processes or network"
             )
     return source

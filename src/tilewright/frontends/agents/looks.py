@@ -79,7 +79,7 @@ def bench(desk: Desk, name: str, talk: AgentTalk, *, attempt: int = 0) -> Answer
     assert isinstance(kernel, KernelFile)  # it passed
     device = choices.same_device(run.environment, run.task.gpu, run.settings.spool)
     tune = chosen.tune
-    with conduct.judges(run.task, run.settings, device, talk.working) as (_, stopwatch):
+    with desk.judged(talk)(run.task, run.settings, device, talk.working) as (_, stopwatch):
         talk.working("timing")
         found = stopwatch.measure(kernel, dict(tune.choice) if tune else None, tune.answer if tune else None)
     if found is None:

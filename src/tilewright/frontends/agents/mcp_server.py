@@ -152,7 +152,11 @@ class _Notices:
 
 def serve(root: Path, *, gpu: str = "", spool: str = "") -> None:
     """Serve one client until it goes away."""
-    anyio.run(_serve, McpDesk(Toolbox(Desk(root, gpu=gpu, spool=spool))).server())
+    desk = Desk(root, gpu=gpu, spool=spool)
+    try:
+        anyio.run(_serve, McpDesk(Toolbox(desk)).server())
+    finally:
+        desk.close()
 
 
 async def _serve(server: Server[Any]) -> None:

@@ -15,6 +15,9 @@ Progress = Callable[[str], None]
 class Cancelled(RuntimeError):
     """The agent does not wait for the work any more. What was done is on record."""
 
+    def __init__(self) -> None:
+        super().__init__("cancelled; what was submitted is on record, and is judged with the next call for this run")
+
 
 class AgentTalk(Talk):
     """Passes on what goes on, and stops the work at the next word once it is cancelled.
@@ -27,10 +30,13 @@ class AgentTalk(Talk):
         self._cancelled = cancelled or threading.Event()
         self.run: Run | None = None  # as it stood when the work on it began
 
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
     def check(self) -> None:
         """Raises `Cancelled` where nobody waits any more."""
         if self._cancelled.is_set():
-            raise Cancelled("cancelled; what was submitted is on record, and is judged with the next call for this run")
+            raise Cancelled
 
     def say(self, text: str, title: str = "") -> None:
         self.working(f"{title}: {text}" if title else text)

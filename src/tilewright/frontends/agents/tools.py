@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tilewright.child.process import Interrupted
 from tilewright.frontends.agents import looks
 from tilewright.frontends.agents.answers import Answer
 from tilewright.frontends.agents.desk import Desk, Wanted
@@ -121,8 +122,8 @@ class Toolbox:
             raise Refused(f"there is no tool {name[:40]!r}; there are {', '.join(TOOLS)}")
         try:
             answer = tool.deed(self.desk, talk, tool.read(arguments))
-        except Cancelled:
-            raise
+        except (Cancelled, Interrupted):
+            raise Cancelled from None
         except Refused as refusal:
             raise Refused(self.veil(str(refusal))) from None
         except Exception as error:
