@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from smolagents import CodeAgent, ToolCallingAgent
+from tests.frontends.agents.scripted_model import ScriptedModel
 from tests.frontends.agents.silu import ASKED, BEYOND, RIGHT, WRONG
 from tests.frontends.in_process import tilewright
 
+from tilewright import load, smolagents_tools
 from tilewright.frontends.agents.answers import Answer
 from tilewright.frontends.agents.desk import Desk
 from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.agents.smolagents_tools import TilewrightTool
 from tilewright.frontends.agents.talk import AgentTalk, Cancelled
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
 from tilewright.frontends.cli import app
@@ -124,6 +129,26 @@ def test_a_finished_run_is_found_and_opened_again(toolbox: Toolbox, run: str) ->
     again = call(toolbox, "advise", run=run, hint="two elements a thread")
     assert (again.facts["state"], again.facts["attempt"]) == ("asks", 3)
     assert "two elements a thread" in again.text
+
+
+def test_an_agent_of_smolagents_mends_its_kernel_by_the_diagnosis(toolbox: Toolbox) -> None:
+    model = ScriptedModel(as_code=False)
+    tools = [TilewrightTool(tool, toolbox) for tool in TOOLS.values()]
+    agent = ToolCallingAgent(tools=tools, model=model, max_steps=8, verbosity_level=0)
+    assert agent.run("Make me a kernel of scaled_silu.") == "agent/silu.cu"
+    x = torch.randn(5, 7)
+    y = load(toolbox.desk.root / "agent" / "silu.cu")(x, 0.5)
+    torch.testing.assert_close(y, torch.nn.functional.silu(x) * 0.5)
+
+
+@pytest.mark.slow
+def test_an_agent_that_writes_code_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
+    agent = CodeAgent(
+        tools=smolagents_tools(tmp_path), model=ScriptedModel(as_code=True), max_steps=8, verbosity_level=0
+    )
+    assert agent.run("Make me a kernel of scaled_silu.") == "agent/silu.cu"
+    assert (tmp_path / "agent" / "silu.cu").is_file()
 
 
 def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
