@@ -274,6 +274,16 @@ def mcp(
 
 
 @app.command()
+def skill(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
+) -> None:
+    """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
+    from tilewright.frontends.agents.skill_folder import write_skill
+
+    print(f"wrote {write_skill(folder)}")
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     facts = diagnose()
