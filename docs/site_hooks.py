@@ -1,8 +1,8 @@
 """What the site holds beside docs/: every file of the repository that a page links to.
 
-Pages link as the repository has it (`../examples/silu.cu`), so that they read the same there. Here such a file becomes a
-page or a copy under its own path, and the link leads to that; a link to a folder, of which a site has no page, loses its
-link and keeps its words.
+Pages link as the repository has it (`../examples/silu.cu`), so that they read the same there. Here such a file becomes
+a page or a copy under its own path, and the link leads to that; a link to a folder, of which a site has no page, loses
+its link and keeps its words.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from mkdocs.structure.pages import Page
 
 LINK = re.compile(r"(?<!!)\[(?P<words>[^\]\n]+)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 PARTS = ("examples", "gallery", "benchmarks")  # of the repository; README.md and the like are not part of the site
+START = ("examples/README.md", "gallery/README.md")
 LANGUAGES = {".cu": "cuda", ".py": "python", ".toml": "toml"}  # shown as a page; anything else is copied
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what pages link to outside docs/, and what that links to in turn."""
     root = Path(config.docs_dir).parent
-    waiting = [
-        *(f"docs/{file.src_uri}" for file in files.documentation_pages()),
-        "examples/README.md",
-        "gallery/README.md",
-    ]
+    waiting = [*(f"docs/{file.src_uri}" for file in files.documentation_pages()), *START]
     seen = set(waiting)
     while waiting:
         path = waiting.pop()

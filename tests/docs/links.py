@@ -6,11 +6,11 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-
 from tests.docs.blocks import ROOT
 
 HTML_ANCHOR = re.compile(r"""<a (?:id|name)=["']([^"']+)""")
@@ -46,7 +46,7 @@ def anchors(page: Path) -> frozenset[str]:
     """The anchors of a page's headings as GitHub makes them."""
     found: dict[str, int] = {}
     tokens = MarkdownIt("commonmark").parse(page.read_text())
-    for opening, content in zip(tokens, tokens[1:], strict=False):
+    for opening, content in pairwise(tokens):
         if opening.type == "heading_open":
             name = re.sub(r"[^\w\- ]", "", _plain(content).lower()).replace(" ", "-")
             found[name] = found.get(name, -1) + 1

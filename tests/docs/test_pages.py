@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.command_lines import problems
 from tests.docs.links import broken, pages
