@@ -28,7 +28,7 @@ from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
-from tilewright.runtime import Operation
+from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
@@ -60,6 +60,7 @@ class Made:
 
     def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
         """`own_reference`: the reference is the caller's code, so it may run in the caller's process."""
+        self._from = (kernel, own_reference)
         self.kernel: Path = kernel.path
         self.entry: LibraryEntry = kernel.entry
         self.task: Task = kernel.task()
@@ -74,6 +75,17 @@ class Made:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
 
+    def __deepcopy__(self, memo: object) -> Made:
+        """Itself: nothing of it changes."""
+        return self
+
+    def __copy__(self) -> Made:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its place in the library, from where it is taken again; of the run that made it nothing is kept."""
+        return _taken_again, (*self._from, self.operation.files[0].identity)
+
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Which file takes such a call and with what launches, or why none does; builds, and runs nothing."""
         return str(self.operation.explain(*args, **kwargs))
@@ -84,6 +96,14 @@ class Made:
 
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
+
+
+def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
+    """What was pickled."""
+    made = Made(kernel, None, own_reference=own_reference)
+    if made.operation.files[0].identity != identity:
+        raise LoadError(f"{kernel.path} is not the file it was when this was pickled; make it anew")
+    return made
 
 
 def make(

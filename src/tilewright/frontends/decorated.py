@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -99,6 +100,24 @@ class DecoratedKernel:
         """As a method: the function gets the instance, as any function of a class does."""
         return self if instance is None else BoundMethod(self, instance)
 
+    def __deepcopy__(self, memo: object) -> DecoratedKernel:
+        """Itself, as for any function."""
+        return self
+
+    def __copy__(self) -> DecoratedKernel:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where it is found under its name, as for any function, else by the function's."""
+        found: Any = sys.modules.get(self.function.__module__)
+        for part in self.function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.function.__qualname__ if found is self else (DecoratedKernel, (self.function, self.strict))
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """Asked by `torch.jit.script`, which reads Python source: that of the function."""
+        return self.function
+
     def make(self, **arguments: Any) -> Made:
         """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
         made = make(self.function, **arguments)
@@ -157,12 +176,14 @@ class DecoratedKernel:
             others = {name: value for name, value in bound.items() if name not in names}
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
-            return Operation(files, read_tuned(paths), self._function_reference(names, others), self.strict, form)
+            return Operation(
+                files, read_tuned(paths), self._function_reference("kernel", names, others), self.strict, form
+            )
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
 
-    def _function_reference(self, names: tuple[str, ...], others: dict[str, Any]) -> FunctionReference:
-        identity = f"{self._name} {sorted((name, repr(value)) for name, value in others.items())} {self._source}"
+    def _function_reference(self, of: str, names: tuple[str, ...], others: dict[str, Any]) -> FunctionReference:
+        identity = f"{of} {self._name} {sorted((name, repr(value)) for name, value in others.items())} {self._source}"
         return FunctionReference(self.function, names, others, identity)
 
     # -- calls that torch traces --
@@ -172,19 +193,19 @@ class DecoratedKernel:
         if self._plain and not any(name not in self._signature.parameters for name in kwargs):
             bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
             if len(bound) == len(self._signature.parameters):
-                for family in self._traced_families():
+                self._look_for_families()
+                for family in self._families or ():
                     if family.takes(bound):
                         return family.call(bound)
         self._say_traced()
         return self.function(*args, **kwargs)
 
-    def _traced_families(self) -> tuple[KernelFamily, ...]:
-        """The kernels there are, looked up once for each trace."""
+    def _look_for_families(self) -> None:
+        """Look which kernels there are, once for each trace."""
         self._look_around()
         if self._families is None:
             with disable_modes():
                 self._families = tuple(self._make_families())
-        return self._families
 
     def _make_families(self) -> Iterator[KernelFamily]:
         groups: dict[object, list[tuple[LibraryKernel, Task, dict[str, Any]]]] = {}
@@ -200,7 +221,7 @@ class DecoratedKernel:
             except (OperationError, KernelFileError, OSError):
                 continue
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
-            reference = self._function_reference(tuple(one.name for one in task.inputs), others)
+            reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
             yield KernelFamily(files, tasks, reference, form_of_task(self.function, task, others), self._operation)
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
@@ -271,8 +292,8 @@ class DecoratedKernel:
             return value is not None and read_arguments({name: value})[1].get(name) == request.numbers[name]
         return bool(value == self._signature.parameters[name].default)
 
-    # What Dynamo must not trace but run, once for each trace, taking the answer for a constant.
-    _traced_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    # What Dynamo must not trace but run, once for each trace.
+    _look_for_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
     _say_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _reference(self, kind: str, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

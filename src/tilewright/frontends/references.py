@@ -20,17 +20,15 @@ Function = Callable[..., Any]
 class TaskReference:
     """The reference that a caller gave, as the task has it: a text that is run in this process when first needed."""
 
-    def __init__(self, task: Task, classes: Mapping[str, type] | None = None) -> None:
-        """`classes`: what the caller's own function returns, by name, in the place of the text's."""
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.identity = f"task {task.hash} {hashlib.sha256(task.reference.encode()).hexdigest()}"
-        self._classes = classes or {}
 
     def __call__(self, *values: Any) -> Any:
         return self._function(**{one.name: value for one, value in zip(self.task.inputs, values, strict=True)})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TaskReference, (self.task, self._classes)
+        return TaskReference, (self.task,)
 
     @cached_property
     def _function(self) -> Function:
@@ -41,7 +39,7 @@ class TaskReference:
 
     def form(self) -> Form | None:
         """The form of what it returns."""
-        return form_of_task(lambda **arguments: self._function(**arguments), self.task, {}, self._classes)
+        return form_of_task(lambda **arguments: self._function(**arguments), self.task, {})
 
 
 class FunctionReference:
@@ -57,9 +55,7 @@ class FunctionReference:
         return self.function(**dict(zip(self.names, values, strict=True)), **self.others)
 
 
-def form_of_task(
-    function: Function, task: Task, others: Mapping[str, Any], classes: Mapping[str, type] | None = None
-) -> Form | None:
+def form_of_task(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
     """The form of what a function returns for a task's inputs: from a call without content, else from one with ones."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -70,5 +66,5 @@ def form_of_task(
             arguments |= {one.name: one.value for one in task.numbers}
             for name, spec in task.specs().items():
                 arguments[name] = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype]).fill_(1)
-            return form_of(function(**arguments, **others), arguments, in_place, classes)
+            return form_of(function(**arguments, **others), arguments, in_place)
     return None  # it runs on neither, so nobody can say; a kernel's plain answer it is

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ from tilewright.runtime.call_devices import (
     refuse_elsewhere,
 )
 from tilewright.runtime.entries import make_entry, with_in_place_checks
-from tilewright.runtime.errors import LoadError
+from tilewright.runtime.errors import CallRefused, LoadError
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
 from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference, answer
 from tilewright.runtime.on_device import Builds, OnDevice
@@ -101,8 +102,8 @@ class Operation:
         """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
         is in place."""
         if is_dynamo_compiling():
-            values = self._in_order(args, kwargs)
-            return self._formed(self.torch_op(*values), values)
+            given = self._in_order(args, kwargs)
+            return self._formed(self.torch_op(*given), given)
         try:
             values = args if not kwargs and len(args) == self._count else self._arranged(args, kwargs)
             result = self._quick(*values)
@@ -129,6 +130,29 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
+
+    # -- copies --
+
+    def __deepcopy__(self, memo: object) -> Operation:
+        """Itself: nothing of it changes, and what it has built serves every copy of a model."""
+        return self
+
+    def __copy__(self) -> Operation:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By where its files lie and what they say: loaded again, and refused if they have become others."""
+        names = tuple(file.name for file in self.files)
+        identities = tuple(file.identity for file in self.files)
+        last = self.last_resort
+        return _again, (names, identities, last.reference, last.strict, self.returned)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Asked by `torch.jit.script`, which reads Python source, and there is none."""
+        raise CallRefused(
+            f"{self.op.name}: torch.jit.script cannot read a kernel file; use torch.jit.trace, torch.compile or "
+            f"torch.export, or call torch.ops.{self.torch_op.name().replace('::', '.')} in the scripted function"
+        )
 
     # -- ahead of a call --
 
@@ -335,6 +359,23 @@ class Operation:
         call = CallTensors(self.op, specs, tensors)
         entry = with_in_place_checks(lambda *_: run(call), self.op, specs)
         return entry(tensors, _addresses(tensors), ())
+
+
+def _again(
+    names: tuple[str, ...], identities: tuple[str, ...], reference: Reference | None, strict: bool, form: Form | None
+) -> Operation:
+    """What was pickled."""
+    from tilewright.runtime.files import read_files, read_tuned  # which know operations
+
+    paths = [Path(name) for name in names]
+    files = read_files(paths, allow_library=True)
+    for file, identity in zip(files, identities, strict=True):
+        if file.identity != identity:
+            raise LoadError(
+                f"{file.name} is not the file it was when the operation was pickled: its digest was "
+                f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
+            )
+    return Operation(files, read_tuned(paths), reference, strict, form)
 
 
 def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,14 +100,9 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(part)
 
 
-def form_of(
-    returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str], classes: Mapping[str, type] | None = None
-) -> Form | None:
-    """The form of what a function returned for these arguments; None where a kernel's plain answer is the same.
-
-    `classes`, by name, stand in the place of those of the same names among what was returned.
-    """
-    learning = _Learning(arguments, frozenset(in_place), classes or {})
+def form_of(returned: Any, arguments: Mapping[str, Any], in_place: Sequence[str]) -> Form | None:
+    """The form of what a function returned for these arguments; None where a kernel's plain answer is the same."""
+    learning = _Learning(arguments, frozenset(in_place))
     form = learning.form(returned)
     plain: Form
     if learning.results == 0:
@@ -121,9 +117,8 @@ def form_of(
 class _Learning:
     """One walk over what was returned: which result each tensor is."""
 
-    def __init__(self, arguments: Mapping[str, Any], in_place: frozenset[str], classes: Mapping[str, type]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], in_place: frozenset[str]) -> None:
         self.results = 0
-        self._classes = classes
         self._in_place = in_place
         self._seen = {id(value): Argument(name) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
         self._known: dict[int, Form] = {}
@@ -132,22 +127,19 @@ class _Learning:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, Mapping):
-            kind = self._kind(value)
-            make = dict if kind is dict else lambda parts: kind(**parts)
+            kind: Any = type(value)
+            make = dict if kind is dict else partial(_by_names, kind)
             return Named(make, tuple(value), tuple(self.form(one) for one in value.values()))
         if isinstance(value, (tuple, list)):
-            return Listed(_maker(self._kind(value)), tuple(self.form(one) for one in value))
+            return Listed(_maker(type(value)), tuple(self.form(one) for one in value))
         if _is_record(value):
-            record = self._kind(value)
+            record: Any = type(value)
             names = tuple(one.name for one in dataclasses.fields(value))
-            return Named(lambda parts: record(**parts), names, tuple(self.form(getattr(value, name)) for name in names))
+            return Named(partial(_by_names, record), names, tuple(self.form(getattr(value, name)) for name in names))
         if isinstance(value, (bool, int, float)):
             self.results += 1
             return Number(self.results - 1, type(value))
         return Constant(value)
-
-    def _kind(self, value: Any) -> Any:
-        return self._classes.get(type(value).__name__, type(value))
 
     def _tensor(self, value: torch.Tensor) -> Form:
         argument = self._seen.get(id(value))
@@ -159,7 +151,15 @@ class _Learning:
 
 
 def _maker(kind: type) -> Callable[[list[Any]], Any]:
-    return (lambda items: kind(*items)) if hasattr(kind, "_fields") else kind
+    return partial(_by_places, kind) if hasattr(kind, "_fields") else kind
+
+
+def _by_names(kind: Any, parts: Mapping[str, Any]) -> Any:
+    return kind(**parts)
+
+
+def _by_places(kind: Any, items: Sequence[Any]) -> Any:
+    return kind(*items)
 
 
 def _is_record(value: Any) -> bool:
