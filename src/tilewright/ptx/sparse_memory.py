@@ -30,7 +30,7 @@ def zeros(nbytes: int) -> Bytes:
 
 
 def filled(nbytes: int, byte: int) -> Bytes:
-    if byte == 0:
+    if byte == 0 or nbytes == 0:
         return zeros(nbytes)
     return repeated(np.full(min(nbytes, mmap.PAGESIZE), byte, dtype=np.uint8), nbytes)
 
