@@ -108,8 +108,8 @@ class Library:
         return LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
 
     def find(self, task_hash: str) -> LibraryKernel | None:
-        """The best kernel of a task: a verified one before a provisional one, a measured one before a modelled one, then
-        the fastest, then the newest."""
+        """The best kernel of a task: a verified one before a provisional one, a measured one before a modelled one,
+        then the fastest, then the newest."""
         found = list(self._entries(self.path / task_hash))
         return min(found, key=_rank) if found else None
 
