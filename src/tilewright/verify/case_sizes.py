@@ -16,7 +16,7 @@ from tilewright.verify.case_work import Sizes, is_small
 _LONG_WORK = 400_000  # of a case with one more dimension at its own size
 _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
-_FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
+FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
 _WIDEST = 4  # times the own size of the innermost dimension
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
@@ -138,7 +138,7 @@ def _fixed(task: Task) -> Sizes:
 
 def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
     """Whether few places are summed up along it."""
-    return dimension.size <= _FEW_PLACES and dimension.name not in results
+    return dimension.size <= FEW_PLACES and dimension.name not in results
 
 
 def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:

@@ -11,7 +11,7 @@ from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import BASE, permitted, sizes_of
+from tilewright.verify.case_sizes import BASE, FEW_PLACES, permitted, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
 from tilewright.verify.cases import again_values
 from tilewright.verify.distributions import TASK
@@ -160,9 +160,10 @@ def _grown(task: records.Task) -> Iterator[Sizes]:
     """Sizes that are affordable, those nearest to the task's own first: each dimension at its own size, at parts of it,
     or small. What another case has at least as large in every way is left out."""
     base = sizes_of(task, BASE)
-    varying = [one for one in task.free if one.varies]
+    varying = [one for one in task.free if one.varies and one.size > FEW_PLACES]
     if base is None or len(varying) > _MOST_DIMENSIONS:
         return
+    base = task.complete({**base, **{one.name: one.size for one in task.free if one.size <= FEW_PLACES}})
     choices = [
         sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
         for one in varying
