@@ -16,7 +16,7 @@ from tilewright.verify.case_work import Sizes, is_small
 _LONG_WORK = 400_000  # of a case with one more dimension at its own size
 _TILED = 3  # dimensions, of which two tiles each way are affordable together
 _LONG = 512  # a size
-FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
+_FEW_PLACES = 16  # a dimension that is summed up, with no more than these, keeps them in most cases: filters
 _WIDEST = 4  # times the own size of the innermost dimension
 _FEW_LEFT = 3  # places of a filter in its image
 _MOST_WIDENED = 1000
@@ -67,7 +67,7 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
             # A filter is no larger than the task's own: what matters of it is how it lies in its image.
             size = next(others)
             size = min(size, one.size) if one.name in taken_off else size
-            kept = _is_filter(one, results) and not shape.as_small
+            kept = is_filter(one, results) and not shape.as_small
             wanted[one.name] = one.size if kept else permitted(one, size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
@@ -93,7 +93,7 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
     if len(free) <= _TILED:
         tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
-    wider = {name: one.size + 2 for name, one in free.items() if _is_filter(one, results)}
+    wider = {name: one.size + 2 for name, one in free.items() if is_filter(one, results)}
     if wider:
         yield _with_room(
             task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
@@ -136,9 +136,9 @@ def _fixed(task: Task) -> Sizes:
     return {one.name: one.size for one in task.free if not one.varies}
 
 
-def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
+def is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
     """Whether few places are summed up along it."""
-    return dimension.size <= FEW_PLACES and dimension.name not in results
+    return dimension.size <= _FEW_PLACES and dimension.name not in results
 
 
 def _stretched(task: Task, base: Sizes, dimension: Dimension, size: int) -> Sizes:
