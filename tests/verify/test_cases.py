@@ -276,7 +276,8 @@ def test_further_sizes_are_in_turn_near_and_of_the_same_code() -> None:
     sizes = {"batch": 64, "channels": 64, "height": 64, "width": 64, "out_channels": 128, "kh": 3, "kw": 3}
     x, w = "f32 batch channels height width", "f32 out_channels channels kh kw"
     convolution = tasks.task("conv", {"x": x, "w": w}, "f32 batch out_channels height width", sizes)
-    found = list(itertools.islice(further_sizes(convolution, lambda one: frozenset((one["height"], one["width"]))), 4))
+    written_in = lambda one: frozenset((name, one[name]) for name in ("height", "width"))  # noqa: E731
+    found = list(itertools.islice(further_sizes(convolution, written_in), 4))
     assert len({tuple(one.items()) for one in found}) == 4
     assert all(one["kh"] == one["kw"] == 3 for one in found)  # filters keep their size
     assert all(one["height"] == one["width"] == 64 for one in found[1::2])
