@@ -165,6 +165,8 @@ def make(
 def _request(
     request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
 ) -> ObjectRequest:
+    if isinstance(request, ObjectRequest):
+        return replace(request, request=replace(request.request, fixed=fixed))
     tensors, numbers = read_arguments(arguments)
     if isinstance(request, str) and is_named_object(named := installed_name(request)):
         request = named_object(named)

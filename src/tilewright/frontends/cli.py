@@ -262,6 +262,21 @@ def show(
 
 
 @app.command()
+def find(
+    model: options.ModelArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    from tilewright.frontends.finding.command import FindOptions, find_in
+
+    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+
+
+@app.command()
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
     gpu: options.GpuOption = None,
