@@ -23,7 +23,7 @@ from tilewright.kernel_file import (
     settle,
     try_evaluate,
 )
-from tilewright.records import BufferRole, Clearing, DType, GpuProfile, ScalarType, TensorSpec
+from tilewright.records import BufferRole, Clearing, DType, GpuProfile, ScalarType, TensorMap, TensorSpec
 
 HOST = Path(tilewright.exports.__file__).parent / "host"
 _DTYPES = list(DType)
@@ -37,9 +37,20 @@ class Probe:
         generated = folder / "generated.inc"
         generated.write_text(host_source(files, variants))
         library = folder / "probe.so"
-        command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-const-variable"]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O0",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-function",
+            "-Wno-unused-const-variable",
+        ]
         command += ["-fPIC", "-shared", f"-I{HOST}", f'-DGENERATED="{generated}"']
-        done = subprocess.run([*command, str(Path(__file__).parent / "probe.cpp"), "-o", str(library)], capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, str(Path(__file__).parent / "probe.cpp"), "-o", str(library)], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr[:4000]
         self._probe = ctypes.CDLL(str(library)).probe
         self._probe.restype = ctypes.c_char_p
@@ -107,13 +118,11 @@ def _described(number: int, evaluation: Evaluation, variants: Variants, argument
         "file": number,
         "constants": [constant_key(value) for _, value in evaluation.constants],
         "buffers": [
-            [b.name, int(b.role is BufferRole.OUT), int(b.clearing is not Clearing.UNDEFINED), b.spec.dtype.value]
-            + [list(b.spec.shape), list(b.spec.stride), b.spec.storage_bytes]
+            [b.name, int(b.role is BufferRole.OUT), int(b.clearing is not Clearing.UNDEFINED), *_layout(b.spec)]
             for b in evaluation.buffers
         ],
         "maps": [
-            [m.name, slots[m.tensor], list(m.shape), list(m.stride_bytes), list(m.box), list(m.step)]
-            + [m.swizzle, int(m.fill_nan), m.l2_bytes]
+            [m.name, slots[m.tensor], *map(list, (m.shape, m.stride_bytes, m.box, m.step)), *_options(m)]
             for m in evaluation.maps
         ],
         "launches": [
@@ -131,6 +140,14 @@ def _described(number: int, evaluation: Evaluation, variants: Variants, argument
             for one in plan.launches
         ],
     }
+
+
+def _layout(spec: TensorSpec) -> tuple[Any, ...]:
+    return spec.dtype.value, list(spec.shape), list(spec.stride), spec.storage_bytes
+
+
+def _options(one: TensorMap) -> tuple[int, ...]:
+    return one.swizzle, int(one.fill_nan), one.l2_bytes
 
 
 def _block(launch: Any, slots: dict[str, int]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests.examples.all_cases import CASES
 from tests.examples.cases import Case
 from tests.exports.probing import Probe, agree, expected
+
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import find_variants
 from tilewright.kernel_file import KernelFile, TunedChoices, parse

@@ -214,9 +214,9 @@ class _FileWriter:
         yield "            const size_t constants = plan.key.size();"
         yield "            bool follows = false;"
         yield from (f"            int map_{cpp_name(name)} = -1;" for name in self.plan.maps)
-        for number, line in enumerate(self.plan.steps):
-            assert isinstance(line, LaunchLine)
-            yield from self._launch(line, number)
+        for number, step in enumerate(self.plan.steps):
+            assert isinstance(step, LaunchLine)
+            yield from self._launch(step, number)
         yield "            (void)follows, (void)constants;"
 
     def _launch(self, line: LaunchLine, number: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The generated host file of an export: the call's struct, one function per kernel file, and the tables of what was built."""
+"""The generated host file of an export: the call's struct, a function for each kernel file, tables of what was built."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from tilewright.exports.cpp_plan import call_struct, file_function
 from tilewright.exports.variants import BuiltKernel, Variants, parameter_codes
 from tilewright.kernel_file import KernelFile
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, TuneLine
-from tilewright.kernel_file.syntax import Const
-
-MOST_ARGUMENT_BYTES = 4096
+from tilewright.kernel_file.syntax import Const, Op
 
 
 def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
@@ -29,6 +27,7 @@ def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
         f"constexpr int slot_count = {tensors + buffers};",
         f"constexpr int result_count = {len(op.results)};",
         f"constexpr int module_count = {len(variants.modules)};",
+        _tensor_tables(op),
         "",
         call_struct(op),
         *(file_function(file, number) for number, file in enumerate(files)),
@@ -53,6 +52,16 @@ def _results(files: Sequence[KernelFile]) -> str:
         names = [line.directive.name for line in file.compiled.lines if isinstance(line, BufferLine)]
         rows.append("{" + (", ".join(str(names.index(name)) for name in results) or "0") + "}")
     return f"const int result_buffers[][{max(len(results), 1)}] = {{{', '.join(rows)}}};"
+
+
+def _tensor_tables(op: Op) -> str:
+    tensors = [(position, one) for position, one in enumerate(op.parameters) if one.scalar is None]
+    positions = ", ".join(str(position) for position, _ in tensors)
+    changed = ", ".join("true" if one.in_place else "false" for _, one in tensors)
+    return (
+        f"constexpr int tensor_positions[] = {{{positions or '0'}}};\n"
+        f"constexpr bool is_in_place[] = {{{changed or 'false'}}};"
+    )
 
 
 def _kernel_table(kernels: Sequence[BuiltKernel]) -> str:

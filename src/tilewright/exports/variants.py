@@ -127,7 +127,7 @@ def _evaluations(
     sets: dict[int, set[object]] = {}
     left_out: set[object] = set()
     for position, (call, gpu) in enumerate(itertools.product(calls, gpus)):
-        reasons = []
+        reasons: list[str] = []
         for number, file in enumerate(files):
             evaluation = _evaluate(file, tuned, call, gpu, reasons)
             if evaluation is None:
@@ -163,9 +163,7 @@ def _evaluate(
     return None
 
 
-def _choices(
-    files: Sequence[KernelFile], covered: Sequence[tuple[int, Evaluation]]
-) -> tuple[tuple[Choice, ...], ...]:
+def _choices(files: Sequence[KernelFile], covered: Sequence[tuple[int, Evaluation]]) -> tuple[tuple[Choice, ...], ...]:
     """What each file's tuned constants may be: the recorded winner first, then the written order."""
     result = []
     for number, file in enumerate(files):
@@ -200,7 +198,9 @@ def _built(
             elif arch in used[i]:
                 raise NotExportable(f"{request.name} does not build for {arch}: {answer}")
         ptx = answers.get((i, PTX_ARCH))
-        modules.append(Module(number, constants, request, tuple(builds), None if isinstance(ptx, BuildFailure) else ptx))
+        modules.append(
+            Module(number, constants, request, tuple(builds), None if isinstance(ptx, BuildFailure) else ptx)
+        )
     return tuple(modules)
 
 
