@@ -1,4 +1,4 @@
-"""The generated host file of an export: the call's struct, a function for each kernel file, tables of what was built."""
+"""The generated host file of an export: the call's struct, a function for each kernel file, tables of what is built."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ _CPP_TEXT = (
     "decltype default delete do double dynamic_cast else enum explicit export extern false float for friend goto if "
     "inline int long main mutable namespace new noexcept not_eq nullptr operator or_eq private protected public "
     "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
-    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
-    "xor_eq stream workspace plan driver std size_t int64_t"
+    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void "
+    "volatile wchar_t while xor xor_eq stream workspace plan driver std size_t int64_t"
 )
 CPP_WORDS = frozenset(_CPP_TEXT.split())

@@ -167,39 +167,42 @@ inline void encode(const plan::TensorMap &map, uint64_t address, unsigned char *
           std::string("encode map ") + map.name);
 }
 
-// Clears, then launches, in order on one stream, in the GPU's context. `addresses` has every slot; `arena` is where scratch begins.
-inline void run(const Gpu &gpu, const plan::Plan &plan, const uint64_t *addresses, uint64_t arena, int64_t cleared_bytes, Handle stream) {
-    for (const plan::Buffer &one : plan.buffers)
-        if (one.is_out && one.clearing == plan::Clearing::zeroed && one.bytes > 0)
-            check(functions.clear(addresses[one.tensor.slot], 0, size_t(one.bytes), stream), std::string("clear ") + one.name);
-    if (cleared_bytes > 0) check(functions.clear(arena, 0, size_t(cleared_bytes), stream), "clear scratch");
+inline void start(const plan::Launch &launch, const plan::Kernel &kernel, Handle function, void **parameters, Handle stream) {
+    Attribute attributes[3];
+    Config config{};
+    std::memcpy(config.grid, launch.grid, sizeof config.grid);
+    std::memcpy(config.block, launch.block, sizeof config.block);
+    config.shared_bytes = launch.smem_bytes;
+    config.stream = stream;
+    const uint32_t *cluster = launch.cluster[0] != 0 ? launch.cluster : kernel.cluster;
+    if (cluster[0] != 0) {
+        Attribute &one = attributes[config.attribute_count++];
+        one.id = 4;
+        one.value.dimension = {cluster[0], cluster[1], cluster[2]};
+    }
+    if (launch.cooperative) attributes[config.attribute_count].id = 2, attributes[config.attribute_count++].value.flag = 1;
+    if (launch.programmatic) attributes[config.attribute_count].id = 6, attributes[config.attribute_count++].value.flag = 1;
+    config.attributes = config.attribute_count > 0 ? attributes : nullptr;
+    check(functions.launch(&config, function, parameters, nullptr), std::string("launch ") + kernel.expression);
+}
+
+// Clears, then launches, in order on one stream, in the GPU's context. `addresses` has every slot; `arena` is where
+// scratch begins.
+inline void run(const Gpu &gpu, const plan::Plan &plan, const uint64_t *addresses, uint64_t arena, int64_t cleared_bytes,
+                Handle stream) {
     constexpr size_t most_maps = 16;
     alignas(64) unsigned char descriptors[128 * most_maps];
     if (plan.maps.size() > most_maps) throw Error{"more than 16 tensor maps in one call"};
     for (size_t i = 0; i < plan.maps.size(); ++i) encode(plan.maps[i], addresses[plan.maps[i].slot], descriptors + 128 * i);
-    alignas(64) unsigned char block[4096 + 64];
-    void *parameters[1024];
-    for (const plan::Launch &launch : plan.launches) {
-        const plan::Kernel &kernel = plan.kernels[launch.kernel];
-        if (kernel.block_bytes > 4096 || kernel.parameter_count > 1024) throw Error{"more than 4096 bytes of arguments"};
-        plan::fill_block(plan, launch, addresses, descriptors, block, parameters);
-        Attribute attributes[3];
-        Config config{};
-        std::memcpy(config.grid, launch.grid, sizeof config.grid);
-        std::memcpy(config.block, launch.block, sizeof config.block);
-        config.shared_bytes = launch.smem_bytes;
-        config.stream = stream;
-        const uint32_t *cluster = launch.cluster[0] != 0 ? launch.cluster : kernel.cluster;
-        if (cluster[0] != 0) {
-            Attribute &one = attributes[config.attribute_count++];
-            one.id = 4;
-            one.value.dimension = {cluster[0], cluster[1], cluster[2]};
-        }
-        if (launch.cooperative) attributes[config.attribute_count].id = 2, attributes[config.attribute_count++].value.flag = 1;
-        if (launch.programmatic) attributes[config.attribute_count].id = 6, attributes[config.attribute_count++].value.flag = 1;
-        config.attributes = config.attribute_count > 0 ? attributes : nullptr;
-        check(functions.launch(&config, gpu.kernels[size_t(launch.kernel)].function, parameters, nullptr),
-              std::string("launch ") + kernel.expression);
+    static thread_local plan::ArgumentBlocks blocks;
+    blocks.fill(plan, addresses, descriptors);
+    for (const plan::Buffer &one : plan.buffers)
+        if (one.is_out && one.clearing == plan::Clearing::zeroed && one.bytes > 0)
+            check(functions.clear(addresses[one.tensor.slot], 0, size_t(one.bytes), stream), std::string("clear ") + one.name);
+    if (cleared_bytes > 0) check(functions.clear(arena, 0, size_t(cleared_bytes), stream), "clear scratch");
+    for (size_t i = 0; i < plan.launches.size(); ++i) {
+        const plan::Launch &launch = plan.launches[i];
+        start(launch, plan.kernels[launch.kernel], gpu.kernels[size_t(launch.kernel)].function, blocks.of(i), stream);
     }
 }
 

@@ -345,6 +345,43 @@ inline void fill_block(const Plan &plan, const Launch &launch, const uint64_t *a
     }
 }
 
+// The argument blocks of all launches, filled before the first one starts: a number that does not fit launches nothing.
+class ArgumentBlocks {
+  public:
+    static constexpr size_t alignment = 128;
+
+    void fill(const Plan &plan, const uint64_t *addresses, const unsigned char *descriptors) {
+        size_t bytes = alignment, count = 0;
+        for (const Launch &launch : plan.launches) {
+            bytes += (size_t(plan.kernels[launch.kernel].block_bytes) + alignment - 1) / alignment * alignment;
+            count += size_t(plan.kernels[launch.kernel].parameter_count) + 1;
+        }
+        if (memory_.size() < bytes) memory_.resize(bytes);
+        parameters_.resize(count);
+        first_.clear();
+        unsigned char *block = memory_.data() + (alignment - reinterpret_cast<uintptr_t>(memory_.data()) % alignment) % alignment;
+        count = 0;
+        for (const Launch &launch : plan.launches) {
+            const Kernel &kernel = plan.kernels[launch.kernel];
+            try {
+                if (kernel.block_bytes > 4096) fault("more than 4096 bytes of arguments");
+                fill_block(plan, launch, addresses, descriptors, block, &parameters_[count]);
+            } catch (const Fault &why) {
+                throw StepError{plan.file, launch.line, why.found};
+            }
+            first_.push_back(count);
+            count += size_t(kernel.parameter_count) + 1;
+            block += (size_t(kernel.block_bytes) + alignment - 1) / alignment * alignment;
+        }
+    }
+    void **of(size_t launch) { return &parameters_[first_[launch]]; }
+
+  private:
+    std::vector<unsigned char> memory_;
+    std::vector<void *> parameters_;
+    std::vector<size_t> first_;
+};
+
 // -- scratch: one allocation, what is to be cleared first --
 
 struct Arena {

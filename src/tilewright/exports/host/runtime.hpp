@@ -133,24 +133,21 @@ inline void start(const plan::Launch &launch, const plan::Kernel &kernel, const 
 // Clears, then launches, in order on one stream. `functions` has the kernels in the order of the plan's table.
 inline void run(const plan::Plan &plan, const void *const *functions, const uint64_t *addresses, uint64_t arena,
                 int64_t cleared_bytes, cudaStream_t stream) {
+    constexpr size_t most_maps = 16;
+    alignas(64) unsigned char descriptors[128 * most_maps];
+    if (plan.maps.size() > most_maps) throw Error{cudaErrorInvalidValue, "more than 16 tensor maps in one call"};
+    for (size_t i = 0; i < plan.maps.size(); ++i) encode(plan.maps[i], addresses[plan.maps[i].slot], descriptors + 128 * i);
+    static thread_local plan::ArgumentBlocks blocks;
+    blocks.fill(plan, addresses, descriptors);
     for (const plan::Buffer &one : plan.buffers)
         if (one.is_out && one.clearing == plan::Clearing::zeroed && one.bytes > 0)
             check(cudaMemsetAsync(reinterpret_cast<void *>(addresses[one.tensor.slot]), 0, size_t(one.bytes), stream),
                   std::string("clear ") + one.name);
     if (cleared_bytes > 0)
         check(cudaMemsetAsync(reinterpret_cast<void *>(arena), 0, size_t(cleared_bytes), stream), "clear scratch");
-    constexpr size_t most_maps = 16;
-    alignas(64) unsigned char descriptors[128 * most_maps];
-    if (plan.maps.size() > most_maps) throw Error{cudaErrorInvalidValue, "more than 16 tensor maps in one call"};
-    for (size_t i = 0; i < plan.maps.size(); ++i) encode(plan.maps[i], addresses[plan.maps[i].slot], descriptors + 128 * i);
-    alignas(128) unsigned char block[4096 + 128];
-    void *parameters[1024];
-    for (const plan::Launch &launch : plan.launches) {
-        const plan::Kernel &kernel = plan.kernels[launch.kernel];
-        if (kernel.block_bytes > 4096 || kernel.parameter_count > 1024)
-            throw Error{cudaErrorInvalidValue, "more than 4096 bytes of arguments"};
-        plan::fill_block(plan, launch, addresses, descriptors, block, parameters);
-        start(launch, kernel, functions[launch.kernel], parameters, stream);
+    for (size_t i = 0; i < plan.launches.size(); ++i) {
+        const plan::Launch &launch = plan.launches[i];
+        start(launch, plan.kernels[launch.kernel], functions[launch.kernel], blocks.of(i), stream);
     }
 }
 
