@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from tilewright import __version__
 from tilewright.exports.cuda_project import write_cuda
 from tilewright.exports.errors import NotExportable
+from tilewright.exports.hub_project import HubChoices, write_hub
 from tilewright.exports.source import Source, checked_name
 from tilewright.exports.torch_package import write_torch
 from tilewright.exports.variants import Say, Variants, find_variants
@@ -39,10 +40,6 @@ class Exported:
     notes: tuple[str, ...]
 
 
-Writer = Callable[[Source, Variants, str, Folder], list[str]]
-_WRITERS: dict[Target, Writer] = {Target.TORCH: write_torch, Target.CUDA: write_cuda}
-
-
 def export(
     source: Source,
     target: Target,
@@ -50,6 +47,7 @@ def export(
     name: str = "",
     archs: Sequence[str] = (),
     say: Say = lambda text: None,
+    choices: HubChoices | None = None,
 ) -> Exported:
     """Write `source` to the folder `output`; raises `NotExportable`, or what building raises."""
     name = checked_name(name or source.op.name)
@@ -61,7 +59,13 @@ def export(
     variants = find_variants(source.files, source.tuned, source.calls, archs or (PROFILES[source.gpu].arch,), say)
     folder = Folder()
     say("writing the export")
-    notes = _WRITERS[target](source, variants, name, folder)
+    match target:
+        case Target.TORCH:
+            notes = write_torch(source, variants, name, folder)
+        case Target.CUDA:
+            notes = write_cuda(source, variants, name, folder)
+        case Target.HUB:
+            notes = write_hub(source, variants, name, folder, choices)
     if source.standing.value != "verified":
         notes.insert(0, f"it is {source.standing.words}")
     if variants.left_out:

@@ -7,6 +7,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from tilewright.exports.cpp_tables import host_source
@@ -28,13 +29,18 @@ def native_sources(files: Sequence[KernelFile], variants: Variants) -> dict[str,
 
 def build_extension(sources: dict[str, str]) -> bytes | None:
     """The extension module for Python's stable ABI; None where there is no C++ compiler or no header of Python."""
+    return _built(tuple(sorted(sources.items())))
+
+
+@lru_cache(maxsize=4)  # a Hub project has the same one in two places
+def _built(sources: tuple[tuple[str, str], ...]) -> bytes | None:
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
     include = sysconfig.get_paths()["include"]
     if compiler is None or not Path(include, "Python.h").is_file():
         return None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file, text in sources.items():
+        for file, text in sources:
             (folder / file).write_text(text, encoding="utf-8")
         output = folder / "_native.abi3.so"
         # libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.

@@ -27,6 +27,7 @@ class PackageNames:
     package: str
     function: str  # of the operator: the op's name
     namespace: str
+    layers_module: str = ""  # of a Hub package: `layers`, `attention`
 
     @property
     def public(self) -> str:
@@ -59,9 +60,17 @@ def write_torch(source: Source, variants: Variants, name: str, folder: Folder) -
 
 def add_package(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> list[str]:
     """The package itself under `place`; answers sentences about what is worth knowing."""
-    notes = []
+    add_python(source, variants, names, folder, place)
+    folder.add(f"{place}/_ops.py", rendered("package/_ops.py", namespace=names.namespace))
+    for path, content in _image_files(variants).items():
+        folder.add(f"{place}/modules/{path}", content)
+    return _add_native(source, variants, folder, place)
+
+
+def add_python(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> None:
+    """The part of a package that is the same for every backend: Python, the reference, the kernel files."""
     values = package_values(source, variants, names)
-    for template in ("__init__.py", "_op.py", "_ops.py"):
+    for template in ("__init__.py", "_op.py"):
         folder.add(f"{place}/{template}", rendered(f"package/{template}", **values))
     words = rendered("package/_plan_words.py")
     helpers = "from ._plan_words import *  # noqa: F403"
@@ -72,19 +81,20 @@ def add_package(source: Source, variants: Variants, names: PackageNames, folder:
         folder.add(f"{place}/reference.py", source.reference.source)
     for file in source.files:
         folder.add(f"{place}/kernels/{harmless_name(file.name)}", file.text)
-    for path, content in _image_files(variants).items():
-        folder.add(f"{place}/modules/{path}", content)
+    if source.provenance is not None:
+        folder.add(f"{place}/provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
+
+
+def _add_native(source: Source, variants: Variants, folder: Folder, place: str) -> list[str]:
+    """The launch path, its sources and what this machine's compiler makes of them."""
     sources = native_sources(source.files, variants)
     for file_name, text in sources.items():
         folder.add(f"{place}/native/{file_name}", text)
     built = build_extension(sources)
     if built is None:
-        notes.append("no C++ compiler was found here, so the package must be built where it is used: pip install .")
-    else:
-        folder.add(f"{place}/_native.abi3.so", built)
-    if source.provenance is not None:
-        folder.add(f"{place}/provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
-    return notes
+        return ["no C++ compiler was found here, so the package must be built where it is used: pip install ."]
+    folder.add(f"{place}/_native.abi3.so", built)
+    return []
 
 
 def harmless_name(name: str) -> str:
@@ -119,8 +129,8 @@ def package_values(source: Source, variants: Variants, names: PackageNames) -> d
         "differentiable": source.reference is not None and not changed and bool(op.results),
         "dtype_names": repr(tuple(TORCH_DTYPES.values())),
         "images": _images_text(variants),
-        "has_layers": False,
-        "exported": json.dumps(names.public),
+        "layers_module": names.layers_module,
+        "exported": ", ".join(json.dumps(name) for name in (names.public, names.layers_module) if name),
         "archs": ", ".join(variants.archs),
         "has_ptx": any(module.ptx is not None for module in variants.modules),
         "sets": len(variants.modules),
