@@ -299,6 +299,27 @@ def skill(
 
 
 @app.command()
+def export(
+    what: options.ExportedArgument,
+    to: options.TargetOption,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
+    name: options.PackageOption = "",
+    arch: options.ArchesOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
+    from tilewright.frontends.exporting import export_command
+
+    known = split_reference(reference) if reference else None
+    export_command(what, to, output, name, arch or [], shape or [], set_ or [], known, as_json)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     facts = diagnose()

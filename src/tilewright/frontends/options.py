@@ -109,3 +109,13 @@ PrecisionOption = Annotated[
     ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]
+ExportedArgument = Annotated[
+    list[str],
+    typer.Argument(help="A run, or one or several kernel files of one op.", metavar="RUN|K.cu", show_default=False),
+]
+TargetOption = Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)]
+PackageOption = Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")]
+ArchesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
+]
