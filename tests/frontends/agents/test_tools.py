@@ -101,7 +101,8 @@ def test_what_is_unreadable_costs_one_correction_then_an_attempt(toolbox: Toolbo
     answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel="int main() {}")
     assert answer.facts["attempt"] == 1  # it is asked again, as a model would be
     assert "it has no `//! op` line" in answer.text
-    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=WRONG, summary="forgot the scale")
+    fenced = f"```cuda\n{WRONG}```"  # as a model would send it
+    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=fenced, summary="forgot the scale")
     assert answer.facts["attempts"][0]["verdict"] == "wrong values"
     assert "The smallest case found to fail" in answer.text
     shown = call(toolbox, "history", run=run, attempt=1)

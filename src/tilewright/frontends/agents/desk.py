@@ -259,6 +259,6 @@ def _reply_text(kernel: str, edits: str, summary: str) -> str:
     said = f"Summary: {line or 'no summary given'}\n\n"
     if edits.strip():
         return said + edits.strip("\n") + "\n"
-    if "```" in kernel:  # it came in a fence, as a model would send it
+    if kernel.lstrip().startswith("```"):  # it came in a fence, as a model would send it
         return said + kernel.strip() + "\n"
     return f"{said}```cuda\n{kernel.strip()}\n```\n"
