@@ -189,6 +189,11 @@ def test_every_tool_says_what_each_of_its_parameters_is() -> None:
         assert set(schema["required"]) <= set(schema["properties"])
 
 
+def test_the_docs_name_every_tool() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+    assert [name for name in TOOLS if f"| `{name}` |" not in page] == []
+
+
 def test_the_command_refuses_what_it_cannot_serve(tmp_path: Path) -> None:
     assert "mcp" in {command.callback.__name__ for command in app.registered_commands if command.callback}
     done = tilewright(tmp_path, "mcp", "--root", tmp_path / "none")
