@@ -20,6 +20,8 @@ from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.judging import OpenJudges, judges
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.module_source import held_fields
+from tilewright.frontends.object_requests import resolved
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
@@ -82,6 +84,7 @@ def conduct(
     `alone`: its run is shared with nobody who asks for the same at the same time.
     """
     store = Store()
+    request = resolved(request)
     anew = fresh or bool(settings.start)
     known = None if anew else _same_request(store, request)
     if known is None:
@@ -106,6 +109,12 @@ def conduct(
 def task_of(request: Request) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
     options = _task_options(request)
+    if request.module:
+        task = tasks.task_from_module_source(
+            request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
+        )
+        held = (f"always {one}" for one in held_fields(request.text))
+        return replace(task, assumptions=(*task.assumptions, *held))
     if request.function:
         task = tasks.task_from_source(
             request.text, request.function, request.shapes, request.numbers, options, request.values
