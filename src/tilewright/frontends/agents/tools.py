@@ -198,8 +198,8 @@ TOOLS: dict[str, AgentTool] = {
             "Specify a task",
             "Say what is to be computed, in words or as the source of a PyTorch function or module. Without accept the "
             "reference is only shown: show it to the person who asked. With accept=true it is run in a limited child "
-            "process, a run begins, and the answer has everything a kernel's author is told, and the first question. A kernel "
-            "that was made before for the same task is found instead, unless fresh.",
+            "process, a run begins, and the answer has everything a kernel's author is told, and the first question. A "
+            "kernel that was made before for the same task is found instead, unless fresh.",
             (
                 Parameter(
                     "words", ValueKind.TEXT, 'Such as "LayerNorm over the last dimension, then exact GELU".', default=""
