@@ -94,6 +94,11 @@ class Made:
         """Build ahead what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
+    def _repr_html_(self) -> str:
+        from tilewright.frontends.notebook import made_html  # only a notebook asks
+
+        return made_html(self)
+
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import ClassVar
 
 from tilewright.records.conversation import Reply, Usage
+from tilewright.records.display import Displayed
 from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
@@ -200,7 +201,7 @@ class Ending(str, Enum):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Displayed):
     """A run as it stands. `ending` is None while it may go on."""
 
     id: str
