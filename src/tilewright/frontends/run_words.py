@@ -202,7 +202,8 @@ def _limits(one: Dimension) -> str:
 
 def found_words(entry: LibraryEntry, wanted: str, anew: str) -> str:
     """Who made it. `wanted`: the author named for this request, if any; `anew`: the option that has it made anew."""
-    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu})"
+    standing = f", {PROVISIONAL}: not all that it does there was judged" if entry.provisional else ""
+    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu}{standing})"
     if wanted and wanted != entry.author:
         return f"{made}, so {wanted} was not asked for one; {anew} has it made anew by {wanted}"
     return f"{made}; {anew} makes it anew"
