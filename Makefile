@@ -52,6 +52,7 @@ sanitize: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
+	$(BIN)/tilewright skill skills
 
 # A developer's build stops at an error in C: setup.py would go on with the objects of an earlier build.
 $(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1

@@ -57,7 +57,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "playbook": {"torch", "jinja2"},
     "authors": set(),
     "refine": set(),
-    "frontends": {"torch", "typer", "rich", "click"},
+    "frontends": {"torch", "typer", "rich", "click", "mcp", "anyio", "smolagents"},
     "__init__": set(),
     "__main__": set(),
 }

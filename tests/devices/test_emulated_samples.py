@@ -18,6 +18,7 @@ from tilewright.records import (
     Completed,
     DType,
     Emulation,
+    FindingKind,
     InputTensor,
     Limits,
     Repeated,
@@ -76,6 +77,29 @@ def test_what_sampled_blocks_wrote_comes_back() -> None:
     assert len(part.indices[0]) * len(part.indices[1]) <= 60
     assert part.indices[1][0] == 0
     assert part.indices[1][-1] == 38
+
+
+def test_blocks_of_tensors_beyond_every_machine() -> None:
+    """Two blocks of 2.4 G elements, the last of them beyond what an int counts."""
+    spec = TensorSpec.contiguous(DType.F32, (36864, 65536))
+    values = np.random.default_rng(1).standard_normal((7, 65536)).astype(np.float32)
+    how = Emulation((Check.UNINITIALISED,), sampled_blocks=2, written_elements=1000, written_periods=(("y", (7, 0)),))
+    for text in (ROWS, ROWS.replace("long long row = (long long)", "int row = ")):
+        ready = build_plan(parse(text.strip() + "\n", "k.cu"), {"x": spec}, H200)
+        assert isinstance(ready, BuiltPlan)
+        job = replace(
+            ready.job("j", (repeated(spec, values),), limits=Limits(device_bytes=64 << 30)), emulation=how, returns=()
+        )
+        finished = EmulatorEngine(H200).run(job, lambda _: None).execution
+        assert isinstance(finished, Completed), finished
+        outside = {one.kind for one in finished.findings} == {FindingKind.OUT_OF_BOUNDS_GLOBAL}
+        assert outside == (text is not ROWS), finished.findings
+        if text is ROWS:
+            assert finished.emulated is not None
+            (part,) = finished.emulated.written
+            assert part.indices[0] == (0, 36863)
+            content = np.frombuffer(part.content, np.float32).reshape(2, -1)
+            assert (content == 2 * values[[0, 36863 % 7]][:, part.indices[1]]).all()
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,23 @@ It prints plain lines on stderr and needs no terminal packages.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
-from tilewright.frontends.function_source import function_source
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.object_requests import (
+    ObjectRequest,
+    installed_name,
+    is_named_object,
+    named_object,
+    object_request,
+)
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
@@ -79,7 +83,7 @@ class Made:
 
 
 def make(
-    request: str | Function,
+    request: Any,
     *,
     shapes: Mapping[str, Any] | None = None,
     model: str | None = None,
@@ -107,8 +111,11 @@ def make(
     fresh: bool = False,
     quiet: bool = False,
     **arguments: Any,
-) -> Made:
-    """A callable for a request: words, `"file.py:function"`, a task folder, or a Python function.
+) -> Made | BoundKernel:
+    """A callable for a request: words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or an object.
+
+    An object is a Python function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. What is
+    made of a module, or of a function with tensors from around it, is called as they are and follows their tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
@@ -124,23 +131,23 @@ def make(
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
     settings = replace(settings, baselines=checked_baselines(baselines))
-    asked = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
-    asked = replace(asked, precision=Precision(precision), goal=Goal(goal))
+    found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
+    asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
-    return _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    return made if found.original is None else BoundKernel(made, found.original)
 
 
 def _request(
-    request: str | Function, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
-) -> Request:
+    request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
+) -> ObjectRequest:
     tensors, numbers = read_arguments(arguments)
+    if isinstance(request, str) and is_named_object(named := installed_name(request)):
+        request = named_object(named)
     if isinstance(request, str):
-        return Request(request, tensors, numbers, dict(values), fixed=fixed)
-    if isinstance(request, torch.nn.Module):
-        raise BadArgument(_module_words(request))
-    function = inspect.unwrap(request)
-    text = function_source(function)
-    return Request(text, tensors, numbers, dict(values), fixed=fixed, function=function.__name__)
+        return ObjectRequest(Request(request, tensors, numbers, dict(values), fixed=fixed), None)
+    found = object_request(request, tensors, numbers, values)
+    return replace(found, request=replace(found.request, fixed=fixed))
 
 
 def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, talk: Talk, wanted: str) -> Made:
@@ -165,16 +172,6 @@ def _say_ignored(found: KernelFound, wanted: str, talk: Talk) -> None:
         talk.say(found_words(found.kernel.entry, wanted, "fresh=True"))
     if found.licence:
         talk.say(f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
-
-
-def _module_words(module: torch.nn.Module) -> str:
-    """What to write where a module was given: it is made anew from its class, so the text must name that."""
-    kind = type(module)
-    try:
-        path = os.path.relpath(inspect.getfile(kind))
-    except (TypeError, OSError):
-        path = "FILE.py"
-    return f'{kind.__name__}: give a module as text, with the arguments that make it: "{path}:{kind.__name__}(...)"'
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -262,6 +262,28 @@ def show(
 
 
 @app.command()
+def mcp(
+    root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+) -> None:
+    """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
+    from tilewright.frontends.agents.serving import serve_mcp
+
+    serve_mcp(root, gpu, spool)
+
+
+@app.command()
+def skill(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
+) -> None:
+    """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
+    from tilewright.frontends.agents.skill_folder import write_skill
+
+    print(f"wrote {write_skill(folder)}")
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     facts = diagnose()

@@ -80,6 +80,7 @@ class DecoratedKernel:
     def make(self, **arguments: Any) -> Made:
         """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
         made = make(self.function, **arguments)
+        assert isinstance(made, Made)  # a decorated function has no tensors of its own
         self._operations.clear()
         return made
 

@@ -250,7 +250,7 @@ def _hand_over(result: MakeResult, delivery: Delivery) -> None:
         return
     if result.before:
         delivery = replace(delivery, output=_untouched_output(result, delivery))
-    path = _placed(result.kernel, delivery.output, result.licence) if result.kernel else None
+    path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
     if delivery.as_json:
         best = result.run.best.number if result.run.best else None
         print_json(MakeReport(result.run, str(result.folder.path), best, str(path) if path else None))
@@ -269,7 +269,7 @@ def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
 
 
 def _report_found(found: KernelFound, delivery: Delivery) -> None:
-    path = _placed(found.kernel, delivery.output, found.licence)
+    path = place_kernel(found.kernel, delivery.output, found.licence)
     if delivery.as_json:
         print_json(FoundReport(found.kernel.entry, str(path)))
         return
@@ -279,7 +279,7 @@ def _report_found(found: KernelFound, delivery: Delivery) -> None:
         stdout_console().print(Text(said, style="yellow"))
 
 
-def _placed(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
+def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:
     """Where the kernel is to be found: in the library or, with what lies beside it there, where the person wants it.
 
     `licence`: the one stated for this copy, in place of the one on record.

@@ -42,7 +42,8 @@ class Request:
     allow_library: bool = False
     fixed: tuple[str, ...] = ()
     allow_degenerate: bool = False
-    function: str = ""  # where the text is Python source: the function meant
+    function: str = ""  # where the text is Python source: the function meant, or what to call the module
+    module: str = ""  # where the text is Python source of a module: the expression in it that makes it
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.records import Dimension, DType, NumberInput, Task, TaskOutput, TensorInput, Values
+from tilewright.tasks.reading.python_source import SourceParameter
 
 ANSWER_SECONDS = 120.0
 PROBE = "tilewright.tasks.child.probing:probe"
@@ -105,6 +106,8 @@ class ModuleAnswer:
     parameters: tuple[FoundTensor, ...]
     inputs: tuple[FoundTensor | FoundNumber, ...]
     assumptions: tuple[str, ...]
+    forward: tuple[SourceParameter, ...]  # without *args and **kwargs
+    held: tuple[str, ...] = ()  # masks that stay inside
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -13,9 +13,12 @@ from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, Wron
 from tilewright.reference import AnyReference, ReferenceProblem
 from tilewright.verify.case_sizes import BASE, permitted, sizes_of
 from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
+from tilewright.verify.cases import again_values
+from tilewright.verify.distributions import TASK
+from tilewright.verify.far_places import not_reached
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.need_sizes import Accepts
-from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_own_call
+from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
 FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
@@ -33,7 +36,15 @@ _PARTS = (1, 4, 16)  # of its own size that a dimension may be at
 class OwnTrial:
     """`sample` first; then `further` says which cases to run, and stops when everything is covered."""
 
-    def __init__(self, trial: Trial, device: Device, reference: AnyReference, independent: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        device: Device,
+        reference: AnyReference,
+        independent: tuple[str, ...],
+        further_values: tuple[str, ...],
+    ) -> None:
+        self._further_values = further_values
         self._trial = trial
         self._device = device
         self._reference = reference
@@ -43,7 +54,14 @@ class OwnTrial:
 
     @property
     def unseen(self) -> str:
-        """Why nobody knows what runs there; empty where that was seen."""
+        """Why nobody knows what runs there, or in all of it; empty where that was seen."""
+        if not isinstance(self._sample, OwnSample):
+            return self._unsampled
+        written = self._sample.written
+        return not_reached(self._trial.candidate.task, self._sample.sizes.called, written, judged=self.judged)
+
+    @property
+    def _unsampled(self) -> str:
         return self._sample.message if isinstance(self._sample, NotSampled) else ""
 
     @property
@@ -72,34 +90,53 @@ class OwnTrial:
         self._sample = sample
         if isinstance(sample, NotSampled):
             return None
-        case = Case(sample.sizes.called, OWN_SEED)
         execution = sample.execution
         if isinstance(execution, records.Faulted) and not sample.whole:
             # It may have followed what blocks that did not run would have left for it.
             self._sample = NotSampled(execution.message)
             return None
-        if sample.whole:
-            refused = self._trial.refused(case, execution)
-            if refused is not None:
-                return refused if isinstance(refused, Wrong) else None
-        judgement = self._judge(sample)
-        if judgement is None or not judgement.telling:
-            return None
-        if judgement.wrong:
-            return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4]))
+        outcome = self._judged(sample, TASK)
+        if not isinstance(outcome, Judgement):
+            return outcome
         self.judged = True
         if sample.whole:
             self._trial.coverage.add(sample.coverage)
-        seconds = time.monotonic() - start
-        return CaseResult(case, CaseStatus.SAMPLED, execution.device, judgement.error_ratio, seconds, emulated=True)
+        case, seconds = Case(sample.sizes.called, OWN_SEED), time.monotonic() - start
+        wrong = self._sample_again(sample)
+        if wrong is not None:
+            return wrong
+        return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
-    def _judge(self, sample: OwnSample) -> Judgement | None:
-        sizes = sample.sizes
+    def _sample_again(self, first: OwnSample) -> Wrong | None:
+        """The same call with other numbers, and, where it ran whole, with nearly all whole numbers the same: what a
+        plan does with scalars at these sizes alone, and counters that only so many equal ones fill."""
+        candidate = self._trial.candidate
+        for values in again_values(candidate.task, self._further_values, whole=first.blocks is None):
+            sample = sample_again(candidate, self._device, first, values)
+            if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
+                continue
+            outcome = self._judged(sample, values)
+            if isinstance(outcome, Wrong):
+                return outcome
+        return None
+
+    def _judged(self, sample: OwnSample, values: str) -> Wrong | Judgement | None:
+        """What a run at the own sizes says; None where nothing could be judged."""
+        case = Case(sample.sizes.called, OWN_SEED, values)
+        if sample.whole:
+            refused = self._trial.refused(case, sample.execution)
+            if refused is not None:
+                return refused if isinstance(refused, Wrong) else None
+        judgement = self._judge(sample, values)
+        if judgement is None or not judgement.telling:
+            return None
+        return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4])) if judgement.wrong else judgement
+
+    def _judge(self, sample: OwnSample, values: str) -> Judgement | None:
+        sizes, task = sample.sizes, self._trial.candidate.task
         if not sample.written or not sizes.are_judged(self._independent):
             return None
-        request = WrittenRequest(
-            self._trial.candidate.task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written
-        )
+        request = WrittenRequest(task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written, values)
         try:
             answer: Judgement = self._reference.call(_JUDGE, request, Judgement, _JUDGE_SECONDS)
         except ReferenceProblem:  # which is called here at sizes that the task does not name
@@ -114,7 +151,7 @@ class OwnTrial:
         known = {tuple(one.sizes.items()) for one in self._trial.right_cases}
         chosen = (one for one in _grown(self._trial.candidate.task) if tuple(one.items()) not in known)
         for number, sizes in enumerate(itertools.islice((one for one in chosen if accepts(one)), _MOST_FURTHER)):
-            if not (self.unseen or self.uncovered) or time.monotonic() > deadline:
+            if not (self._unsampled or self.uncovered) or time.monotonic() > deadline:
                 return
             yield Case(sizes, _SEED + number)
 

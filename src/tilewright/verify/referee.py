@@ -315,7 +315,7 @@ class Referee:
 
     def _own_call(self, trial: Trial) -> Rejected | OwnTrial:
         """Some blocks of the task's own call, and further cases until what runs there was judged somewhere."""
-        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent)
+        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, self._further_values())
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):

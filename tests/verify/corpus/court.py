@@ -134,8 +134,9 @@ class _Reseeded(Trial):
 
 def _said(verdict: Verdict) -> tuple[str, str, str]:
     if isinstance(verdict, Passed):
-        word, reason = (PROVISIONAL, "Provisional") if getattr(verdict, "uncovered", ()) else (ACCEPTED, "")
-        return word, reason, f"ratio {verdict.error_ratio:.2f}; {len(verdict.cases)} cases; {'; '.join(verdict.notes)}"
+        word, reason = (PROVISIONAL, "Provisional") if verdict.is_provisional else (ACCEPTED, "")
+        said = "; ".join((*verdict.unjudged, *verdict.notes))
+        return word, reason, f"ratio {verdict.error_ratio:.2f}; {len(verdict.cases)} cases; {said}"
     if isinstance(verdict, Rejected):
         return REJECTED, type(verdict.evidence).__name__, _shortened(verdict.evidence)
     return UNSUPPORTED, "Unsupported", verdict.message

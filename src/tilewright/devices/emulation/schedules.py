@@ -24,6 +24,7 @@ _NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LO
 # NaN; a large number, of which a maximum is made; a large negative one; zero, which sums do not show. In f32, f16 and
 # bf16 alike, and as whole numbers far outside every tensor, but for the last.
 _POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
+_PLACES_APART = 3  # of one schedule and the next, so that the next seed's are others
 
 
 def run_schedules(
@@ -36,13 +37,12 @@ def run_schedules(
 ) -> PlanOutcome:
     """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
     runs = _Runs(program, plan, make_memory, returned, announce)
-    first = runs.settled(emulation, Circumstances(emulation.schedule_seed(0), _poison(emulation, 0)))
+    first = runs.settled(emulation, _circumstances(emulation, 0))
     outcomes, varying = [first], set[str]()
     others: dict[tuple[bytes, ...], PlanMemory] = {}
     while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
         number = len(outcomes)
-        circumstances = Circumstances(emulation.schedule_seed(number), _poison(emulation, number))
-        latest = runs.settled(_without(emulation, Check.COUNTERS), circumstances)
+        latest = runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number))
         outcomes.append(latest)
         differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
         if latest.went_well and differing:
@@ -50,6 +50,12 @@ def run_schedules(
             others.setdefault(runs.results(latest), latest.memory)
     emulated = _summary([outcome.emulated for outcome in outcomes], varying)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
+
+
+def _circumstances(emulation: Emulation, schedule: int) -> Circumstances:
+    """Where tensors lie differs from schedule to schedule and from seed to seed, the first among them."""
+    place = emulation.seed + _PLACES_APART * schedule
+    return Circumstances(emulation.schedule_seed(schedule), place, _poison(emulation, schedule))
 
 
 def _poison(emulation: Emulation, schedule: int) -> int:
