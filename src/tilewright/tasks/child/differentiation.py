@@ -170,9 +170,7 @@ def _autograd_bytes(function: Callable[..., Any], task: Task) -> int | None:
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
-            made = {
-                name: torch.empty(spec.shape, dtype=TORCH_DTYPE[spec.dtype]) for name, spec in task.specs().items()
-            }
+            made = {name: torch.empty(spec.shape, dtype=TORCH_DTYPE[spec.dtype]) for name, spec in task.specs().items()}
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 # What was made and is not returned must live on, or its storage's address is given away again.
                 alive = function(**_arguments(task, _leaves(made)))
