@@ -184,6 +184,7 @@ def make(
     allow_library: options.AllowLibraryOption = False,
     allow_degenerate: options.AllowDegenerateOption = False,
     fixed: options.FixedOption = None,
+    backward: options.BackwardOption = False,
     yes: options.YesOption = False,
     fresh: options.FreshOption = False,
     spool: options.SpoolOption = None,
@@ -203,7 +204,7 @@ def make(
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
-    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 

@@ -59,6 +59,7 @@ AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow
 AllowDegenerateOption = Annotated[
     bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
 ]
+BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a kernel for its gradients too.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
 ValuesOption = Annotated[
     list[str] | None,
