@@ -94,6 +94,11 @@ class Made:
         """Build ahead what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
+    def _repr_html_(self) -> str:
+        from tilewright.frontends.notebook import made_html  # only a notebook asks
+
+        return made_html(self)
+
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 
@@ -165,6 +170,8 @@ def make(
 def _request(
     request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
 ) -> ObjectRequest:
+    if isinstance(request, ObjectRequest):
+        return replace(request, request=replace(request.request, fixed=fixed))
     tensors, numbers = read_arguments(arguments)
     if isinstance(request, str) and is_named_object(named := installed_name(request)):
         request = named_object(named)
