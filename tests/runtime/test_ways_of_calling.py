@@ -31,6 +31,7 @@ from tilewright.runtime import (
     Operation,
     OverlappingTensors,
     ReferenceUsed,
+    load,
 )
 
 CUBE = plans.TWICE.replace("twice", "cube").replace("x[i] + x[i]", "x[i] * x[i] * x[i]")
@@ -217,6 +218,37 @@ def test_gradients_by_the_reference(cube: Operation, x: torch.Tensor) -> None:
     close(y.grad, 3 * x**2)
     cube(y).sum().backward()  # said once
     close(y.grad, 6 * x**2)
+
+
+SLOPE = """\
+//! op      slope(grad_y, x) -> grad_x
+//! out     grad_x: f32[x.shape]
+//! need    x.dtype == f32 and grad_y.dtype == f32 and grad_y.numel == x.numel
+//! let     n = x.numel
+//! launch  slope<<<ceil_div(n, 128), 128>>>(grad_y, x, grad_x, n)
+__global__ void slope(const float* grad_y, const float* x, float* grad_x, long long n) {
+  long long i = blockIdx.x * 128ll + threadIdx.x;
+  if (i < n) grad_x[i] = 3.f * x[i] * x[i] * grad_y[i];
+}
+"""
+
+
+def test_gradients_by_a_kernel(cube: Operation, x: torch.Tensor, tmp_path: Path) -> None:
+    (tmp_path / "slope.cu").write_text(SLOPE)
+    slope = load(tmp_path / "slope.cu")
+    both = cube.with_backward(slope, gradients={"y": "grad_y"}, by=["x"])
+    y = x.clone().requires_grad_()
+    both(y).sum().backward()  # without a word: no reference runs
+    close(y.grad, 3 * x**2)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: both(x).sum(), backend="aot_eager", fullgraph=True)
+    compiled(y).backward()
+    close(y.grad, 6 * x**2)
+    close(pickle.loads(pickle.dumps(both))(x), x**3)
+    with pytest.raises(GradientNotSupported, match="without its backward"):
+        torch.autograd.grad(both(y).sum(), y, create_graph=True)
+    with pytest.raises(LoadError, match="slope is no backward of cube: cube has no z"):
+        cube.with_backward(slope, gradients={"z": "grad_y"}, by=["x"])
 
 
 def test_gradients_of_gradients(cube: Operation, x: torch.Tensor) -> None:
