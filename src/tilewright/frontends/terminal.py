@@ -62,7 +62,7 @@ def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
-    print(json.dumps(_plain(to_json(value)), indent=2, allow_nan=False))
+    print(json.dumps(finite(to_json(value)), indent=2, allow_nan=False))
 
 
 def print_exactly(text: str) -> None:
@@ -75,11 +75,12 @@ def print_exactly(text: str) -> None:
         print(text, end="")
 
 
-def _plain(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same JSON value with text in place of numbers that JSON cannot say."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -113,13 +114,14 @@ def exit_code(error: BaseException) -> int | None:
 
 def _code_of_making(error: BaseException) -> int | None:
     # Looked up late: building and checking a file need none of these.
+    from tilewright.exports.errors import NotExportable, NotPublishable
     from tilewright.frontends.talk import NotAcceptedYet
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
     from tilewright.prompts.replies import ReplyProblem
     from tilewright.reference import ReferenceProblem
     from tilewright.tasks import RefusedRequest
 
-    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet)):
+    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)):
         return 2
     if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
         return 2
