@@ -134,8 +134,9 @@ def test_scalars_of_the_own_call(referee: Make) -> None:
     assert evidence.case.values.startswith("other numbers")
 
 
+@pytest.mark.slow
 def test_a_task_whose_sizes_are_all_fixed(referee: Make) -> None:
-    """There is no smaller call: what can be run of this one is judged, with every kind of values, and no more is said."""
+    """There is no smaller call: what can be run of this one is judged, with every kind of values."""
     dimensions = tuple(replace(one, varies=False) for one in LARGE_MEAN.dimensions)
     task = replace(LARGE_MEAN, dimensions=dimensions)
     verdict = referee(task).judge(kernels.MEAN_BY_WARP)
