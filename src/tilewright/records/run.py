@@ -71,6 +71,7 @@ class Settings:
     output: str = ""  # absolute path at which the finished kernel is wanted too
     licence: str = ""  # of the finished kernel, as the person states it: an SPDX expression
     hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
+    backward: bool = False  # a run for the gradients follows this one
 
 
 @formerly(derived={"emulated": label_says_emulated})
