@@ -216,6 +216,15 @@ def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
     assert "is there already" in refusal(toolbox, "export", run=run, destination="kernels/silu.cu")
 
 
+def test_the_other_forms_are_exports_too(toolbox: Toolbox, run: str) -> None:
+    assert "is no form of an export" in refusal(toolbox, "export", run=run, destination="p", to="zip")
+    assert "is no path to write to" in refusal(toolbox, "export", run=run, destination="../p", to="cuda")
+    written = call(toolbox, "export", run=run, destination="plain", to="cuda")
+    assert written.facts["standing"] == "verified"
+    assert list((toolbox.desk.root / "plain").glob("*.cu"))
+    assert "is there already" in refusal(toolbox, "export", run=run, destination="plain", to="cuda")
+
+
 def test_check_finds_what_values_do_not_show(toolbox: Toolbox, run: str) -> None:
     found = call(toolbox, "check", kernel=BEYOND)
     assert found.facts["outcome"] == "findings"
