@@ -184,6 +184,7 @@ def make(
     allow_library: options.AllowLibraryOption = False,
     allow_degenerate: options.AllowDegenerateOption = False,
     fixed: options.FixedOption = None,
+    backward: options.BackwardOption = False,
     yes: options.YesOption = False,
     fresh: options.FreshOption = False,
     spool: options.SpoolOption = None,
@@ -203,7 +204,7 @@ def make(
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
-    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -262,6 +263,21 @@ def show(
 
 
 @app.command()
+def find(
+    model: options.ModelArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    from tilewright.frontends.finding.command import FindOptions, find_in
+
+    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+
+
+@app.command()
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
     gpu: options.GpuOption = None,
@@ -281,6 +297,27 @@ def skill(
     from tilewright.frontends.agents.skill_folder import write_skill
 
     print(f"wrote {write_skill(folder)}")
+
+
+@app.command()
+def export(
+    what: options.ExportedArgument,
+    to: options.TargetOption,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
+    name: options.PackageOption = "",
+    arch: options.ArchesOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
+    from tilewright.frontends.exporting import export_command
+
+    known = split_reference(reference) if reference else None
+    export_command(what, to, output, name, arch or [], shape or [], set_ or [], known, as_json)
 
 
 @app.command()

@@ -123,10 +123,10 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
     return found[0] if found else None
 
 
-def own_cases(task: Task) -> tuple[Case, ...]:
-    """Cases at the task's own sizes; the task's own values first."""
+def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
+    """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
     kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
-    unique = dict.fromkeys(_canonical(task, one) for one in kinds)
+    unique = dict.fromkeys(_canonical(task, one) for one in (*kinds, *further))
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
 

@@ -20,7 +20,7 @@ from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
+from tilewright.verify.cases import again_values, own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.least_work import impossible, needed_inputs
@@ -230,7 +230,8 @@ class Referee:
         """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
         has looked for faults that leave the results right."""
         assert self._gpu is not None
-        own = [case for case in own_cases(self._task) if self._judges.of(self._task, case) is not None]
+        further = again_values(self._task, self._further_values(), whole=True)
+        own = [case for case in own_cases(self._task, further) if self._judges.of(self._task, case) is not None]
         own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")

@@ -69,7 +69,7 @@ def test_words_are_shown_before_anything_is_run(toolbox: Toolbox) -> None:
         ({"words": "softmax", **ASKED}, "give either words or source"),
         ({"words": "brew coffee"}, "write the PyTorch function yourself"),
         ({"words": "/etc/passwd"}, "look like a path"),
-        ({**ASKED, "function": ""}, "function is no name"),
+        ({**ASKED, "function": ""}, "function names nothing"),
         ({**ASKED, "gpu": "abacus"}, "abacus is no GPU known here"),
         ({**ASKED, "precision": "perfect"}, "precision 'perfect' is not known"),
         ({**ASKED, "attempts": 10**9, "accept": True}, "attempts is 1000000000; give 1 to 100"),
@@ -101,7 +101,8 @@ def test_what_is_unreadable_costs_one_correction_then_an_attempt(toolbox: Toolbo
     answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel="int main() {}")
     assert answer.facts["attempt"] == 1  # it is asked again, as a model would be
     assert "it has no `//! op` line" in answer.text
-    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=WRONG, summary="forgot the scale")
+    fenced = f"```cuda\n{WRONG}```"  # as a model would send it
+    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=fenced, summary="forgot the scale")
     assert answer.facts["attempts"][0]["verdict"] == "wrong values"
     assert "The smallest case found to fail" in answer.text
     shown = call(toolbox, "history", run=run, attempt=1)
@@ -139,6 +140,25 @@ def test_an_agent_of_smolagents_mends_its_kernel_by_the_diagnosis(toolbox: Toolb
     x = torch.randn(5, 7)
     y = load(toolbox.desk.root / "agent" / "silu.cu")(x, 0.5)
     torch.testing.assert_close(y, torch.nn.functional.silu(x) * 0.5)
+
+
+@pytest.mark.slow
+def test_a_module_is_specified_by_its_class_and_arguments(toolbox: Toolbox) -> None:
+    source = """import torch
+
+class Norm(torch.nn.Module):
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+"""
+    asked = {"source": source, "function": "Norm(64, eps=1e-5)", "shapes": {"x": "8x64:f32"}}
+    answer = call(toolbox, "specify", **asked, accept=True)
+    assert answer.facts["op"] == "norm"
+    assert "norm(x, weight" in answer.text
 
 
 @pytest.mark.slow
@@ -186,6 +206,11 @@ def test_every_tool_says_what_each_of_its_parameters_is() -> None:
         schema = tool.schema()
         assert all(one["description"].endswith(".") for one in schema["properties"].values()), tool.name
         assert set(schema["required"]) <= set(schema["properties"])
+
+
+def test_the_docs_name_every_tool() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+    assert [name for name in TOOLS if f"| `{name}` |" not in page] == []
 
 
 def test_the_command_refuses_what_it_cannot_serve(tmp_path: Path) -> None:

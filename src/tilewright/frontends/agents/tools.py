@@ -196,10 +196,10 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "specify",
             "Specify a task",
-            "Say what is to be computed, in words or as the source of a PyTorch function. Without accept the reference "
-            "is only shown: show it to the person who asked. With accept=true it is run in a limited child process, a "
-            "run begins, and the answer has everything a kernel's author is told, and the first question. A kernel "
-            "that was made before for the same task is found instead, unless fresh.",
+            "Say what is to be computed, in words or as the source of a PyTorch function or module. Without accept the "
+            "reference is only shown: show it to the person who asked. With accept=true it is run in a limited child "
+            "process, a run begins, and the answer has everything a kernel's author is told, and the first question. A "
+            "kernel that was made before for the same task is found instead, unless fresh.",
             (
                 Parameter(
                     "words", ValueKind.TEXT, 'Such as "LayerNorm over the last dimension, then exact GELU".', default=""
@@ -207,10 +207,15 @@ TOOLS: dict[str, AgentTool] = {
                 Parameter(
                     "source",
                     ValueKind.TEXT,
-                    "Instead of words: Python text that defines a function of tensors and numbers with PyTorch.",
+                    "Instead of words: Python text that defines a function of tensors and numbers, or an nn.Module.",
                     default="",
                 ),
-                Parameter("function", ValueKind.TEXT, "With source: the function meant.", default=""),
+                Parameter(
+                    "function",
+                    ValueKind.TEXT,
+                    "With source: the function meant or, of an nn.Module, what makes it, such as Norm(256, eps=1e-5).",
+                    default="",
+                ),
                 _SHAPES,
                 _NUMBERS,
                 Parameter(
