@@ -59,7 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "authors": set(),
     "refine": set(),
     "exports": {"jinja2", "torch", "kernels", "huggingface_hub"},
-    "frontends": {"torch", "typer", "rich", "click"},
+    "frontends": {"torch", "typer", "rich", "click", "mcp", "anyio", "smolagents", "transformers"},
     "__init__": set(),
     "__main__": set(),
 }

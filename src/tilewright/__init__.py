@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tilewright.frontends.agents.serving import smolagents_tools
     from tilewright.frontends.api import make
     from tilewright.frontends.decorated import kernel
     from tilewright.runtime import load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "kernel", "load", "make"]
+__all__ = ["__version__", "kernel", "load", "make", "smolagents_tools"]
 
 
 def __getattr__(name: str) -> object:
@@ -27,6 +28,10 @@ def __getattr__(name: str) -> object:
         from tilewright.frontends.decorated import kernel
 
         return kernel
+    if name == "smolagents_tools":
+        from tilewright.frontends.agents.serving import smolagents_tools
+
+        return smolagents_tools
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

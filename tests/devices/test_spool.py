@@ -150,6 +150,7 @@ def test_two_equal_ids_in_one_call_are_refused(spool: Path) -> None:
         client(spool).execute_many([scripted_job("a"), scripted_job("a")])
 
 
+@pytest.mark.slow
 def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Workers) -> None:
     start()
     assert client(spool).profile == PROFILE
@@ -162,6 +163,7 @@ def test_waiting_in_vain_says_where_the_job_is(spool: Path, start: Workers) -> N
         _ = SpoolDevice(spool, timeout=0.2, arch="sm_80").profile
 
 
+@pytest.mark.slow
 def test_a_killed_client_loses_nothing(spool: Path, start: Workers) -> None:
     """Killed at random instants while it submits: every job file is whole or absent, and the rest can be submitted."""
     program = f"""
@@ -205,6 +207,7 @@ def test_a_fresh_device_runs_every_job_anew_and_leaves_nothing(spool: Path, star
     assert [path for folder in ("jobs", "results") for path in (spool / folder).iterdir()] == []
 
 
+@pytest.mark.slow
 def test_a_fresh_device_that_waits_in_vain_takes_its_job_back(spool: Path, start: Workers) -> None:
     device = SpoolDevice(spool, timeout=1.0, poll=0.02, fresh=True)
     worker = start()
@@ -253,6 +256,7 @@ def test_a_job_is_watched_by_the_worker_s_profiler(spool: Path, start: Workers, 
 # -- workers that come and go --
 
 
+@pytest.mark.slow
 def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for _ in range(3):
@@ -266,6 +270,7 @@ def test_several_workers_share_a_spool_and_run_each_job_once(spool: Path, start:
     assert len({pid for _, _, pid, _ in begun}) == 3, "all workers should have had something to do"
 
 
+@pytest.mark.slow
 def test_workers_and_children_killed_at_random_lose_nothing(spool: Path, start: Workers, tmp_path: Path) -> None:
     """Two workers, one of them or a child killed with SIGKILL every little while: all results come, whole and right."""
     chance = random.Random(7)
@@ -314,6 +319,7 @@ def check_log(log: Path) -> None:
             assert open_runs.get(job_id) == pid, f"{job_id} ended in a process that no longer had it"
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Workers) -> None:
     device = client(spool)
     device.submit(scripted_job("deadly", "hang"))
@@ -328,6 +334,7 @@ def test_a_job_that_kills_two_workers_is_not_tried_again(spool: Path, start: Wor
     assert answer_of(device.execute(scripted_job("after"))) == [2.0, 3.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("late", log=log)
@@ -344,6 +351,7 @@ def test_a_worker_dead_between_result_and_claim_is_mended(spool: Path, start: Wo
     assert files.waiting() == ()
 
 
+@pytest.mark.slow
 def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, start: Workers) -> None:
     files = SpoolFiles(spool)
     files.create()
@@ -357,6 +365,7 @@ def test_a_claim_of_an_unknown_worker_goes_back_when_it_is_stale(spool: Path, st
     assert result.attempt == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_away_too_long_drops_its_result(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("slow", "sleep 1.0", log=log)

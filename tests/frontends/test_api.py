@@ -36,11 +36,6 @@ def scaled_silu(x: torch.Tensor, scale: float = 0.5) -> torch.Tensor:
     return torch.nn.functional.silu(x) * scale * FACTOR
 
 
-class Halved(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / 2
-
-
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("home")
@@ -203,13 +198,6 @@ def test_a_warning_points_at_the_call(made: Made) -> None:
     with pytest.warns(ReferenceUsed) as caught:
         tw.make(scaled_silu, x="2048:f32", gpu="H200")(torch.randn(8).double())
     assert caught[0].filename == __file__
-
-
-def test_a_module_is_given_as_text() -> None:
-    with pytest.raises(
-        BadArgument, match=r'^Halved: give a module as text.*"tests/frontends/test_api\.py:Halved\(\.\.\.\)"$'
-    ):
-        tw.make(Halved(), x="8:f32")
 
 
 def test_arguments_become_shapes_and_numbers() -> None:

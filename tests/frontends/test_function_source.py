@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import bfloat16
 
 import tilewright as tw
-from tilewright.frontends.function_source import function_source, source_and_globals
+from tilewright.frontends.function_source import FunctionText, function_source, function_text, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
 
 EPS = 1e-3
@@ -84,27 +84,76 @@ def uses_an_object(x: torch.Tensor) -> torch.Tensor:
 def test_what_a_text_cannot_hold_is_named() -> None:
     with pytest.raises(BadArgument, match="uses LOCK, a object"):
         function_source(uses_an_object)
-    around = 3.0
+    with pytest.raises(BadArgument, match="no plain Python function"):
+        function_source(torch.nn.functional.gelu)
+    with pytest.raises(BadArgument, match="a lambda cannot be found"):
+        function_source(eval("lambda x: x"))
+    with pytest.raises(BadArgument, match="calls wrapped, which a decorator has wrapped"):
+        function_source(calls_wrapped)
+
+
+def run(text: FunctionText, *args: Any, **kwargs: Any) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(text.source, namespace)
+    return namespace[text.function](*args, **kwargs)
+
+
+def closing_over(around: Any, weight: torch.Tensor) -> Any:
+    def closes_over(x: torch.Tensor, shift: float = 1.0) -> torch.Tensor:
+        return halved(x) * around * weight + shift
+
+    return closes_over
+
+
+def test_numbers_from_around_are_held_and_tensors_become_parameters() -> None:
+    weight, value = torch.randn(8), torch.randn(4, 8)
+    function = closing_over(3.0, weight)
+    text = function_text(function)
+    assert "around = 3.0" in text.source
+    assert list(text.captured) == ["weight"]
+    assert text.captured["weight"]["weight"] is weight
+    torch.testing.assert_close(run(text, value, 0.5, weight=weight), function(value, 0.5))
+    with pytest.raises(BadArgument, match="closes_over uses weight of the function around it; pass them as parameters"):
+        source_and_globals(function)
+
+
+def test_a_number_from_around_that_has_become_another_is_noticed() -> None:
+    around = 2.0
+
+    def grow() -> None:
+        nonlocal around
+        around = 3.0
 
     def closes_over(x: torch.Tensor) -> torch.Tensor:
         return x * around
 
-    with pytest.raises(BadArgument, match="uses around of the function around it"):
-        function_source(closes_over)
-    with pytest.raises(BadArgument, match="no plain Python function"):
-        function_source(torch.nn.functional.gelu)
-    with pytest.raises(BadArgument, match="no plain function"):
-        function_source(lambda x: x)
-    for one in [
-        lambda x: x,
-        lambda x: x * 2,
-    ]:
-        with pytest.raises(BadArgument, match="no plain function"):
-            function_source(one)
-    with pytest.raises(BadArgument, match="no plain Python function"):
-        function_source(functools.partial(halved))
-    with pytest.raises(BadArgument, match="calls wrapped, which a decorator has wrapped"):
-        function_source(calls_wrapped)
+    _, found = source_and_globals(closes_over)
+    assert all(one.is_as_it_was for one in found)
+    grow()
+    assert not all(one.is_as_it_was for one in found)
+
+
+def test_lambdas_are_found_by_where_they_stand() -> None:
+    value = torch.randn(4)
+    for number, one in enumerate([lambda x: x + 1, lambda x: x * 2, lambda x: (lambda y: y * 5)(x) + EPS]):
+        torch.testing.assert_close(run(function_text(one), value), one(value), msg=str(number))
+    tripled = lambda x: x * 3  # noqa: E731
+    assert function_text(tripled).function == "tripled"
+
+
+def test_partials_hold_numbers_and_take_tensors() -> None:
+    value, weight = torch.randn(4, 8), torch.randn(8)
+    given = functools.partial(uses_much, eps=0.25, times=3)
+    torch.testing.assert_close(run(function_text(given), x=value), given(value))
+    text = function_text(functools.partial(torch_mul, weight, other=2.0))
+    assert list(text.captured) == ["x"]
+    torch.testing.assert_close(run(text, x=weight, y=value), weight * value * 2.0)
+    with pytest.raises(BadArgument, match="torch_mul: other is a object"):
+        function_text(functools.partial(torch_mul, other=LOCK))
+
+
+def torch_mul(x: torch.Tensor, y: torch.Tensor, other: float = 1.0) -> torch.Tensor:
+    return x * y * other
 
 
 # -- what is read of modules of one's own --

@@ -233,6 +233,7 @@ def test_a_file_to_improve_makes_a_run_of_its_own(told: Story, tmp_path: Path) -
 # -- several who ask for the same at the same time --
 
 
+@pytest.mark.slow
 def test_those_who_ask_for_the_same_share_one_run(home: Path, tmp_path: Path) -> None:
     box = tmp_path / "box"
     asked = ("make", WORDS, "--shape", "x=64:f32", "--gpu", "H200", "--model", f"relay:{box}", "--attempts", 1, "--yes")

@@ -134,6 +134,7 @@ def test_a_rejected_key_stops_a_run_and_a_good_one_ends_it(person: Person) -> No
     assert not list(person.home.rglob("*.partial.md"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_within_a_slow_reply(person: Person) -> None:
     with OpenAIServer(Script(RIGHT), piece=4, pause_s=0.05) as server:
         request = person.request("openai:clever-2", "--base-url", server.base_url, "--attempts", 1)

@@ -179,6 +179,7 @@ def test_a_plot_that_cannot_be_written(home: Path, folder: RunFolder, tmp_path: 
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_streams_that_take_little_or_nothing(home: Path, folder: RunFolder) -> None:
     """A closed stdout and a narrow encoding are no faults; a kernel comes out to the letter even so."""
     command = f"{sys.executable} -m tilewright"

@@ -23,9 +23,8 @@ from tilewright.verify import Referee, read_kernel
 
 GALLERY = Path(__file__).parents[2] / "gallery"
 ALL = sorted(path.parent.name for path in GALLERY.glob("*/run.json"))
-FEW = {"cross_entropy_from_words", "gate_from_words", "masked_softmax", "top1"}  # the others take longer
+FEW = {"gate_from_words", "top1"}  # the others take longer
 QUICK = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
-QUICK_REPLAY = "add_rmsnorm"  # one reply
 
 
 def recorded(name: str) -> tuple[RunFolder, Run]:
@@ -63,16 +62,14 @@ def test_the_best_kernel_is_right(name: str) -> None:
         assert isinstance(referee.judge(kernel, choice), Passed)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == QUICK_REPLAY else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
 def test_a_replay_makes_the_same_kernels(name: str, tmp_path: Path) -> None:
     folder, run = recorded(name)
     model = open_model(f"replay:{folder.path}")
     again = Store(tmp_path).create_run(run.task, run.settings, run.environment)
-    kind = HereReference if name == QUICK_REPLAY else Reference  # whose child is half of a quick replay's time
     with (
-        kind(run.task.reference, run.task.function) as reference,
+        Reference(run.task.reference, run.task.function) as reference,
         EmulatedDevice(run.task.profile) as emulator,
         Referee(run.task, reference, emulator=emulator) as referee,
         Stopwatch(run.task, reference, emulator=emulator) as stopwatch,

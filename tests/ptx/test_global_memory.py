@@ -36,6 +36,18 @@ def test_regions_lie_far_apart_and_are_named() -> None:
     assert list(memory.bytes("x")) == list(range(48))
 
 
+def test_eight_places_have_every_low_part_of_an_address() -> None:
+    """A kernel that looks at any three bits of where a tensor lies is given all that they can be."""
+    placed = [GlobalMemory(place) for place in range(304, 312)]
+    addresses = {name: [memory.add(name, 64) for memory in placed] for name in "xyz"}
+    for found in addresses.values():
+        assert all(one % 256 == 0 for one in found)
+        for bit in range(8, 20):
+            assert {one >> bit & 7 for one in found} == set(range(8)), bit
+    apart = {y - x for x, y in zip(addresses["x"], addresses["y"], strict=True)}
+    assert len(apart) == 8
+
+
 def test_a_view_with_gaps_knows_its_elements() -> None:
     memory = GlobalMemory()
     x = memory.add("x", 4 * 20, element_bytes=4, shape=(3, 4), stride=(7, 1))

@@ -194,7 +194,9 @@ def act(x, what: int):
 """
 
 
-@pytest.mark.parametrize("what", [0, 1], ids=["itself", "a process it started"])
+@pytest.mark.parametrize(
+    "what", [pytest.param(0, id="itself", marks=pytest.mark.slow), pytest.param(1, id="a process it started")]
+)
 def test_the_memory_it_holds_is_bounded(what: int) -> None:
     """Where no address space is: with a GPU nothing else stands between a reference and the machine's memory."""
     limits = ReferenceLimits(resident_bytes=1 << 30, gpu=True)

@@ -153,6 +153,7 @@ def test_a_job_is_judged_where_it_ran(served: tuple[Path, subprocess.Popen[str]]
     assert files_left(spool) == []
 
 
+@pytest.mark.slow
 def test_what_a_reference_does_wrong_is_told_and_survived(served: tuple[Path, subprocess.Popen[str]]) -> None:
     spool, worker = served
     far = spooled(spool)
@@ -221,6 +222,7 @@ def test_a_damaged_call_file_is_refused(served: tuple[Path, subprocess.Popen[str
     assert worker.poll() is None
 
 
+@pytest.mark.slow
 def test_kernels_and_references_take_turns(served: tuple[Path, subprocess.Popen[str]]) -> None:
     spool, worker = served
     far = spooled(spool)
@@ -234,6 +236,7 @@ def test_kernels_and_references_take_turns(served: tuple[Path, subprocess.Popen[
     assert worker.poll() is None
 
 
+@pytest.mark.slow
 def test_the_worker_keeps_few_references(served: tuple[Path, subprocess.Popen[str]]) -> None:
     spool, worker = served
     for number in range(KEPT + 1):
@@ -301,6 +304,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_call_that_cost_two_workers_their_lives_is_not_tried_again(
     spool: Path, start: Workers, asking: Asking, tmp_path: Path
 ) -> None:
@@ -317,6 +321,7 @@ def test_a_call_that_cost_two_workers_their_lives_is_not_tried_again(
     assert files_left(spool) == []
 
 
+@pytest.mark.slow
 def test_a_call_in_hand_goes_back_at_ctrl_c(spool: Path, start: Workers, asking: Asking, tmp_path: Path) -> None:
     worker = start("--grace", "0.2")
     wait_until((tmp_path / "mark").exists, 60.0)

@@ -99,7 +99,7 @@ def test_meta_and_fake_tensors_get_results_of_their_kind(make: Make) -> None:
 
 
 def test_the_reference_is_a_visible_last_resort(make: Make) -> None:
-    x = torch.zeros(3, device="meta", dtype=torch.int8)
+    x = torch.zeros(3, dtype=torch.int8)
     operation = make(plans.TWICE, reference=lambda x: "reference")
     with pytest.warns(ReferenceUsed, match=r"k0\.cu:3:.*x\.dtype = i8") as caught:
         assert operation(x) == "reference"

@@ -28,7 +28,6 @@ QUICK = (
     "state_device_variable",
     "tol_bias_1e-6",
     "time_no_launch_at_own_size",
-    "base_total",
     "mem_scratch_assumed_zero",
     "counter_left_behind",
 )

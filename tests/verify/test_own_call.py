@@ -9,8 +9,19 @@ import pytest
 import torch
 from tests.verify import kernels, tasks
 
-from tilewright.records import CaseStatus, Crashed, Dimension, FindingKind, Passed, Rejected, Task, WrongValues
+from tilewright.records import (
+    CaseStatus,
+    Crashed,
+    Dimension,
+    FindingKind,
+    Passed,
+    Rejected,
+    Task,
+    WrittenPart,
+    WrongValues,
+)
 from tilewright.verify import Referee
+from tilewright.verify.far_places import not_reached
 from tilewright.verify.independence import IndependenceRequest, find_independent
 
 Make = Callable[[Task], Referee]
@@ -107,6 +118,45 @@ def test_what_was_judged_nowhere_is_named(referee: Make) -> None:
     honest = referee(huge).judge(BY_TWO.replace("(long long)rows * cols > 60000000", "rows % 2 == 0"))
     assert isinstance(honest, Passed)
     assert not honest.is_provisional, honest.unjudged
+
+
+def test_scalars_of_the_own_call(referee: Make) -> None:
+    """What it does with them at these sizes alone: the usual ones do not show a number that is written in."""
+    rows = "when rows * x.shape[1] < 100000"
+    launch = next(line for line in kernels.LAYERNORM.split("\n") if line.startswith("//! launch"))
+    careless = launch.replace("eps", "1e-05")
+    assert careless != launch
+    other = rows.replace("<", ">=")
+    text = kernels.LAYERNORM.replace(launch, f"{launch} {rows}\n{careless} {other}")
+    evidence = rejected(referee, tasks.LAYERNORM, text)
+    assert isinstance(evidence, WrongValues)
+    assert evidence.case.sizes == tasks.LAYERNORM.sizes
+    assert evidence.case.values.startswith("other numbers")
+
+
+@pytest.mark.slow
+def test_a_task_whose_sizes_are_all_fixed(referee: Make) -> None:
+    """There is no smaller call: what can be run of this one is judged, with every kind of values."""
+    dimensions = tuple(replace(one, varies=False) for one in LARGE_MEAN.dimensions)
+    task = replace(LARGE_MEAN, dimensions=dimensions)
+    verdict = referee(task).judge(kernels.MEAN_BY_WARP)
+    assert isinstance(verdict, Passed)
+    assert verdict.is_provisional
+    assert "no smaller call" in verdict.unjudged[-1]
+    careless = kernels.MEAN_BY_WARP.replace("= sum / cols", "= sum / cols * (fabsf(sum) > 1e5f ? 1.01f : 1.f)")
+    assert careless != kernels.MEAN_BY_WARP
+    assert isinstance(rejected(referee, task, careless), WrongValues)
+
+
+def test_places_that_no_judged_block_reached() -> None:
+    huge = replace(tasks.DOUBLE, dimensions=(Dimension("n", 2 << 30),))
+    below, beyond = (WrittenPart("out", ((0, last),), b"", b"") for last in (2**30 - 1, 2**31 - 1))
+    assert "2,147,483,648 bytes" in not_reached(huge, huge.sizes, (replace(below, indices=((0, 5),)),), judged=True)
+    assert "4,294,967,296 bytes" in not_reached(huge, huge.sizes, (below,), judged=True)
+    assert not not_reached(huge, huge.sizes, (beyond,), judged=True)
+    assert not_reached(huge, huge.sizes, (beyond,), judged=False)
+    assert not_reached(huge, {"n": 2**28}, (beyond,), judged=True)
+    assert not not_reached(LARGE_DOUBLE, LARGE_DOUBLE.sizes, (), judged=False)
 
 
 def test_sampled_calls_are_said(referee: Make) -> None:

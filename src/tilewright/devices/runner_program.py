@@ -58,7 +58,8 @@ def _open_cuda(options: argparse.Namespace) -> Engine:
 
 
 def _open_emulator(options: argparse.Namespace) -> Engine:
-    resource.setrlimit(resource.RLIMIT_AS, (options.address_space, options.address_space))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (options.address_space, most))  # it may map more that holds no memory
     try:
         from tilewright.devices.emulation.engine import EmulatorEngine
         from tilewright.devices.emulation.programs import core_problem

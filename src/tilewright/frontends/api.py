@@ -6,24 +6,30 @@ It prints plain lines on stderr and needs no terminal packages.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
-from tilewright.frontends.function_source import function_source
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.object_requests import (
+    ObjectRequest,
+    installed_name,
+    is_named_object,
+    named_object,
+    object_request,
+)
+from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
-from tilewright.runtime import Operation, load
+from tilewright.runtime import LoadError, Operation
+from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
 
@@ -54,17 +60,31 @@ class Made:
 
     def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
         """`own_reference`: the reference is the caller's code, so it may run in the caller's process."""
+        self._from = (kernel, own_reference)
         self.kernel: Path = kernel.path
         self.entry: LibraryEntry = kernel.entry
         self.task: Task = kernel.task()
         self.run = run
-        reference = fallback_of(self.task) if own_reference else None
-        self.operation: Operation = load(kernel.path, reference=reference, allow_library=self.task.allow_library)
+        reference = TaskReference(self.task) if own_reference else None
+        files = read_files([kernel.path], self.task.allow_library)
+        form = reference.form() if reference is not None else None
+        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
+
+    def __deepcopy__(self, memo: object) -> Made:
+        """Itself: nothing of it changes."""
+        return self
+
+    def __copy__(self) -> Made:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its place in the library, from where it is taken again; of the run that made it nothing is kept."""
+        return _taken_again, (*self._from, self.operation.files[0].identity)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Which file takes such a call and with what launches, or why none does; builds, and runs nothing."""
@@ -74,12 +94,25 @@ class Made:
         """Build ahead what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
+    def _repr_html_(self) -> str:
+        from tilewright.frontends.notebook import made_html  # only a notebook asks
+
+        return made_html(self)
+
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 
 
+def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
+    """What was pickled."""
+    made = Made(kernel, None, own_reference=own_reference)
+    if made.operation.files[0].identity != identity:
+        raise LoadError(f"{kernel.path} is not the file it was when this was pickled; make it anew")
+    return made
+
+
 def make(
-    request: str | Function,
+    request: Any,
     *,
     shapes: Mapping[str, Any] | None = None,
     model: str | None = None,
@@ -107,8 +140,11 @@ def make(
     fresh: bool = False,
     quiet: bool = False,
     **arguments: Any,
-) -> Made:
-    """A callable for a request: words, `"file.py:function"`, a task folder, or a Python function.
+) -> Made | BoundKernel:
+    """A callable for a request: words, `"file.py:function"`, a task folder, `"package.module:Name(64)"`, or an object.
+
+    An object is a Python function, a lambda, a closure, a `functools.partial`, an nn.Module or a method of one. What is
+    made of a module, or of a function with tensors from around it, is called as they are and follows their tensors.
 
     Every further keyword is an argument of the operation: a tensor as text (`x="1024x4096:f16"`) or as a tensor, or a
     number; `shapes` takes the same as a dictionary. A kernel made before is found in the library, free. Otherwise an
@@ -124,23 +160,25 @@ def make(
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
     settings = replace(settings, baselines=checked_baselines(baselines))
-    asked = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
-    asked = replace(asked, precision=Precision(precision), goal=Goal(goal))
+    found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
+    asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
-    return _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    return made if found.original is None else BoundKernel(made, found.original)
 
 
 def _request(
-    request: str | Function, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
-) -> Request:
+    request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
+) -> ObjectRequest:
+    if isinstance(request, ObjectRequest):
+        return replace(request, request=replace(request.request, fixed=fixed))
     tensors, numbers = read_arguments(arguments)
+    if isinstance(request, str) and is_named_object(named := installed_name(request)):
+        request = named_object(named)
     if isinstance(request, str):
-        return Request(request, tensors, numbers, dict(values), fixed=fixed)
-    if isinstance(request, torch.nn.Module):
-        raise BadArgument(_module_words(request))
-    function = inspect.unwrap(request)
-    text = function_source(function)
-    return Request(text, tensors, numbers, dict(values), fixed=fixed, function=function.__name__)
+        return ObjectRequest(Request(request, tensors, numbers, dict(values), fixed=fixed), None)
+    found = object_request(request, tensors, numbers, values)
+    return replace(found, request=replace(found.request, fixed=fixed))
 
 
 def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, talk: Talk, wanted: str) -> Made:
@@ -165,16 +203,6 @@ def _say_ignored(found: KernelFound, wanted: str, talk: Talk) -> None:
         talk.say(found_words(found.kernel.entry, wanted, "fresh=True"))
     if found.licence:
         talk.say(f"license={found.licence!r} is kept with a kernel that is made anew (fresh=True), not with this one")
-
-
-def _module_words(module: torch.nn.Module) -> str:
-    """What to write where a module was given: it is made anew from its class, so the text must name that."""
-    kind = type(module)
-    try:
-        path = os.path.relpath(inspect.getfile(kind))
-    except (TypeError, OSError):
-        path = "FILE.py"
-    return f'{kind.__name__}: give a module as text, with the arguments that make it: "{path}:{kind.__name__}(...)"'
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -203,17 +231,3 @@ def _tensor_text(name: str, value: Any) -> str:
     spec = read_spec("make", name, value)
     assert spec is not None
     return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
-
-
-def fallback_of(task: Task) -> Function:
-    """The reference that a caller gave as a function, for calls that no kernel takes; loaded when first needed."""
-    loaded: list[Function] = []
-
-    def reference(*values: Any) -> Any:
-        if not loaded:
-            namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{task.name}"}
-            exec(compile(task.reference, f"<the reference of {task.name}>", "exec"), namespace)
-            loaded.append(namespace[task.function])
-        return loaded[0](**{one.name: value for one, value in zip(task.inputs, values, strict=True)})
-
-    return reference

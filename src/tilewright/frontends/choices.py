@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tilewright.authors import Author
 from tilewright.authors.model_author import ModelAuthor
+from tilewright.child.process import uninterrupted
 from tilewright.devices.cuda import DriverError, profiles
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
@@ -45,6 +46,7 @@ from tilewright.refine import Complete
 from tilewright.store import Store
 
 PLAYBOOK = "playbook"
+AGENT = "agent"  # `agent:NAME` wrote through `tilewright mcp` or a tool of its own
 SPOOL_SECONDS = 20.0  # to wait for a worker to announce itself
 
 
@@ -114,6 +116,11 @@ def open_author(
 
         yield ChosenAuthor(name, PlaybookAuthor(), _nobody, None)
         return
+    if name.startswith(f"{AGENT}:"):
+        raise BadArgument(
+            f"{name} sends its kernels itself, through `tilewright mcp`; name another author with "
+            f"--model PROVIDER:NAME or --author {PLAYBOOK}"
+        )
     retries = RetryPolicy(give_up_at=time.monotonic() + seconds)
     model = open_model(name, base_url=base_url or None, say=say, retries=retries)
     try:
@@ -197,17 +204,19 @@ def same_device(began: Environment, gpu: str, spool: str) -> ChosenDevice:
 
 
 @contextmanager
-def open_devices(device: ChosenDevice) -> Iterator[tuple[Device, Device | None]]:
+def open_devices(
+    device: ChosenDevice, interrupt: Callable[[], bool] = uninterrupted
+) -> Iterator[tuple[Device, Device | None]]:
     """The emulator, whose process starts with the first job, and the GPU where there is one.
 
     Through a spool every job runs anew: a time that was measured for another run is not this one's.
     """
     with ExitStack() as stack:
-        emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu]))
+        emulator = stack.enter_context(EmulatedDevice(PROFILES[device.gpu], interrupt=interrupt))
         if device.spool:
             yield emulator, stack.enter_context(SpoolDevice(device.spool, arch=PROFILES[device.gpu].arch, fresh=True))
         elif device.index is not None:
-            gpu = stack.enter_context(CudaDevice(device.index))
+            gpu = stack.enter_context(CudaDevice(device.index, interrupt=interrupt))
             gpu.warm()
             yield emulator, gpu
         else:

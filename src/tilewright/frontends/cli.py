@@ -184,6 +184,7 @@ def make(
     allow_library: options.AllowLibraryOption = False,
     allow_degenerate: options.AllowDegenerateOption = False,
     fixed: options.FixedOption = None,
+    backward: options.BackwardOption = False,
     yes: options.YesOption = False,
     fresh: options.FreshOption = False,
     spool: options.SpoolOption = None,
@@ -203,7 +204,7 @@ def make(
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
-    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -259,6 +260,43 @@ def show(
     from tilewright.frontends.show import Wanted, show_one
 
     show_one(run, Wanted(kernel, attempt, diff, prompt, reply, provenance, plot), as_json)
+
+
+@app.command()
+def find(
+    model: options.ModelArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    from tilewright.frontends.finding.command import FindOptions, find_in
+
+    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+
+
+@app.command()
+def mcp(
+    root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+) -> None:
+    """Serve a coding agent over the Model Context Protocol, on stdin and stdout: the agent is the author."""
+    from tilewright.frontends.agents.serving import serve_mcp
+
+    serve_mcp(root, gpu, spool)
+
+
+@app.command()
+def skill(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds an agent's skills.", show_default=False)],
+) -> None:
+    """Write the Agent Skill by which a coding agent learns to drive Tilewright, into DIR/tilewright."""
+    from tilewright.frontends.agents.skill_folder import write_skill
+
+    print(f"wrote {write_skill(folder)}")
 
 
 @app.command()

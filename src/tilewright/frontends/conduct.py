@@ -11,30 +11,34 @@ import ast
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from tilewright import records, tasks
 from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
+from tilewright.frontends.judging import OpenJudges, judges
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.module_source import held_fields
+from tilewright.frontends.object_requests import resolved
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.kernel_file import TunedChoices, parse
-from tilewright.measure import Stopwatch
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
-from tilewright.reference import Reference, ReferenceLimits
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
-from tilewright.verify import Referee
 
 # What is refused once is refused again, whether the request was bad or the author.
 _REFUSALS = (tasks.TaskError, PlaybookProblem, BadModelName, MissingPackage, ModelRejected, NoRecordedReply)
 
 EVERY_DIMENSION = "all"  # among the fixed ones
+
+# Opens an author by its name, the address of its server, where notices go, and how long it may be asked again.
+OpenAuthor = Callable[[str, str, Callable[[str], None], float], AbstractContextManager[ChosenAuthor]]
 
 
 @dataclass(frozen=True)
@@ -62,37 +66,64 @@ class RunEnded:
 
 
 MakeResult = KernelFound | RunEnded
+Prepare = Callable[[Task], None]
+
+
+def _nothing(task: Task) -> None: ...
 
 
 def conduct(
-    request: Request, settings: Settings, device: ChosenDevice, talk: Talk, *, fresh: bool = False
+    request: Request,
+    settings: Settings,
+    device: ChosenDevice,
+    talk: Talk,
+    *,
+    fresh: bool = False,
+    alone: bool = False,
+    given: Task | None = None,
+    prepare: Prepare = _nothing,
+    opened: OpenAuthor = choices.open_author,
+    judged: OpenJudges = judges,
 ) -> MakeResult:
-    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made."""
+    """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made.
+
+    `alone`: its run is shared with nobody who asks for the same at the same time. `given`: its task, where that was
+    made before. `prepare` is called with the task before an author is asked for a kernel, and may refuse it.
+    """
     store = Store()
+    request = resolved(request)
     anew = fresh or bool(settings.start)
-    known = None if anew else _same_request(store, request)
+    known = None if anew or given is not None else _same_request(store, request)
     if known is None:
         choices.check_key(settings.author, settings.base_url, os.environ)
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
-        task = task_of(request)
+        task = given if given is not None else task_of(request)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
+    if task is not None:
+        prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
-    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh)
-    with choices.open_author(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
+    wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
+    with opened(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
-            result = _go_on(store, folder, new, chosen, device, talk, look=not anew)
+            result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew, prepare=prepare)
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
 def task_of(request: Request) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
     options = _task_options(request)
+    if request.module:
+        task = tasks.task_from_module_source(
+            request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
+        )
+        held = (f"always {one}" for one in held_fields(request.text))
+        return replace(task, assumptions=(*task.assumptions, *held))
     if request.function:
         task = tasks.task_from_source(
             request.text, request.function, request.shapes, request.numbers, options, request.values
@@ -142,7 +173,16 @@ def _announce(talk: Talk, chosen: ChosenAuthor, budget: Budget, device: ChosenDe
 
 
 def _go_on(
-    store: Store, folder: RunFolder, new: bool, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, *, look: bool
+    store: Store,
+    folder: RunFolder,
+    new: bool,
+    chosen: ChosenAuthor,
+    device: ChosenDevice,
+    talk: Talk,
+    judged: OpenJudges,
+    *,
+    look: bool,
+    prepare: Prepare = _nothing,
 ) -> MakeResult:
     """Bring a run, whose lock is held, to its end: from words to a task, if it began so, and on to a kernel.
 
@@ -161,10 +201,12 @@ def _go_on(
             if folder.untouched:
                 folder.discard()
             return KernelFound(found, task.origin is Origin.WORDS, licence)
+        if run is None:
+            prepare(task)
         for number, line in enumerate(task_words(task)):
             talk.say(line, "task" if number == 0 else " ")
         with talk.live():
-            return _ended(store, folder, _refined(folder, author, device, talk))
+            return _ended(store, folder, _refined(folder, author, device, talk, judged))
 
 
 @contextlib.contextmanager
@@ -235,38 +277,21 @@ def _specify(folder: RunFolder, request: Request, chosen: ChosenAuthor, talk: Ta
     return tasks.fit_specification(specification, request.shapes, request.numbers, request.values)
 
 
-def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk) -> Run:
+def _refined(folder: RunFolder, chosen: ChosenAuthor, device: ChosenDevice, talk: Talk, judged: OpenJudges) -> Run:
     """A run that has a task, after its last attempt."""
     run = folder.load()
-    task, settings = run.task, run.settings
-    # Inputs too large to carry are drawn where the kernel runs, and judged there.
-    limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
-    say = talk.working
-    with (
-        Reference(task.reference, task.function, limits=limits) as reference,
-        choices.open_devices(device) as (emulator, gpu),
-    ):
-        far = choices.gpu_reference(device, task, gpu)
-        with (
-            Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
-            Stopwatch(
-                task,
-                reference,
-                emulator=emulator,
-                gpu=gpu,
-                gpu_reference=far,
-                baselines=settings.baselines,
-                against=settings.against,
-                say=say,
-            ) as stopwatch,
-        ):
-            return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
+    with judged(run.task, run.settings, device, talk.working) as (referee, stopwatch):
+        return refine(folder, Workshop(chosen.author, chosen.complete, referee, stopwatch, talk))
 
 
 def _ended(store: Store, folder: RunFolder, run: Run, before: bool = False) -> RunEnded:
     """A run that has ended, its best kernel put into the library if it is not there yet."""
-    kernel = None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
-    return RunEnded(run, folder, kernel, run.settings.licence, before)
+    return RunEnded(run, folder, kept_kernel(store, folder, run), run.settings.licence, before)
+
+
+def kept_kernel(store: Store, folder: RunFolder, run: Run) -> LibraryKernel | None:
+    """The best kernel of a run as the library keeps it, whether the run has ended or not; None where none passed."""
+    return None if run.best is None else store.library.add(folder, _tuned_text(folder, run))
 
 
 def _tuned_text(folder: RunFolder, run: Run) -> str | None:
@@ -298,7 +323,15 @@ class Addition:
     spool: str = ""
 
 
-def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> MakeResult:
+def resume(
+    folder: RunFolder,
+    addition: Addition,
+    output: str,
+    talk: Talk,
+    *,
+    opened: OpenAuthor = choices.open_author,
+    judged: OpenJudges = judges,
+) -> MakeResult:
     """Go on with a run, wherever it stopped; `output` is where its kernel is wanted now."""
     store = Store()
     with folder.lock():
@@ -312,9 +345,10 @@ def resume(folder: RunFolder, addition: Addition, output: str, talk: Talk) -> Ma
         gpu = run.task.gpu if run else request.gpu if request else "H200"
         device = choices.same_device(folder.header().environment, gpu, settings.spool)
         left = settings.budget.seconds - (run.seconds if run else 0.0)
-        with choices.open_author(settings.author, settings.base_url, talk.say, left) as chosen:
+        with opened(settings.author, settings.base_url, talk.say, left) as chosen:
             _announce(talk, chosen, settings.budget, device)
-            return _go_on(store, folder, False, chosen, device, talk, look=run is None and not settings.start)
+            look = run is None and not settings.start
+            return _go_on(store, folder, False, chosen, device, talk, judged, look=look)
 
 
 def _reopened(folder: RunFolder, addition: Addition, output: str) -> Settings | None:

@@ -21,7 +21,16 @@ SetOption = Annotated[
 RequestArgument = Annotated[
     str,
     typer.Argument(
-        help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE, a KernelBench file, or a task folder.",
+        help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a "
+        "KernelBench file, or a task folder.",
+        show_default=False,
+    ),
+]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="PACKAGE.MODULE:NAME(ARGUMENTS), FILE.py:CLASS(ARGUMENTS), a kind of transformers model such as "
+        "'llama(num_hidden_layers=4)', or a folder with a config.json.",
         show_default=False,
     ),
 ]
@@ -50,6 +59,7 @@ AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow
 AllowDegenerateOption = Annotated[
     bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
 ]
+BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a kernel for its gradients too.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
 ValuesOption = Annotated[
     list[str] | None,

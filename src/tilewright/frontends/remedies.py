@@ -1,4 +1,5 @@
-"""Refusals of `tasks` and `playbook` in the words of each front end: options of a command, or keywords of a call."""
+"""Refusals of `tasks` and `playbook` in the words of each front end: options of a command, keywords of a call,
+arguments of an agent's tool."""
 
 from __future__ import annotations
 
@@ -28,6 +29,17 @@ KEYWORD_WORDS = {
     RemedyKind.CHOOSE_MODEL: 'model="PROVIDER:NAME" asks a model instead',
 }
 
+ARGUMENT_WORDS = {
+    RemedyKind.GIVE_SHAPE: 'give shapes={{"{name}": "{example}"}}',
+    RemedyKind.GIVE_NUMBER: 'give numbers={{"{name}": "VALUE"}}',
+    RemedyKind.GIVE_SHAPE_OR_NUMBER: 'give shapes={{"{name}": "{example}"}}, or numbers if it is one',
+    RemedyKind.GIVE_SHAPE_OF_EACH: 'give shapes={{"NAME": "SIZES:DTYPE", ...}}',
+    RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
+    RemedyKind.GIVE_ARGUMENTS: "give them as shapes and numbers",
+    RemedyKind.ALLOW_DEGENERATE: "specify a function whose result depends on its inputs",
+    RemedyKind.CHOOSE_MODEL: "write the PyTorch function yourself and give it as source",
+}
+
 
 def in_options(error: RefusedRequest) -> str:
     """What was found and what to do, for the command line."""
@@ -39,6 +51,13 @@ def in_options(error: RefusedRequest) -> str:
 def in_keywords(error: RefusedRequest) -> str:
     """The same for a call of `make`."""
     return error.sentence(_keyword(error.given) if error.given else "", KEYWORD_WORDS)
+
+
+def in_arguments(error: RefusedRequest) -> str:
+    """The same for a call of a tool."""
+    given = error.given
+    place = f"{given.kind.value} of {given.name}{given.text and ', '}{given.text}" if given else ""
+    return error.sentence(place, ARGUMENT_WORDS)
 
 
 def _keyword(one: GivenArgument) -> str:

@@ -14,7 +14,7 @@ from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
 from tilewright.store import LibraryEntry
-from tilewright.tasks import task_op_line
+from tilewright.tasks import derivative_words, task_op_line
 
 PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
@@ -154,7 +154,7 @@ def task_words(task: Task) -> list[str]:
     lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task)]
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
-    return lines
+    return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
 
 
 def _precision_matters(task: Task) -> bool:
@@ -202,7 +202,8 @@ def _limits(one: Dimension) -> str:
 
 def found_words(entry: LibraryEntry, wanted: str, anew: str) -> str:
     """Who made it. `wanted`: the author named for this request, if any; `anew`: the option that has it made anew."""
-    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu})"
+    standing = f", {PROVISIONAL}: not all that it does there was judged" if entry.provisional else ""
+    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu}{standing})"
     if wanted and wanted != entry.author:
         return f"{made}, so {wanted} was not asked for one; {anew} has it made anew by {wanted}"
     return f"{made}; {anew} makes it anew"

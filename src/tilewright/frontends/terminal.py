@@ -62,7 +62,7 @@ def plain_table(headings: Iterable[str], numbers: Collection[str] = (), no_wrap:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout. Numbers that JSON cannot say become text: "NaN", "Infinity"."""
-    print(json.dumps(_plain(to_json(value)), indent=2, allow_nan=False))
+    print(json.dumps(finite(to_json(value)), indent=2, allow_nan=False))
 
 
 def print_exactly(text: str) -> None:
@@ -75,11 +75,12 @@ def print_exactly(text: str) -> None:
         print(text, end="")
 
 
-def _plain(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same JSON value with text in place of numbers that JSON cannot say."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -26,6 +26,7 @@ from tilewright.kernel_file.printer import print_op, print_plan
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
 from tilewright.kernel_file.search import Choice, ChoiceError
 from tilewright.kernel_file.syntax import Op, Parameter
+from tilewright.kernel_file.traced_outs import TracedOut, traced_outs
 from tilewright.kernel_file.tuned import TunedChoices, tuned_path
 from tilewright.kernel_file.words import contract
 
@@ -51,6 +52,7 @@ __all__ = [
     "Selected",
     "Selection",
     "Signature",
+    "TracedOut",
     "TunedChoices",
     "apply_autofixes",
     "autofix",
@@ -69,6 +71,7 @@ __all__ = [
     "print_op",
     "print_plan",
     "settle",
+    "traced_outs",
     "try_evaluate",
     "tuned_path",
 ]

@@ -114,6 +114,29 @@ class CompiledPlan:
         return tuple(line for line in lines if line.directive.role is BufferRole.OUT)
 
     @cached_property
+    def sure_lines(self) -> tuple[DefinitionLine | NeedLine | BufferLine, ...]:
+        """The lines that hang on neither a tune nor the device."""
+        unknown = {"device", *(tune.name for tune in self.tunes)}
+        lines = (line for line in self.lines if not isinstance(line, TuneLine))
+        return tuple(line for line in lines if not line.origins & unknown)
+
+    @cached_property
+    def out_lines(self) -> tuple[DefinitionLine | BufferLine, ...]:
+        """The lines that the results hang on, and no other."""
+        read: set[str] = set()
+        found: list[DefinitionLine | BufferLine] = []
+        for line in reversed(self.sure_lines):
+            if isinstance(line, BufferLine) and (line.directive.role is BufferRole.OUT or line.directive.name in read):
+                parts: tuple[Analysed, ...] = (line.dtype, *line.sizes, *(line.stride or ()))
+            elif isinstance(line, DefinitionLine) and line.directive.name in read:
+                parts = (line.value,)
+            else:
+                continue
+            read = read.union(*(part.names for part in parts))
+            found.append(line)
+        return tuple(reversed(found))
+
+    @cached_property
     def late_lets(self) -> tuple[DefinitionLine, ...]:
         return tuple(line for line in self.lines if isinstance(line, DefinitionLine) and line.origins & self.late)
 

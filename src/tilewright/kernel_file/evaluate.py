@@ -87,7 +87,7 @@ def try_evaluate(
     refusal = _layout(file, regular)
     if refusal is not None:
         return Refused(refusal, False)
-    bindings = _bindings(file, regular, gpu)
+    bindings = plain_bindings(file, regular, gpu)
     search = TuneSearch(file.compiled, bindings, _checked_choice(file.compiled, choice))
     for _ in search.found():
         return _finish(file, regular, bindings, gpu, search.choice())
@@ -100,7 +100,7 @@ def combinations(file: KernelFile, arguments: Arguments, gpu: GpuProfile) -> Ite
     regular = file.signature.arguments(arguments)
     if _layout(file, regular) is not None:
         return
-    search = TuneSearch(file.compiled, _bindings(file, regular, gpu), {})
+    search = TuneSearch(file.compiled, plain_bindings(file, regular, gpu), {})
     for _ in search.found():
         yield search.choice()
 
@@ -131,7 +131,8 @@ def _layout(file: KernelFile, arguments: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
+def plain_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfile | None) -> Bindings:
+    """What a plan's lines can read before the first of them has run."""
     bindings = Bindings()
     if gpu is not None:
         bindings["device"] = gpu
@@ -210,17 +211,19 @@ def out_specs(file: KernelFile, arguments: Arguments, check_needs: bool = True) 
     Raises `DoesNotApply` where a line they depend on fails or, with `check_needs`, a `need` that hangs on neither
     tune nor device is false.
     """
+    return out_specs_of(file, file.signature.arguments(arguments), check_needs)
+
+
+def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
+    """`out_specs` of arguments that are regular already; their sizes and numbers may be symbols."""
     plan = file.compiled
-    bindings = _bindings(file, file.signature.arguments(arguments), None)
-    unknown = {"device", *(tune.name for tune in plan.tunes)}
-    for line in plan.lines:
-        if isinstance(line, TuneLine) or line.origins & unknown:
-            continue
+    bindings = plain_bindings(file, regular, None)
+    for line in plan.sure_lines if check_needs else plan.out_lines:
         problem = run_line(line, bindings)
         if problem is not None and check_needs:
             raise DoesNotApply(problem)
-    for line in plan.outs:
-        failure = bindings.failures.get(line.directive.name)
+    for out in plan.outs:
+        failure = bindings.failures.get(out.directive.name)
         if failure is not None:
             raise DoesNotApply(failure.problem)
     return tuple(bindings[name].spec for name in file.plan.op.results)

@@ -2,7 +2,8 @@
 
 Integers have 64 bits and overflow is a fault; integer division is C's and refuses negatives; an operation on finite
 floats must stay finite. Operands have the types that `expression_analysis` found: nothing asks for them again here.
-Faults carry no place: `closures` knows which expression it was.
+Faults carry no place: `closures` knows which expression it was. Where torch traces a call, a size may be a symbol that
+stands for any integer: what is neither `int` nor `float` is taken for a whole number, and its range is not asked for.
 """
 
 from __future__ import annotations
@@ -161,14 +162,14 @@ def show_value(value: object) -> str:
 
 def checked_int(value: int) -> int:
     """The value, if it fits 64 bits."""
-    if INT_MIN <= value <= INT_MAX:
+    if type(value) is not int or INT_MIN <= value <= INT_MAX:
         return value
     raise OperationFault("overflows a 64-bit integer", "keep the sizes smaller with a `need`")
 
 
 def _checked(result: Any, a: Any, b: Any) -> Any:
     """A sum, product or quotient, if it stays within its type."""
-    if type(result) is int:
+    if type(result) is not float:
         return checked_int(result)
     if math.isfinite(result) or not (math.isfinite(a) and math.isfinite(b)):
         return result
@@ -191,11 +192,11 @@ def multiply(a: Any, b: Any) -> Any:
 
 
 def negate(a: Any) -> Any:
-    return checked_int(-a) if type(a) is int else -a
+    return -a if type(a) is float else checked_int(-a)
 
 
 def _check_division(a: Any, b: Any) -> None:
-    if b == 0:
+    if type(b) in (int, float) and b == 0:
         raise OperationFault("divides by zero", "guard it with a `need` that the divisor is not 0")
     if type(a) is int and type(b) is int and (a < 0 or b < 0):
         raise OperationFault("divides a negative integer or by one", "make both operands non-negative first")
@@ -204,7 +205,7 @@ def _check_division(a: Any, b: Any) -> None:
 def divide(a: Any, b: Any) -> Any:
     """`/` and `//`: C's division of two integers; `/` is float division otherwise."""
     _check_division(a, b)
-    return a // b if type(a) is int and type(b) is int else _checked(a / b, a, b)
+    return _checked(a / b, a, b) if float in (type(a), type(b)) else a // b
 
 
 def remainder(a: int, b: int) -> int:
@@ -281,6 +282,7 @@ def product(values: tuple[Any, ...]) -> Any:
 
 
 def _positive(name: str, a: int) -> int:
+    a = int(a)  # of a symbol: its value, on which whoever traces then relies
     if a <= 0:
         raise OperationFault(f"{name} of {a}", "guard it with a `need` that the value is positive")
     return a

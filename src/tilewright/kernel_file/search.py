@@ -149,7 +149,7 @@ def _tensor(line: BufferLine, bindings: Bindings) -> Tensor:
     dtype = line.dtype.run(bindings)
     try:
         shape = spliced(tuple(size.run(bindings) for size in line.sizes))
-        if any(size < 0 for size in shape):
+        if any(type(size) is int and size < 0 for size in shape):
             remedy = "add a `need` that keeps it from being negative"
             raise OperationFault(f"negative size in {show_value(shape)}", remedy)
         stride = contiguous_stride(shape)

@@ -14,11 +14,15 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx import sparse_memory
+
 Bytes = npt.NDArray[np.uint8]
 
 _FIRST_ADDRESS = 0x10_0000_0000
 _GUARD_BYTES = 1 << 30  # nothing is mapped for this long before and after a region
 _ALIGNMENT, _PLACES = 256, 1 << 20
+_EVERY_DIGIT = 0o1111111  # times 0 to 7, it has every number of three bits at every bit of an address
+_SCANNED = 16 << 20  # bytes at a time
 _LAST_ADDRESS = 0x6000_0000_0000  # from here on: variables of modules
 _NEVER, _WRITTEN, _OUTSIDE = 0, 1, 3
 _POISON = 0xFF  # a float of these bytes is a NaN
@@ -82,12 +86,12 @@ def _bytes(count: int) -> str:
 class GlobalMemory:
     """Regions by name, each with guard zones around it. Successive launches see the same bytes."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        """`seed`: where regions lie varies with it; their alignment does not."""
+    def __init__(self, place: int | None = None) -> None:
+        """`place`: where regions lie varies with it; their alignment does not."""
         self._regions: dict[str, MemoryRegion] = {}
         self._ordered: list[MemoryRegion] = []
         self._next = _FIRST_ADDRESS
-        self._places = None if seed is None else Random(seed)
+        self._place = place
         self._modules: dict[int, dict[str, MemoryRegion]] = {}
 
     def add(
@@ -118,8 +122,7 @@ class GlobalMemory:
         steps = _dense(extents) if stride is None else tuple(int(step) for step in stride)
         _check_view(name, nbytes, element_bytes, extents, steps)
         state = _initial_state(nbytes, element_bytes, extents, steps, initialised, whole=shape is None)
-        moved = 0 if self._places is None else _ALIGNMENT * self._places.randrange(_PLACES)
-        at = self._next + moved + misaligned_by
+        at = self._next + self._moved() + misaligned_by
         region = MemoryRegion(name, at, storage, state, element_bytes, extents, steps, writable)
         if region.end + 2 * _GUARD_BYTES > _LAST_ADDRESS:
             raise ValueError("the emulated address space is full")
@@ -127,6 +130,16 @@ class GlobalMemory:
         self._ordered.append(region)
         self._next = -(-(region.end + _GUARD_BYTES) // _GUARD_BYTES) * _GUARD_BYTES
         return region.address
+
+    def _moved(self) -> int:
+        """How far from its first place the next region lies. In each eight places in a row, any three bits of its
+        address are all that they can be, and no two regions move alike."""
+        if self._place is None:
+            return 0
+        number = len(self._regions)
+        turn, round_ = self._place * (2 * number + 1) % 8, self._place // 8
+        other = Random(f"{round_} {number}").randrange(_PLACES)
+        return _ALIGNMENT * (turn * _EVERY_DIGIT % _PLACES ^ other)
 
     def bytes(self, name: str) -> Bytes:
         """A region's storage: a view, not a copy."""
@@ -141,6 +154,29 @@ class GlobalMemory:
         if region.state is None:
             return np.ones(len(region.data), dtype=np.bool_)
         is_written: npt.NDArray[np.bool_] = region.state == _WRITTEN
+        return is_written
+
+    def written_rows(self, name: str, row_bytes: int) -> npt.NDArray[np.int64]:
+        """Which rows, of so many bytes each, hold something that was put there."""
+        region = self._regions[name]
+        count = len(region.data) // row_bytes
+        if region.state is None:
+            return np.arange(count)
+        found = [np.arange(0)]
+        step = max(_SCANNED // row_bytes, 1)
+        for start in range(0, count, step):
+            part = region.state[start * row_bytes : (start + step) * row_bytes]
+            if part.any():
+                rows = part.view(f"u{row_bytes}") if row_bytes in (1, 2, 4, 8) else part.reshape(-1, row_bytes).any(1)
+                found.append(start + np.flatnonzero(rows))
+        return np.concatenate(found)
+
+    def written_of(self, name: str, rows: npt.NDArray[np.int64], row_bytes: int) -> npt.NDArray[np.bool_]:
+        """`written` of some rows of so many bytes each."""
+        region = self._regions[name]
+        if region.state is None:
+            return np.ones((len(rows), row_bytes), dtype=np.bool_)
+        is_written: npt.NDArray[np.bool_] = region.state.reshape(-1, row_bytes)[rows] == _WRITTEN
         return is_written
 
     def mark_initialised(self, name: str) -> None:
@@ -169,6 +205,10 @@ class GlobalMemory:
         known = self._modules.setdefault(module, {})
         if name not in known:
             known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
+
+    def inherit_modules(self, used: GlobalMemory) -> None:
+        """The variables of modules as launches on another memory left them."""
+        self._modules = {module: dict(known) for module, known in used._modules.items()}
 
     def regions(self, module: int) -> list[MemoryRegion]:
         """The regions a launch of this module sees, by address."""
@@ -227,7 +267,7 @@ def _initial_state(
     filled = _WRITTEN if initialised else _NEVER
     covers = whole or (math.prod(shape) * element_bytes == nbytes and stride == _dense(shape))
     if covers:
-        return None if initialised else np.zeros(nbytes, dtype=np.uint8)  # pages that nothing writes cost nothing
+        return None if initialised else sparse_memory.zeros(nbytes)  # pages that nothing writes cost nothing
     state = np.full(nbytes, _OUTSIDE, dtype=np.uint8)
     if 0 not in shape:
         steps = tuple(step * element_bytes for step in stride)

@@ -16,7 +16,7 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         stride.append(step)
-        step *= max(size, 1)
+        step *= max(size, 1) if type(size) is int else size  # a symbol, while torch traces, is not asked
     return tuple(reversed(stride))
 
 

@@ -52,6 +52,14 @@ def device_of_call(op: Op, tensors: Sequence[torch.Tensor | None]) -> CallDevice
     return emulated_profile() if first[1].type == "cpu" else first[1].index
 
 
+def refuse_two_devices(op: Op, values: Sequence[object]) -> None:
+    """For results without content: their device must be that of every tensor."""
+    devices = {value.device for value in values if isinstance(value, torch.Tensor)}
+    if len(devices) > 1:
+        one, other = sorted(map(str, devices))[:2]
+        raise NotOnCuda(f"{op.name}: its tensors are on {one} and on {other}; move them to one device")
+
+
 def refuse_elsewhere(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:
     """The emulator takes tensors of the CPU alone."""
     names = [parameter.name for parameter in op.parameters if parameter.scalar is None]

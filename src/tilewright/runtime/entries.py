@@ -17,14 +17,19 @@ from tilewright.runtime.quick_call import Entry
 Specs = Sequence[TensorSpec | None]  # of the tensors in order; None where absent
 
 
-def make_entry(ready: CudaReady, op: Op, specs: Specs, requires_grad: bool, again: Callable[..., Any]) -> Entry:
-    """The entry for calls like the one `ready` was made for; `again(tensors, numbers)` takes the slow way."""
+def make_entry(
+    ready: CudaReady, op: Op, specs: Specs, again: Callable[..., Any], differentiated: Callable[..., Any] | None
+) -> Entry:
+    """The entry for calls like the one `ready` was made for; `again(tensors, numbers)` takes the slow way.
+
+    Where a tensor requires grad, `differentiated(tensors, numbers)` takes the calls in which gradients are recorded.
+    """
     if ready.selected.evaluation.late.is_empty and len(op.results) == 1:
         entry = _only_result(ready)
     else:
         entry = _any_result(ready, op, again)
     entry = with_in_place_checks(entry, op, specs)
-    return _checking_gradients(entry, op) if requires_grad else entry
+    return entry if differentiated is None else _asking_for_gradients(entry, differentiated)
 
 
 def with_in_place_checks(entry: Entry, op: Op, specs: Specs) -> Entry:
@@ -128,15 +133,13 @@ def _counting_versions(entry: Entry, op: Op) -> Entry:
     return counting
 
 
-def _checking_gradients(entry: Entry, op: Op) -> Entry:
+def _asking_for_gradients(entry: Entry, differentiated: Callable[..., Any]) -> Entry:
     """Grad mode is a property of the moment, so it is asked at every call that has such an input."""
 
-    def checked(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
-        if torch.is_grad_enabled():
-            refuse_gradients(op, tensors)
-        return entry(tensors, addresses, numbers)
+    def asking(tensors: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
+        return differentiated(tensors, numbers) if torch.is_grad_enabled() else entry(tensors, addresses, numbers)
 
-    return checked
+    return asking
 
 
 def refuse_gradients(op: Op, tensors: Sequence[torch.Tensor | None]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tilewright.kernel_file import KernelFile, TunedChoices, parse
 from tilewright.runtime.errors import LoadError
-from tilewright.runtime.operation import Operation, Reference
+from tilewright.runtime.last_resort import Reference
+from tilewright.runtime.operation import Operation
 
 Source = str | os.PathLike[str]
 

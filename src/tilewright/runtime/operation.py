@@ -1,28 +1,27 @@
 """An operation: ordered kernel files of one op as a function on CUDA tensors, or, emulated, on CPU tensors.
 
 A call seen before goes through `quick_call`; this module is the slow way, taken once for each kind of call: bind,
-check, choose a file, build, load, run, remember. It computes no gradients and copies no tensor. Emulated calls always
-take it: they cost milliseconds.
+check, choose a file, build, load, run, remember. It copies no tensor. Emulated calls always take it: they cost
+milliseconds. Whatever torch does around a call (compiling, gradients, fake tensors) happens in `torch_op`: a call that
+is not ordinary is made through the operator there, whose kernel is `run_values` here.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from tilewright.devices.cuda.executor import executor_of
-from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import (
+    CallError,
     ConstantSets,
     Dispatcher,
-    DoesNotApply,
     KernelFile,
     NoneApplies,
     Op,
@@ -30,11 +29,11 @@ from tilewright.kernel_file import (
     Refused,
     Signature,
     TunedChoices,
-    out_specs,
     try_evaluate,
 )
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.call_devices import (
     CallDevice,
     check_tensors,
@@ -44,15 +43,18 @@ from tilewright.runtime.call_devices import (
     named_profile,
     refuse_elsewhere,
 )
-from tilewright.runtime.entries import make_entry, refuse_gradients, with_in_place_checks
-from tilewright.runtime.errors import LoadError, NoKernelApplies, ReferenceUsed
+from tilewright.runtime.entries import make_entry, with_in_place_checks
+from tilewright.runtime.errors import CallRefused, LoadError
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
+from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference, answer
 from tilewright.runtime.on_device import Builds, OnDevice
 from tilewright.runtime.on_emulator import CallTensors, EmulatedCall, EmulatedReady, OnEmulator, full_call, plain_call
+from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment, refuse_distributed
 from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
-from tilewright.runtime.specs import arguments_ahead, is_fake, spec_of, unusable
+from tilewright.runtime.returned import Form
+from tilewright.runtime.specs import arguments_ahead, spec_of, unusable_reasons
+from tilewright.runtime.torch_ops import operator_of
 
-Reference = Callable[..., Any]
 Device = int | str | torch.device | None
 
 
@@ -65,13 +67,17 @@ class Operation:
         tuned: TunedChoices | None = None,
         reference: Reference | None = None,
         strict: bool = False,
+        returned: Form | None = None,
+        backward: Backward | None = None,
     ) -> None:
+        """`returned` is the form of what the reference returns, where it is not that of a plain answer."""
         self.files = tuple(files)
         self.op: Op = files[0].plan.op
-        self.reference = reference
-        self.strict = strict
+        self.last_resort = LastResort(self.op, reference, strict)
         self.signature = Signature(self.op)
         self.__name__ = self.op.name
+        self.returned = returned
+        self.backward = backward
         self.__doc__ = f"{self.signature}, from {', '.join(file.name for file in files)}"
         self._tuned = tuned or TunedChoices()
         self._deciding = _deciding(self.files)
@@ -79,7 +85,6 @@ class Operation:
         self._devices: dict[int, OnDevice] = {}
         self._emulated: dict[GpuProfile, OnEmulator] = {}
         self._lock = threading.Lock()
-        self._warned: set[tuple[object, ...]] = set()
         self._count = len(self.op.parameters)
         # Ways of giving arguments that fit: how many by position and which by name -> the rest with its defaults.
         self._ways: dict[tuple[object, ...], tuple[tuple[str, Any], ...]] = {}
@@ -92,16 +97,77 @@ class Operation:
         form = KeyForm(self.op, self._deciding, _strided(self.files))
         self._key = make_key_function(form)
         self._quick = make_quick_call(form, self._recent, self._slow)
+        # What the operator runs: the same without asking what else is going on.
+        self.run_values = make_quick_call(form, self._recent, self._run, ordinary_only=False)
+        self.torch_op = operator_of(self, lambda: Operation(self.files, self._tuned)).overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
         is in place."""
-        if not kwargs and len(args) == self._count:
-            return self._quick(*args)
-        return self._quick(*self._arranged(args, kwargs))
+        if is_dynamo_compiling():
+            given = self._in_order(args, kwargs)
+            return self._formed(self.torch_op(*given), given)
+        try:
+            values = args if not kwargs and len(args) == self._count else self._arranged(args, kwargs)
+            result = self._quick(*values)
+        except NoFileTakes as refusal:
+            none, regular = refusal.none, refusal.values
+        else:
+            return result if self.returned is None else self._formed(result, values)
+        if self.returned is None:
+            return self.last_resort.take(none, regular)
+        self.last_resort.accept(none)
+        return self._formed(answer(self.op, self.last_resort.results(regular)), regular)
+
+    def attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """A call without a last resort: raises `NoFileTakes`, with the regular values, where no file takes it."""
+        values = self._arranged(args, kwargs)
+        return self._formed(self._quick(*values), values)
+
+    def _formed(self, result: Any, values: Sequence[Any]) -> Any:
+        """What was computed, in the form in which the reference returns it."""
+        if self.returned is None:
+            return result
+        results = (result,) if len(self.op.results) == 1 else result or ()
+        return self.returned.filled(results, dict(zip(self.signature.names, values, strict=True)))
 
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
+
+    def with_backward(self, backward: Operation, gradients: Mapping[str, str], by: Sequence[str]) -> Operation:
+        """The same with kernels for the backward pass.
+
+        `gradients`: which of the backward's parameters is the gradient of which result; `by`: which inputs its results
+        are gradients of. Its other parameters are called as the forward's parameters and results are, and these are
+        kept between the passes.
+        """
+        pair = Backward(backward, dict(gradients), tuple(by))
+        pair.check(self.op)
+        last = self.last_resort
+        return Operation(self.files, self._tuned, last.reference, last.strict, self.returned, pair)
+
+    # -- copies --
+
+    def __deepcopy__(self, memo: object) -> Operation:
+        """Itself: nothing of it changes, and what it has built serves every copy of a model."""
+        return self
+
+    def __copy__(self) -> Operation:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By where its files lie and what they say: loaded again, and refused if they have become others."""
+        names = tuple(file.name for file in self.files)
+        identities = tuple(file.identity for file in self.files)
+        last = self.last_resort
+        return _again, (names, identities, last.reference, last.strict, self.returned, self.backward)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Asked by `torch.jit.script`, which reads Python source, and there is none."""
+        raise CallRefused(
+            f"{self.op.name}: torch.jit.script cannot read a kernel file; use torch.jit.trace, torch.compile or "
+            f"torch.export, or call torch.ops.{self.torch_op.name().replace('::', '.')} in the scripted function"
+        )
 
     # -- ahead of a call --
 
@@ -115,7 +181,7 @@ class Operation:
         arguments = arguments_ahead(self.signature, self._deciding, args, kwargs)
         outcome = self._at(device_ahead(self.op.name, device, (*args, *kwargs.values()))).ready(arguments)
         if isinstance(outcome, NoneApplies):
-            raise self._none_applies(outcome)
+            raise self.last_resort.refusal(outcome)
 
     def explain(
         self, *args: Any, gpu: GpuProfile | str | None = None, device: Device = None, **kwargs: Any
@@ -135,8 +201,7 @@ class Operation:
             dispatcher = Dispatcher(self.files, named_profile(gpu), self._tuned, constant_sets=ConstantSets())
         selection = dispatcher.select(arguments)
         if isinstance(selection, NoneApplies):
-            falls_back = self.reference is not None and not self.strict
-            return explain_none(self.op.name, dispatcher.gpu, selection, falls_back)
+            return explain_none(self.op.name, dispatcher.gpu, selection, self.last_resort.may_run)
         earlier = ((file, try_evaluate(file, arguments, dispatcher.gpu)) for file in self.files[: selection.index])
         refused = tuple(Reason(file.name, outcome.problem) for file, outcome in earlier if isinstance(outcome, Refused))
         explanation = explain_selected(self.op.name, selection, self._builds.build(selection.evaluation), refused)
@@ -155,19 +220,39 @@ class Operation:
             rest = self._ways[way] = tuple((p.name, p.default) for p in self.op.parameters[len(args) :])
         return (*args, *[kwargs.get(name, default) for name, default in rest])
 
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """`_arranged` in words that Dynamo can trace: no cache, and the operator checks the types."""
+        values = list(args)
+        for parameter in self.op.parameters[len(args) :]:
+            if parameter.name not in kwargs and not parameter.has_default and not parameter.optional:
+                raise CallError(f"{self.op.name}() misses {parameter.name!r}")
+            values.append(kwargs.get(parameter.name, parameter.default))
+        if len(values) > self._count or any(name not in self.signature.names[len(args) :] for name in kwargs):
+            raise CallError(f"{self.op.name}() got an argument twice, or one that it has not")
+        return values
+
     def _slow(self, *values: Any) -> Any:
-        """A call not seen before, or one that is wrong."""
+        """A call not seen before, or one that is wrong, or one in which torch has a part."""
         regular = self.signature.normalise(values, {})
         tensors = tuple([regular[i] for i in self._tensor_positions])
         check_tensors(self.op, tensors)
-        if any(tensor is not None and is_fake(tensor) for tensor in tensors):
-            return self._fake_results(regular, tensors)
+        wants_gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        if wants_gradients or not is_ordinary_moment() or not are_ordinary(tensors):
+            refuse_distributed(self.op, tensors)
+            return self.torch_op(*regular)
+        return self.run_values(*values)
+
+    def _through_torch(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
+        return self.torch_op(*self._values(tensors, numbers))
+
+    def _run(self, *values: Any) -> Any:
+        """A call not seen before, on tensors with content; raises `NoFileTakes`."""
+        regular = self.signature.normalise(values, {})
+        tensors = tuple([regular[i] for i in self._tensor_positions])
         place = device_of_call(self.op, tensors)
-        if torch.is_grad_enabled():
-            refuse_gradients(self.op, tensors)
-        reasons = self._unusable(tensors)
+        reasons = unusable_reasons(self.op, regular)
         if reasons:
-            return self._fall_back(NoneApplies(reasons), regular)
+            raise NoFileTakes(NoneApplies(reasons), regular)
         if isinstance(place, GpuProfile):
             return self._emulated_plainly(place, regular, tensors)
         key = self._key(*values) if is_plain(self.op, values) else None
@@ -183,23 +268,28 @@ class Operation:
         arguments = self._arguments(regular)
         ready = self._on(index).ready(arguments)
         if isinstance(ready, NoneApplies):
-            return self._fall_back(ready, regular)
+            raise NoFileTakes(ready, regular)
         specs = [arguments[self.signature.names[i]] for i in self._tensor_positions]
         requires_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
-        entry = make_entry(ready, self.op, specs, requires_grad, self._again)
+        entry = make_entry(ready, self.op, specs, self._again, self._through_torch if requires_grad else None)
         if key is not None and ready.selected.index <= self._first_undecided:
             self._recent.add(key, entry)
         return entry(tensors, _addresses(tensors), tuple([regular[i] for i in self._number_positions]))
 
     def _again(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
         """A call that its entry could not serve, because its numbers make a `let` of the chosen file fail."""
+        place = device_of_call(self.op, tensors)
+        assert isinstance(place, int)  # an entry is made for CUDA calls alone
+        regular = self.signature.normalise(self._values(tensors, numbers), {})
+        return self._choose_and_run(place, regular, tensors, None)
+
+    def _values(self, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> list[Any]:
+        """One value for each parameter, in order."""
         values: list[Any] = [None] * self._count
         for positions, given in ((self._tensor_positions, tensors), (self._number_positions, numbers)):
             for position, value in zip(positions, given, strict=True):
                 values[position] = value
-        place = device_of_call(self.op, tensors)
-        assert isinstance(place, int)  # an entry is made for CUDA calls alone
-        return self._choose_and_run(place, self.signature.normalise(values, {}), tensors, None)
+        return values
 
     def _arguments(self, regular: Sequence[Any]) -> dict[str, Any]:
         """The call as the evaluator wants it: a spec in the place of each tensor."""
@@ -247,13 +337,13 @@ class Operation:
         tensors = tuple([regular[i] for i in self._tensor_positions])
         check_tensors(self.op, tensors)
         refuse_elsewhere(self.op, tensors)
-        reasons = self._unusable(tensors)
+        reasons = unusable_reasons(self.op, regular)
         if reasons:
-            raise self._none_applies(NoneApplies(reasons))
+            raise self.last_resort.refusal(NoneApplies(reasons))
         profile = emulated_profile() if gpu is None else named_profile(gpu)
         ready = self._at(profile).ready(self._arguments(regular))
         if isinstance(ready, NoneApplies):
-            raise self._none_applies(ready)
+            raise self.last_resort.refusal(ready)
         assert isinstance(ready, EmulatedReady)
         emulation = Emulation(
             checks=tuple(Check(check) for check in checks),
@@ -271,7 +361,7 @@ class Operation:
     def _emulated_plainly(self, profile: GpuProfile, regular: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
         ready = self._at(profile).ready(self._arguments(regular))
         if isinstance(ready, NoneApplies):
-            return self._fall_back(ready, regular)
+            raise NoFileTakes(ready, regular)
         assert isinstance(ready, EmulatedReady)
         return self._emulated_with(regular, tensors, lambda call: plain_call(ready, call))
 
@@ -285,58 +375,27 @@ class Operation:
         entry = with_in_place_checks(lambda *_: run(call), self.op, specs)
         return entry(tensors, _addresses(tensors), ())
 
-    # -- what is not a plain call --
 
-    def _fake_results(self, regular: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
-        """Results without content for inputs without content: the `out` lines need no device."""
-        fake = next(tensor for tensor in tensors if tensor is not None and is_fake(tensor))
-        reasons = list(self._unusable(tensors))
-        arguments = {} if reasons else self._arguments(regular)
-        for file in () if reasons else self.files:
-            try:
-                specs = out_specs(file, arguments)
-            except DoesNotApply as refusal:
-                reasons.append(Reason(file.name, refusal.problem))
-                continue
-            with getattr(fake, "fake_mode", None) or contextlib.nullcontext():
-                made = [
-                    torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=fake.device)
-                    for spec in specs
-                ]
-            return made[0] if len(made) == 1 else tuple(made) or None
-        return self._fall_back(NoneApplies(tuple(reasons)), regular)
+def _again(
+    names: tuple[str, ...],
+    identities: tuple[str, ...],
+    reference: Reference | None,
+    strict: bool,
+    form: Form | None,
+    backward: Backward | None,
+) -> Operation:
+    """What was pickled."""
+    from tilewright.runtime.files import read_files, read_tuned  # which know operations
 
-    def _unusable(self, tensors: Sequence[torch.Tensor | None]) -> tuple[Reason, ...]:
-        names = (self.signature.names[i] for i in self._tensor_positions)
-        found = (unusable(t, name) for name, t in zip(names, tensors, strict=True) if t is not None)
-        return tuple(Reason(self.op.name, problem) for problem in found if problem is not None)
-
-    def _fall_back(self, none: NoneApplies, values: Sequence[Any]) -> Any:
-        if self.reference is None or self.strict:
-            raise self._none_applies(none)
-        kind = tuple((reason.file, reason.problem.code, reason.problem.line) for reason in none.reasons)
-        if kind not in self._warned:
-            self._warned.add(kind)
-            text = f"{self.op.name}: no kernel file takes this call, so the reference runs (said once):\n{_list(none)}"
-            warnings.warn(text, ReferenceUsed, stacklevel=_frames_to_caller())
-        return self.reference(*values)
-
-    def _none_applies(self, none: NoneApplies) -> NoKernelApplies:
-        remedy = "" if self.reference is not None else "\npass load(..., reference=...) to have a last resort"
-        return NoKernelApplies(f"{self.op.name}: no kernel file takes this call:\n{_list(none)}{remedy}", none.reasons)
-
-
-def _frames_to_caller() -> int:
-    """How far up a warning must point to reach whoever called the operation: past every frame of tilewright."""
-    package = __name__.partition(".")[0]
-    frame, frames = sys._getframe(1), 1
-    while frame.f_back is not None and (frame.f_globals.get("__name__") or package).partition(".")[0] == package:
-        frame, frames = frame.f_back, frames + 1
-    return frames
-
-
-def _list(none: NoneApplies) -> str:
-    return "\n".join(f"  {reason}" for reason in none.reasons)
+    paths = [Path(name) for name in names]
+    files = read_files(paths, allow_library=True)
+    for file, identity in zip(files, identities, strict=True):
+        if file.identity != identity:
+            raise LoadError(
+                f"{file.name} is not the file it was when the operation was pickled: its digest was "
+                f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
+            )
+    return Operation(files, read_tuned(paths), reference, strict, form, backward)
 
 
 def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch.autograd import forward_ad
 
 from tilewright.kernel_file import Op, Parameter
 from tilewright.records import ScalarType
+from tilewright.runtime import ordinary
 
 # tensors, their addresses (0 where absent), numbers: all in the order of the op's parameters
 Entry = Callable[[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]], Any]
 
-_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _NUMBER: dict[ScalarType, type] = {ScalarType.INT: int, ScalarType.FLOAT: float, ScalarType.BOOL: bool}
 
 # What a value of the wrong kind provokes; the slow way then says what is wrong with it.
@@ -72,7 +72,7 @@ def _is_plain(parameter: Parameter, value: Any) -> bool:
     if value is None:
         return parameter.optional
     if parameter.scalar is None:
-        return type(value) in _PLAIN_TENSORS
+        return type(value) in ordinary.PLAIN_TENSORS
     if parameter.is_list:
         return type(value) in (list, tuple) and all(type(item) is _NUMBER[parameter.scalar] for item in value)
     # An int stands for the float of the same value, here as in Python.
@@ -86,8 +86,13 @@ def make_key_function(form: KeyForm) -> Callable[..., tuple[Any, ...]]:
     return _define(text, "key", form.op, {})
 
 
-def make_quick_call(form: KeyForm, recent: Recent, slow: Callable[..., Any]) -> Callable[..., Any]:
-    """`call(*values)`, one value for each parameter: runs the entry of a known key, else `slow(*values)`."""
+def make_quick_call(
+    form: KeyForm, recent: Recent, slow: Callable[..., Any], ordinary_only: bool = True
+) -> Callable[..., Any]:
+    """`call(*values)`, one value for each parameter: runs the entry of a known key, else `slow(*values)`.
+
+    With `ordinary_only` whatever torch may have a part in is left to `slow`, too.
+    """
     names = _names(form.op)
     pairs = list(zip(form.op.parameters, names, strict=True))
     tensors = [name for parameter, name in pairs if parameter.scalar is None]
@@ -95,9 +100,14 @@ def make_quick_call(form: KeyForm, recent: Recent, slow: Callable[..., Any]) -> 
     numbers = [_number(parameter, name) for parameter, name in pairs if parameter.scalar is not None]
     # Only of these is it known that an address means memory: a fake tensor would warn, or answer 0.
     plain = [f"(type({name}) in plain or {name} is None)" for name in tensors] or ["True"]
+    here = plain
+    if ordinary_only:
+        here = [*plain, "not (dispatch_modes() or function_modes() or tracing() or forward_ad._current_level >= 0)"]
+    # Nor has a tensor without memory an address, such as a wrapper of `torch.func` or a tensor known to be zero.
+    there = [f"(p_{name} or {name} is None)" for name in tensors] if ordinary_only else []
     lines = [
         f"def call({', '.join(names)}):",
-        f"    if not ({' and '.join(plain)}):",
+        f"    if not ({' and '.join(here)}):",
         f"        return slow({', '.join(names)})",
         "    try:",
         *absent,
@@ -105,10 +115,20 @@ def make_quick_call(form: KeyForm, recent: Recent, slow: Callable[..., Any]) -> 
         "    except not_seen_before:",
         "        pass",  # the slow way is outside, so that what it raises does not come with a KeyError's traceback
         "    else:",
-        f"        return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
+        f"        if {' and '.join(there) or 'True'}:",
+        f"            return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
         f"    return slow({', '.join(names)})",
     ]
-    scope = {"entries": recent.entries, "slow": slow, "plain": _PLAIN_TENSORS, "not_seen_before": _NOT_SEEN_BEFORE}
+    scope = {
+        "entries": recent.entries,
+        "slow": slow,
+        "plain": ordinary.PLAIN_TENSORS,
+        "not_seen_before": _NOT_SEEN_BEFORE,
+        "dispatch_modes": ordinary.dispatch_modes,
+        "function_modes": ordinary.function_modes,
+        "tracing": ordinary.tracing,
+        "forward_ad": forward_ad,
+    }
     return _define("\n".join(lines), "call", form.op, scope)
 
 

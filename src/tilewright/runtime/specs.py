@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.kernel_file import CallError, Code, Problem, Signature
+from tilewright.kernel_file import CallError, Code, Op, Problem, Reason, Signature
 from tilewright.records import ScalarType, TensorSpec
 
 TENSOR_ALIGNMENT = 16
@@ -21,6 +21,25 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(
         DTYPE_OF_TORCH[tensor.dtype], tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), alignment
     )
+
+
+def traced_arguments(op: Op, values: Sequence[Any]) -> dict[str, Any]:
+    """A call that torch traces as the evaluator wants it: sizes, strides and numbers may be symbols, and stay so."""
+    pairs = zip(op.parameters, values, strict=True)
+    return {parameter.name: _traced(value) for parameter, value in pairs}
+
+
+def _traced(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return TensorSpec(DTYPE_OF_TORCH[value.dtype], tuple(value.shape), tuple(value.stride()))
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def unusable_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
+    """Why no kernel file can take these tensors, whatever its needs; empty where nothing is in the way."""
+    pairs = zip(op.parameters, values, strict=True)
+    found = (unusable(v, p.name) for p, v in pairs if p.scalar is None and v is not None)
+    return tuple(Reason(op.name, problem) for problem in found if problem is not None)
 
 
 def unusable(tensor: torch.Tensor, name: str) -> Problem | None:

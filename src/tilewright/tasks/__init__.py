@@ -2,24 +2,36 @@
 
 from tilewright.tasks.drafts import TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
+from tilewright.tasks.gradients import backward_task, derivative_words
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
     task_from_specification,
     write_task_folder,
 )
-from tilewright.tasks.reading.modules import task_from_kernelbench, task_from_module
+from tilewright.tasks.reading.modules import (
+    ModuleCall,
+    module_call,
+    task_from_kernelbench,
+    task_from_module,
+    task_from_module_source,
+)
 from tilewright.tasks.reading.requests import open_task, task_from_source
 
 __all__ = [
+    "ModuleCall",
     "RefusedRequest",
     "TaskError",
     "TaskOptions",
+    "backward_task",
+    "derivative_words",
     "fit_specification",
+    "module_call",
     "open_task",
     "task_from_folder",
     "task_from_kernelbench",
     "task_from_module",
+    "task_from_module_source",
     "task_from_source",
     "task_from_specification",
     "task_op_line",

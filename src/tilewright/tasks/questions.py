@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.records import Dimension, DType, NumberInput, Task, TaskOutput, TensorInput, Values
+from tilewright.tasks.reading.python_source import SourceParameter
 
 ANSWER_SECONDS = 120.0
 PROBE = "tilewright.tasks.child.probing:probe"
 BOUND = "tilewright.tasks.child.probing:bound"
 LINT = "tilewright.tasks.child.lint_run:run_lint"
 DESCRIBE = "tilewright.tasks.child.module_run:describe"
+DIFFERENTIATE = "tilewright.tasks.child.differentiation:differentiate"
 _LISTED = 4
 
 
@@ -55,6 +57,29 @@ class LintAnswer:
 
 
 @dataclass(frozen=True)
+class DerivativeRequest:
+    task: Task
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is enough for the gradients, beside those of the results: results and inputs of the function."""
+
+    results: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DerivativeAnswer:
+    structure: str  # of what the function returns: one tensor, a flat tuple, or nested
+    differentiable: tuple[bool, ...]  # of each result
+    by: tuple[str, ...]  # inputs that get a gradient
+    cuts: tuple[Cut, ...]  # the first keeps no result
+    autograd_bytes: int | None  # at the task's own sizes
+
+
+@dataclass(frozen=True)
 class ModuleRequest:
     build: str  # a Python expression that makes the module: `Model(*get_init_inputs())`
     inputs: str  # one that makes its inputs: `get_inputs()`; "" where shapes are given
@@ -81,6 +106,8 @@ class ModuleAnswer:
     parameters: tuple[FoundTensor, ...]
     inputs: tuple[FoundTensor | FoundNumber, ...]
     assumptions: tuple[str, ...]
+    forward: tuple[SourceParameter, ...]  # without *args and **kwargs
+    held: tuple[str, ...] = ()  # masks that stay inside
 
 
 def some_of(names: Sequence[str]) -> str:

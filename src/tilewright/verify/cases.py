@@ -8,6 +8,7 @@ Dimensions whose own size is small, such as the taps of a filter, keep it in mos
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from tilewright.records import Case, IndexValues, NormalValues, Task
@@ -18,15 +19,17 @@ from tilewright.verify.distributions import (
     NUMBERS,
     TASK,
     WHOLE,
+    case_task,
     has_flags,
     has_float_numbers,
     has_varied_floats,
+    is_of_numbers,
     values_with,
     whole_inputs,
 )
 from tilewright.verify.float_values import NEGATIVE_OFFSET, OUTLIERS, PATTERNED, PEAKS
 from tilewright.verify.need_sizes import Accepts, accepted_sizes
-from tilewright.verify.whole_values import LEAST, NEXT_TO_LEAST
+from tilewright.verify.whole_values import ALIKE, LEAST, NEXT_TO_LEAST
 
 _TINY_WORK = 4096
 
@@ -120,11 +123,29 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
     return found[0] if found else None
 
 
-def own_cases(task: Task) -> tuple[Case, ...]:
-    """Cases at the task's own sizes; the task's own values first."""
+def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
+    """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
     kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
-    unique = dict.fromkeys(_canonical(task, one) for one in kinds)
+    unique = dict.fromkeys(_canonical(task, one) for one in (*kinds, *further))
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
+
+
+def again_values(task: Task, further: Iterable[str], *, whole: bool, alone: bool = False) -> tuple[str, ...]:
+    """Kinds of values that a part of the own call is run with once more: other scalars, where shapes stay; `whole`:
+    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of; `alone`:
+    every kind, where there is no smaller call."""
+    kinds = [NUMBERS] if has_float_numbers(task) else []
+    if alone:
+        usual = (_canonical(task, one) for _, among in _SHAPES for one in among)
+        kinds = list(dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if one != TASK and _applies(task, one)))
+    kept = (
+        one
+        for one in further
+        if is_of_numbers(one) and case_task(task, Case(task.sizes, 1, one)).outputs == task.outputs
+    )
+    kinds += itertools.islice(kept, 1)
+    given = [one.name for one in whole_inputs(task)]
+    return (*kinds, values_with(WHOLE, dict.fromkeys(given, ALIKE))) if whole and given else tuple(kinds)
 
 
 def _applies(task: Task, values: str) -> bool:

@@ -33,6 +33,7 @@ class WrittenRequest:
     seed: int
     independent: tuple[str, ...]
     parts: tuple[WrittenPart, ...]
+    values: str
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,19 @@ _REPEATED = (
 _LEAST_REPEATED = 3
 _FEW_ELEMENTS = 2 << 20  # to draw, if it takes no more than fewer places of independent dimensions
 _MOST_ELEMENTS = 16 << 20
-_MOST_BYTES = 768 << 20  # of all tensors; beyond, independent dimensions are halved where the plan stays the same
+_MOST_BYTES = 768 << 20  # held of inputs; beyond, independent dimensions are halved where the plan stays the same
 _WRITTEN_ELEMENTS = 1 << 20  # of an output, that come back
 _WAYS = ((8, 80_000_000), (4, 200_000_000), (1, 400_000_000))  # blocks of a launch, thread instructions of all
+_FEW_WAYS = ((2, 80_000_000), (1, 200_000_000))  # once more, with other values
 _ALL_BLOCKS = ((None, 400_000_000),)
 _WHOLE = 300_000_000  # thread instructions of all blocks together that are affordable
 _SECONDS = 20.0
 _CHECKS = (records.Check.UNINITIALISED, records.Check.WARP, records.Check.COVERAGE)
 _GLOBAL_ATOMICS = re.compile(r"\b(?:atom|red)\.(?!shared|async)")
 _RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)
+
+
+_Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructions of all
 
 
 @dataclass(frozen=True)
@@ -95,25 +99,45 @@ class NotSampled:
 def sample_own_call(candidate: Candidate, device: Device, independent: tuple[str, ...]) -> OwnSample | NotSampled:
     """Runs what is affordable of the task's own call."""
     task = candidate.task
-    own = _planned(candidate, device, task.sizes)
+    own = _planned(candidate, device, Case(task.sizes, OWN_SEED))
     if own is None or not own.plan.launches:
         return NotSampled("nothing is launched there")
     sizes, job = _near(candidate, device, own, independent)
     drawn = _drawn_sizes(task, sizes, independent)
-    if bytes_of(task, sizes) > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
+    held = _held_bytes(task, sizes, drawn)
+    if held > 2 * _MOST_BYTES or _elements(task, drawn) > _MOST_ELEMENTS:
         return NotSampled(f"its tensors take {bytes_of(task, sizes) / 1e6:,.0f} MB")
-    job = replace(job, inputs=_inputs(task, sizes, drawn), limits=replace(job.limits, seconds=_SECONDS), returns=())
-    return _sampled(candidate, device, job, OwnSizes(sizes, drawn))
+    return _sampled(candidate, device, job, OwnSizes(sizes, drawn), Case(drawn, OWN_SEED))
 
 
-def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnSizes) -> OwnSample | NotSampled:
+def sample_again(candidate: Candidate, device: Device, first: OwnSample, values: str) -> OwnSample | NotSampled:
+    """Runs a part of the same call with another kind of values: all blocks where fewer decide nothing."""
+    sizes = first.sizes
+    job = _planned(candidate, device, Case(sizes.called, OWN_SEED, values))
+    if job is None or not job.plan.launches:
+        return NotSampled("it is not taken with such values")
+    ways = _ALL_BLOCKS if first.blocks is None and not _settled(job) else _FEW_WAYS
+    return _sampled(candidate, device, job, sizes, Case(sizes.drawn, OWN_SEED, values), ways)
+
+
+def _sampled(
+    candidate: Candidate,
+    device: Device,
+    job: records.Job,
+    sizes: OwnSizes,
+    case: Case,
+    only: tuple[_Way, ...] | None = None,
+) -> OwnSample | NotSampled:
+    """Some blocks, in one of the ways given, or in the most thorough one that is affordable."""
+    inputs = _inputs(candidate.task, sizes.called, case)
+    job = replace(job, inputs=inputs, limits=replace(job.limits, seconds=_SECONDS), returns=())
     launches = job.plan.launches
     waits = any(launch.cooperative for launch in launches)
     in_place = any(one.in_place for one in candidate.task.tensors)  # what such a tensor held is gone
     alone = () if in_place else _settled(job)
     launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # a library's work at these sizes is long
     complete = len(launches) == len(job.plan.steps) and not in_place
-    ways = list(_ALL_BLOCKS if waits else _WAYS)
+    ways = list(_ALL_BLOCKS if waits else only or _WAYS)
     found: OwnSample | NotSampled = NotSampled("")
     while ways:
         blocks, budget = ways.pop(0)
@@ -134,11 +158,8 @@ def _sampled(candidate: Candidate, device: Device, job: records.Job, sizes: OwnS
             return OwnSample(sizes, execution, _results(job.plan), None, True)
         whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
         found = OwnSample(sizes, execution, alone, blocks, whole)
-        ways = (
-            [(None, 2 * _WHOLE)]
-            if complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
-            else []
-        )
+        affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
+        ways = [(None, 2 * _WHOLE)] if affordable and only is None else []
     return found
 
 
@@ -162,9 +183,8 @@ def _of_all(execution: records.Execution, launches: list[PackedLaunch], blocks: 
 # -- the plan at the task's own sizes, or near them --
 
 
-def _planned(candidate: Candidate, device: Device, sizes: Sizes) -> records.Job | None:
+def _planned(candidate: Candidate, device: Device, case: Case) -> records.Job | None:
     """The call without its inputs; None where the file does not take it."""
-    case = Case(sizes, OWN_SEED)
     evaluation = candidate.evaluate(case, device.profile, strictly=True)
     if not isinstance(evaluation, Evaluation):
         return None
@@ -180,11 +200,11 @@ def _near(
 ) -> tuple[Sizes, records.Job]:
     """The own sizes, or with independent dimensions halved until the tensors are affordable and the code the same."""
     task, sizes, job = candidate.task, candidate.task.sizes, own
-    while bytes_of(task, sizes) > _MOST_BYTES:
+    while _held_bytes(task, sizes, _drawn_sizes(task, sizes, independent)) > _MOST_BYTES:
         halved = [one for one in task.free if one.name in independent and sizes[one.name] % (2 * one.multiple_of) == 0]
         for one in sorted(halved, key=lambda one: -sizes[one.name]):
             fewer = task.complete({**sizes, one.name: sizes[one.name] // 2})
-            near = _planned(candidate, device, fewer) if task.is_sound(fewer) else None
+            near = _planned(candidate, device, Case(fewer, OWN_SEED)) if task.is_sound(fewer) else None
             if near is not None and near.ptx == own.ptx and _kernels(near) == _kernels(own):
                 sizes, job = fewer, near
                 break
@@ -219,9 +239,19 @@ def _elements(task: Task, sizes: Sizes) -> int:
     return sum(spec.numel for spec in task.specs(sizes).values())
 
 
-def _inputs(task: Task, sizes: Sizes, drawn: Sizes) -> tuple[InputTensor, ...]:
-    contents = draw_inputs(task, Case(drawn, OWN_SEED))
-    few, given = task.specs(drawn), task.specs(sizes)
+def _held_bytes(task: Task, sizes: Sizes, drawn: Sizes) -> int:
+    """Of the inputs: rows of a tensor's outermost dimension that repeat take no memory of their own, nor do results
+    that nothing writes."""
+    few = task.specs(drawn)
+    return sum(
+        spec.storage_bytes // max(spec.shape[0], 1) * few[name].shape[0] if spec.shape else spec.storage_bytes
+        for name, spec in task.specs(sizes).items()
+    )
+
+
+def _inputs(task: Task, sizes: Sizes, case: Case) -> tuple[InputTensor, ...]:
+    contents = draw_inputs(task, case)
+    few, given = task.specs(case.sizes), task.specs(sizes)
     made = []
     for name, spec in given.items():
         content: records.Content = records.Data(contents[name])

@@ -12,13 +12,14 @@ from tilewright.records import Case, WrittenPart, WrongOutput
 from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_torch
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
-from tilewright.verify.distributions import draw_inputs, traits_of
+from tilewright.verify.distributions import case_task, draw_inputs, traits_of
 from tilewright.verify.expectation import expectations
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.tolerance import Expected, compare
 
 _MOST_ELEMENTS = 3 << 20  # of the tensors at the places that are judged
+_MOST_WHOLE = 20 << 20  # where none of them can be left out
 _MOST_WORK = 48_000_000  # of the reference there: a fraction of a second, several times over
 
 _Places = dict[str, tuple[int, ...]]
@@ -26,11 +27,12 @@ _Places = dict[str, tuple[int, ...]]
 
 def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judgement:
     """Not telling where the reference is too much work at the places that were written, or not independent there."""
-    task = request.task
+    case = Case(request.drawn, request.seed, request.values)
+    task = case_task(request.task, case)
     places = _judged_places(request)
     if places is None:
         return Judgement((), 0.0, False, 0.0)
-    contents = draw_inputs(task, Case(request.drawn, request.seed))
+    contents = draw_inputs(task, case)
     specs = task.specs(request.drawn)
     drawn = {name: to_torch(spec, contents[name]) for name, spec in specs.items()}
     among = {name: tuple(place % request.drawn[name] for place in found) for name, found in places.items()}
@@ -42,7 +44,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         if output.name not in parts:
             continue
         found, count = _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], wanted, places)
-        comparison = compare(found, wanted, traits=traits_of(task, Case(request.drawn, request.seed)))
+        comparison = compare(found, wanted, traits=traits_of(task, case))
         judged += count
         worst = max(worst, comparison.ratio)
         if not comparison.right:
@@ -68,11 +70,14 @@ def _judged_places(request: WrittenRequest) -> _Places | None:
     while True:
         sizes = task.complete({**request.sizes, **{name: len(among) for name, among in places.items()}})
         elements = sum(spec.numel for spec in (*task.specs(sizes).values(), *task.output_specs(sizes).values()))
-        if elements <= _MOST_ELEMENTS and work_of(task, sizes) <= _MOST_WORK:
+        work = work_of(task, sizes)
+        if elements <= _MOST_ELEMENTS and work <= _MOST_WORK:
             return {name: tuple(among) for name, among in places.items()}
         longest = max(places, key=lambda name: len(places[name]), default=None)
         if longest is None or len(places[longest]) < 2:
-            return None
+            # No fewer can be asked about. A call of one step for each element is still affordable.
+            alone = elements <= _MOST_WHOLE and work <= elements
+            return {name: tuple(among) for name, among in places.items()} if alone else None
         fewer = sorted({*_thinned(places[longest]), *odd[longest]})
         places[longest] = fewer if len(fewer) < len(places[longest]) else _thinned(fewer)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from tilewright import records
 from tilewright.devices.protocol import Device
+from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import BASE, permitted, sizes_of
-from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
+from tilewright.verify.case_work import Sizes
+from tilewright.verify.cases import again_values
+from tilewright.verify.distributions import TASK
+from tilewright.verify.far_places import not_reached
+from tilewright.verify.further_sizes import further_sizes
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.need_sizes import Accepts
-from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_own_call
+from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
 from tilewright.verify.trial import Trial, Wrong, sizes_text
 
 FURTHER_BUDGET = 300_000_000  # thread instructions of a case that is run for what it covers
@@ -23,17 +26,25 @@ _JUDGE = "tilewright.verify.own_judging:judge_written"
 _JUDGE_SECONDS = 60.0
 _SEED = 501
 _MOST_FURTHER = 5
-_SECONDS = 12.0  # for all of them, on a machine that has much else to do
-_MOST_WORK = 100_000_000
-_MOST_BYTES = 36 << 20
-_MOST_DIMENSIONS = 6  # whose sizes are combined
-_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+_SECONDS = 45.0  # for all of them, on a machine that has much else to do: a few there are enough
 
 
 class OwnTrial:
     """`sample` first; then `further` says which cases to run, and stops when everything is covered."""
 
-    def __init__(self, trial: Trial, device: Device, reference: AnyReference, independent: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        device: Device,
+        reference: AnyReference,
+        independent: tuple[str, ...],
+        further_values: tuple[str, ...],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """`alone`: no other call was judged, so that every kind of values is for this one."""
+        self._further_values = further_values
+        self._alone = alone
         self._trial = trial
         self._device = device
         self._reference = reference
@@ -43,7 +54,14 @@ class OwnTrial:
 
     @property
     def unseen(self) -> str:
-        """Why nobody knows what runs there; empty where that was seen."""
+        """Why nobody knows what runs there, or in all of it; empty where that was seen."""
+        if not isinstance(self._sample, OwnSample):
+            return self._unsampled
+        written = self._sample.written
+        return not_reached(self._trial.candidate.task, self._sample.sizes.called, written, judged=self.judged)
+
+    @property
+    def _unsampled(self) -> str:
         return self._sample.message if isinstance(self._sample, NotSampled) else ""
 
     @property
@@ -72,34 +90,54 @@ class OwnTrial:
         self._sample = sample
         if isinstance(sample, NotSampled):
             return None
-        case = Case(sample.sizes.called, OWN_SEED)
         execution = sample.execution
         if isinstance(execution, records.Faulted) and not sample.whole:
             # It may have followed what blocks that did not run would have left for it.
             self._sample = NotSampled(execution.message)
             return None
-        if sample.whole:
-            refused = self._trial.refused(case, execution)
-            if refused is not None:
-                return refused if isinstance(refused, Wrong) else None
-        judgement = self._judge(sample)
-        if judgement is None or not judgement.telling:
-            return None
-        if judgement.wrong:
-            return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4]))
+        outcome = self._judged(sample, TASK)
+        if not isinstance(outcome, Judgement):
+            return outcome
         self.judged = True
         if sample.whole:
             self._trial.coverage.add(sample.coverage)
-        seconds = time.monotonic() - start
-        return CaseResult(case, CaseStatus.SAMPLED, execution.device, judgement.error_ratio, seconds, emulated=True)
+        case, seconds = Case(sample.sizes.called, OWN_SEED), time.monotonic() - start
+        wrong = self._sample_again(sample)
+        if wrong is not None:
+            return wrong
+        return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
-    def _judge(self, sample: OwnSample) -> Judgement | None:
-        sizes = sample.sizes
+    def _sample_again(self, first: OwnSample) -> Wrong | None:
+        """The same call with other numbers, and, where it ran whole, with nearly all whole numbers the same: what a
+        plan does with scalars at these sizes alone, and counters that only so many equal ones fill."""
+        candidate = self._trial.candidate
+        whole = first.blocks is None
+        for values in again_values(candidate.task, self._further_values, whole=whole, alone=self._alone):
+            sample = sample_again(candidate, self._device, first, values)
+            if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
+                continue
+            outcome = self._judged(sample, values)
+            if isinstance(outcome, Wrong):
+                return outcome
+        return None
+
+    def _judged(self, sample: OwnSample, values: str) -> Wrong | Judgement | None:
+        """What a run at the own sizes says; None where nothing could be judged."""
+        case = Case(sample.sizes.called, OWN_SEED, values)
+        if sample.whole:
+            refused = self._trial.refused(case, sample.execution)
+            if refused is not None:
+                return refused if isinstance(refused, Wrong) else None
+        judgement = self._judge(sample, values)
+        if judgement is None or not judgement.telling:
+            return None
+        return Wrong(WrongValues(case, judgement.wrong, self._trial.right_cases[:4])) if judgement.wrong else judgement
+
+    def _judge(self, sample: OwnSample, values: str) -> Judgement | None:
+        sizes, task = sample.sizes, self._trial.candidate.task
         if not sample.written or not sizes.are_judged(self._independent):
             return None
-        request = WrittenRequest(
-            self._trial.candidate.task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written
-        )
+        request = WrittenRequest(task, sizes.called, sizes.drawn, OWN_SEED, self._independent, sample.written, values)
         try:
             answer: Judgement = self._reference.call(_JUDGE, request, Judgement, _JUDGE_SECONDS)
         except ReferenceProblem:  # which is called here at sizes that the task does not name
@@ -112,33 +150,14 @@ class OwnTrial:
         """Cases with several dimensions at their own size, as long as there is something that no case has covered."""
         deadline = time.monotonic() + _SECONDS
         known = {tuple(one.sizes.items()) for one in self._trial.right_cases}
-        chosen = (one for one in _grown(self._trial.candidate.task) if tuple(one.items()) not in known)
-        for number, sizes in enumerate(itertools.islice((one for one in chosen if accepts(one)), _MOST_FURTHER)):
-            if not (self.unseen or self.uncovered) or time.monotonic() > deadline:
+        chosen = further_sizes(self._trial.candidate.task, self._constants)
+        new = (one for one in chosen if tuple(one.items()) not in known and accepts(one))
+        for number, sizes in enumerate(itertools.islice(new, _MOST_FURTHER)):
+            if not (self._unsampled or self.uncovered) or time.monotonic() > deadline:
                 return
             yield Case(sizes, _SEED + number)
 
-
-def _grown(task: records.Task) -> Iterator[Sizes]:
-    """Sizes that are affordable, those nearest to the task's own first: each dimension at its own size, at parts of it,
-    or small. What another case has at least as large in every way is left out."""
-    base = sizes_of(task, BASE)
-    varying = [one for one in task.free if one.varies]
-    if base is None or len(varying) > _MOST_DIMENSIONS:
-        return
-    choices = [
-        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
-        for one in varying
-    ]
-    work = work_estimate(task)
-    found: list[tuple[float, Sizes]] = []
-    for chosen in itertools.product(*choices):
-        sizes = task.complete({**base, **dict(zip((one.name for one in varying), chosen, strict=True))})
-        if work(sizes) <= _MOST_WORK and task.is_sound(sizes) and bytes_of(task, sizes) <= _MOST_BYTES:
-            away = sum(abs(math.log(size / one.size)) for one, size in zip(varying, chosen, strict=True) if one.size)
-            found.append((away, sizes))
-    kept: list[Sizes] = []
-    for _, sizes in sorted(found, key=lambda one: one[0]):
-        if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
-            kept.append(sizes)
-            yield sizes
+    def _constants(self, sizes: Sizes) -> frozenset[Hashable]:
+        """What is written into the code for a call of these sizes."""
+        found = self._trial.candidate.evaluate(Case(sizes, 1), self._device.profile, strictly=True)
+        return frozenset(found.constants) if isinstance(found, Evaluation) else frozenset()

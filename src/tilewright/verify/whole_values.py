@@ -110,7 +110,16 @@ def _next_to_least(
     return np.full(spec.numel, low + 1 if low else high, dtype=np.int64)
 
 
-LEAST, NEXT_TO_LEAST = "least", "next to least"
+def _alike(
+    generator: np.random.Generator, spec: records.TensorSpec, content: Integers, known: tuple[float, ...]
+) -> Whole:
+    """The task's own domain, nearly everywhere the same number of it."""
+    values = generator.integers(content.low, content.high, spec.numel, dtype=np.int64)
+    values[generator.random(spec.numel) < 0.9] = content.high - 1
+    return values
+
+
+LEAST, NEXT_TO_LEAST, ALIKE = "least", "next to least", "alike"
 
 # From the most to the least that is asked of the reference.
 WHOLE_LEVELS: dict[str, Level] = {
@@ -120,4 +129,5 @@ WHOLE_LEVELS: dict[str, Level] = {
     "own": _own,
     LEAST: _least,
     NEXT_TO_LEAST: _next_to_least,
+    ALIKE: _alike,
 }

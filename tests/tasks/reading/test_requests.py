@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.tasks.functions import SOURCE
+from tests.tasks.in_process import ask_here
 
+from tilewright.reference import ReferenceProblem
 from tilewright.tasks import TaskError, TaskOptions, open_task
 
 
@@ -41,7 +43,12 @@ def test_words_are_words(words: str) -> None:
         ("{}/broken.py:f", {}, {}, "line 1: this is not Python"),
         ("{}/binary.py:f", {}, {}, "is not a text in UTF-8"),
         ("{}/star.py:f", {}, {}, r"f takes \*xs; an op has named parameters"),
-        ("{}/relative.py:f", {"x": "8"}, {}, "line 1 is a relative import"),
+        (
+            "{}/relative.py:f",
+            {"x": "8"},
+            {},
+            "cannot be imported: ImportError: cannot import name 'other' from 'requests",
+        ),
         ("{}/module.py:M", {}, {}, "M defines no forward"),
         ("{}/empty", {}, {}, "is a folder without task.toml"),
         ("tests", {}, {}, "tests is a folder without task.toml; .* or say in more words what is wanted"),
@@ -64,9 +71,15 @@ def test_words_are_words(words: str) -> None:
     ],
 )
 def test_requests_that_make_no_task(
-    folder: Path, request_text: str, shapes: dict[str, str], numbers: dict[str, str], message: str
+    folder: Path,
+    request_text: str,
+    shapes: dict[str, str],
+    numbers: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(TaskError, match=message):
+    ask_here(monkeypatch)
+    with pytest.raises((TaskError, ReferenceProblem), match=message):
         open_task(request_text.format(folder), shapes, numbers, {}, TaskOptions())
 
 
@@ -89,3 +102,59 @@ def test_values_that_cannot_be_held(folder: Path, fill: dict[str, str], message:
 def test_an_unknown_gpu_is_refused() -> None:
     with pytest.raises(TaskError, match="no known GPU is called 'H900'; write one of"):
         TaskOptions(gpu="H900")
+
+
+PACKAGE = {
+    "pieces_of_it/__init__.py": "",
+    "pieces_of_it/base.py": """
+import torch
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    size: int = 64
+    eps: float = 1e-5
+
+class Base(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.weight = torch.nn.Parameter(torch.ones(config.size))
+
+    def forward(self, hidden):
+        return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.eps) * self.weight
+""",
+    "pieces_of_it/inner/__init__.py": "",
+    "pieces_of_it/inner/helper.py": "def two(): return 2.0\n",
+    "pieces_of_it/inner/model.py": """
+from ..base import (
+    Base, Config,
+)
+from . import helper
+
+class Inheriting(Base):
+    pass
+
+class Louder(Base):
+    def forward(self, hidden, mode: str = "plain"):
+        return super().forward(hidden) * helper.two()
+""",
+}
+
+
+@pytest.mark.parametrize("name", ["Inheriting", "Louder", "Base"])
+def test_a_file_of_a_package_with_what_it_imports_and_inherits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    ask_here(monkeypatch)
+    for place, text in PACKAGE.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    request = f"{tmp_path}/pieces_of_it/inner/model.py:{name}(Config(size=16))"
+    task = open_task(request, {"x": "4x16:f32"}, {}, {}, TaskOptions())
+    assert task is not None
+    assert [one.name for one in task.tensors] == ["hidden", "weight"]
+    assert {one.name: one.varies for one in task.dimensions} == {"rows": True, "cols": True}
+    assert f"the reference imports pieces_of_it from {tmp_path}, and can be run only where they are found" in (
+        task.assumptions
+    )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.devices.contents import POISON_BYTE, ContentError, check_content
+from tilewright.ptx import sparse_memory
 from tilewright.ptx.global_memory import Bytes
 from tilewright.records import Data, DType, InputTensor, Integers, Normal, Repeated, TensorSpec, Uniform
 
@@ -57,19 +58,25 @@ def row_major(spec: TensorSpec, content: bytes) -> bytes:
 
 
 def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
-    """Axis by axis, the outermost last: then most of the copying is of whole rows."""
+    """Axis by axis, the outermost last: then most of the copying is of whole rows, and of many rows there is none."""
     elements = np.frombuffer(content.content, dtype=f"u{spec.dtype.itemsize}").reshape(content.shape)
-    for axis in reversed(range(len(spec.shape))):
-        if elements.shape[axis] != spec.shape[axis]:
-            elements = np.take(elements, np.arange(spec.shape[axis]) % elements.shape[axis], axis=axis)
-    if spec.is_contiguous:
-        return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+    for axis in reversed(range(1, len(spec.shape))):
+        elements = _along(elements, axis, spec.shape[axis])
+    if spec.is_contiguous and spec.numel:
+        return sparse_memory.repeated(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), spec.storage_bytes)
     storage = np.full(spec.storage_bytes, POISON_BYTE, dtype=np.uint8)
     if spec.numel:
         strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
         target: Any = np.lib.stride_tricks.as_strided(storage.view(elements.dtype), spec.shape, strides)
-        target[...] = elements
+        target[...] = _along(elements, 0, spec.shape[0])
     return storage
+
+
+def _along(elements: npt.NDArray[Any], axis: int, extent: int) -> npt.NDArray[Any]:
+    if elements.shape[axis] == extent:
+        return elements
+    repeated: npt.NDArray[Any] = np.take(elements, np.arange(extent) % elements.shape[axis], axis=axis)
+    return repeated
 
 
 def drawn(spec: TensorSpec, content: Seeded) -> Bytes:

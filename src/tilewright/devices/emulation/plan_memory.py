@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.devices.contents import POISON_BYTE, misalignment
+from tilewright.ptx import sparse_memory
 from tilewright.ptx.global_memory import Bytes, GlobalMemory
 from tilewright.records import Buffer, BufferRole, Clearing, Job, TensorSpec, WrittenPart
 
@@ -27,7 +28,8 @@ _MOST_ODD = 12  # places of an axis
 class Circumstances:
     """What no kernel may depend on, and what therefore differs from run to run."""
 
-    seed: int | None = None  # of the order of warps and blocks, and of where tensors lie; None: as they come
+    seed: int | None = None  # of the order of warps and blocks; None: as they come
+    place: int | None = None  # of where tensors lie; None: one after the other
     poison: int = POISON_BYTE  # what registers and memory hold until something writes them
 
 
@@ -36,7 +38,7 @@ class PlanMemory:
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         circumstances = circumstances or Circumstances()
-        self.memory = GlobalMemory(circumstances.seed)
+        self.memory = GlobalMemory(circumstances.place)
         self._poison = circumstances.poison
         self._specs: dict[str, TensorSpec] = {}
 
@@ -48,7 +50,7 @@ class PlanMemory:
         """Memory the runner provides; `initialised` leaves reads of it unchecked, and then it is always the same."""
         cleared = cleared or buffer.clearing is not Clearing.UNDEFINED
         poison = POISON_BYTE if initialised else self._poison
-        content = np.full(buffer.spec.storage_bytes, 0 if cleared else poison, dtype=np.uint8)
+        content = sparse_memory.filled(buffer.spec.storage_bytes, 0 if cleared else poison)
         self._add(buffer.name, buffer.spec, content, writable=True, initialised=cleared or initialised)
 
     def _add(self, name: str, spec: TensorSpec, content: Bytes, *, writable: bool, initialised: bool) -> None:
@@ -64,6 +66,16 @@ class PlanMemory:
             data=content,
             misaligned_by=misalignment(spec),
         )
+
+    def inherit(self, used: PlanMemory, buffers: tuple[Buffer, ...]) -> None:
+        """What an earlier call leaves for the next: counters, scratch that nobody clears, variables of the module.
+
+        That scratch holds something is nothing to rely on, so it still counts as never written.
+        """
+        for buffer in buffers:
+            if buffer.role is BufferRole.SCRATCH and buffer.clearing is not Clearing.ZEROED:
+                self.content(buffer.name)[...] = used.content(buffer.name)
+        self.memory.inherit_modules(used.memory)
 
     def __contains__(self, name: str) -> bool:
         return name in self._specs
@@ -87,16 +99,13 @@ class PlanMemory:
         """What was written of a tensor, with a part of the indices of its longest axes where that is more than `most`
         elements; None where nothing was. Indices are kept where elements differ from those a period before."""
         spec = self._specs[name]
-        strides = tuple(step * spec.dtype.itemsize for step in spec.stride)
-        written: Any = np.lib.stride_tricks.as_strided(self.memory.written(name), spec.shape, strides)
+        places, elements, written = self._touched(name)
+        if not written.any():
+            return None
         axes = range(len(spec.shape))
         others = [tuple(other for other in axes if other != axis) for axis in axes]
         indices = [np.flatnonzero(written.any(axis=rest) if rest else written) for rest in others]
-        if not written.any():
-            return None
-        content = self.content(name).view(f"u{spec.dtype.itemsize}")
-        elements: Any = np.lib.stride_tricks.as_strided(content, spec.shape, strides)
-        odd = [_odd_places(elements, written, axis, period) for axis, period in zip(axes, periods, strict=False)]
+        odd = [_odd(elements, written, axis, places[axis], one) for axis, one in zip(axes, periods, strict=False)]
         odd += [np.zeros(0, np.int64)] * (len(indices) - len(odd))
         while math.prod(map(len, indices)) > most:
             longest = max(axes, key=lambda axis: len(indices[axis]))
@@ -108,11 +117,27 @@ class PlanMemory:
         at = np.ix_(*indices) if indices else ()
         return WrittenPart(
             name,
-            tuple(tuple(places.tolist()) for places in indices),
+            tuple(tuple(places[axis][indices[axis]].tolist()) for axis in axes),
             np.ascontiguousarray(elements[at]).tobytes(),
             np.ascontiguousarray(written[at]).tobytes(),
-            tuple(tuple(places.tolist()) for places in odd),
+            tuple(tuple(places[axis][odd[axis]].tolist()) for axis in axes),
         )
+
+    def _touched(self, name: str) -> tuple[list[npt.NDArray[np.int64]], Any, Any]:
+        """The indices of each axis, without those of the first of which nothing was written, the elements there as
+        whole numbers, and for each whether it was written."""
+        spec = self._specs[name]
+        size, content = spec.dtype.itemsize, self.content(name)
+        places = [np.arange(extent) for extent in spec.shape]
+        if not spec.shape or not spec.is_contiguous or not spec.numel:
+            strides = tuple(step * size for step in spec.stride)
+            written: Any = np.lib.stride_tricks.as_strided(self.memory.written(name), spec.shape, strides)
+            return places, np.lib.stride_tricks.as_strided(content.view(f"u{size}"), spec.shape, strides), written
+        row_bytes = spec.storage_bytes // spec.shape[0]
+        places[0] = self.memory.written_rows(name, row_bytes)
+        shape = (len(places[0]), *spec.shape[1:])
+        elements = content.reshape(-1, row_bytes)[places[0]].view(f"u{size}").reshape(shape)
+        return places, elements, self.memory.written_of(name, places[0], row_bytes)[:, ::size].reshape(shape)
 
     def unwritten(self, name: str) -> tuple[int, tuple[int, ...]] | None:
         """How many elements nothing wrote a byte of, and the index of the first; None where all were written."""
@@ -130,17 +155,17 @@ class PlanMemory:
         return None if count == 0 else (count, tuple(int(i) for i in np.argwhere(missing)[0]))
 
 
-def _odd_places(elements: Any, written: Any, axis: int, period: int) -> npt.NDArray[np.int64]:
-    """A few indices of an axis where what was written is not what was written a whole number of periods before."""
-    size = elements.shape[axis]
-    if not 0 < period < size:
+def _odd(elements: Any, written: Any, axis: int, places: npt.NDArray[np.int64], period: int) -> npt.NDArray[np.int64]:
+    """A few of an axis's places where what was written is not what was written a whole number of periods before."""
+    if not period or not len(places):
         return np.zeros(0, np.int64)
-    first = np.arange(size) % period
-    both = written & np.take(written, first, axis=axis)
+    first = np.minimum(np.searchsorted(places, places % period), len(places) - 1)
+    known = (places[first] == places % period).reshape([-1 if one == axis else 1 for one in range(elements.ndim)])
+    both = written & np.take(written, first, axis=axis) & known
     differs = both & (elements != np.take(elements, first, axis=axis))
     others = tuple(other for other in range(elements.ndim) if other != axis)
-    places = np.flatnonzero(differs.any(axis=others) if others else differs)
-    return places[np.linspace(0, len(places) - 1, min(len(places), _MOST_ODD)).astype(np.int64)]
+    found = np.flatnonzero(differs.any(axis=others) if others else differs)
+    return found[np.linspace(0, len(found) - 1, min(len(found), _MOST_ODD)).astype(np.int64)]
 
 
 def job_memory(job: Job, contents: dict[str, Bytes], circumstances: Circumstances) -> PlanMemory:

@@ -1,7 +1,8 @@
 """One plan under several schedules: outputs of the first and of those that differ, findings of all.
 
 The same fault seen again is one. Each schedule has an order of warps and blocks, addresses and poison of its own: what
-depends on any of them shows as results that vary.
+depends on any of them shows as results that vary. After the last of several, the plan is called once more on the memory
+that it leaves behind, as a GPU would be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _NEVER_WRITTEN = (FindingKind.UNINITIALISED_SHARED, FindingKind.UNINITIALISED_LO
 # NaN; a large number, of which a maximum is made; a large negative one; zero, which sums do not show. In f32, f16 and
 # bf16 alike, and as whole numbers far outside every tensor, but for the last.
 _POISONS = (POISON_BYTE, 0x7B, 0xFB, 0x00)
+_PLACES_APART = 3  # of one schedule and the next, so that the next seed's are others
 
 
 def run_schedules(
@@ -36,20 +38,31 @@ def run_schedules(
 ) -> PlanOutcome:
     """Run the plan once for each schedule, on fresh memory. Raises as `run_plan` does."""
     runs = _Runs(program, plan, make_memory, returned, announce)
-    first = runs.settled(emulation, Circumstances(emulation.schedule_seed(0), _poison(emulation, 0)))
+    first = runs.settled(emulation, _circumstances(emulation, 0))
     outcomes, varying = [first], set[str]()
     others: dict[tuple[bytes, ...], PlanMemory] = {}
-    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
-        number = len(outcomes)
-        circumstances = Circumstances(emulation.schedule_seed(number), _poison(emulation, number))
-        latest = runs.settled(_without(emulation, Check.COUNTERS), circumstances)
+
+    def compare(latest: PlanOutcome) -> None:
         outcomes.append(latest)
         differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
         if latest.went_well and differing:
-            varying |= differing
+            varying.update(differing)
             others.setdefault(runs.results(latest), latest.memory)
-    emulated = _summary([outcome.emulated for outcome in outcomes], varying)
+
+    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
+        number = len(outcomes)
+        compare(runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number)))
+    schedules = len(outcomes)
+    if schedules > 1 and outcomes[-1].went_well:
+        compare(runs.again(outcomes[-1].memory, emulation, _circumstances(emulation, schedules - 1)))
+    emulated = replace(_summary([outcome.emulated for outcome in outcomes], varying), schedules=schedules)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
+
+
+def _circumstances(emulation: Emulation, schedule: int) -> Circumstances:
+    """Where tensors lie differs from schedule to schedule and from seed to seed, the first among them."""
+    place = emulation.seed + _PLACES_APART * schedule
+    return Circumstances(emulation.schedule_seed(schedule), place, _poison(emulation, schedule))
 
 
 def _poison(emulation: Emulation, schedule: int) -> int:
@@ -71,6 +84,14 @@ class _Runs:
     def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         memory = self.make_memory(circumstances)
         return run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce)
+
+    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+        """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
+        memory = self.make_memory(circumstances)
+        memory.inherit(used, self.plan.buffers)
+        quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
+        in_order = replace(circumstances, seed=None)
+        return run_plan(self.program, self.plan, memory, quick, in_order, self.announce)
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(_bytes(outcome, name) for name in self.returned)

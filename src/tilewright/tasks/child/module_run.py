@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tilewright.reference import ReferenceProblem
 from tilewright.reference.loading import describe as describe_error
 from tilewright.reference.torch_calls import dtype_of
 from tilewright.tasks.questions import FoundNumber, FoundTensor, ModuleAnswer, ModuleRequest, some_of
+from tilewright.tasks.reading.python_source import SourceParameter
 
 _LARGEST_ELEMENTS = 1 << 27  # of inputs that are made only to look at their values
 _LOOKED_AT = 1 << 20
@@ -40,7 +42,7 @@ def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnsw
     learned = [_found(name, one.detach(), True) for name, one in module.named_parameters()]
     notes, inside = [], []
     for name, buffer in module.named_buffers():
-        if _is_structure(buffer):
+        if is_structure(buffer):
             inside.append(name)
         else:
             found = _found(name, buffer.detach(), False)
@@ -52,7 +54,32 @@ def describe(function: Callable[..., Any], request: ModuleRequest) -> ModuleAnsw
     inputs = _inputs(request.inputs, names) if request.inputs else ()
     if any(isinstance(one, FoundTensor) and one.values is None for one in inputs):
         notes.append("what get_inputs draws is too large to look at; the usual values are used")
-    return ModuleAnswer(tuple(learned), inputs, tuple(notes))
+    masks = tuple(name for name in inside if module.get_buffer(name).ndim)  # a single number goes with any device
+    return ModuleAnswer(tuple(learned), inputs, tuple(notes), _forward(module), masks)
+
+
+def _forward(module: torch.nn.Module) -> tuple[SourceParameter, ...]:
+    """What a call of the module takes, wherever its `forward` is inherited from."""
+    if type(module).forward is torch.nn.Module.forward:
+        raise ReferenceProblem(f"{type(module).__name__} defines no forward; write one, or a function that calls it")
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ReferenceProblem(f"{type(module).__name__}.forward has no signature that can be read: {error}") from error
+    return tuple(
+        SourceParameter(
+            one.name,
+            getattr(one.annotation, "__name__", str(one.annotation)) if one.annotation is not one.empty else "",
+            None if one.default is one.empty else repr(one.default) if _is_plain(one.default) else "...",
+            one.kind is one.POSITIONAL_ONLY,
+        )
+        for one in parameters
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    )
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, tuple))
 
 
 def _evaluated(expression: str, names: dict[str, Any]) -> Any:
@@ -63,10 +90,10 @@ def _evaluated(expression: str, names: dict[str, Any]) -> Any:
         raise ReferenceProblem(f"{expression} fails: {describe_error(error)}") from error
 
 
-def _is_structure(buffer: torch.Tensor) -> bool:
+def is_structure(buffer: torch.Tensor) -> bool:
     """Whether a buffer is a mask or a counter, whose values mean something, and not data."""
-    if not buffer.is_floating_point():
-        return True
+    if not buffer.is_floating_point() or buffer.is_meta:
+        return not buffer.is_meta
     looked_at = buffer.flatten()[:_LOOKED_AT]
     return buffer.numel() > 1 and bool(((looked_at == 0) | (looked_at == 1)).all()) and bool(looked_at.var() > 0)
 
@@ -88,7 +115,7 @@ def values_like(tensor: torch.Tensor) -> Values | None:
     A constant becomes a narrow band around it, so that a kernel that leaves out a bias of zeros does not pass.
     """
     flat = tensor.flatten()[:_LOOKED_AT]
-    if flat.numel() == 0:
+    if flat.numel() == 0 or flat.is_meta:
         return None
     if not flat.is_floating_point():
         return IntegerValues(int(flat.min()), int(flat.max()) + 1)

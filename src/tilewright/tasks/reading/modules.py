@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import Dimension, NormalValues, NumberInput, Origin, Task, TaskInput, TensorInput, UniformValues
@@ -37,10 +37,10 @@ def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str,
         raise TaskError(f"{path} is no KernelBench problem: it must define {', '.join(KERNELBENCH_NAMES)}")
     maker = _ModuleMaker(source, path, "Model", "Model(*get_init_inputs())", Origin.KERNELBENCH)
     answer = maker.describe("get_inputs()")
-    forward, rest = maker.forward[: len(answer.inputs)], maker.forward[len(answer.inputs) :]
+    forward, rest = answer.forward[: len(answer.inputs)], answer.forward[len(answer.inputs) :]
     if len(forward) != len(answer.inputs) or any(one.default is None for one in rest):
         raise TaskError(
-            f"{path}: get_inputs gives {len(answer.inputs)} inputs and Model.forward takes {len(maker.forward)}"
+            f"{path}: get_inputs gives {len(answer.inputs)} inputs and Model.forward takes {len(answer.forward)}"
         )
     given: list[TaskInput] = []
     for parameter, one in zip(forward, answer.inputs, strict=True):
@@ -52,7 +52,7 @@ def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str,
         if one.structure and name not in (values or {}):
             note = f"{name} is drawn element by element; {one.structure}"
             answer = replace(answer, assumptions=(*answer.assumptions, note))
-    calls = [one.name for one in given]
+    calls = {str(place): one.name for place, one in enumerate(given)}
     return maker.make(_problem_name(path), given, calls, answer, options, values or {})
 
 
@@ -83,43 +83,77 @@ def task_from_module(
         raise TaskError(f"{class_name}({init}) is not Python; write the constructor's arguments as in a call") from None
     source = python_source.needed_source(source, {class_name, *python_source.names_in(build)})
     maker = _ModuleMaker(source, path, class_name, build, Origin.MODULE)
-    arguments = match_arguments("", f"{class_name}.forward", maker.forward, shapes, numbers or {}, values or {})
-    if arguments.source:
-        raise TaskError(
-            f"{class_name}.forward has arguments that are neither tensors nor numbers; wrap it in a function"
-        )
+    return _from_maker(maker, class_name, shapes, options, numbers or {}, values or {})
+
+
+def task_from_module_source(
+    source: str,
+    class_name: str,
+    build: str,
+    shapes: Mapping[str, str],
+    options: TaskOptions,
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+) -> Task:
+    """The same from a text that stands alone, in which the expression `build` makes the module.
+
+    `values` may name parameters by their path, and says what is drawn for those that have no content there.
+    """
+    maker = _ModuleMaker(source, Path(class_name), build.partition("(")[0], build, Origin.MODULE, folder=None)
+    return _from_maker(maker, class_name, shapes, options, numbers, values)
+
+
+def _from_maker(
+    maker: _ModuleMaker,
+    class_name: str,
+    shapes: Mapping[str, str],
+    options: TaskOptions,
+    numbers: Mapping[str, str],
+    values: Mapping[str, str],
+) -> Task:
     answer = maker.describe("")
+    own = {one.name for one in answer.parameters}
+    of_parameters = {name: text for name, text in values.items() if name in own}
+    of_arguments = {name: text for name, text in values.items() if name not in own}
+    shapes = _only_argument(answer.forward, shapes, numbers)
+    arguments = match_arguments("", class_name, answer.forward, shapes, numbers, of_arguments)
     maker.dimensions |= {one.name: one for one in arguments.dimensions}
     maker.unsaid |= arguments.unsaid
-    calls = [f"{one.name}={one.name}" for one in arguments.inputs]
-    task = maker.make(usable_name(_snake(class_name)), list(arguments.inputs), calls, answer, options, {})
+    calls = {own: name for name, own in arguments.called.items()}
+    calls |= {own: repr(value) for own, value in arguments.closed.items()}
+    name = usable_name(_snake(class_name))
+    task = maker.make(name, list(arguments.inputs), calls, answer, options, of_parameters)
     return replace(task, assumptions=(*task.assumptions, f"{class_name} is in evaluation mode"))
 
 
-class _ModuleMaker:
-    """One class of one file on its way to a function of its inputs and parameters."""
+def _only_argument(
+    forward: tuple[python_source.SourceParameter, ...], shapes: Mapping[str, str], numbers: Mapping[str, str]
+) -> Mapping[str, str]:
+    """A single shape is that of the only argument that must be given, whatever it is called."""
+    wanted = [one.name for one in forward if one.default is None and one.name not in numbers]
+    if len(shapes) == 1 and len(wanted) == 1 and not shapes.keys() & {one.name for one in forward}:
+        return {wanted[0]: next(iter(shapes.values()))}
+    return shapes
 
-    def __init__(self, source: str, path: Path, class_name: str, build: str, origin: Origin) -> None:
-        self._source, self._notes = python_source.with_neighbours(source, str(path), path.parent)
+
+class _ModuleMaker:
+    """One module on its way to a function of its inputs and parameters. `name` is defined in the source."""
+
+    def __init__(
+        self, source: str, path: Path, name: str, build: str, origin: Origin, folder: Path | None = Path()
+    ) -> None:
+        beside = None if folder is None else path.parent
+        self._source, self._notes = python_source.with_neighbours(source, str(path), beside)
         self._path = path
-        self._class = class_name
+        self._class = name
         self._build = build
         self._origin = origin
         self.dimensions: dict[str, Dimension] = {}
         self.unsaid: set[str] = set()  # tensors whose values nobody knows
-        tree = python_source.parse_source(source, str(path))
-        functions, classes = python_source.defined_names(tree)
-        if class_name not in classes:
-            raise TaskError(f"{path} defines no class {class_name!r}; it has {', '.join(classes) or 'none'}")
-        self._function = usable_name("reference", (*functions, *classes))
-        self.forward = self._forward(tree)
-
-    def _forward(self, tree: ast.Module) -> tuple[python_source.SourceParameter, ...]:
-        node = next(one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == self._class)
-        for one in node.body:
-            if isinstance(one, ast.FunctionDef) and one.name == "forward":
-                return python_source.parameters_of(one, str(self._path))[1:]
-        raise TaskError(f"{self._path}: {self._class} defines no forward; write one, or a function that calls it")
+        bound = python_source.bound_names(python_source.parse_source(source, str(path)))
+        if name not in bound:
+            raise TaskError(f"{path} has no {name!r}; it has {', '.join(sorted(bound)) or 'nothing'}")
+        self._function = usable_name("reference", bound)
 
     def describe(self, inputs: str) -> questions.ModuleAnswer:
         with Reference(self._source, self._class) as reference:
@@ -139,7 +173,7 @@ class _ModuleMaker:
         self,
         name: str,
         given: list[TaskInput],
-        calls: list[str],
+        calls: Mapping[str, str],
         answer: questions.ModuleAnswer,
         options: TaskOptions,
         values: Mapping[str, str],
@@ -152,11 +186,12 @@ class _ModuleMaker:
         absent = [one.name for one in kept if one.statistic and "running_" not in self._source]
         if absent:
             kept = [one for one in kept if one.name not in absent]
+            values = {name: text for name, text in values.items() if name not in absent}
             notes = (*notes, _idle_note(absent))
         drawn = {one.name: one for one in given if isinstance(one, TensorInput) and one.name not in values}
         given, named = self._filled(given, self._named(kept, [one.name for one in given]), values)
         while True:
-            draft = self._draft(name, given, calls, named, absent, notes)
+            draft = self._draft(name, given, _Wiring(calls, named, absent, answer.held), notes)
             with Reference(draft.source, draft.function) as reference:
                 try:
                     task = probe_task(draft, options, reference)
@@ -188,6 +223,8 @@ class _ModuleMaker:
     ) -> tuple[list[TaskInput], dict[str, TensorInput]]:
         """Inputs and parameters with the values that a person wants."""
         known = {one.name: one for one in (*given, *named.values()) if isinstance(one, TensorInput)}
+        called = {own: one.name for own, one in named.items()}
+        values = {called.get(name, name): text for name, text in values.items()}
         for name, text in values.items():
             if name not in known:
                 found = f"the problem has no such tensor; it has {', '.join(known)}"
@@ -200,15 +237,13 @@ class _ModuleMaker:
         self,
         name: str,
         given: list[TaskInput],
-        calls: list[str],
-        named: dict[str, TensorInput],
-        absent: list[str],
+        wiring: _Wiring,
         notes: tuple[str, ...],
     ) -> Draft:
-        inputs = (*given, *named.values())
+        inputs = (*given, *wiring.named.values())
         return Draft(
             name,
-            self._source.rstrip("\n") + "\n\n\n" + self._wrapper(inputs, calls, named, absent),
+            self._source.rstrip("\n") + "\n\n\n" + self._wrapper(inputs, wiring),
             self._function,
             inputs,
             tuple(self.dimensions.values()),
@@ -217,17 +252,14 @@ class _ModuleMaker:
             assumptions=(*self._notes, *notes),
         )
 
-    def _wrapper(
-        self,
-        inputs: tuple[TaskInput, ...],
-        calls: list[str],
-        named: dict[str, TensorInput],
-        absent: list[str],
-    ) -> str:
-        held = [f"{own!r}: {one.name}{'' if one.parameter else '.clone()'}" for own, one in named.items()]
-        state = ", ".join([*held, *(f"{own!r}: None" for own in absent)])
-        positional = ", ".join(call for call in calls if "=" not in call)
-        keywords = ", ".join(f"{name!r}: {value}" for name, _, value in (c.partition("=") for c in calls) if value)
+    def _wrapper(self, inputs: tuple[TaskInput, ...], wiring: _Wiring) -> str:
+        calls = wiring.calls
+        held = [f"{own!r}: {one.name}{'' if one.parameter else '.clone()'}" for own, one in wiring.named.items()]
+        first = next(one.name for one in inputs if isinstance(one, TensorInput))
+        masks = [f"{own!r}: _MODULE.get_buffer({own!r}).to({first}.device)" for own in wiring.masks]
+        state = ", ".join([*held, *masks, *(f"{own!r}: None" for own in wiring.absent)])
+        positional = ", ".join(value for own, value in calls.items() if own.isdigit())
+        keywords = ", ".join(f"{own!r}: {value}" for own, value in calls.items() if not own.isdigit())
         return (
             "# The module as a function of its inputs and parameters.\n"
             "import torch as _torch\n\n"
@@ -238,6 +270,58 @@ class _ModuleMaker:
             f"    return _torch.func.functional_call(_MODULE, state, ({positional}{',' if positional else ''}), "
             f"{{{keywords}}})\n"
         )
+
+
+@dataclass(frozen=True)
+class _Wiring:
+    """How inputs reach a module."""
+
+    calls: Mapping[str, str]  # of what `forward` takes, by name or by place: an input or a value that is held
+    named: dict[str, TensorInput]  # by the path of the parameter or buffer
+    absent: list[str]  # statistics that are taken out of the module
+    masks: tuple[str, ...]  # buffers that stay inside
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """Where a task of a module has its inputs from: arguments of the call by name, and parameters by their path."""
+
+    arguments: dict[str, str]  # input -> argument
+    state: dict[str, str]  # input -> path
+    held: dict[str, object]  # arguments with the values they always have
+
+
+def module_call(task: Task) -> ModuleCall | None:
+    """Read from the function that the reference ends with; None where the task is no module's."""
+    if task.origin is not Origin.MODULE:
+        return None
+    node = python_source.find_function(ast.parse(task.reference), task.function, "the reference")
+    state, call = node.body
+    if not isinstance(state, ast.Assign) or not isinstance(call, ast.Return) or not isinstance(call.value, ast.Call):
+        return None
+    wired, keywords = state.value, call.value.args[3]
+    assert isinstance(wired, ast.Dict)
+    assert isinstance(keywords, ast.Dict)
+    inputs = {one.name for one in task.inputs}
+    found = ModuleCall({}, {}, {})
+    for key, value in _pairs(wired):
+        name = next((one.id for one in ast.walk(value) if isinstance(one, ast.Name) and one.id in inputs), "")
+        if not any(isinstance(one, ast.Name) and one.id == "_MODULE" for one in ast.walk(value)) and name:
+            found.state[name] = key
+    for key, value in _pairs(keywords):
+        if isinstance(value, ast.Name) and value.id in inputs:
+            found.arguments[value.id] = key
+        else:
+            found.held[key] = ast.literal_eval(value)
+    return found
+
+
+def _pairs(node: ast.Dict) -> list[tuple[str, ast.expr]]:
+    return [
+        (key.value, value)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]
 
 
 def _idle_note(names: list[str]) -> str:

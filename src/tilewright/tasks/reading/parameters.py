@@ -40,6 +40,8 @@ class Arguments:
     unsaid: frozenset[str]  # tensors whose values nobody said
     source: str
     function: str
+    called: Mapping[str, str]  # input -> the function's own name for it
+    closed: Mapping[str, object]  # parameters that are held
 
 
 def match_arguments(
@@ -79,7 +81,7 @@ def match_arguments(
     renamed = any(name != own for name, own in called.items())
     if closed or renamed or any(one.positional_only for one in parameters):
         source, function = _wrapped(source, function, parameters, inputs, called, closed)
-    return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function)
+    return Arguments(tuple(inputs), tuple(dimensions.values()), unsaid, source, function, called, closed)
 
 
 def _refuse_unknown(function: str, known: Sequence[str], given: Mapping[ArgumentKind, Mapping[str, str]]) -> None:

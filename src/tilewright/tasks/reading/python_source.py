@@ -8,6 +8,7 @@ import builtins
 import keyword
 import re
 import symtable
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from tilewright.kernel_file import words
 from tilewright.tasks.errors import TaskError
 
 _LARGEST_SOURCE_BYTES = 1 << 20
+INSTALLED = ("site-packages", "dist-packages")  # folders whose packages are found anywhere
 _OPAQUE = frozenset({"globals", "locals", "vars", "exec", "eval", "__import__", "setattr"})
 _BUILTIN = frozenset(dir(builtins))
 _REGISTERED = "ops"  # of torch.ops: any import may have put something there
@@ -63,6 +65,11 @@ def defined_names(tree: ast.Module) -> tuple[list[str], list[str]]:
     """Top-level functions and classes."""
     functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return functions, [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def bound_names(tree: ast.Module) -> frozenset[str]:
+    """All that the top level gives a name to: functions, classes, imports and assignments."""
+    return frozenset(name for node in tree.body for name in _statement(node).gives)
 
 
 def find_function(tree: ast.Module, function: str, where: str) -> ast.FunctionDef:
@@ -138,20 +145,45 @@ def usable_name(name: str, taken: Iterable[str] = (), fallback: str = "op") -> s
 def with_neighbours(source: str, where: str, folder: Path | None) -> tuple[str, tuple[str, ...]]:
     """A source that finds the files beside it which it imports, and what must be said of that.
 
-    A task does not carry those files, so the text gets a line that says where they are.
+    A task does not carry those files, so the text gets a line that says where they are. Relative imports become
+    absolute ones, of the package that the file is a part of.
     """
     if folder is None:
         return source, ()
+    place, source = _absolute_imports(source, where, folder.resolve())
     tree = parse_source(source, where)
-    beside = {one.stem for one in folder.glob("*.py")} | {one.parent.name for one in folder.glob("*/__init__.py")}
-    used = _local_imports(tree, beside - {Path(where).stem})
+    beside = {one.stem for one in place.glob("*.py")} | {one.parent.name for one in place.glob("*/__init__.py")}
+    packages = {place.name for place in [folder.resolve(), *folder.resolve().parents]} if place != folder else set()
+    used = _local_imports(tree, (beside | packages) - {Path(where).stem})
     if not used:
         return source, ()
-    place = str(folder.resolve())
+    if any(Path(one or ".").resolve() == place for one in sys.path) and place.name in INSTALLED:
+        return source, ()
     lines = source.split("\n")
-    lines.insert(_first_line(tree), f"import sys; sys.path.insert(0, {place!r})  # for {', '.join(used)}")
+    lines.insert(_first_line(tree), f"import sys; sys.path.insert(0, {str(place)!r})  # for {', '.join(used)}")
     note = f"the reference imports {', '.join(used)} from {place}, and can be run only where they are found"
     return "\n".join(lines), (note,)
+
+
+def _absolute_imports(source: str, where: str, folder: Path) -> tuple[Path, str]:
+    """The folder from which a file's imports are found, and the file with `from .x import y` said from there."""
+    nodes = [one for one in ast.walk(parse_source(source, where)) if isinstance(one, ast.ImportFrom) and one.level]
+    if not nodes:
+        return folder, source
+    depth = max(one.level for one in nodes)
+    root = folder
+    while depth > 0 or (root / "__init__.py").is_file():
+        if not root.name.isidentifier():
+            line = max(nodes, key=lambda one: one.level).lineno
+            raise TaskError(f"{where}: line {line} is a relative import beyond the folders that can be a package")
+        root, depth = root.parent, depth - 1
+    package = folder.relative_to(root).parts
+    lines = source.split("\n")
+    for one in nodes:
+        names = [*package[: len(package) - one.level + 1], *([one.module] if one.module else [])]
+        said = rf"from\s*\.[\s.]*{re.escape(one.module or '')}"
+        lines[one.lineno - 1] = re.sub(said, f"from {'.'.join(names)} ", lines[one.lineno - 1], count=1)
+    return root, "\n".join(lines)
 
 
 def _first_line(tree: ast.Module) -> int:
@@ -171,12 +203,8 @@ def _local_imports(tree: ast.Module, neighbours: set[str]) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module.partition(".")[0])
-        elif isinstance(node, ast.ImportFrom) and node.level:
-            raise TaskError(
-                f"line {node.lineno} is a relative import, which a task cannot carry; write the code into the file"
-            )
     return sorted({name for name in found if name in neighbours})
 
 

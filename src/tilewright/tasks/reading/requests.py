@@ -87,7 +87,8 @@ def _from_file(
             listed = ", ".join((*public, *classes)) or "nothing"
             raise TaskError(f"{path} defines {listed}; say which: {path}:NAME")
         name = name or public[0]
-    if name in classes:
+    bound = python_source.bound_names(python_source.parse_source(source, str(path)))
+    if name in classes or (name in bound and name not in functions):  # a module may be imported from elsewhere
         return task_from_module(path, name, init or "", shapes, options, numbers, values)
     if init is not None:
         raise TaskError(f"{path}:{name} is no class, so it takes no arguments here", Remedy(RemedyKind.GIVE_ARGUMENTS))

@@ -1,0 +1,218 @@
+"""What an agent's arguments may be: how long, which names, which paths, what Python. Refusals are one sentence each.
+
+A reference runs in a child process with limits and without secrets, but it is Python, and could open files or
+connections there. So source that comes over a tool is read first: it may import a few numerical packages, and may
+neither reach for files, processes or the network nor look names up by text, behind which it could hide that.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.store import NoSuchRun, RunFolder, Store
+
+MOST_KERNEL_CHARACTERS = 200_000
+MOST_SOURCE_CHARACTERS = 60_000
+MOST_WORDS_CHARACTERS = 4_000
+MOST_SUMMARY_CHARACTERS = 1_000
+MOST_ENTRIES = 64
+_MOST_ENTRY_CHARACTERS = 200
+
+_RUN_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_LONGEST_RUN_ID = 80
+_NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+IMPORTS = _names(
+    "__future__ abc collections dataclasses einops enum fractions functools itertools math numbers numpy operator "
+    "torch typing"
+)
+# Attributes of what may be imported that reach for files, processes, other code or the network, or that look up
+# attributes by text.
+_FORBIDDEN_ATTRIBUTES = _names(
+    "load save hub jit package ops classes cpp_extension load_library library distributed multiprocessing from_file "
+    "fromfile fromregex tofile memmap loadtxt savetxt genfromtxt savez savez_compressed save_to_file open_memmap dump "
+    "ctypeslib f2py distutils DataSource serialization storage UntypedStorage os sys io subprocess socket shutil "
+    "pathlib importlib builtins bltns ctypes pickle platform threading testing lib compile compiler onnx export fx "
+    "profiler monitor utils inspect warnings types attrgetter methodcaller get_type_hints"
+)
+_FORBIDDEN_NAMES = _names(
+    "open exec eval compile __import__ input breakpoint globals locals vars getattr setattr delattr exit quit help "
+    "memoryview attrgetter methodcaller get_type_hints"
+)
+_PRIVATE_PARTS = _names("_C _dynamo _inductor _sys _os _utils _ops _export _functorch _numpy core _core")
+_HARMLESS_DUNDERS = _names("__init__ __future__ __name__ __call__ __post_init__")
+
+
+class Refused(ValueError):
+    """A call of a tool that is refused: one sentence with what is wrong and what to do."""
+
+
+def checked_text(name: str, text: str, most: int) -> str:
+    if len(text) > most:
+        raise Refused(f"{name} has {len(text):,} characters, and may have {most:,}; send less")
+    if "\0" in text:
+        raise Refused(f"{name} holds a NUL character; send plain text")
+    return text
+
+
+def checked_entries(name: str, entries: dict[str, str]) -> dict[str, str]:
+    """Such as shapes by parameter."""
+    if len(entries) > MOST_ENTRIES:
+        raise Refused(f"{name} has {len(entries)} entries, and may have {MOST_ENTRIES}")
+    for key, value in entries.items():
+        if not key.isidentifier():
+            raise Refused(f"{name}: {key[:40]!r} is no name of a parameter")
+        checked_text(f"{name} of {key}", value, _MOST_ENTRY_CHARACTERS)
+    return entries
+
+
+def checked_words(words: str) -> str:
+    """Words; a path among them would be read as one."""
+    words = checked_text("words", words, MOST_WORDS_CHARACTERS).strip()
+    if not words:
+        raise Refused("words are empty; say what is to be computed")
+    reads_as_path = ".py" in words or words[0] in "/~." or " " not in words or os.path.exists(words)
+    if reads_as_path and not words.isalpha():
+        raise Refused("words look like a path, and files are not read here; give words, or Python text as source")
+    return words
+
+
+def open_run(store: Store, name: str) -> RunFolder:
+    """The run of that very name: no path, and no beginning of a name that might mean another one tomorrow."""
+    if len(name) > _LONGEST_RUN_ID or not _RUN_ID.fullmatch(name):
+        raise Refused(f"{name[:60]!r} is no name of a run; history lists the names")
+    try:
+        folder = store.open_run(name)
+    except NoSuchRun:
+        folder = None
+    if folder is None or folder.path.parent != store.home / "runs" or folder.path.name != name:
+        raise Refused(f"no run is called {name!r}; history lists the names")
+    return folder
+
+
+def inside(root: Path, name: str) -> Path:
+    """A path below `root`, where nothing is yet; raises `Refused` for any other."""
+    parts = name.split("/")
+    if len(name) > _MOST_ENTRY_CHARACTERS or not all(_NAME_PART.fullmatch(part) for part in parts):
+        raise Refused(
+            f"{name[:60]!r} is no path to write to; give names of letters, digits, '.', '_' and '-' joined by '/', "
+            "relative to the folder the server was started for"
+        )
+    path = root.joinpath(*parts)
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise Refused(f"{name!r} leads out of the folder the server was started for; give another name")
+    if path.exists() or path.is_symlink():
+        raise Refused(f"{name!r} is there already; give another name")
+    return path
+
+
+# -- Python --
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What of a source is meant: a function, or a class and the expression that makes a module of it."""
+
+    name: str
+    module: str = ""
+
+
+def meant_by(source: str, wanted: str) -> Meant:
+    """A name of a function or class that a checked source defines, or a class with arguments: `Norm(256, eps=1e-5)`."""
+    checked_text("function", wanted, _MOST_ENTRY_CHARACTERS)
+    try:
+        node = ast.parse(wanted.strip(), mode="eval").body
+        call = node if isinstance(node, ast.Call) else None
+        name = call.func if call else node
+        for given in (*call.args, *(one.value for one in call.keywords)) if call else ():
+            ast.literal_eval(given)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        name = None
+    if not isinstance(name, ast.Name):
+        raise Refused(
+            "function names nothing; give the name of a function that source defines or, of an nn.Module, its class "
+            "with plain numbers and texts as arguments, such as Norm(256, eps=1e-5)"
+        )
+    kinds = {one.name: type(one) for one in ast.parse(source).body if isinstance(one, (ast.FunctionDef, ast.ClassDef))}
+    kind = kinds.get(name.id)
+    if kind is None or (call is not None and kind is not ast.ClassDef):
+        what = "class" if call is not None else "function or class"
+        raise Refused(f"source defines no {what} {name.id!r} at its top level; it defines {', '.join(kinds) or 'none'}")
+    return Meant(name.id, "" if kind is ast.FunctionDef else ast.unparse(call) if call else f"{name.id}()")
+
+
+def checked_source(source: str) -> str:
+    """A reference that may be run; raises `Refused` with the line at fault."""
+    checked_text("source", source, MOST_SOURCE_CHARACTERS)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" at line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise Refused(f"source is not Python{line}; send the whole text of a PyTorch function") from None
+    for node in ast.walk(tree):
+        found = _reaches_out(node)
+        if found:
+            at = getattr(node, "lineno", None)
+            raise Refused(
+                f"line {at} of source {found}; a reference computes tensors from tensors and may use "
+                f"{', '.join(sorted(IMPORTS - {'__future__'}))}, and no files, processes or network"
+            )
+    return source
+
+
+def _reaches_out(node: ast.AST) -> str:
+    """What a node does that a reference may not; "" where it is harmless."""
+    if isinstance(node, ast.Import):
+        return next((_importing(alias.name) for alias in node.names if _importing(alias.name)), "")
+    if isinstance(node, ast.ImportFrom):
+        if node.level:
+            return "is a relative import"
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        return next((_importing(name) for name in names if _importing(name)), "")
+    if isinstance(node, ast.Name) and (node.id in _FORBIDDEN_NAMES or _is_hidden(node.id)):
+        return f"uses {node.id}"
+    if isinstance(node, ast.Attribute) and (node.attr in _FORBIDDEN_ATTRIBUTES or _is_hidden(node.attr)):
+        return f"uses .{node.attr}"
+    return ""
+
+
+def _importing(name: str) -> str:
+    first, *rest = name.split(".")
+    if first not in IMPORTS:
+        return f"imports {name}"
+    found = next((part for part in rest if part in _FORBIDDEN_ATTRIBUTES or _is_hidden(part) or part == "*"), None)
+    return f"imports {name}" if found else ""
+
+
+def _is_hidden(name: str) -> bool:
+    """`__class__`, `_C`, `_dynamo`: ways behind what an object or a module offers."""
+    return (name.startswith("__") and name not in _HARMLESS_DUNDERS) or name in _PRIVATE_PARTS
+
+
+# -- what goes out --
+
+
+class Veil:
+    """Takes the places of this machine out of a text: of the runs, of the root's parents, of the person's home."""
+
+    def __init__(self, root: Path, home: Path) -> None:
+        package = Path(__file__).resolve().parents[3]
+        places = {str(root.resolve()): "ROOT", str(root): "ROOT", str(home): "HOME", str(home.resolve()): "HOME"}
+        places |= {str(package): "PACKAGE", os.path.expanduser("~"): "~"}
+        self._places = sorted(
+            ((place, name) for place, name in places.items() if len(place) > 1), key=lambda one: -len(one[0])
+        )
+
+    def __call__(self, text: str) -> str:
+        for place, name in self._places:
+            text = text.replace(place, name)
+        return text

@@ -1,0 +1,37 @@
+"""The advice that authors are given, as cards to be read apart from any task: by kind of work, and by family of GPU."""
+
+from __future__ import annotations
+
+from tilewright.prompts.question import family_of
+from tilewright.prompts.rendering import idiom, render, render_with_idioms
+from tilewright.prompts.task_text import PRODUCT_KINDS
+from tilewright.records import PROFILES, Kind, Precision
+
+GPU_FAMILIES = tuple(sorted({family_of(one.cc) for one in PROFILES.values()}))
+_SMS = 132  # of a Hopper, where a card's advice needs a number
+_TILES = 4 * _SMS
+
+
+def card(kind: Kind) -> str:
+    """What pays for a kind of work, for 16-bit inputs and large sizes, with its tested patterns."""
+    advice, idioms = render_with_idioms(
+        f"kinds/{kind.value}",
+        half=True,
+        per_row=True,
+        precision=Precision.DTYPE.value,
+        tiles=_TILES if kind in PRODUCT_KINDS else 0,
+        sms=_SMS,
+        cute=False,
+    )
+    patterns = [f"Tested pattern `{name}`:\n\n```cuda\n{idiom(name)}\n```" for name in idioms]
+    return "\n\n".join([f"# {kind.value}", advice, *patterns]) + "\n"
+
+
+def family_card(family: str) -> str:
+    """What pays on a family of GPUs that is at hand: for matrix products, and for everything else."""
+    other, products = (
+        render(f"families/{family}", emulated_only=False, products=products, large=products)
+        for products in (False, True)
+    )
+    parts = [f"# {family}", other]
+    return "\n\n".join(parts if products == other else [*parts, "## Matrix products", products]) + "\n"

@@ -1,0 +1,108 @@
+"""`torch.ops.tilewright`: which operators there are, and what is said of one that is not.
+
+An exported program names the operator of an operation that had a reference. Where only its files are loaded, the same
+operator is made without one: it then refuses what the files do not take, and answers all else alike.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import _OpNamespace
+
+from tilewright.runtime.errors import LoadError
+from tilewright.runtime.last_resort import Reference
+from tilewright.runtime.op_schema import (
+    DIGITS,
+    NAMESPACE,
+    REFERENCE_DIGITS,
+    files_digest,
+    reference_digest,
+    schema_name,
+)
+from tilewright.runtime.torch_op import Host, TorchOp
+
+_OURS = re.compile(rf"(?P<op>\w+)_(?P<files>[0-9a-f]{{{DIGITS}}})(_[0-9a-f]{{{REFERENCE_DIGITS}}}(_\d+)?)?")
+_lock = threading.RLock()
+_operators: dict[str, TorchOp] = {}
+_making: set[str] = set()  # torch asks for an operator before it defines one
+_loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # op and digest -> the same files without a reference
+
+
+def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
+    """The operator of an operation: made now, or the one that its files and its reference have already."""
+    last = host.last_resort
+    behind = "" if host.backward is None else files_digest(host.backward.operation.files)
+    base = name = schema_name(host.op, host.files, reference_digest(last.reference, last.strict, behind))
+    with _lock:
+        _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
+        number = 1
+        while name in _operators and not _is_same(_operators[name].last_resort.reference, last.reference):
+            number += 1
+            name = f"{base}_{number}"
+        known = _operators.get(name)
+        if known is None:
+            known = _made(name, host)
+        known.host = host
+        return known
+
+
+def _made(name: str, host: Host) -> TorchOp:
+    _making.add(name)
+    try:
+        _operators[name] = TorchOp(name, host)
+    finally:
+        _making.discard(name)
+    return _operators[name]
+
+
+def _is_same(one: Reference | None, other: Reference | None) -> bool:
+    """Whether two references of equal digests do the same: they say so, or have no state in which they could differ."""
+    if one is other or one == other or isinstance(getattr(one, "identity", None), str):
+        return True
+    states = [
+        (getattr(function, "__closure__", ()), getattr(function, "__defaults__", ()), hasattr(function, "__code__"))
+        for function in (one, other)
+    ]
+    return states[0] == states[1] == (None, states[0][1], True)
+
+
+class _Operators(_OpNamespace):
+    """Torch's own, but for an operator of which it knows nothing."""
+
+    __module__ = _OpNamespace.__module__  # by this an exported program writes down where an operator is found
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            ours = _OURS.fullmatch(name)
+            if ours is None or name in _making:
+                raise
+        with _lock:
+            self._make(name, ours)
+        return super().__getattr__(name)
+
+    def _make(self, name: str, ours: re.Match[str]) -> None:
+        without_reference = _loaded.get((ours["op"], ours["files"]))
+        if without_reference is None:
+            # Not an AttributeError: that would be swallowed, and an exported program fail with some other words.
+            raise LoadError(
+                f"torch.ops.{NAMESPACE}.{name} is the operator of a kernel file that is not loaded in this process: "
+                f"load the file of op {ours['op']} whose digest begins with {ours['files']} first, "
+                f"tilewright.load('{ours['op']}.cu'); if that file has changed since, export again"
+            )
+        _made(name, without_reference())
+
+
+def install() -> None:
+    """Put our namespace in the place of the one that torch would make."""
+    if not isinstance(torch.ops.__dict__.get(NAMESPACE), _Operators):
+        setattr(torch.ops, NAMESPACE, _Operators(NAMESPACE))
+
+
+install()
