@@ -151,7 +151,7 @@ def _checked_standing(folder: Path, record: Mapping[str, Any]) -> Provenance:
     if standing is not Standing.VERIFIED:
         raise NotPublishable(f"the kernel is {standing.words}; only what the referee has passed is published")
     try:
-        provenance = from_json(Provenance, record.get("provenance"))
+        provenance: Provenance = from_json(Provenance, record.get("provenance"))
     except RecordError:
         raise NotPublishable(f"{RECORD} has no provenance; export the run that made the kernel") from None
     if provenance.unjudged or provenance.degenerate or not provenance.verified_on:
