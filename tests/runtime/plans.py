@@ -12,6 +12,10 @@ class Sample:
     arguments: tuple[Any, ...]  # as `explain` takes them
 
 
+def cube_reference(x: Any) -> Any:
+    return x * x * x
+
+
 TWICE = """\
 //! op      twice(x) -> y
 //! out     y: x.dtype[x.shape]

@@ -41,6 +41,7 @@ class KernelFamily:
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
+        self.backward = None  # a kernel is chosen at each call, and with it would be its backward
         self._find = find
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 

@@ -29,10 +29,7 @@ def batched(op: Op, operator: Any) -> Kernel:
                     f"{op.name}: vmap over a call that changes {name} in place, and {name} is not batched: every item "
                     f"would change the same memory; batch {name} too, or pass a clone for each"
                 )
-        results = [
-            operator(*(_item(value, where, number) for value, where in zip(values, in_dims, strict=True)))
-            for number in range(info.batch_size)
-        ]
+        results = [_run_item(operator, values, in_dims, changed, number) for number in range(info.batch_size)]
         if not results:
             results = [operator(*(_of_no_item(v, where) for v, where in zip(values, in_dims, strict=True)))]
             return _stacked(results, values, empty=True)
@@ -41,10 +38,22 @@ def batched(op: Op, operator: Any) -> Kernel:
     return rule
 
 
+def _run_item(operator: Any, values: Sequence[Any], in_dims: Sequence[Any], changed: Sequence[int], number: int) -> Any:
+    """One call, on copies: an item of a batch may lie where no kernel takes it."""
+    call = [_item(value, where, number) for value, where in zip(values, in_dims, strict=True)]
+    result = operator(*call)
+    for place in changed:
+        if values[place] is not None:
+            values[place].select(in_dims[place], number).copy_(call[place])
+    return result
+
+
 def _item(value: Any, where: Any, number: int) -> Any:
     if isinstance(value, (list, tuple)) and isinstance(where, (list, tuple)):
         return [_item(one, place, number) for one, place in zip(value, where, strict=True)]
-    return value if where is None or value is None else value.select(where, number)
+    if where is None or value is None:
+        return value
+    return value.select(where, number).clone(memory_format=torch.contiguous_format)
 
 
 def _of_no_item(value: Any, where: Any) -> Any:

@@ -16,6 +16,7 @@ from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
 from tilewright.runtime import dispatcher
 from tilewright.runtime.autograd_kernel import register_autograd
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
 from tilewright.runtime.errors import CallRefused
@@ -33,6 +34,7 @@ class Host(Protocol):
     op: Op
     files: tuple[KernelFile, ...]
     last_resort: LastResort
+    backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
         """Run on tensors with content; raises `NoFileTakes` where no file takes them."""
