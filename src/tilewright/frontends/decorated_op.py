@@ -16,6 +16,7 @@ from tilewright.frontends.references import FunctionReference
 from tilewright.kernel_file import Code, KernelFile, NoneApplies, Problem, Reason
 from tilewright.records import Task
 from tilewright.runtime import CallRefused, Operation
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.last_resort import LastResort, NoFileTakes
 from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
@@ -41,7 +42,7 @@ class KernelFamily:
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
-        self.backward = None  # a kernel is chosen at each call, and with it would be its backward
+        self.backward: Backward | None = None  # a kernel is chosen at each call, and with it would be its backward
         self._find = find
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 
