@@ -184,6 +184,7 @@ def make(
     allow_library: options.AllowLibraryOption = False,
     allow_degenerate: options.AllowDegenerateOption = False,
     fixed: options.FixedOption = None,
+    backward: options.BackwardOption = False,
     yes: options.YesOption = False,
     fresh: options.FreshOption = False,
     spool: options.SpoolOption = None,
@@ -203,7 +204,7 @@ def make(
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
-    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
 
@@ -280,10 +281,10 @@ def find(
     """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in
 
-    making = {"model": model, "author": author, "base_url": base_url or "", "attempts": attempts}
-    making |= {"dollars": dollars, "seconds": seconds}
+    making = {"model": model, "author": author, "base_url": base_url or ""}
+    budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
     shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
-    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), making))
+    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
 
 
 @app.command()
@@ -306,6 +307,45 @@ def skill(
     from tilewright.frontends.agents.skill_folder import write_skill
 
     print(f"wrote {write_skill(folder)}")
+
+
+@app.command()
+def export(
+    what: options.ExportedArgument,
+    to: options.TargetOption,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
+    name: options.PackageOption = "",
+    arch: options.ArchesOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
+    ] = None,
+    layer: options.LayerOption = "",
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
+    from tilewright.frontends.exporting import Wishes, export_command
+
+    known = split_reference(reference) if reference else None
+    wishes = Wishes(to, output, name, tuple(arch or ()), tuple(shape or ()), tuple(set_ or ()), known, layer, licence)
+    export_command(what, wishes, as_json)
+
+
+@app.command()
+def publish(
+    what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Upload an exported kernel to the Hugging Face Hub; what the referee has not passed is refused."""
+    from tilewright.frontends.publishing import publish_command
+
+    publish_command(what, to, dry_run, private, licence, as_json)
 
 
 @app.command()

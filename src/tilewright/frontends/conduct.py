@@ -66,6 +66,10 @@ class RunEnded:
 
 
 MakeResult = KernelFound | RunEnded
+Prepare = Callable[[Task], None]
+
+
+def _nothing(task: Task) -> None: ...
 
 
 def conduct(
@@ -76,33 +80,38 @@ def conduct(
     *,
     fresh: bool = False,
     alone: bool = False,
+    given: Task | None = None,
+    prepare: Prepare = _nothing,
     opened: OpenAuthor = choices.open_author,
     judged: OpenJudges = judges,
 ) -> MakeResult:
     """A kernel for a request: found in the library unless it is wanted `fresh` or is to improve a file, else made.
 
-    `alone`: its run is shared with nobody who asks for the same at the same time.
+    `alone`: its run is shared with nobody who asks for the same at the same time. `given`: its task, where that was
+    made before. `prepare` is called with the task before an author is asked for a kernel, and may refuse it.
     """
     store = Store()
     request = resolved(request)
     anew = fresh or bool(settings.start)
-    known = None if anew else _same_request(store, request)
+    known = None if anew or given is not None else _same_request(store, request)
     if known is None:
         choices.check_key(settings.author, settings.base_url, os.environ)
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
-        task = task_of(request)
+        task = given if given is not None else task_of(request)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
         return KernelFound(known, task is None, settings.licence)
+    if task is not None:
+        prepare(task)
     noise = records.MODELLED_NOISE if device.is_emulated else records.MEASURED_NOISE
     wanted = WantedRun(store, request, task, replace(settings, noise=noise), environment_of(device), fresh or alone)
     with opened(settings.author, settings.base_url, talk.say, settings.budget.seconds) as chosen:
         _announce(talk, chosen, settings.budget, device)
         with wanted.opened(talk) as (folder, new):
-            result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew)
+            result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew, prepare=prepare)
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
@@ -173,6 +182,7 @@ def _go_on(
     judged: OpenJudges,
     *,
     look: bool,
+    prepare: Prepare = _nothing,
 ) -> MakeResult:
     """Bring a run, whose lock is held, to its end: from words to a task, if it began so, and on to a kernel.
 
@@ -191,6 +201,8 @@ def _go_on(
             if folder.untouched:
                 folder.discard()
             return KernelFound(found, task.origin is Origin.WORDS, licence)
+        if run is None:
+            prepare(task)
         for number, line in enumerate(task_words(task)):
             talk.say(line, "task" if number == 0 else " ")
         with talk.live():

@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tilewright.frontends.backward import Both, backward_output, both_words, conduct_both, resume_both
 from tilewright.frontends.choices import choose_device
-from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, RunEnded, conduct, resume
+from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, RunEnded, conduct
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.run_words import (
     PROVISIONAL,
@@ -75,6 +76,15 @@ class FoundReport:
 
 
 @dataclass(frozen=True)
+class BothReport:
+    """What `--json` prints where forward and backward were asked for."""
+
+    forward: MakeReport | FoundReport
+    backward: MakeReport | FoundReport | None
+    problem: str  # why there is no backward kernel; "" where there is one
+
+
+@dataclass(frozen=True)
 class SpecificationReport:
     """What `--json` prints where a specification waits to be accepted."""
 
@@ -84,12 +94,19 @@ class SpecificationReport:
 
 
 def make_run(request: Request, settings: Settings, gpu: str | None, fresh: bool, yes: bool, delivery: Delivery) -> None:
-    """Make a kernel for a request, or find it in the library. `request.gpu` is filled in here."""
+    """Make a kernel for a request, or find it in the library; with `settings.backward` one for its gradients too.
+
+    `request.gpu` is filled in here.
+    """
     check_output(delivery.output)
+    if settings.backward and delivery.output:
+        check_output(Path(backward_output(str(delivery.output))))
     device = choose_device(gpu, settings.spool)
     request, settings = replace(request, gpu=device.gpu), replace(settings, output=delivery.stored_output)
     with _interruptible():
-        result = conduct(request, settings, device, TerminalTalk(yes=yes, as_json=delivery.as_json), fresh=fresh)
+        talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
+        conducted = conduct_both if settings.backward else conduct
+        result: MakeResult | Both = conducted(request, settings, device, talk, fresh=fresh)
     _hand_over(result, delivery)
 
 
@@ -101,7 +118,7 @@ def resume_run(name: str, addition: Addition, yes: bool, delivery: Delivery) -> 
     check_output(delivery.output, "-o" if delivery.output_is_new else "the run's own -o")
     with _interruptible():
         talk = TerminalTalk(yes=yes, as_json=delivery.as_json)
-        result = resume(folder, addition, delivery.stored_output, talk)
+        result = resume_both(folder, addition, delivery.stored_output, talk)
     _hand_over(result, delivery)
 
 
@@ -244,20 +261,44 @@ def show_specification(console: Console, specification: Specification) -> None:
 # -- what came of it --
 
 
-def _hand_over(result: MakeResult, delivery: Delivery) -> None:
+def _hand_over(result: MakeResult | Both, delivery: Delivery) -> None:
+    """Put kernels where they are wanted and say what came of it; exits with 1 where one was not made."""
+    if isinstance(result, Both):
+        report: object = _both_report(result, delivery)
+        complete = result.forward.kernel is not None and not result.problem
+    else:
+        report = _report(result, delivery)
+        complete = result.kernel is not None
+    if delivery.as_json:
+        print_json(report)
+    if not complete:
+        raise typer.Exit(1)
+
+
+def _both_report(both: Both, delivery: Delivery) -> BothReport:
+    forward = _report(both.forward, delivery)
+    backward = None
+    if both.backward is not None:
+        if not delivery.as_json:
+            stdout_console().print()
+        output = Path(backward_output(str(delivery.output))) if delivery.output else None
+        backward = _report(both.backward, replace(delivery, output=output))
+    if not delivery.as_json:
+        stdout_console().print(Text(f"\n{both_words(both)}", style="yellow" if both.problem else "bold"))
+    return BothReport(forward, backward, both.problem)
+
+
+def _report(result: MakeResult, delivery: Delivery) -> MakeReport | FoundReport:
+    """The record of a result, which is shown too unless it is wanted as JSON."""
     if isinstance(result, KernelFound):
-        _report_found(result, delivery)
-        return
+        return _report_found(result, delivery)
     if result.before:
         delivery = replace(delivery, output=_untouched_output(result, delivery))
     path = place_kernel(result.kernel, delivery.output, result.licence) if result.kernel else None
-    if delivery.as_json:
-        best = result.run.best.number if result.run.best else None
-        print_json(MakeReport(result.run, str(result.folder.path), best, str(path) if path else None))
-    else:
+    if not delivery.as_json:
         show_finished(stdout_console(), result.run, path)
-    if result.kernel is None:
-        raise typer.Exit(1)
+    best = result.run.best.number if result.run.best else None
+    return MakeReport(result.run, str(result.folder.path), best, str(path) if path else None)
 
 
 def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
@@ -268,15 +309,16 @@ def _untouched_output(result: RunEnded, delivery: Delivery) -> Path | None:
     return output
 
 
-def _report_found(found: KernelFound, delivery: Delivery) -> None:
+def _report_found(found: KernelFound, delivery: Delivery) -> FoundReport:
     path = place_kernel(found.kernel, delivery.output, found.licence)
+    report = FoundReport(found.kernel.entry, str(path))
     if delivery.as_json:
-        print_json(FoundReport(found.kernel.entry, str(path)))
-        return
+        return report
     show_found(stdout_console(), found.kernel, path, wanted=delivery.author)
     if found.licence and delivery.output is None:
         said = f"--license {found.licence} is recorded beside a copy; have one written with -o FILE.cu"
         stdout_console().print(Text(said, style="yellow"))
+    return report
 
 
 def place_kernel(kernel: LibraryKernel, output: Path | None, licence: str = "") -> Path:

@@ -66,6 +66,7 @@ AllowLibraryOption = Annotated[bool, typer.Option("--allow-library", help="Allow
 AllowDegenerateOption = Annotated[
     bool, typer.Option("--allow-degenerate", help="Take a reference whose answers prove nothing.")
 ]
+BackwardOption = Annotated[bool, typer.Option("--backward", help="Make a kernel for its gradients too.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Make it anew, even if it was made before.")]
 ValuesOption = Annotated[
     list[str] | None,
@@ -116,3 +117,16 @@ PrecisionOption = Annotated[
     ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]
+ExportedArgument = Annotated[
+    list[str],
+    typer.Argument(help="A run, or one or several kernel files of one op.", metavar="RUN|K.cu", show_default=False),
+]
+TargetOption = Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)]
+PackageOption = Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")]
+ArchesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
+]
+LayerOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
+]

@@ -14,7 +14,7 @@ from tilewright import records
 from tilewright.prompts.task_text import PRODUCT_KINDS
 from tilewright.records import Attempt, Dimension, Measured, Measurement, NumberInput, Rejected, Run, Task, Verdict
 from tilewright.store import LibraryEntry
-from tilewright.tasks import task_op_line
+from tilewright.tasks import derivative_words, task_op_line
 
 PROVISIONAL = "provisional"  # right wherever it was judged, which is not everywhere
 _WHY_CHARACTERS = 100
@@ -154,7 +154,7 @@ def task_words(task: Task) -> list[str]:
     lines = [task_op_line(task), f"{', '.join(input_words(task))}{_results(task)}", *_sizes(task)]
     lines += [f"precision: {task.precision.words}"] if _precision_matters(task) else []
     lines += [f"assumed: {assumption}" for assumption in task.assumptions]
-    return lines
+    return lines if task.derivative is None else [*lines, *derivative_words(task.derivative)]
 
 
 def _precision_matters(task: Task) -> bool:

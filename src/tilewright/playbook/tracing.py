@@ -118,6 +118,7 @@ def trace(function: Callable[..., Any], request: TraceRequest) -> Traces:
 def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.functional_tensor import dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference
@@ -134,7 +135,7 @@ def _trace_one(function: Callable[..., Any], task: Task, probe: Probe) -> Trace:
     def whole(*given: Any) -> tuple[Any, ...]:
         return call_reference(function, probed, dict(zip(specs, given, strict=True)))
 
-    functional = torch.func.functionalize(whole, remove="mutations_and_views")
+    functional = dispatch_functionalize(whole)  # below autograd, so that references may take gradients
     module = make_fx(functional, decomposition_table=_decompositions(), tracing_mode="fake")(*tensors)
     return _records(module, tuple(specs))
 

@@ -31,9 +31,9 @@ def zeros(nbytes: int) -> Bytes:
 
 
 def filled(nbytes: int, byte: int) -> Bytes:
-    if byte == 0 or nbytes == 0:
-        return zeros(nbytes)
-    return repeated(np.full(min(nbytes, mmap.PAGESIZE), byte, dtype=np.uint8), nbytes)
+    if nbytes <= LARGE:
+        return np.full(nbytes, byte, dtype=np.uint8)
+    return repeated(np.full(mmap.PAGESIZE, byte, dtype=np.uint8), nbytes) if byte else zeros(nbytes)
 
 
 def repeated(block: Bytes, nbytes: int) -> Bytes:

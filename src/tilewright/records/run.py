@@ -10,6 +10,7 @@ from enum import Enum
 from typing import ClassVar
 
 from tilewright.records.conversation import Reply, Usage
+from tilewright.records.display import Displayed
 from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
@@ -70,6 +71,7 @@ class Settings:
     output: str = ""  # absolute path at which the finished kernel is wanted too
     licence: str = ""  # of the finished kernel, as the person states it: an SPDX expression
     hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
+    backward: bool = False  # a run for the gradients follows this one
 
 
 @formerly(derived={"emulated": label_says_emulated})
@@ -200,7 +202,7 @@ class Ending(str, Enum):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Displayed):
     """A run as it stands. `ending` is None while it may go on."""
 
     id: str

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar
 
+from tilewright.records.derivative import Derivative
 from tilewright.records.dtypes import DType
 from tilewright.records.formulas import SizeFormula
 from tilewright.records.gpu import PROFILES, GpuProfile
@@ -234,6 +235,8 @@ class Task:
     `in_place` it changes. It is run only in a limited child process.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("derivative", "leading")
+
     name: str  # the op's name in kernel files
     reference: str
     function: str
@@ -249,6 +252,10 @@ class Task:
     words: str = ""  # the request, where it was made in words
     assumptions: tuple[str, ...] = ()
     degenerate: str = ""  # why answers prove nothing; such a task is left out of claims
+    derivative: Derivative | None = None  # of a backward task
+    # Inputs, and how many dimensions each has here, whose first may stand for any number of leading ones: the reference
+    # takes them so, and does the same with each row. It says nothing of what is wanted.
+    leading: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.inputs] + [one.name for one in self.outputs]
@@ -343,7 +350,8 @@ class Task:
     @property
     def hash(self) -> str:
         """The identity of the task: of all that decides what is right and what is wanted, not of how it was asked."""
-        plain = to_json(replace(self, words="", assumptions=(), origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
+        said = replace(self, words="", assumptions=(), derivative=None, leading=())
+        plain = to_json(replace(said, origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:20]
 
 

@@ -119,6 +119,15 @@ class Library:
         found = (self.find(folder.name) for folder in folders if folder.is_dir())
         return tuple(kernel for kernel in found if kernel is not None)
 
+    def backward_of(self, task_hash: str) -> LibraryKernel | None:
+        """The best kernel for the gradients of a task; None where none was made."""
+        for kernel in self.all():
+            with contextlib.suppress(Damaged):
+                derivative = kernel.task().derivative
+                if derivative is not None and derivative.forward == task_hash:
+                    return kernel
+        return None
+
     def _entries(self, folder: Path) -> Iterator[LibraryKernel]:
         """Entries that can be read; one that cannot is as good as absent, for it can be made again."""
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -44,6 +44,7 @@ class Request:
     allow_degenerate: bool = False
     function: str = ""  # where the text is Python source: the function meant, or what to call the module
     module: str = ""  # where the text is Python source of a module: the expression in it that makes it
+    backward: bool = False  # its gradients are meant, not the function itself
 
 
 @dataclass(frozen=True)

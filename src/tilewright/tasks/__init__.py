@@ -2,6 +2,7 @@
 
 from tilewright.tasks.drafts import TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
+from tilewright.tasks.gradients import backward_task, derivative_words
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
@@ -22,6 +23,8 @@ __all__ = [
     "RefusedRequest",
     "TaskError",
     "TaskOptions",
+    "backward_task",
+    "derivative_words",
     "fit_specification",
     "module_call",
     "open_task",

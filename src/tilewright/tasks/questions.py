@@ -13,6 +13,7 @@ PROBE = "tilewright.tasks.child.probing:probe"
 BOUND = "tilewright.tasks.child.probing:bound"
 LINT = "tilewright.tasks.child.lint_run:run_lint"
 DESCRIBE = "tilewright.tasks.child.module_run:describe"
+DIFFERENTIATE = "tilewright.tasks.child.differentiation:differentiate"
 _LISTED = 4
 
 
@@ -52,7 +53,31 @@ class LintAnswer:
     mismatch: str  # where the reference returns something else than the task says
     reason: str  # why answers prove nothing
     idle: tuple[str, ...] = ()  # tensors without influence on any output
+    leading: tuple[tuple[str, int], ...] = ()  # as in a task
     copied: str = ""  # the tensor that the first output equals, where that is the reason
+
+
+@dataclass(frozen=True)
+class DerivativeRequest:
+    task: Task
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is enough for the gradients, beside those of the results: results and inputs of the function."""
+
+    results: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DerivativeAnswer:
+    structure: str  # of what the function returns: one tensor, a flat tuple, or nested
+    differentiable: tuple[bool, ...]  # of each result
+    by: tuple[str, ...]  # inputs that get a gradient
+    cuts: tuple[Cut, ...]  # the first keeps no result
+    autograd_bytes: int | None  # at the task's own sizes
 
 
 @dataclass(frozen=True)

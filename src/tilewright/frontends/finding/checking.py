@@ -96,12 +96,12 @@ def call_time_us(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
     times = []
     with torch.no_grad():
         for _ in range(_WARM_UP + _TIMED):
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begun.record()
             model(*args, **kwargs)
             ended.record()
             torch.cuda.synchronize()
-            times.append(begun.elapsed_time(ended) * 1e3)
+            times.append(float(begun.elapsed_time(ended)) * 1e3)
     return statistics.median(times[_WARM_UP:])
 
 
