@@ -281,5 +281,5 @@ def test_further_sizes_are_in_turn_near_and_of_the_same_code() -> None:
     assert len({tuple(one.items()) for one in found}) == 4
     assert all(one["kh"] == one["kw"] == 3 for one in found)  # filters keep their size
     assert all(one["height"] == one["width"] == 64 for one in found[1::2])
-    assert found[0]["channels"] == 64
-    assert work_of(convolution, found[0]) <= 100_000_000
+    assert not all(one["height"] == one["width"] == 64 for one in found)
+    assert all(work_of(convolution, one) <= 100_000_000 for one in found)

@@ -12,7 +12,7 @@ from tilewright import __version__
 from tilewright.exports.cuda_project import write_cuda
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.hub_project import HubChoices, write_hub
-from tilewright.exports.source import Source, checked_name
+from tilewright.exports.source import Source, check_words, checked_name
 from tilewright.exports.torch_package import write_torch
 from tilewright.exports.variants import Say, Variants, find_variants
 from tilewright.exports.writing import Folder, check_target
@@ -52,6 +52,7 @@ def export(
     """Write `source` to the folder `output`; raises `NotExportable`, or what building raises."""
     name = checked_name(name or source.op.name)
     check_target(output)
+    check_words(source)
     if not any(one.scalar is None and not one.optional for one in source.op.parameters):
         raise NotExportable(f"{name} takes no tensor, so nothing says on which GPU it would run")
     if not source.calls:

@@ -311,13 +311,31 @@ def export(
     reference: Annotated[
         str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
     ] = None,
+    layer: options.LayerOption = "",
+    licence: options.LicenceOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
-    from tilewright.frontends.exporting import export_command
+    from tilewright.frontends.exporting import Wishes, export_command
 
     known = split_reference(reference) if reference else None
-    export_command(what, to, output, name, arch or [], shape or [], set_ or [], known, as_json)
+    wishes = Wishes(to, output, name, tuple(arch or ()), tuple(shape or ()), tuple(set_ or ()), known, layer, licence)
+    export_command(what, wishes, as_json)
+
+
+@app.command()
+def publish(
+    what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Upload an exported kernel to the Hugging Face Hub; what the referee has not passed is refused."""
+    from tilewright.frontends.publishing import publish_command
+
+    publish_command(what, to, dry_run, private, licence, as_json)
 
 
 @app.command()

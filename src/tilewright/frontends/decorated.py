@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 import sys
 import types
 import warnings
@@ -347,12 +348,13 @@ def _value_text(value: object) -> str:
 def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
     """How many dimensions of a call have another size than the task; None where the task does not cover the call."""
     sizes: dict[str, int] = {}
+    leading = {name for name, _ in task.leading}
     for one in task.inputs:
         value = bound[one.name]
         if isinstance(one, NumberInput):
             if value != one.value:
                 return None
-        elif not _fits(one, value, sizes):
+        elif not _fits(one, value, sizes, one.name in leading):
             return None
     dimensions = {dimension.name: dimension for dimension in task.dimensions}
     if not task.agrees(sizes):
@@ -364,11 +366,18 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
     return sum(size != dimensions[name].size for name, size in sizes.items())
 
 
-def _fits(one: TensorInput, value: object, sizes: dict[str, int]) -> bool:
-    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it."""
+def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
+    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it.
+
+    Where its first dimension `leads`, it stands for any number of them, also for none.
+    """
     if not isinstance(value, torch.Tensor):
         return value is None and one.optional
     dtype: DType | None = DTYPE_OF_TORCH.get(value.dtype)
-    if dtype is not one.dtype or value.dim() != len(one.dimensions):
+    rank, shape = len(one.dimensions), tuple(value.shape)
+    if leads and len(shape) >= rank - 1:
+        more = len(shape) - (rank - 1)
+        shape = (math.prod(shape[:more]), *shape[more:])
+    if dtype is not one.dtype or len(shape) != rank:
         return False
-    return all(sizes.setdefault(name, size) == size for name, size in zip(one.dimensions, value.shape, strict=True))
+    return all(sizes.setdefault(name, size) == size for name, size in zip(one.dimensions, shape, strict=True))

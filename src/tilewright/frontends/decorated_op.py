@@ -41,6 +41,7 @@ class KernelFamily:
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
+        self.backward = None  # a kernel is chosen at each call, and with it would be its backward
         self._find = find
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 
@@ -78,23 +79,31 @@ class KernelFamily:
 class _Kind:
     """What of a task's inputs is the same at every size: dtypes, numbers of dimensions, numbers."""
 
-    def __init__(self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool], ...]) -> None:
+    def __init__(
+        self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool, bool], ...]
+    ) -> None:
         self.numbers = numbers
-        self.tensors = tensors  # name, dtype, dimensions, optional
+        self.tensors = tensors  # name, dtype, dimensions, whether the first leads, whether it may be absent
 
     @staticmethod
     def of(task: Task) -> _Kind:
-        tensors = tuple((t.name, TORCH_DTYPE[t.dtype], len(t.dimensions), t.optional) for t in task.tensors)
+        leading = {name for name, _ in task.leading}
+        tensors = tuple(
+            (one.name, TORCH_DTYPE[one.dtype], len(one.dimensions), one.name in leading, one.optional)
+            for one in task.tensors
+        )
         return _Kind(tuple((one.name, one.value) for one in task.numbers), tensors)
 
     def takes(self, bound: Mapping[str, Any]) -> bool:
         for name, number in self.numbers:
             if bound[name] != number:
                 return False
-        for name, dtype, dimensions, optional in self.tensors:
+        for name, dtype, dimensions, leads, optional in self.tensors:
             value = bound[name]
             if value is None and optional:
                 continue
-            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.dim() != dimensions:
+            if not isinstance(value, torch.Tensor) or value.dtype != dtype:
+                return False
+            if value.dim() != dimensions and not (leads and value.dim() >= dimensions - 1):
                 return False
         return True

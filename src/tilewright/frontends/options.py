@@ -120,3 +120,6 @@ ArchesOption = Annotated[
     list[str] | None,
     typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
 ]
+LayerOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
+]

@@ -39,8 +39,12 @@ class OwnTrial:
         reference: AnyReference,
         independent: tuple[str, ...],
         further_values: tuple[str, ...],
+        *,
+        alone: bool = False,
     ) -> None:
+        """`alone`: no other call was judged, so that every kind of values is for this one."""
         self._further_values = further_values
+        self._alone = alone
         self._trial = trial
         self._device = device
         self._reference = reference
@@ -107,7 +111,8 @@ class OwnTrial:
         """The same call with other numbers, and, where it ran whole, with nearly all whole numbers the same: what a
         plan does with scalars at these sizes alone, and counters that only so many equal ones fill."""
         candidate = self._trial.candidate
-        for values in again_values(candidate.task, self._further_values, whole=first.blocks is None):
+        whole = first.blocks is None
+        for values in again_values(candidate.task, self._further_values, whole=whole, alone=self._alone):
             sample = sample_again(candidate, self._device, first, values)
             if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
                 continue

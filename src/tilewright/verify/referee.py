@@ -292,7 +292,7 @@ class Referee:
         if not any(one.status is CaseStatus.RIGHT for one in results):
             if trial.reference_problem is not None:
                 raise trial.reference_problem
-            return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+            return self._own_call_alone(trial)
         if trial.candidate.choice and not any(
             self._takes(trial.candidate, one, strictly=True) for one in trial.right_cases
         ):
@@ -314,9 +314,23 @@ class Referee:
             return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen)
         return records.Passed(tuple(results), tuple(trial.notes))
 
-    def _own_call(self, trial: Trial) -> Rejected | OwnTrial:
+    def _own_call_alone(self, trial: Trial) -> Verdict:
+        """Of a task that has no smaller call: as much of it as can be run, with every kind of values."""
+        unsupported = Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+        if self._gpu is not None or plan_cases(self._task):
+            return unsupported
+        outcome = impossible(trial.candidate, self._emulator, self.needed_inputs) or self._own_call(trial, alone=True)
+        if isinstance(outcome, records.Impossible):
+            return Rejected(outcome)
+        if isinstance(outcome, Rejected) or not outcome.judged:
+            return outcome if isinstance(outcome, Rejected) else unsupported
+        unseen = outcome.unseen or "a part of it was run, and the task has no smaller call to run whole"
+        return records.Passed(tuple(trial.results), (*trial.notes, outcome.note), outcome.uncovered, unseen)
+
+    def _own_call(self, trial: Trial, *, alone: bool = False) -> Rejected | OwnTrial:
         """Some blocks of the task's own call, and further cases until what runs there was judged somewhere."""
-        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, self._further_values())
+        further = self._further_values()
+        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, further, alone=alone)
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):
