@@ -14,7 +14,6 @@ from dataclasses import replace
 from tilewright.records import (
     Derivative,
     Dimension,
-    NumberInput,
     SavedTensor,
     Task,
     TaskInput,
