@@ -23,11 +23,13 @@ from tilewright.frontends.object_requests import (
     named_object,
     object_request,
 )
+from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
-from tilewright.runtime import Operation, load
+from tilewright.runtime import LoadError, Operation
+from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
 
@@ -58,17 +60,31 @@ class Made:
 
     def __init__(self, kernel: LibraryKernel, run: Run | None, *, own_reference: bool) -> None:
         """`own_reference`: the reference is the caller's code, so it may run in the caller's process."""
+        self._from = (kernel, own_reference)
         self.kernel: Path = kernel.path
         self.entry: LibraryEntry = kernel.entry
         self.task: Task = kernel.task()
         self.run = run
-        reference = fallback_of(self.task) if own_reference else None
-        self.operation: Operation = load(kernel.path, reference=reference, allow_library=self.task.allow_library)
+        reference = TaskReference(self.task) if own_reference else None
+        files = read_files([kernel.path], self.task.allow_library)
+        form = reference.form() if reference is not None else None
+        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
+
+    def __deepcopy__(self, memo: object) -> Made:
+        """Itself: nothing of it changes."""
+        return self
+
+    def __copy__(self) -> Made:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its place in the library, from where it is taken again; of the run that made it nothing is kept."""
+        return _taken_again, (*self._from, self.operation.files[0].identity)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Which file takes such a call and with what launches, or why none does; builds, and runs nothing."""
@@ -80,6 +96,14 @@ class Made:
 
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
+
+
+def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
+    """What was pickled."""
+    made = Made(kernel, None, own_reference=own_reference)
+    if made.operation.files[0].identity != identity:
+        raise LoadError(f"{kernel.path} is not the file it was when this was pickled; make it anew")
+    return made
 
 
 def make(
@@ -200,17 +224,3 @@ def _tensor_text(name: str, value: Any) -> str:
     spec = read_spec("make", name, value)
     assert spec is not None
     return f"{'x'.join(map(str, spec.shape))}:{spec.dtype.value}"
-
-
-def fallback_of(task: Task) -> Function:
-    """The reference that a caller gave as a function, for calls that no kernel takes; loaded when first needed."""
-    loaded: list[Function] = []
-
-    def reference(*values: Any) -> Any:
-        if not loaded:
-            namespace: dict[str, Any] = {"__name__": f"tilewright_reference_{task.name}"}
-            exec(compile(task.reference, f"<the reference of {task.name}>", "exec"), namespace)
-            loaded.append(namespace[task.function])
-        return loaded[0](**{one.name: value for one, value in zip(task.inputs, values, strict=True)})
-
-    return reference

@@ -1,27 +1,37 @@
 """`@tilewright.kernel`: the function is the specification, the oracle and the fallback.
 
 A call uses the library's finished kernel for these shapes, or runs the function itself and says so once. It never
-spends anything and starts no process; `make` does, when it is asked to.
+spends anything and starts no process; `make` does, when it is asked to. A call in which torch has a part (compiling,
+exporting, transforming) goes through an operator that stands for all of the function's kernels.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, overload
 
 import torch
+from torch.compiler import is_dynamo_compiling
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.frontends.api import Made, make, read_arguments
+from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.kernel_file import KernelFileError
+from tilewright.frontends.references import FunctionReference, form_of_task
+from tilewright.kernel_file import KernelFileError, op_of_task, print_op
 from tilewright.records import DType, NumberInput, Task, TensorInput
-from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed, load
+from tilewright.runtime import CallRefused, NoKernelApplies, Operation, OperationError, ReferenceUsed
+from tilewright.runtime.files import read_files, read_tuned
+from tilewright.runtime.last_resort import NoFileTakes, without_autocast
+from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment
 from tilewright.store import LibraryKernel, Request, Store, StoreError
 
 Call = tuple[tuple[str, object], ...]  # every argument by name: a tensor's dtype and shape, any other value
@@ -52,23 +62,32 @@ class DecoratedKernel:
         self.function = function
         self.strict = strict
         self._signature = inspect.signature(function)
+        self._defaults = {
+            n: one.default for n, one in self._signature.parameters.items() if one.default is not one.empty
+        }
+        self._plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in self._signature.parameters.values())
         self._operations: dict[Call, Operation | None] = {}
+        self._families: tuple[KernelFamily, ...] | None = None
         self._said: set[str] = set()
         self._source: str | None = None  # the function's text as it was looked at last, and what that was made from
         self._globals: tuple[Global, ...] = ()
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or not is_ordinary_moment():
+            return self._traced(args, kwargs)
         bound = self._bound(args, kwargs)
+        if not are_ordinary(one for one in bound.values() if isinstance(one, torch.Tensor)):
+            return self._traced(args, kwargs)
         operation = self._operation(bound)
         if operation is None:
             absent = f"the library has no kernel for {_call_text(bound)}"
             return self._reference("absent", absent, f"; {self._remedy(bound)}", args, kwargs)
         names = [parameter.name for parameter in operation.op.parameters]
         try:
-            return operation(**{name: bound[name] for name in names})
-        except NoKernelApplies as refusal:
-            reasons = [str(reason) for reason in refusal.reasons]
+            return operation.attempt(**{name: bound[name] for name in names})
+        except NoFileTakes as refusal:
+            reasons = [str(reason) for reason in refusal.none.reasons]
             strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in bound.values())
             ways = reasons if strided else [*reasons, self._remedy(bound)]  # a kernel made anew wants no strides either
             kind = "strided" if strided else "refused"
@@ -77,11 +96,33 @@ class DecoratedKernel:
             why = str(refusal).removeprefix(f"{self._name}: ")
             return self._reference(type(refusal).__name__, why, "", args, kwargs)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the function gets the instance, as any function of a class does."""
+        return self if instance is None else BoundMethod(self, instance)
+
+    def __deepcopy__(self, memo: object) -> DecoratedKernel:
+        """Itself, as for any function."""
+        return self
+
+    def __copy__(self) -> DecoratedKernel:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where it is found under its name, as for any function, else by the function's."""
+        found: Any = sys.modules.get(self.function.__module__)
+        for part in self.function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.function.__qualname__ if found is self else (DecoratedKernel, (self.function, self.strict))
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """Asked by `torch.jit.script`, which reads Python source: that of the function."""
+        return self.function
+
     def make(self, **arguments: Any) -> Made:
         """Make a kernel for these shapes: `f.make(x="4096x1024:bf16")`, or tensors; takes the options of `make` too."""
         made = make(self.function, **arguments)
         assert isinstance(made, Made)  # a decorated function has no tensors of its own
-        self._operations.clear()
+        self.forget()
         return made
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -96,6 +137,7 @@ class DecoratedKernel:
     def forget(self) -> None:
         """Look into the library again at the next call: another process may have made a kernel."""
         self._operations.clear()
+        self._families = None
 
     def __repr__(self) -> str:
         return f"<kernel {self._name}{self._signature}>"
@@ -128,9 +170,85 @@ class DecoratedKernel:
         if not ordered:
             return None
         try:
-            return load([kernel.path for kernel in ordered], strict=True, allow_library=True)
-        except (OperationError, KernelFileError, OSError):
+            task = ordered[0].task()
+            paths = [kernel.path for kernel in ordered]
+            names = tuple(one.name for one in task.inputs)
+            others = {name: value for name, value in bound.items() if name not in names}
+            form = form_of_task(self.function, task, others)
+            files = read_files(paths, allow_library=True)
+            return Operation(
+                files, read_tuned(paths), self._function_reference("kernel", names, others), self.strict, form
+            )
+        except (OperationError, KernelFileError, StoreError, OSError):
             return None
+
+    def _function_reference(self, of: str, names: tuple[str, ...], others: dict[str, Any]) -> FunctionReference:
+        identity = f"{of} {self._name} {sorted((name, repr(value)) for name, value in others.items())} {self._source}"
+        return FunctionReference(self.function, names, others, identity)
+
+    # -- calls that torch traces --
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call through the operator of the kernels made for its kind, else the function itself, to be traced."""
+        if self._plain and not any(name not in self._signature.parameters for name in kwargs):
+            bound = {**self._defaults, **dict(zip(self._signature.parameters, args, strict=False)), **kwargs}
+            if len(bound) == len(self._signature.parameters):
+                self._look_for_families()
+                for family in self._families or ():
+                    if family.takes(bound):
+                        return family.call(bound)
+        self._say_traced()
+        return self.function(*args, **kwargs)
+
+    def _look_for_families(self) -> None:
+        """Look which kernels there are, once for each trace."""
+        self._look_around()
+        if self._families is None:
+            with disable_modes():
+                self._families = tuple(self._make_families())
+
+    def _make_families(self) -> Iterator[KernelFamily]:
+        groups: dict[object, list[tuple[LibraryKernel, Task, dict[str, Any]]]] = {}
+        for made in self._made():
+            task, request = made.task(), made.request()
+            others = None if request is None else self._others(task, request)
+            if others is not None:
+                key = (print_op(op_of_task(task)), repr(sorted(others.items())))
+                groups.setdefault(key, []).append((made, task, others))
+        for group in groups.values():
+            try:
+                files = read_files([made.path for made, _, _ in group], allow_library=True)
+            except (OperationError, KernelFileError, OSError):
+                continue
+            (_, task, others), tasks = group[0], [task for _, task, _ in group]
+            reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
+            yield KernelFamily(files, tasks, reference, form_of_task(self.function, task, others), self._operation)
+
+    def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
+        """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
+        inputs = {one.name for one in task.inputs}
+        found = {}
+        for name in self._signature.parameters:
+            if name in inputs:
+                continue
+            if name in request.numbers:
+                found[name] = ast.literal_eval(request.numbers[name])
+            elif name in self._defaults:
+                found[name] = self._defaults[name]
+            else:
+                return None
+        return found
+
+    def _say_traced(self) -> None:
+        """Said while something traces the call, so without its shapes."""
+        if self.strict:
+            raise NoKernelApplies(f"{self._name}: no kernel was made for a call of this kind; make one first", ())
+        if "traced" not in self._said:
+            self._said.add("traced")
+            warnings.warn(
+                f"{self._name}: no kernel was made for a call of this kind, so the function itself is traced (said "
+                "once)", ReferenceUsed, stacklevel=4,
+            )  # fmt: skip
 
     def _made(self) -> Iterable[LibraryKernel]:
         for made in Store().library.all():
@@ -151,7 +269,7 @@ class DecoratedKernel:
             source, self._globals = "", ()
         if source != self._source:
             self._source = source
-            self._operations.clear()
+            self.forget()
 
     def _distance(self, made: LibraryKernel, bound: dict[str, Any]) -> int | None:
         """How many sizes of a call are not those that a kernel was made for; None where it does not take the call."""
@@ -174,6 +292,10 @@ class DecoratedKernel:
             return value is not None and read_arguments({name: value})[1].get(name) == request.numbers[name]
         return bool(value == self._signature.parameters[name].default)
 
+    # What Dynamo must not trace but run, once for each trace.
+    _look_for_families._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _say_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
     def _reference(self, kind: str, why: str, remedy: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function itself, and say why, then what would help: once for each kind of reason."""
         if self.strict:
@@ -183,10 +305,25 @@ class DecoratedKernel:
             warnings.warn(
                 f"{self._name}: {why}, so the function itself runs (said once){remedy}", ReferenceUsed, stacklevel=3
             )
-        return self.function(*args, **kwargs)
+        with without_autocast():  # an op takes tensors as they are, with a kernel and without one
+            return self.function(*args, **kwargs)
 
     def _remedy(self, bound: dict[str, Any]) -> str:
         return f"make one with {self._name}.make({_call_text(bound)})"
+
+
+class BoundMethod:
+    """A decorated function as a method of one object."""
+
+    def __init__(self, kernel: DecoratedKernel, instance: Any) -> None:
+        self.__self__ = instance
+        self.__func__ = kernel
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.__func__!r} of {self.__self__!r}>"
 
 
 def _kind_of(value: object) -> object:

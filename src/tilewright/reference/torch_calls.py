@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ def call_by_name(
 
 
 def flat_results(returned: Any) -> tuple[torch.Tensor, ...]:
-    """What a function returned as a tuple of tensors; lists, tuples and dicts are laid flat."""
+    """What a function returned as a tuple of tensors; lists, tuples, dicts and dataclasses are laid flat."""
     if returned is None:
         return ()
     if isinstance(returned, torch.Tensor):
@@ -90,4 +91,6 @@ def flat_results(returned: Any) -> tuple[torch.Tensor, ...]:
         return tuple(one for item in returned for one in flat_results(item))
     if isinstance(returned, (bool, int, float)):
         return (torch.tensor(returned),)
+    if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        return flat_results(tuple(getattr(returned, one.name) for one in dataclasses.fields(returned)))
     raise ReferenceProblem(f"the reference returned a {type(returned).__name__}; return tensors")

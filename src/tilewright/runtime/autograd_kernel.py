@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from tilewright.kernel_file import Op
 from tilewright.runtime import dispatcher
+from tilewright.runtime.batching import batched
 from tilewright.runtime.entries import refuse_gradients
 from tilewright.runtime.errors import GradientNotSupported
 from tilewright.runtime.last_resort import LastResort
@@ -80,6 +81,8 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         wanted = list(ctx.needs_input_grad[3:])
         if torch.is_grad_enabled() or torch._C._functorch.maybe_current_level() is not None:
             found = _transformable(ctx.torch_op.last_resort, values, gradients, wanted)
+        elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
+            found = _detached(ctx.torch_op.last_resort, values, gradients, wanted)  # of `is_grads_batched`
         else:
             found = ctx.by_reference(*values, list(gradients), wanted)
         made = iter(found)
@@ -97,8 +100,7 @@ def _register_gradients(torch_op: TorchOp) -> Any:
     def run(*values: Any) -> list[torch.Tensor]:
         *call, gradients, wanted = values
         with _recording():
-            tensors = [v.detach().requires_grad_(w) if w else v for v, w in zip(call, wanted, strict=True)]
-            found = _gradients(torch_op.last_resort, tensors, gradients, wanted)
+            found = _detached(torch_op.last_resort, call, gradients, wanted)
         given = [one for one in (*call, *gradients) if isinstance(one, torch.Tensor)]
         return [_own(one.detach(), given) for one in found]
 
@@ -118,14 +120,17 @@ def _register_gradients(torch_op: TorchOp) -> Any:
         return dispatcher.run_below_autograd(overload, below, values)
 
     dispatcher.set_autograd(name, kernel)
+    dispatcher.set_batching(name, batched(torch_op.op, overload))
     return overload
 
 
-def _gradients(
-    last_resort: LastResort, values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
+def _detached(
+    last_resort: LastResort, call: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """The gradient of each value wanted; autograd must be recording."""
-    pairs = zip(last_resort.results(values), gradients, strict=True)
+    """The gradient of each value wanted, by a run of the reference that has nothing to do with the one before."""
+    with torch.enable_grad():
+        values = [value.detach().requires_grad_() if want else value for value, want in zip(call, wanted, strict=True)]
+        pairs = list(zip(last_resort.results(values), gradients, strict=True))
     used = [(result, gradient) for result, gradient in pairs if gradient is not None and result.requires_grad]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
     if not used:

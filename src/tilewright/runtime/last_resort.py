@@ -72,7 +72,7 @@ class LastResort:
         """The op's results by the reference, in order; what it changed in place is not among them."""
         pairs = zip(self.op.parameters, values, strict=True)
         changed = [value for parameter, value in pairs if parameter.in_place and value is not None]
-        found = [one for one in leaves(self.call(values)) if isinstance(one, torch.Tensor)]
+        found = [_tensor(one) for one in leaves(self.call(values)) if isinstance(one, (torch.Tensor, int, float))]
         alone = [one for one in found if not any(one is other for other in changed)]
         wanted = len(self.op.results)
         if len(alone) != wanted:
@@ -83,6 +83,15 @@ class LastResort:
                 )
             alone = found[:wanted]
         return tuple(alone)
+
+
+def answer(op: Op, results: tuple[torch.Tensor, ...]) -> Any:
+    """Results as a call returns them: the only one, a tuple of several, or None."""
+    return results[0] if len(op.results) == 1 else results or None
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
 
 @contextlib.contextmanager

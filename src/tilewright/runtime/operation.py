@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,13 +43,14 @@ from tilewright.runtime.call_devices import (
     refuse_elsewhere,
 )
 from tilewright.runtime.entries import make_entry, with_in_place_checks
-from tilewright.runtime.errors import LoadError
+from tilewright.runtime.errors import CallRefused, LoadError
 from tilewright.runtime.explanation import Explanation, explain_none, explain_selected
-from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference
+from tilewright.runtime.last_resort import LastResort, NoFileTakes, Reference, answer
 from tilewright.runtime.on_device import Builds, OnDevice
 from tilewright.runtime.on_emulator import CallTensors, EmulatedCall, EmulatedReady, OnEmulator, full_call, plain_call
 from tilewright.runtime.ordinary import are_ordinary, is_ordinary_moment, refuse_distributed
 from tilewright.runtime.quick_call import KeyForm, Recent, is_plain, make_key_function, make_quick_call
+from tilewright.runtime.returned import Form
 from tilewright.runtime.specs import arguments_ahead, spec_of, unusable_reasons
 from tilewright.runtime.torch_ops import operator_of
 
@@ -64,12 +66,15 @@ class Operation:
         tuned: TunedChoices | None = None,
         reference: Reference | None = None,
         strict: bool = False,
+        returned: Form | None = None,
     ) -> None:
+        """`returned` is the form of what the reference returns, where it is not that of a plain answer."""
         self.files = tuple(files)
         self.op: Op = files[0].plan.op
         self.last_resort = LastResort(self.op, reference, strict)
         self.signature = Signature(self.op)
         self.__name__ = self.op.name
+        self.returned = returned
         self.__doc__ = f"{self.signature}, from {', '.join(file.name for file in files)}"
         self._tuned = tuned or TunedChoices()
         self._deciding = _deciding(self.files)
@@ -97,17 +102,57 @@ class Operation:
         """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
         is in place."""
         if is_dynamo_compiling():
-            return self.torch_op(*self._in_order(args, kwargs))
+            given = self._in_order(args, kwargs)
+            return self._formed(self.torch_op(*given), given)
         try:
-            if not kwargs and len(args) == self._count:
-                return self._quick(*args)
-            return self._quick(*self._arranged(args, kwargs))
+            values = args if not kwargs and len(args) == self._count else self._arranged(args, kwargs)
+            result = self._quick(*values)
         except NoFileTakes as refusal:
-            none, values = refusal.none, refusal.values
-        return self.last_resort.take(none, values)
+            none, regular = refusal.none, refusal.values
+        else:
+            return result if self.returned is None else self._formed(result, values)
+        if self.returned is None:
+            return self.last_resort.take(none, regular)
+        self.last_resort.accept(none)
+        return self._formed(answer(self.op, self.last_resort.results(regular)), regular)
+
+    def attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """A call without a last resort: raises `NoFileTakes`, with the regular values, where no file takes it."""
+        values = self._arranged(args, kwargs)
+        return self._formed(self._quick(*values), values)
+
+    def _formed(self, result: Any, values: Sequence[Any]) -> Any:
+        """What was computed, in the form in which the reference returns it."""
+        if self.returned is None:
+            return result
+        results = (result,) if len(self.op.results) == 1 else result or ()
+        return self.returned.filled(results, dict(zip(self.signature.names, values, strict=True)))
 
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
+
+    # -- copies --
+
+    def __deepcopy__(self, memo: object) -> Operation:
+        """Itself: nothing of it changes, and what it has built serves every copy of a model."""
+        return self
+
+    def __copy__(self) -> Operation:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By where its files lie and what they say: loaded again, and refused if they have become others."""
+        names = tuple(file.name for file in self.files)
+        identities = tuple(file.identity for file in self.files)
+        last = self.last_resort
+        return _again, (names, identities, last.reference, last.strict, self.returned)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Asked by `torch.jit.script`, which reads Python source, and there is none."""
+        raise CallRefused(
+            f"{self.op.name}: torch.jit.script cannot read a kernel file; use torch.jit.trace, torch.compile or "
+            f"torch.export, or call torch.ops.{self.torch_op.name().replace('::', '.')} in the scripted function"
+        )
 
     # -- ahead of a call --
 
@@ -314,6 +359,23 @@ class Operation:
         call = CallTensors(self.op, specs, tensors)
         entry = with_in_place_checks(lambda *_: run(call), self.op, specs)
         return entry(tensors, _addresses(tensors), ())
+
+
+def _again(
+    names: tuple[str, ...], identities: tuple[str, ...], reference: Reference | None, strict: bool, form: Form | None
+) -> Operation:
+    """What was pickled."""
+    from tilewright.runtime.files import read_files, read_tuned  # which know operations
+
+    paths = [Path(name) for name in names]
+    files = read_files(paths, allow_library=True)
+    for file, identity in zip(files, identities, strict=True):
+        if file.identity != identity:
+            raise LoadError(
+                f"{file.name} is not the file it was when the operation was pickled: its digest was "
+                f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
+            )
+    return Operation(files, read_tuned(paths), reference, strict, form)
 
 
 def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:

@@ -16,9 +16,10 @@ from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
 from tilewright.runtime import dispatcher
 from tilewright.runtime.autograd_kernel import register_autograd
+from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
 from tilewright.runtime.errors import CallRefused
-from tilewright.runtime.last_resort import LastResort, NoFileTakes
+from tilewright.runtime.last_resort import LastResort, NoFileTakes, answer
 from tilewright.runtime.op_schema import arguments_text, results_text
 from tilewright.runtime.specs import traced_arguments, unusable_reasons
 
@@ -53,6 +54,7 @@ class TorchOp:
         dispatcher.set_fake(name, self.fake)
         self.overload = dispatcher.overload(name)
         register_autograd(self)
+        dispatcher.set_batching(name, batched(self.op, self.overload))
 
     @property
     def last_resort(self) -> LastResort:
@@ -63,10 +65,10 @@ class TorchOp:
         try:
             made = self.host.run_values(*values)
         except NoFileTakes as refusal:
-            return self._answer(self._by_reference(refusal.none, self._outs(values), values))
+            return answer(self.op, self._by_reference(refusal.none, self._outs(values), values))
         if self._may_differ:
             results = made if isinstance(made, tuple) else (made,)
-            return self._answer(self._conformed(results, self._outs(values), values))
+            return answer(self.op, self._conformed(results, self._outs(values), values))
         return made
 
     def fake(self, *values: Any) -> Any:
@@ -75,18 +77,15 @@ class TorchOp:
         refuse_two_devices(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
-            return self._answer(self._by_reference(outs, outs, values))
+            return answer(self.op, self._by_reference(outs, outs, values))
         if not self.last_resort.may_run:
             self._refuse_early(values)
         device = tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return self._answer(tuple(_empty(out, device) for out in outs))
+        return answer(self.op, tuple(_empty(out, device) for out in outs))
 
     def _outs(self, values: Sequence[Any]) -> tuple[TracedOut, ...] | NoneApplies:
         reasons = unusable_reasons(self.op, values)
         return NoneApplies(reasons) if reasons else traced_outs(self.host.files, traced_arguments(self.op, values))
-
-    def _answer(self, results: tuple[torch.Tensor, ...]) -> Any:
-        return results[0] if len(self.op.results) == 1 else results or None
 
     def _refuse_early(self, values: Sequence[Any]) -> None:
         """Where every size is a number and no file can take them, there is no need to wait for the call."""
