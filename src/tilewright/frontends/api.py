@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.frontends.backward import both_words, conduct_both
 from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
@@ -53,7 +54,8 @@ class NoKernelMade(RuntimeError):
 class Made:
     """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` where it comes from.
 
-    `run` is None where the kernel was found in the library. Where the kernel does not take a call, the reference runs
+    `run` is None where the kernel was found in the library; `backward` is what was made for its gradients, or None.
+    Where the kernel does not take a call, the reference runs
     and a warning says so once; a reference that a model wrote for words is never run in this process: such a call
     raises `NoKernelApplies`.
     """
@@ -69,8 +71,19 @@ class Made:
         files = read_files([kernel.path], self.task.allow_library)
         form = reference.form() if reference is not None else None
         self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
+        self.backward: Made | None = self._backward(kernel, own_reference)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
+
+    def _backward(self, kernel: LibraryKernel, own_reference: bool) -> Made | None:
+        """What was made for its gradients, and makes them from now on; None where nothing was."""
+        found = kernel.backward()
+        derivative = found.task().derivative if found is not None else None
+        if found is None or derivative is None:
+            return None
+        made = Made(found, None, own_reference=own_reference)
+        self.operation.with_backward(made.operation, derivative)
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
@@ -131,6 +144,7 @@ def make(
     against: str = "",
     baselines: tuple[str, ...] = USUAL_BASELINES,
     license: str = "",
+    backward: bool = False,
     yes: bool = False,
     fresh: bool = False,
     quiet: bool = False,
@@ -148,13 +162,15 @@ def make(
     `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
     `yes` accepts a specification of words unseen; a script needs it, since nobody is there to be asked. `start` is
     the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
-    that is kept in the record of the kernel's provenance. `precision` is what kernel and `baselines` are held to alike.
+    that is kept in the record of the kernel's provenance. With `backward` a kernel for the gradients is made too, in a
+    run of its own with the same budget; without one, or where none could be made, calls that need gradients run the
+    function's autograd. `precision` is what kernel and `baselines` are held to alike.
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
-    settings = replace(settings, baselines=checked_baselines(baselines))
+    settings = replace(settings, baselines=checked_baselines(baselines), backward=backward)
     found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
     asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
@@ -178,7 +194,13 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, ta
     """What is made or found for a request; `wanted` is the author named for it, if any."""
     device = choose_device(gpu, settings.spool)
     try:
-        result = conduct(replace(request, gpu=device.gpu), settings, device, talk, fresh=fresh)
+        request = replace(request, gpu=device.gpu)
+        if settings.backward:
+            both = conduct_both(request, settings, device, talk, fresh=fresh)
+            talk.say(both_words(both))
+            result = both.forward
+        else:
+            result = conduct(request, settings, device, talk, fresh=fresh)
     except RefusedRequest as error:
         error.args = (in_keywords(error),)
         raise

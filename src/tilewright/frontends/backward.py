@@ -16,13 +16,11 @@ from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, resume
 from tilewright.frontends.object_requests import resolved
 from tilewright.frontends.talk import Talk
-from tilewright.records import Origin, Settings, Task
+from tilewright.records import BACKWARD, Origin, Settings, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.store import LibraryKernel, Request, RunFolder, Store
 from tilewright.tasks import RefusedRequest, TaskError
 from tilewright.verify.gradient_check import gradient_problem
-
-SUFFIX = "_backward"  # of the op's name, and of the file beside the forward's
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def backward_of(task: Task, request: Request, talk: Talk) -> Task:
 def backward_output(output: str) -> str:
     """Where the backward's kernel goes beside the forward's: `norm.cu` and `norm_backward.cu`."""
     stem, extension = os.path.splitext(output)
-    return f"{stem}{SUFFIX}{extension}" if output else ""
+    return f"{stem}{BACKWARD}{extension}" if output else ""
 
 
 def _followed(
@@ -102,7 +100,7 @@ def _followed(
     found = None if fresh else store.library.backward_of(task.hash)
     if found is not None:
         return Both(forward, KernelFound(found, task.origin is Origin.WORDS, settings.licence))
-    talk.say(f"{task.name}{SUFFIX}: the gradients of {task.name}, a run of its own", "next")
+    talk.say(f"{task.name}{BACKWARD}: the gradients of {task.name}, a run of its own", "next")
     # A file to begin with and a function to be compared with are those of the forward.
     settings = replace(settings, start="", against="", output=backward_output(settings.output), backward=False)
     try:

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from tilewright.kernel_file import Op
 from tilewright.runtime import dispatcher
+from tilewright.runtime.backward_kernel import apply_with_kernel
 from tilewright.runtime.batching import batched
 from tilewright.runtime.entries import refuse_gradients
 from tilewright.runtime.errors import GradientNotSupported
@@ -39,7 +40,18 @@ def register_autograd(torch_op: TorchOp) -> None:
             return _with_tangents(torch_op.last_resort, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
             return dispatcher.run_below_autograd(overload, below, values)
-        if by_reference is None or not torch_op.last_resort.may_run:
+        may_run = torch_op.last_resort.may_run and by_reference is not None
+        if torch_op.backward is not None and torch._C._functorch.maybe_current_level() is None:
+
+            def again(values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> Any:
+                return _transformable(torch_op.last_resort, values, gradients, wanted)
+
+            def run(values: Sequence[Any]) -> Any:
+                return dispatcher.run_below_autograd(overload, below, values)
+
+            with _single_level():
+                return apply_with_kernel(torch_op, run, again if may_run else None, *values)
+        if not may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
         _say_gradients(torch_op.last_resort, values)
         with _single_level():

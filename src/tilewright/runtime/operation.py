@@ -32,7 +32,8 @@ from tilewright.kernel_file import (
     try_evaluate,
 )
 from tilewright.kernel_file.syntax import Accept
-from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
+from tilewright.records import ALL_CHECKS, PROFILES, Check, Derivative, Emulation, GpuProfile
+from tilewright.runtime.backward_kernel import BackwardKernel
 from tilewright.runtime.call_devices import (
     CallDevice,
     check_tensors,
@@ -96,7 +97,8 @@ class Operation:
         self._quick = make_quick_call(form, self._recent, self._slow)
         # What the operator runs: the same without asking what else is going on.
         self.run_values = make_quick_call(form, self._recent, self._run, ordinary_only=False)
-        self.torch_op = operator_of(self, lambda: Operation(self.files, self._tuned)).overload
+        self._operator = operator_of(self, lambda: Operation(self.files, self._tuned))
+        self.torch_op = self._operator.overload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on CUDA tensors, or emulated on CPU tensors; answers the result, a tuple of several, or None if all work
@@ -115,6 +117,16 @@ class Operation:
             return self.last_resort.take(none, regular)
         self.last_resort.accept(none)
         return self._formed(answer(self.op, self.last_resort.results(regular)), regular)
+
+    def with_backward(self, backward: Operation, derivative: Derivative) -> Operation:
+        """Have gradients of its calls made by another operation; `derivative` says what that takes and gives.
+
+        It holds of every operation of the same files and the same reference, in this process.
+        """
+        kernel = BackwardKernel(backward, backward.op, derivative)
+        kernel.check(self.op)
+        self._operator.backward = kernel
+        return self
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
         """A call without a last resort: raises `NoFileTakes`, with the regular values, where no file takes it."""

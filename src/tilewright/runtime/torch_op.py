@@ -16,6 +16,7 @@ from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
 from tilewright.runtime import dispatcher
 from tilewright.runtime.autograd_kernel import register_autograd
+from tilewright.runtime.backward_kernel import BackwardKernel
 from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
 from tilewright.runtime.errors import CallRefused
@@ -45,6 +46,7 @@ class TorchOp:
         self.name = name
         self.host = host
         self.op = host.op
+        self.backward: BackwardKernel | None = None  # makes its gradients, whichever operation asks for them
         # Files may differ in the strides of their results, and torch was told one of them.
         self._may_differ = len(host.files) > 1 and any(
             out.stride is not None for file in host.files for out in file.compiled.outs
