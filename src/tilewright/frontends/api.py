@@ -71,19 +71,12 @@ class Made:
         files = read_files([kernel.path], self.task.allow_library)
         form = reference.form() if reference is not None else None
         self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
-        self.backward: Made | None = self._backward(kernel, own_reference)
+        found = kernel.backward()
+        self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
+        if self.backward is not None and self.backward.task.derivative is not None:
+            self.operation.with_backward(self.backward.operation, self.backward.task.derivative)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
-
-    def _backward(self, kernel: LibraryKernel, own_reference: bool) -> Made | None:
-        """What was made for its gradients, and makes them from now on; None where nothing was."""
-        found = kernel.backward()
-        derivative = found.task().derivative if found is not None else None
-        if found is None or derivative is None:
-            return None
-        made = Made(found, None, own_reference=own_reference)
-        self.operation.with_backward(made.operation, derivative)
-        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
@@ -109,6 +102,16 @@ class Made:
 
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
+
+
+def with_backward(operation: Operation, kernel: LibraryKernel) -> Operation:
+    """An operation of a person's own function, its gradients by the kernel that was made for them, if one was."""
+    found = kernel.backward()
+    if found is not None:
+        backward = Made(found, None, own_reference=True)
+        if backward.task.derivative is not None:
+            operation.with_backward(backward.operation, backward.task.derivative)
+    return operation
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:

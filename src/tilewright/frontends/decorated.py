@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.frontends.api import Made, make, read_arguments
+from tilewright.frontends.api import Made, make, read_arguments, with_backward
 from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -176,9 +176,8 @@ class DecoratedKernel:
             others = {name: value for name, value in bound.items() if name not in names}
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
-            return Operation(
-                files, read_tuned(paths), self._function_reference("kernel", names, others), self.strict, form
-            )
+            reference = self._function_reference("kernel", names, others)
+            return with_backward(Operation(files, read_tuned(paths), reference, self.strict, form), ordered[0])
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
 

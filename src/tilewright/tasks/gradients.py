@@ -21,10 +21,10 @@ from tilewright.records import (
     TensorInput,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.drafts import TaskOptions, linted
-from tilewright.tasks.errors import TaskError
+from tilewright.tasks.drafts import TaskOptions
+from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
 from tilewright.tasks.gradient_source import BackwardNames, recomputing_source
-from tilewright.tasks.lint import small_sizes
+from tilewright.tasks.lint import examine, finding, small_sizes
 from tilewright.tasks.questions import ANSWER_SECONDS, DIFFERENTIATE, Cut, DerivativeAnswer, DerivativeRequest
 
 
@@ -42,9 +42,13 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
     made = _assembled(task, answer)
     with Reference(made.reference, made.function) as reference:
         try:
-            return linted(made, options, reference)
+            reason = finding(examine(made, reference))
         except ReferenceProblem as problem:
             raise TaskError(f"the gradients of {task.name} cannot be taken: {problem}") from problem
+    if reason and not options.allow_degenerate:
+        remedy = Remedy(RemedyKind.ALLOW_DEGENERATE)
+        raise TaskError(f"a kernel for the gradients of {task.name} would prove nothing: {reason}", remedy)
+    return replace(made, degenerate=reason)
 
 
 def _refuse_unfit(task: Task) -> None:
