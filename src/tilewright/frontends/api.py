@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.frontends.backward import both_words, conduct_both
 from tilewright.frontends.bound_kernel import BoundKernel
@@ -28,7 +28,7 @@ from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
-from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
+from tilewright.records import USUAL_BASELINES, Budget, Derivative, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
@@ -38,6 +38,10 @@ __all__ = ["Made", "NoKernelMade", "NotAcceptedYet", "make"]
 
 Function = Callable[..., Any]
 _BUDGET = Budget()
+
+
+class TakesBackward(Protocol):
+    def with_backward(self, backward: Operation, derivative: Derivative) -> object: ...
 
 
 class NoKernelMade(RuntimeError):
@@ -104,14 +108,13 @@ class Made:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 
 
-def with_backward(operation: Operation, kernel: LibraryKernel) -> Operation:
-    """An operation of a person's own function, its gradients by the kernel that was made for them, if one was."""
+def give_backward(forward: TakesBackward, kernel: LibraryKernel) -> None:
+    """Have gradients of a person's own function made by the kernel that was made for them, if one was."""
     found = kernel.backward()
     if found is not None:
         backward = Made(found, None, own_reference=True)
         if backward.task.derivative is not None:
-            operation.with_backward(backward.operation, backward.task.derivative)
-    return operation
+            forward.with_backward(backward.operation, backward.task.derivative)
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:

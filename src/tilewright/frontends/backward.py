@@ -64,17 +64,16 @@ def resume_both(folder: RunFolder, addition: Addition, output: str, talk: Talk) 
 
 def backward_of(task: Task, request: Request, talk: Talk) -> Task:
     """The task of a function's gradients, which are right. Raises `TaskError`."""
+    tasks.refuse_without_gradients(task)
     with talk.live("looking at the gradients"):
-        options = tasks.TaskOptions(allow_degenerate=request.allow_degenerate)
-        made = tasks.backward_task(task, options)
         with Reference(task.reference, task.function) as reference:
             try:
                 problem = gradient_problem(task, reference)
             except ReferenceProblem as error:
                 raise TaskError(f"the gradients of {task.name} cannot be checked: {error}") from error
-    if problem:
-        raise TaskError(f"{task.name}: {problem}; correct its backward, or leave the gradients to the function")
-    return made
+        if problem:
+            raise TaskError(f"{task.name}: {problem}; correct its backward, or leave the gradients to the function")
+        return tasks.backward_task(task, tasks.TaskOptions(allow_degenerate=request.allow_degenerate))
 
 
 def backward_output(output: str) -> str:

@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.frontends.api import Made, make, read_arguments, with_backward
+from tilewright.frontends.api import Made, give_backward, make, read_arguments
 from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -177,7 +177,9 @@ class DecoratedKernel:
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
             reference = self._function_reference("kernel", names, others)
-            return with_backward(Operation(files, read_tuned(paths), reference, self.strict, form), ordered[0])
+            operation = Operation(files, read_tuned(paths), reference, self.strict, form)
+            give_backward(operation, ordered[0])
+            return operation
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
 
@@ -221,7 +223,10 @@ class DecoratedKernel:
                 continue
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
             reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
-            yield KernelFamily(files, tasks, reference, form_of_task(self.function, task, others), self._operation)
+            form = form_of_task(self.function, task, others)
+            family = KernelFamily(files, tasks, reference, form, self._operation)
+            give_backward(family, group[0][0])
+            yield family
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
         """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
@@ -255,7 +260,9 @@ class DecoratedKernel:
                 request = made.request()
             except StoreError:
                 continue
-            if request is not None and request.function == self._name and request.text == self._source:
+            if request is None or request.backward:
+                continue
+            if request.function == self._name and request.text == self._source:
                 yield made
 
     def _look_around(self) -> None:

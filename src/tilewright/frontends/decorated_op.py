@@ -14,8 +14,9 @@ import torch
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.frontends.references import FunctionReference
 from tilewright.kernel_file import Code, KernelFile, NoneApplies, Problem, Reason
-from tilewright.records import Task
+from tilewright.records import Derivative, Task
 from tilewright.runtime import CallRefused, Operation
+from tilewright.runtime.backward_kernel import BackwardKernel
 from tilewright.runtime.last_resort import LastResort, NoFileTakes
 from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
@@ -42,7 +43,12 @@ class KernelFamily:
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
         self._find = find
-        self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
+        self._operator = operator_of(self, lambda: Operation(self.files))
+        self.torch_op = self._operator.overload
+
+    def with_backward(self, backward: Operation, derivative: Derivative) -> None:
+        """Have gradients made by another operation; see `Operation.with_backward`."""
+        self._operator.take_backward(BackwardKernel(backward, backward.op, derivative))
 
     def takes(self, bound: Mapping[str, Any]) -> bool:
         """Whether a call is of a kind that some kernel was made for, whatever its sizes. Dynamo traces this."""

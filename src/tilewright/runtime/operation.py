@@ -123,9 +123,7 @@ class Operation:
 
         It holds of every operation of the same files and the same reference, in this process.
         """
-        kernel = BackwardKernel(backward, backward.op, derivative)
-        kernel.check(self.op)
-        self._operator.backward = kernel
+        self._operator.take_backward(BackwardKernel(backward, backward.op, derivative))
         return self
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:

@@ -58,6 +58,11 @@ class TorchOp:
         register_autograd(self)
         dispatcher.set_batching(name, batched(self.op, self.overload))
 
+    def take_backward(self, backward: BackwardKernel) -> None:
+        """From now on it makes the gradients. Raises `LoadError` where it is the backward of something else."""
+        backward.check(self.op)
+        self.backward = backward
+
     @property
     def last_resort(self) -> LastResort:
         return self.host.last_resort

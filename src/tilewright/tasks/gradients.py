@@ -30,7 +30,7 @@ from tilewright.tasks.questions import ANSWER_SECONDS, DIFFERENTIATE, Cut, Deriv
 
 def backward_task(task: Task, options: TaskOptions) -> Task:
     """The task of a forward's gradients. Raises `TaskError` where there are none, or they prove nothing."""
-    _refuse_unfit(task)
+    refuse_without_gradients(task)
     with Reference(task.reference, task.function) as reference:
         try:
             request = DerivativeRequest(task, small_sizes(task))
@@ -51,7 +51,8 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
     return replace(made, degenerate=reason)
 
 
-def _refuse_unfit(task: Task) -> None:
+def refuse_without_gradients(task: Task) -> None:
+    """Raise `TaskError` where it is plain without a call that there can be none."""
     if task.derivative is not None:
         raise TaskError(f"{task.name} is a backward task itself; second gradients come from the function's autograd")
     changed = [one.name for one in task.tensors if one.in_place]
