@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 # Assertions are rewritten and modules compiled once, not in every process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint format types slow gpu sanitize docs clean
+.PHONY: demo test quick lint format types slow gpu sanitize docs dist clean
 
 # Runs and the library of finished kernels go to build/, so that the demo leaves a person's own alone.
 demo: export TILEWRIGHT_HOME := $(CURDIR)/build/demo
@@ -50,8 +50,19 @@ gpu: $(READY)
 sanitize: $(READY)
 	tests/ptx/sanitize.sh $(BIN)/python
 
+# The generated pages, and the whole as a site; nothing is fetched.
 docs: $(READY)
 	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
+	$(BIN)/python -m tests.docs.api_page docs/api.md
+	$(BIN)/python -m mkdocs build --quiet
+	@echo build/site/index.html
+
+# The wheel is built from the sdist, so that what is missing there is noticed; an error in C stops it.
+dist: export TILEWRIGHT_REQUIRE_COMPILED := 1
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	@ls -l dist
 	$(BIN)/tilewright skill skills
 
 # A developer's build stops at an error in C: setup.py would go on with the objects of an earlier build.

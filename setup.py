@@ -31,6 +31,7 @@ setup(
             depends=[str(path) for path in sorted([*CORE.glob("*.h"), *CORE.glob("*.def")])],
             extra_compile_args=[
                 "-O3",
+                "-g0",  # Python's own flags ask for debug information, which is three quarters of the object
                 "-std=gnu11",
                 "-ffp-contract=off",
                 "-fno-trapping-math",  # nobody looks at exceptions, and loops over lanes can be vectorised

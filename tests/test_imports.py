@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "playbook": {"records", "kernel_file", "reference", "tasks"},
     "authors": {"records", "kernel_file", "reference", "tasks", "models", "prompts", "playbook"},
     "refine": {"records", "kernel_file", "store", "devices", "reference", "tasks", "verify", "measure", "authors"},
+    "exports": {"records", "kernel_file", "store", "toolchain", "reference", "__init__"},
     "__init__": {"runtime", "frontends"},
     "__main__": {"frontends"},
 }
@@ -57,7 +58,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "playbook": {"torch", "jinja2"},
     "authors": set(),
     "refine": set(),
-    "frontends": {"torch", "typer", "rich", "click", "mcp", "anyio", "smolagents"},
+    "exports": {"jinja2", "torch", "kernels", "huggingface_hub"},
+    "frontends": {"torch", "typer", "rich", "click", "mcp", "anyio", "smolagents", "transformers"},
     "__init__": set(),
     "__main__": set(),
 }

@@ -125,6 +125,26 @@ __global__ void f(const float* x, float* y) {
     assert len(ran.other_outputs) == 2
 
 
+def test_the_next_call_finds_what_the_last_one_left(device: EmulatedDevice) -> None:
+    body = """//! scratch part: f32[64]{clearing}
+//! launch  f<<<1, 64>>>(x, y, part)
+__global__ void f(const float* x, float* y, float* part) {{
+  int i = threadIdx.x;
+  y[i] = part[i] == x[i] + 1 ? 7 : x[i];
+  part[i] = x[i] + 1;
+}}
+"""
+    how = Emulation(checks=(), schedules=2)  # of all checks one finds this in the first call
+    ran = device.execute(simple(body.format(clearing=""), emulation=how))
+    assert isinstance(ran, Completed)
+    assert ran.emulated is not None
+    assert (ran.emulated.varying, ran.emulated.schedules) == (("y",), 2)
+    assert [set(np.frombuffer(one[0].content, np.float32)) for one in ran.other_outputs] == [{7.0}]
+    cleared = device.execute(simple(body.format(clearing=" zeroed"), emulation=how))
+    assert isinstance(cleared, Completed)
+    assert cleared.other_outputs == ()
+
+
 READ_BACK = """//! scratch part: f32[64]
 //! launch  f<<<1, 64>>>(x, y, part)
 __global__ void f(const float* x, float* y, float* part) {{

@@ -79,27 +79,24 @@ def test_what_sampled_blocks_wrote_comes_back() -> None:
     assert part.indices[1][-1] == 38
 
 
-def test_blocks_of_tensors_beyond_every_machine() -> None:
-    """Two blocks of 2.4 G elements, the last of them beyond what an int counts."""
-    spec = TensorSpec.contiguous(DType.F32, (36864, 65536))
-    values = np.random.default_rng(1).standard_normal((7, 65536)).astype(np.float32)
+def test_blocks_of_tensors_beyond_what_an_int_counts() -> None:
+    """Two blocks of 2.4 G elements, the first and the last."""
+    spec = TensorSpec.contiguous(DType.I8, (36864, 65536))
+    values = np.random.default_rng(1).integers(-60, 60, (7, 65536), dtype=np.int8)
     how = Emulation((Check.UNINITIALISED,), sampled_blocks=2, written_elements=1000, written_periods=(("y", (7, 0)),))
-    for text in (ROWS, ROWS.replace("long long row = (long long)", "int row = ")):
-        ready = build_plan(parse(text.strip() + "\n", "k.cu"), {"x": spec}, H200)
+    text = ROWS.replace("f32", "i8").replace("float", "signed char").strip() + "\n"
+    for wraps, kernel in ((False, text), (True, text.replace("long long row = (long long)", "int row = "))):
+        ready = build_plan(parse(kernel, "k.cu"), {"x": spec}, H200)
         assert isinstance(ready, BuiltPlan)
-        job = replace(
-            ready.job("j", (repeated(spec, values),), limits=Limits(device_bytes=64 << 30)), emulation=how, returns=()
-        )
+        job = replace(ready.job("j", (repeated(spec, values),), limits=Limits()), emulation=how, returns=())
         finished = EmulatorEngine(H200).run(job, lambda _: None).execution
         assert isinstance(finished, Completed), finished
-        outside = {one.kind for one in finished.findings} == {FindingKind.OUT_OF_BOUNDS_GLOBAL}
-        assert outside == (text is not ROWS), finished.findings
-        if text is ROWS:
-            assert finished.emulated is not None
-            (part,) = finished.emulated.written
-            assert part.indices[0] == (0, 36863)
-            content = np.frombuffer(part.content, np.float32).reshape(2, -1)
-            assert (content == 2 * values[[0, 36863 % 7]][:, part.indices[1]]).all()
+        assert (FindingKind.OUT_OF_BOUNDS_GLOBAL in {one.kind for one in finished.findings}) == wraps
+        assert finished.emulated is not None
+        (part,) = finished.emulated.written
+        assert part.indices[0] == ((0,) if wraps else (0, 36863))
+        content = np.frombuffer(part.content, np.int8).reshape(len(part.indices[0]), -1)
+        assert (content == 2 * values[[place % 7 for place in part.indices[0]]][:, part.indices[1]]).all()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 NEEDS = re.compile(r"\*Needs [^*]+\*:?")
 FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
+SEVERAL = re.compile(r"(?: {4,}|; +| && )(?=tilewright )")  # commands on one line
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?(?:tilewright|python|pip|make)\b.*)")
 
 
@@ -43,7 +44,7 @@ class Block:
         if self.language == "console":
             lines = [line for line in lines if line.startswith("$ ")]
         whole = [found[1] for line in lines if (found := COMMAND.fullmatch(line.strip()))]
-        return tuple(part for line in whole for part in re.split(r" {4,}(?=tilewright )", line))
+        return tuple(part for line in whole for part in SEVERAL.split(line))
 
 
 def blocks_of(path: Path) -> tuple[Block, ...]:

@@ -24,6 +24,8 @@ def program(blocks: Iterable[Block]) -> str:
 
 def run_page(blocks: Iterable[Block], folder: Path) -> None:
     """Run the program in a folder of its own, with a library of its own and no key; the page is wrong if it fails."""
+    for name in ("examples", "gallery"):
+        (folder / name).symlink_to(ROOT / name)
     script = folder / "page.py"
     script.write_text(program(blocks))
     environment = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}

@@ -103,9 +103,9 @@ def test_what_methods_reach_and_read_is_in_the_text_and_nothing_else() -> None:
     assert "unused" not in text.source
     assert "doubled" not in text.source
     assert "FACTOR = 2.0" in text.source
-    assert {one.name for one in text.held} >= {"eps", "half"}
+    assert {one.name for one in text.held} >= {"config.eps", "config.half"}
     module.config.eps = 2.0
-    assert [one.name for one in text.held if not one.is_as_it_was] == ["eps"]
+    assert [one.name for one in text.held if not one.is_held_by(module)] == ["config.eps"]
 
 
 def test_a_subclass_brings_what_it_inherits() -> None:

@@ -39,6 +39,7 @@ def test_what_is_written_stays_in_its_place() -> None:
     assert (found[HUGE - 3], found[253], found[0], found[256]) == (7, 253, 9, 0)
     assert resident_bytes() - before < 64 << 20
     assert (sparse_memory.filled(HUGE, 0x7B)[[0, HUGE - 1]] == 0x7B).all()
+    assert [len(sparse_memory.filled(0, byte)) for byte in (0, 0x7B)] == [0, 0]
 
 
 def test_addresses_do_not_count_against_the_limit() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.store.records_for_store import DUPLICATE, ENVIRONMENT, KERNEL_TEXT, SETTINGS, TASK, attempt
 
-from tilewright.records import Attempt, Measured, Task, Timing
+from tilewright.frontends.run_words import found_words
+from tilewright.records import Attempt, Measured, Passed, Task, Timing
 from tilewright.store import RunFolder, Store, StoreError
 
 
@@ -58,6 +59,30 @@ def test_measured_comes_before_modelled_then_the_fastest(store: Store) -> None:
     found = store.library.find(TASK.hash)
     assert found is not None
     assert found.entry.run == on_gpu.id
+
+
+def test_verified_comes_before_provisional(store: Store) -> None:
+    """Of a run's attempts and of the library's kernels, however much faster the other is."""
+    provisional = Passed((), unseen="its tensors take 9,000 MB")
+    quick = made(store, attempt(1, 2.0, verdict=provisional))
+    kept = store.library.add(quick)
+    assert kept.entry.provisional
+    assert "provisional" in found_words(kept.entry, "", "--fresh")
+    folder = made(
+        store,
+        attempt(1, 3.0, verdict=provisional),
+        attempt(2, 9.0),
+        attempt(3, 1.0, verdict=provisional),
+        attempt(4, 8.0),
+    )
+    best = folder.load().best
+    assert best is not None
+    assert best.number == 4
+    store.library.add(folder)
+    found = store.library.find(TASK.hash)
+    assert found is not None
+    assert (found.entry.run, found.entry.provisional) == (folder.id, False)
+    assert "provisional" not in found_words(found.entry, "", "--fresh")
 
 
 def test_a_run_without_a_kernel_gives_nothing(store: Store) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tilewright.devices.protocol import Closing, Device
 from tilewright.playbook import analysis
 from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
-from tilewright.reference import wire
+from tilewright.reference import ReferenceProblem, wire
 from tilewright.reference.loading import load_function
 from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
@@ -46,6 +46,16 @@ class HereReference(Closing):
         execution = device.execute(job)
         results = wire.results_of(execution)
         return execution, self.call(handler, request, answer, seconds, results) if results else None
+
+
+class JudgingReference(HereReference):
+    """Says, as a child would, that it was the reference that failed."""
+
+    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0, *results: Any) -> Any:
+        try:
+            return super().call(handler, request, answer, seconds, *results)
+        except Exception as error:
+            raise ReferenceProblem(str(error)) from error
 
 
 @pytest.fixture(scope="module", autouse=True)

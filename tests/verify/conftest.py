@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from tests.tasks.in_process import JudgingReference
 from tests.verify import tasks
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.records import PROFILES, Task
-from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference import AnyReference
 from tilewright.verify import Referee
 
 
 @pytest.fixture(scope="session")
-def reference() -> Iterator[Reference]:
-    with Reference(tasks.SOURCE, tasks.FUNCTION, limits=ReferenceLimits(threads=1)) as made:
+def reference() -> Iterator[JudgingReference]:
+    """In this process, which saves starting torch once more for each process that runs tests."""
+    with JudgingReference(tasks.SOURCE, tasks.FUNCTION) as made:
         yield made
 
 
@@ -27,7 +29,7 @@ def emulator() -> Iterator[EmulatedDevice]:
 
 
 @pytest.fixture
-def referee(reference: Reference, emulator: EmulatedDevice) -> Callable[[Task], Referee]:
+def referee(reference: AnyReference, emulator: EmulatedDevice) -> Callable[[Task], Referee]:
     return lambda task: Referee(task, reference, emulator=emulator)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from tilewright.verify.case_work import MOST_WORK, SMALL_WORK, is_small, work_of
 from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
+from tilewright.verify.further_sizes import further_sizes
 from tilewright.verify.need_sizes import accepted_sizes
 
 
@@ -268,3 +270,16 @@ def test_one_long_dimension_is_as_long_as_is_affordable() -> None:
     largest = max(case.sizes["n"] for case in plan_cases(long))
     assert 100_000 < largest < SMALL_WORK
     assert largest % 20 == 10
+
+
+def test_further_sizes_are_in_turn_near_and_of_the_same_code() -> None:
+    sizes = {"batch": 64, "channels": 64, "height": 64, "width": 64, "out_channels": 128, "kh": 3, "kw": 3}
+    x, w = "f32 batch channels height width", "f32 out_channels channels kh kw"
+    convolution = tasks.task("conv", {"x": x, "w": w}, "f32 batch out_channels height width", sizes)
+    written_in = lambda one: frozenset((name, one[name]) for name in ("height", "width"))  # noqa: E731
+    found = list(itertools.islice(further_sizes(convolution, written_in), 4))
+    assert len({tuple(one.items()) for one in found}) == 4
+    assert all(one["kh"] == one["kw"] == 3 for one in found)  # filters keep their size
+    assert all(one["height"] == one["width"] == 64 for one in found[1::2])
+    assert not all(one["height"] == one["width"] == 64 for one in found)
+    assert all(work_of(convolution, one) <= 100_000_000 for one in found)

@@ -134,6 +134,20 @@ def test_scalars_of_the_own_call(referee: Make) -> None:
     assert evidence.case.values.startswith("other numbers")
 
 
+@pytest.mark.slow
+def test_a_task_whose_sizes_are_all_fixed(referee: Make) -> None:
+    """There is no smaller call: what can be run of this one is judged, with every kind of values."""
+    dimensions = tuple(replace(one, varies=False) for one in LARGE_MEAN.dimensions)
+    task = replace(LARGE_MEAN, dimensions=dimensions)
+    verdict = referee(task).judge(kernels.MEAN_BY_WARP)
+    assert isinstance(verdict, Passed)
+    assert verdict.is_provisional
+    assert "no smaller call" in verdict.unjudged[-1]
+    careless = kernels.MEAN_BY_WARP.replace("= sum / cols", "= sum / cols * (fabsf(sum) > 1e5f ? 1.01f : 1.f)")
+    assert careless != kernels.MEAN_BY_WARP
+    assert isinstance(rejected(referee, task, careless), WrongValues)
+
+
 def test_places_that_no_judged_block_reached() -> None:
     huge = replace(tasks.DOUBLE, dimensions=(Dimension("n", 2 << 30),))
     below, beyond = (WrittenPart("out", ((0, last),), b"", b"") for last in (2**30 - 1, 2**31 - 1))

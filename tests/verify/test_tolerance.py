@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Roundings, expectations
+from tilewright.verify.expectation import Roundings, compare_all, expectations
 from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
 
 Tensors = dict[str, torch.Tensor]
@@ -370,3 +370,42 @@ def test_errors_below_a_rounding_that_lean_one_way(dtype: torch.dtype) -> None:
     constant = torch.full((64, 200), 1.0 / 3.0)
     same = expectations(lambda given: (given["x"] * 1.1,), {"x": constant.to(dtype)}, Precision.DTYPE)[0]
     assert compare(same.own, same, traits=ValueTraits(even=True)).right
+
+
+# -- few wrong elements of many are looked at again --
+
+
+def _expected_with(steps: list[torch.Tensor], truth: torch.Tensor) -> Expected:
+    return Expected(truth.float(), truth, tuple(truth + step for step in steps))
+
+
+def test_few_wrong_elements_are_looked_at_again() -> None:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.ones(4096, 64, dtype=torch.float64)
+    sensitive = torch.full((4096, 1), 1e-7, dtype=torch.float64)
+    sensitive[7] = 1e-3  # one row that honest kernels get very differently
+    moves = [torch.randn(4096, 1, generator=generator, dtype=torch.float64) * sensitive for _ in range(12)]
+    unlucky = [step.clone() for step in moves[:3]]
+    for step in unlucky:
+        step[7] = 1e-9  # and that hardly moved in the first look
+    found = truth.clone()
+    found[7] += 1.5e-3
+    asked: list[int] = []
+
+    def again() -> list[Expected]:
+        asked.append(1)
+        return [_expected_with(moves, truth)]
+
+    first = [_expected_with(unlucky, truth)]
+    assert not compare(found.float(), first[0]).right
+    _, (seen,) = compare_all([found.float()], first, ValueTraits(), again)
+    assert (seen.right, asked) == (True, [1])
+
+    # What is wrong stays wrong, and what is wrong in many places is not looked at twice.
+    found[7] += 1.0
+    _, (seen,) = compare_all([found.float()], first, ValueTraits(), again)
+    assert (seen.right, asked) == (False, [1, 1])
+    _, (seen,) = compare_all([(found + 1.0).float()], first, ValueTraits(), again)
+    assert (seen.right, asked) == (False, [1, 1])
+    _, (seen,) = compare_all([truth.float()], first, ValueTraits(), again)
+    assert (seen.right, asked) == (True, [1, 1])

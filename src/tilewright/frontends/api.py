@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.frontends.backward import both_words, conduct_both
 from tilewright.frontends.bound_kernel import BoundKernel
@@ -28,8 +28,9 @@ from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
-from tilewright.records import USUAL_BASELINES, Budget, Derivative, Goal, Precision, Run, Settings, Task, TensorSpec
+from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
@@ -38,10 +39,6 @@ __all__ = ["Made", "NoKernelMade", "NotAcceptedYet", "make"]
 
 Function = Callable[..., Any]
 _BUDGET = Budget()
-
-
-class TakesBackward(Protocol):
-    def with_backward(self, backward: Operation, derivative: Derivative) -> object: ...
 
 
 class NoKernelMade(RuntimeError):
@@ -74,13 +71,20 @@ class Made:
         reference = TaskReference(self.task) if own_reference else None
         files = read_files([kernel.path], self.task.allow_library)
         form = reference.form() if reference is not None else None
-        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
         found = kernel.backward()
         self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
-        if self.backward is not None and self.backward.task.derivative is not None:
-            self.operation.with_backward(self.backward.operation, self.backward.task.derivative)
+        backward = self.backward.as_backward() if self.backward is not None else None
+        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form, backward=backward)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
+
+    def as_backward(self) -> Backward | None:
+        """Itself as what makes the gradients of its forward; None where it is no backward."""
+        derivative = self.task.derivative
+        if derivative is None:
+            return None
+        gradients = dict(zip(derivative.results, derivative.gradients, strict=True))
+        return Backward(self.operation, gradients, derivative.by)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
@@ -104,17 +108,19 @@ class Made:
         """Build ahead what calls like this one need."""
         self.operation.prepare(*args, **kwargs)
 
+    def _repr_html_(self) -> str:
+        from tilewright.frontends.notebook import made_html  # only a notebook asks
+
+        return made_html(self)
+
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
 
 
-def give_backward(forward: TakesBackward, kernel: LibraryKernel) -> None:
-    """Have gradients of a person's own function made by the kernel that was made for them, if one was."""
+def backward_of(kernel: LibraryKernel, *, own_reference: bool) -> Backward | None:
+    """What makes the gradients of a kernel's calls; None where no kernel was made for them."""
     found = kernel.backward()
-    if found is not None:
-        backward = Made(found, None, own_reference=True)
-        if backward.task.derivative is not None:
-            forward.with_backward(backward.operation, backward.task.derivative)
+    return None if found is None else Made(found, None, own_reference=own_reference).as_backward()
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
@@ -187,6 +193,8 @@ def make(
 def _request(
     request: Any, arguments: Mapping[str, Any], values: Mapping[str, str], fixed: tuple[str, ...]
 ) -> ObjectRequest:
+    if isinstance(request, ObjectRequest):
+        return replace(request, request=replace(request.request, fixed=fixed))
     tensors, numbers = read_arguments(arguments)
     if isinstance(request, str) and is_named_object(named := installed_name(request)):
         request = named_object(named)

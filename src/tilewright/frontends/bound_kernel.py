@@ -11,25 +11,17 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from tilewright.frontends.module_source import HeldValue
+from tilewright.frontends.source_gathering import Global
 from tilewright.records import Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.tasks import module_call
 from tilewright.tasks.reading.python_source import usable_name
-
-
-class Watched(Protocol):
-    """Something that a kernel was made with."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_as_it_was(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -38,9 +30,10 @@ class Original:
 
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...]
-    held: Sequence[Watched]
+    globals: Sequence[Global] = ()  # that a function reads and the kernel holds
     module: torch.nn.Module | None = None  # whose parameters are inputs, by their paths
-    captured: Mapping[str, Mapping[str, Any]] | None = None  # namespaces of tensors, by input
+    held: Sequence[HeldValue] = ()  # plain values of the module that the kernel holds
+    captured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # namespaces of tensors, by input
     trains_otherwise: bool = False
 
 
@@ -53,60 +46,24 @@ class _Input:
     captured: str = ""
 
 
-class BoundKernel:
-    """A kernel called like what it was made from. `made` is the kernel as a function of all its inputs.
+class Wiring:
+    """From the arguments of a call to those of a kernel, for any module like the one that it was made from."""
 
-    Everything else of `made` is here too: `kernel`, `task`, `entry`, `run`, `operation`.
-    """
-
-    def __init__(self, made: Any, original: Original) -> None:
-        self.made = made
+    def __init__(self, task: Task, original: Original) -> None:
         self.original = original
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = tuple(one.name for one in original.parameters if one.kind in kinds)
         self._defaults = {one.name: one.default for one in original.parameters if one.default is not one.empty}
-        self._inputs = _inputs(made.task, original)
+        self._inputs = _inputs(task, original)
         self._taken = frozenset(one.argument for one in self._inputs if one.argument)
-        call = module_call(made.task)
+        call = module_call(task)
         self._held = {**self._defaults, **(call.held if call else {})}
-        self._said: set[str] = set()
-        self.__name__ = made.task.name
-        self.__doc__ = made.__doc__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        reason, values = self._values(args, kwargs)
-        if reason:
-            return self._itself(reason, args, kwargs)
-        return self.made(*values)
-
-    def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Which file takes such a call and with what launches, or why the original itself would run."""
-        reason, values = self._values(args, kwargs)
-        return f"{self.__name__}: {reason}, so it runs itself" if reason else str(self.made.explain(*values))
-
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Build ahead what calls like this one need."""
-        reason, values = self._values(args, kwargs)
-        if not reason:
-            self.made.prepare(*values)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "made":
-            raise AttributeError(name)
-        return getattr(self.made, name)
-
-    def __repr__(self) -> str:
-        kind = "a function" if self.original.module is None else type(self.original.module).__name__
-        return f"<{self.__name__} bound to {kind}; {self.made!r}>"
-
-    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+    def values(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
         """The kernel's arguments for a call, or why it does not take it."""
-        module = self.original.module
-        if module is not None and module.training and self.original.trains_otherwise:
-            return "it is in training mode", []
-        for held in self.original.held:
-            if not held.is_as_it_was:
-                return f"{held.name} is not what the kernel was made with", []
+        reason = self._changed(module)
+        if reason:
+            return reason, []
         if len(args) > len(self._positional):
             return "it is given more than it takes", []  # and will say so itself
         given = dict(zip(self._positional, args, strict=False))
@@ -119,7 +76,7 @@ class BoundKernel:
             if one.path:
                 values.append(_reached(module, one.path))
             elif one.captured:
-                values.append((self.original.captured or {})[one.captured][one.captured])
+                values.append(self.original.captured[one.captured][one.captured])
             elif one.argument in given:
                 values.append(given[one.argument])
             elif one.argument in self._defaults:
@@ -127,6 +84,59 @@ class BoundKernel:
             else:
                 return f"{one.argument} is not given", []
         return "", values
+
+    def _changed(self, module: Any) -> str:
+        """What has become another since the kernel was made."""
+        if module is not None and module.training and self.original.trains_otherwise:
+            return "it is in training mode"
+        for held in self.original.held:
+            if not held.is_held_by(module):
+                return f"{held.name} is not what the kernel was made with"
+        for one in self.original.globals:
+            if not one.is_as_it_was:
+                return f"{one.name} is not what the kernel was made with"
+        return ""
+
+
+class BoundKernel:
+    """A kernel called like what it was made from. `made` is the kernel as a function of all its inputs.
+
+    Everything else of `made` is here too: `kernel`, `task`, `entry`, `run`, `operation`.
+    """
+
+    def __init__(self, made: Any, original: Original) -> None:
+        self.made = made
+        self.original = original
+        self.wiring = Wiring(made.task, original)
+        self._said: set[str] = set()
+        self.__name__ = made.task.name
+        self.__doc__ = made.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reason, values = self.wiring.values(self.original.module, args, kwargs)
+        if reason:
+            return self._itself(reason, args, kwargs)
+        return self.made(*values)
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Which file takes such a call and with what launches, or why the original itself would run."""
+        reason, values = self.wiring.values(self.original.module, args, kwargs)
+        return f"{self.__name__}: {reason}, so it runs itself" if reason else str(self.made.explain(*values))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Build ahead what calls like this one need."""
+        reason, values = self.wiring.values(self.original.module, args, kwargs)
+        if not reason:
+            self.made.prepare(*values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "made":
+            raise AttributeError(name)
+        return getattr(self.made, name)
+
+    def __repr__(self) -> str:
+        kind = "a function" if self.original.module is None else type(self.original.module).__name__
+        return f"<{self.__name__} bound to {kind}; {self.made!r}>"
 
     def _itself(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if reason not in self._said:
@@ -143,7 +153,7 @@ def _inputs(task: Task, original: Original) -> tuple[_Input, ...]:
         _Input(path=tuple(state[one.name].split(".")))
         if one.name in state
         else _Input(captured=one.name)
-        if one.name in (original.captured or {})
+        if one.name in original.captured
         else _Input(argument=arguments.get(one.name) or _own_name(one.name, original))
         for one in task.inputs
     )

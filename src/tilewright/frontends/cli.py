@@ -263,6 +263,21 @@ def show(
 
 
 @app.command()
+def find(
+    model: options.ModelArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    from tilewright.frontends.finding.command import FindOptions, find_in
+
+    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+
+
+@app.command()
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
     gpu: options.GpuOption = None,
@@ -282,6 +297,45 @@ def skill(
     from tilewright.frontends.agents.skill_folder import write_skill
 
     print(f"wrote {write_skill(folder)}")
+
+
+@app.command()
+def export(
+    what: options.ExportedArgument,
+    to: options.TargetOption,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
+    name: options.PackageOption = "",
+    arch: options.ArchesOption = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
+    ] = None,
+    layer: options.LayerOption = "",
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
+    from tilewright.frontends.exporting import Wishes, export_command
+
+    known = split_reference(reference) if reference else None
+    wishes = Wishes(to, output, name, tuple(arch or ()), tuple(shape or ()), tuple(set_ or ()), known, layer, licence)
+    export_command(what, wishes, as_json)
+
+
+@app.command()
+def publish(
+    what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Upload an exported kernel to the Hugging Face Hub; what the referee has not passed is refused."""
+    from tilewright.frontends.publishing import publish_command
+
+    publish_command(what, to, dry_run, private, licence, as_json)
 
 
 @app.command()

@@ -39,15 +39,19 @@ _DEEPEST = 8  # objects within objects
 
 @dataclass(frozen=True)
 class HeldValue:
-    """A plain value of an instance that stands in a text: the text holds while the instance has it."""
+    """A plain value of a module that stands in its text, by its path: the text holds while the module has it."""
 
-    owner: object
-    name: str
+    path: tuple[str, ...]
     value: object
 
     @property
-    def is_as_it_was(self) -> bool:
-        found = getattr(self.owner, self.name, None)
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    def is_held_by(self, module: object) -> bool:
+        found = module
+        for name in self.path:
+            found = getattr(found, name, None)
         return found is self.value or bool(found == self.value)
 
 
@@ -139,7 +143,7 @@ class _Writer:
         if (constructed := _constructed(module)) is not None:
             self._say(f"{target} = {self.torch}.nn.{constructed}{self._converted(module)}")
             self._write_structure(target, module)
-            self._hold_fields(module, [name for name in vars(module) if name not in _MODULE_FIELDS])
+            self._hold_fields(module, [name for name in vars(module) if name not in _MODULE_FIELDS], path)
             return
         bare = "bare" if kind != "bare" else "bare_module"
         self.gathered.define(bare, _BARE.format(name=bare, torch=self.torch))
@@ -148,7 +152,7 @@ class _Writer:
         for name in read:
             said = ".".join(filter(None, (path, name)))
             self._say(f"{target}.{name} = {self._carried(vars(module)[name], said)}")
-        self._hold_fields(module, read)
+        self._hold_fields(module, read, path)
         for name, parameter in module._parameters.items():
             made = "None" if parameter is None else f"{self.torch}.nn.Parameter({self._empty(parameter)})"
             self._say(f"{target}.register_parameter({name!r}, {made})")
@@ -204,11 +208,15 @@ class _Writer:
 
     # -- values --
 
-    def _hold_fields(self, module: torch.nn.Module, names: list[str]) -> None:
+    def _hold_fields(self, module: torch.nn.Module, names: list[str], path: str) -> None:
         for name in names:
             value = vars(module)[name]
             if is_constant(value) and not name.startswith("_"):
-                self.held.append(HeldValue(module, name, value))
+                self._hold(".".join(filter(None, (path, name))), value)
+
+    def _hold(self, said: str, value: object) -> None:
+        if "[" not in said:  # what lies in a list or a dictionary is not looked at again
+            self.held.append(HeldValue(tuple(said.split(".")), value))
 
     def _carried(self, value: Any, said: str, depth: int = 0) -> str:
         """A value of an instance as an expression."""
@@ -260,7 +268,9 @@ class _Writer:
                 if not name.startswith("__") and hasattr(value, name) and not callable(getattr(value, name))
             }
             given = [f"{name}={self._carried(one, f'{said}.{name}', depth + 1)}" for name, one in fields.items()]
-            self.held += [HeldValue(value, name, one) for name, one in fields.items() if is_constant(one)]
+            for name, one in fields.items():
+                if is_constant(one):
+                    self._hold(f"{said}.{name}", one)
             return f"{namespace}({', '.join(given)})"
         self.gathered.define("restored", _RESTORED)
         whole = self._collection({**vars(value)}, said, depth + 1)

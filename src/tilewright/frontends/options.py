@@ -21,7 +21,16 @@ SetOption = Annotated[
 RequestArgument = Annotated[
     str,
     typer.Argument(
-        help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE, a KernelBench file, or a task folder.",
+        help="Words in quotes, FILE.py:FUNCTION, FILE.py:MODULE(ARGUMENTS), PACKAGE.MODULE:NAME(ARGUMENTS), a "
+        "KernelBench file, or a task folder.",
+        show_default=False,
+    ),
+]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="PACKAGE.MODULE:NAME(ARGUMENTS), FILE.py:CLASS(ARGUMENTS), a kind of transformers model such as "
+        "'llama(num_hidden_layers=4)', or a folder with a config.json.",
         show_default=False,
     ),
 ]
@@ -101,3 +110,16 @@ PrecisionOption = Annotated[
     ),
 ]
 GoalOption = Annotated[Goal, typer.Option(help="What to be fast at.")]
+ExportedArgument = Annotated[
+    list[str],
+    typer.Argument(help="A run, or one or several kernel files of one op.", metavar="RUN|K.cu", show_default=False),
+]
+TargetOption = Annotated[str, typer.Option("--to", help="What to write.", metavar="torch|hub|cuda", show_default=False)]
+PackageOption = Annotated[str, typer.Option(metavar="NAME", help="Name of the package; the op's where it is left out.")]
+ArchesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ARCH", help=f"Architecture to build for; may be repeated: {', '.join(ARCHITECTURES)}."),
+]
+LayerOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
+]

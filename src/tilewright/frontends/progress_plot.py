@@ -21,13 +21,13 @@ def text_plot(run: Run) -> list[str]:
     for row in timed:
         time_us = row.time_us or 0.0
         note = "best" if row.best else "kept" if row.kept else ""
-        bar = _bar(time_us / longest)
+        drawn = bar(time_us / longest)
         lying = f" ({scatter_words(timing)})" if (timing := _timing(row)) is not None else ""
         shown = f"{microseconds(time_us)} us{lying}"
-        lines.append(f"{row.attempt.number:>4}  {bar:<{BAR_CELLS}}  {shown}  {note}".rstrip())
+        lines.append(f"{row.attempt.number:>4}  {drawn:<{BAR_CELLS}}  {shown}  {note}".rstrip())
     floor_us = _floor_us(run)
     if floor_us:
-        lines.append(f"      {_bar(floor_us / longest):<{BAR_CELLS}}  {microseconds(floor_us)} us  roofline")
+        lines.append(f"      {bar(floor_us / longest):<{BAR_CELLS}}  {microseconds(floor_us)} us  roofline")
     return lines
 
 
@@ -37,7 +37,7 @@ def _timing(row: Row) -> Timing | None:
     return measurement.kernel if isinstance(measurement, Measured) else None
 
 
-def _bar(fraction: float) -> str:
+def bar(fraction: float) -> str:
     eighths = max(1, round(min(fraction, 1.0) * BAR_CELLS * 8))
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 

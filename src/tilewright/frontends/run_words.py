@@ -202,7 +202,8 @@ def _limits(one: Dimension) -> str:
 
 def entry_words(entry: LibraryEntry) -> str:
     """`run softmax-backward-d6hr (playbook, 3.1 us modelled on H200)`."""
-    return f"run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu})"
+    standing = f", {PROVISIONAL}: not all that it does there was judged" if entry.provisional else ""
+    return f"run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu}{standing})"
 
 
 def found_words(entry: LibraryEntry, wanted: str, anew: str) -> str:

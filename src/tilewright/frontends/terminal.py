@@ -114,19 +114,21 @@ def exit_code(error: BaseException) -> int | None:
 
 def _code_of_making(error: BaseException) -> int | None:
     # Looked up late: building and checking a file need none of these.
+    from tilewright.exports.errors import NotExportable, NotPublishable
+    from tilewright.exports.publish import HubFailed
     from tilewright.frontends.talk import NotAcceptedYet
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
     from tilewright.prompts.replies import ReplyProblem
     from tilewright.reference import ReferenceProblem
     from tilewright.tasks import RefusedRequest
 
-    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet)):
+    if isinstance(error, (RefusedRequest, ReferenceProblem, NotAcceptedYet, NotExportable, NotPublishable)):
         return 2
     if isinstance(error, (BadModelName, BadPriceTable, MissingKey, MissingPackage)):
         return 2
     if isinstance(error, ReplyProblem):
         return 1
-    return 3 if isinstance(error, ModelError) else None
+    return 3 if isinstance(error, (ModelError, HubFailed)) else None
 
 
 def _in_options(error: BaseException) -> str:

@@ -206,6 +206,10 @@ class GlobalMemory:
         if name not in known:
             known[name] = MemoryRegion(name, address, data, None, 1, (len(data),), (1,), writable)
 
+    def inherit_modules(self, used: GlobalMemory) -> None:
+        """The variables of modules as launches on another memory left them."""
+        self._modules = {module: dict(known) for module, known in used._modules.items()}
+
     def regions(self, module: int) -> list[MemoryRegion]:
         """The regions a launch of this module sees, by address."""
         own = sorted(self._modules.get(module, {}).values(), key=lambda region: region.address)

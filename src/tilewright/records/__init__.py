@@ -7,6 +7,7 @@ different things by one.
 from tilewright.records.build import *
 from tilewright.records.conversation import *
 from tilewright.records.derivative import *
+from tilewright.records.display import *
 from tilewright.records.dtypes import *
 from tilewright.records.emulation import *
 from tilewright.records.execution import *

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from tilewright.records.display import Displayed
 from tilewright.records.execution import GpuConditions
 from tilewright.records.intervals import Interval, TimesByRound, median_interval, ratio_interval
 from tilewright.records.task import Precision
@@ -48,7 +49,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Displayed):
     """On a GPU: cold cache, in turn with the baselines and with itself once more, at one promise of precision."""
 
     gpu: str
@@ -95,7 +96,7 @@ class ModelTerm:
 
 
 @dataclass(frozen=True)
-class Modelled:
+class Modelled(Displayed):
     """From emulated counts of sampled blocks at the task's sizes. It ranks candidates; it is not a time."""
 
     gpu: str

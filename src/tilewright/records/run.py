@@ -10,6 +10,7 @@ from enum import Enum
 from typing import ClassVar
 
 from tilewright.records.conversation import Reply, Usage
+from tilewright.records.display import Displayed
 from tilewright.records.json_form import formerly
 from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
@@ -136,11 +137,19 @@ class Attempt:
         return isinstance(self.verdict, Passed)
 
     @property
+    def is_provisional(self) -> bool:
+        """Right wherever it was judged, which is not everywhere."""
+        return isinstance(self.verdict, Passed) and self.verdict.is_provisional
+
+    @property
     def time_us(self) -> float | None:
         return self.measurement.time_us if self.measurement and self.passed else None
 
     def beats(self, other: Attempt, noise: float) -> bool:
-        """Whether it is faster by more than `noise`, a fraction, and by more than measured times scatter."""
+        """Whether it is faster by more than `noise`, a fraction, and by more than measured times scatter; one that is
+        verified beats any that is only provisional."""
+        if self.passed and other.passed and self.is_provisional != other.is_provisional:
+            return other.is_provisional
         if self.measurement is None or not self.passed:
             return other.time_us is None
         if other.measurement is None or not other.passed:
@@ -193,7 +202,7 @@ class Ending(str, Enum):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Displayed):
     """A run as it stands. `ending` is None while it may go on."""
 
     id: str
@@ -207,7 +216,8 @@ class Run:
 
     @property
     def best(self) -> Attempt | None:
-        """The parent of the next step: of the attempts that passed, the last that beat its predecessor beyond noise.
+        """The parent of the next step: of the attempts that passed, the last that beat its predecessor: a verified one
+        any that is provisional, else beyond noise.
 
         An attempt that passed without a time counts only while none has one.
         """

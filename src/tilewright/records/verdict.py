@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from tilewright.records.build import Diagnostic, FailureReason
+from tilewright.records.display import Displayed
 from tilewright.records.emulation import FindingRecord
 from tilewright.records.execution import Digest, FaultKind
 from tilewright.records.json_form import formerly
@@ -70,7 +71,7 @@ class UncoveredLine:
 
 
 @dataclass(frozen=True)
-class Passed:
+class Passed(Displayed):
     """Right in every case that could be run, with no finding."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("uncovered", "unseen")
@@ -246,7 +247,7 @@ Evidence = BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Un
 
 
 @dataclass(frozen=True)
-class Rejected:
+class Rejected(Displayed):
     evidence: Evidence
     cases: tuple[CaseResult, ...] = ()  # that were right before it
 
@@ -257,7 +258,7 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class Unsupported:
+class Unsupported(Displayed):
     """Nothing here can run it: neither right nor wrong."""
 
     message: str

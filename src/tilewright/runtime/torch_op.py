@@ -16,7 +16,7 @@ from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
 from tilewright.runtime import dispatcher
 from tilewright.runtime.autograd_kernel import register_autograd
-from tilewright.runtime.backward_kernel import BackwardKernel
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
 from tilewright.runtime.errors import CallRefused
@@ -34,6 +34,7 @@ class Host(Protocol):
     op: Op
     files: tuple[KernelFile, ...]
     last_resort: LastResort
+    backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
         """Run on tensors with content; raises `NoFileTakes` where no file takes them."""
@@ -46,7 +47,6 @@ class TorchOp:
         self.name = name
         self.host = host
         self.op = host.op
-        self.backward: BackwardKernel | None = None  # makes its gradients, whichever operation asks for them
         # Files may differ in the strides of their results, and torch was told one of them.
         self._may_differ = len(host.files) > 1 and any(
             out.stride is not None for file in host.files for out in file.compiled.outs
@@ -56,12 +56,7 @@ class TorchOp:
         dispatcher.set_fake(name, self.fake)
         self.overload = dispatcher.overload(name)
         register_autograd(self)
-        dispatcher.set_batching(name, batched(self.op, self.overload))
-
-    def take_backward(self, backward: BackwardKernel) -> None:
-        """From now on it makes the gradients. Raises `LoadError` where it is the backward of something else."""
-        backward.check(self.op)
-        self.backward = backward
+        dispatcher.set_batching(name, batched(self.op, self.overload, host.files))
 
     @property
     def last_resort(self) -> LastResort:

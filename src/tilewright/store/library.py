@@ -57,6 +57,7 @@ class LibraryEntry:
     created: str  # ISO 8601, UTC
     tilewright: str
     degenerate: str = ""  # of the task: why passing proves nothing
+    provisional: bool = False  # not all that it does at the task's own sizes was judged; older entries do not say
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Library:
         return LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
 
     def find(self, task_hash: str) -> LibraryKernel | None:
-        """The best kernel of a task: a measured one before a modelled one, then the fastest, then the newest."""
+        """The best kernel of a task: a verified one before a provisional one, a measured one before a modelled one,
+        then the fastest, then the newest."""
         found = list(self._entries(self.path / task_hash))
         return min(found, key=_rank) if found else None
 
@@ -165,12 +167,13 @@ def _entry(run: Run, best: Attempt, kernel: str) -> LibraryEntry:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         tilewright=run.environment.tilewright,
         degenerate=run.task.degenerate,
+        provisional=best.is_provisional,
     )
 
 
-def _rank(kernel: LibraryKernel) -> tuple[int, float, float]:
-    measurement = kernel.entry.measurement
+def _rank(kernel: LibraryKernel) -> tuple[bool, int, float, float]:
+    measurement, provisional = kernel.entry.measurement, kernel.entry.provisional
     newness = -datetime.fromisoformat(kernel.entry.created).timestamp()
     if measurement is None:
-        return (2, 0.0, newness)
-    return (0 if isinstance(measurement, Measured) else 1, measurement.time_us, newness)
+        return (provisional, 2, 0.0, newness)
+    return (provisional, 0 if isinstance(measurement, Measured) else 1, measurement.time_us, newness)

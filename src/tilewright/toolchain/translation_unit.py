@@ -137,13 +137,13 @@ def assemble(request: BuildRequest) -> TranslationUnit:
     head = [f'#line 1 "{PRELUDE_NAME}"', *_PRELUDE.splitlines()]
     for macro, number in _LIMIT_MACROS.items():
         head += [f"#ifndef {macro}", f"#define {macro} {number}", "#endif"]
-    head += [f"#include <{header}>" for header in _needed_headers(request)]
+    head += [f"#include <{header}>" for header in needed_headers(request)]
     head += [_dependent_launch(*one) for one in _DEPENDENT_LAUNCHES.items() if one[0] in request.source]
     head += _TABLE_TYPES.replace("NAMESPACE", namespace).splitlines()
     constant_lines = []
     for name, value in request.constants:
         constant_lines.append((len(head), name))  # the first line, a directive, is not counted
-        head.append(_constant(name, value))
+        head.append(constant_line(name, value))
     tables = tuple(f"{namespace}_{index}" for index in range(len(request.kernels)))
     tail = ["", f'#line 1 "{SIGNATURE_NAME}"', *(f"#undef {word}" for word in _TABLE_WORDS)]
     tail += [_table_definition(namespace, table, kernel) for table, kernel in zip(tables, request.kernels, strict=True)]
@@ -173,7 +173,8 @@ def _options(request: BuildRequest) -> tuple[str, ...]:
     )
 
 
-def _needed_headers(request: BuildRequest) -> list[str]:
+def needed_headers(request: BuildRequest) -> list[str]:
+    """The headers that come by themselves: of types that the file, a constant or a template argument names."""
     types = [value for _, value in request.constants if isinstance(value, DType)]
     types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
     needed = {_HEADERS[dtype] for dtype in types if dtype in _HEADERS}
@@ -185,7 +186,8 @@ def _dependent_launch(name: str, instruction: str) -> str:
     return f"static __forceinline__ __device__ void {name}() {{ {body} }}"
 
 
-def _constant(name: str, value: ConstantValue) -> str:
+def constant_line(name: str, value: ConstantValue) -> str:
+    """A constant as the C++ that stands in front of the file."""
     if isinstance(value, DType):
         return f"using {name} = {value.cpp};"
     if isinstance(value, bool):

@@ -67,7 +67,7 @@ def sizes_of(task: Task, shape: Shape) -> Sizes | None:
             # A filter is no larger than the task's own: what matters of it is how it lies in its image.
             size = next(others)
             size = min(size, one.size) if one.name in taken_off else size
-            kept = _is_filter(one, results) and not shape.as_small
+            kept = is_filter(one, results) and not shape.as_small
             wanted[one.name] = one.size if kept else permitted(one, size)
     wanted = _with_room(task, task.complete(wanted), min(_FEW_LEFT, max(shape.others)))
     return _cut_down(task, wanted, keep=inner if shape.inner is None else None)
@@ -93,7 +93,7 @@ def long_sizes(task: Task) -> Iterator[Sizes]:
     if len(free) <= _TILED:
         tiles = {name: permitted(one, 130 if name in results else 40) for name, one in free.items()}
         yield task.complete({**base, **tiles})
-    wider = {name: one.size + 2 for name, one in free.items() if _is_filter(one, results)}
+    wider = {name: one.size + 2 for name, one in free.items() if is_filter(one, results)}
     if wider:
         yield _with_room(
             task, task.complete({**base, **{name: permitted(free[name], wider[name]) for name in wider}}), 2
@@ -136,7 +136,7 @@ def _fixed(task: Task) -> Sizes:
     return {one.name: one.size for one in task.free if not one.varies}
 
 
-def _is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
+def is_filter(dimension: Dimension, results: Collection[str | int]) -> bool:
     """Whether few places are summed up along it."""
     return dimension.size <= _FEW_PLACES and dimension.name not in results
 

@@ -123,17 +123,21 @@ def value_sizes(task: Task, accepts: Accepts) -> Sizes | None:
     return found[0] if found else None
 
 
-def own_cases(task: Task) -> tuple[Case, ...]:
-    """Cases at the task's own sizes; the task's own values first."""
+def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
+    """Cases at the task's own sizes; the task's own values first, `further` kinds last."""
     kinds = [TASK, *(one for one in ("normal", "impulse", "offset", "wide", NUMBERS, FLAGS) if _applies(task, one))]
-    unique = dict.fromkeys(_canonical(task, one) for one in kinds)
+    unique = dict.fromkeys(_canonical(task, one) for one in (*kinds, *further))
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
 
-def again_values(task: Task, further: Iterable[str], *, whole: bool) -> tuple[str, ...]:
+def again_values(task: Task, further: Iterable[str], *, whole: bool, alone: bool = False) -> tuple[str, ...]:
     """Kinds of values that a part of the own call is run with once more: other scalars, where shapes stay; `whole`:
-    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of."""
+    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of; `alone`:
+    every kind, where there is no smaller call."""
     kinds = [NUMBERS] if has_float_numbers(task) else []
+    if alone:
+        usual = (_canonical(task, one) for _, among in _SHAPES for one in among)
+        kinds = list(dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if one != TASK and _applies(task, one)))
     kept = (
         one
         for one in further

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,12 +19,13 @@ from tilewright.reference.torch_calls import call_by_name, call_reference, to_to
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import Call, Tensors, expectations
+from tilewright.verify.expectation import MOVES_AGAIN, Call, Tensors, compare_all, expectations
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
+_AGAIN_SEED = 101  # of other roundings than the first look's
 _KEPT = 32  # expectations of so many cases, each of at most
 _KEPT_ELEMENTS = 1 << 20
 
@@ -45,12 +47,16 @@ def judge(
         return replace(_judge_large(function, task, request, results), seconds=time.monotonic() - start)
     tensors, expected = _expected(function, task, request.case, request.inputs)
     outputs = {one.name: one for one in (*request.outputs, *results) if isinstance(one, ReturnedTensor)}
+    made = []
+    for name, wanted in zip(_names(task), expected, strict=True):
+        made.append(to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device))
+        check_shape(name, made[-1], wanted)
+    call = _caller(function, task, tensors)
+    again = functools.partial(expectations, call, tensors, task.precision, moves=MOVES_AGAIN, first_seed=_AGAIN_SEED)
+    expected, comparisons = compare_all(made, expected, traits_of(task, request.case), again)
     wrong = []
     worst, telling = 0.0, True
-    for name, wanted in zip(_names(task), expected, strict=True):
-        found = to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device)
-        check_shape(name, found, wanted)
-        comparison = compare(found, wanted, traits=traits_of(task, request.case))
+    for name, found, wanted, comparison in zip(_names(task), made, expected, comparisons, strict=True):
         worst = max(worst, comparison.ratio)
         telling = telling and _is_telling(task, request.case, wanted, comparison)
         if not comparison.right:

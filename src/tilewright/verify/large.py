@@ -7,6 +7,7 @@ from the part. A reference that is independent in no dimension is run whole, and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import Call, Tensors, expectations, in_f64
+from tilewright.verify.expectation import MOVES_AGAIN, Call, Tensors, compare_all, expectations, in_f64
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
@@ -117,11 +118,17 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
         if exact:
             elements += sum(one.numel() for one in made)
             continue
-        expected = expectations(large.call, given, large.task.precision, moves=_MOVES, first_seed=1 + _SEEDS * number)
-        wrong = []
-        for position, (name, found, wanted) in enumerate(zip(large.found, made, expected, strict=True)):
+        expect = functools.partial(
+            expectations, large.call, given, large.task.precision, first_seed=1 + _SEEDS * number
+        )
+        expected = expect(moves=_MOVES)
+        for name, found, wanted in zip(large.found, made, expected, strict=True):
             check_shape(name, found, wanted)
-            comparison = compare(found, wanted, traits=large.traits)
+        again = functools.partial(expect, moves=MOVES_AGAIN)
+        expected, comparisons = compare_all(made, expected, large.traits, again)
+        wrong = []
+        compared = zip(large.found, made, expected, comparisons, strict=True)
+        for position, (name, found, wanted, comparison) in enumerate(compared):
             ratio, elements = max(ratio, comparison.ratio), elements + found.numel()
             telling = telling and large.telling(wanted, comparison)
             if not comparison.right:

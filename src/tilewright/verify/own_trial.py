@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from tilewright import records
 from tilewright.devices.protocol import Device
+from tilewright.kernel_file import Evaluation
 from tilewright.records import Case, CaseResult, CaseStatus, UncoveredLine, WrongValues
 from tilewright.reference import AnyReference, ReferenceProblem
-from tilewright.verify.case_sizes import BASE, permitted, sizes_of
-from tilewright.verify.case_work import Sizes, bytes_of, work_estimate
+from tilewright.verify.case_work import Sizes
 from tilewright.verify.cases import again_values
 from tilewright.verify.distributions import TASK
 from tilewright.verify.far_places import not_reached
+from tilewright.verify.further_sizes import further_sizes
 from tilewright.verify.judging_records import Judgement, WrittenRequest
 from tilewright.verify.need_sizes import Accepts
 from tilewright.verify.own_call import OWN_SEED, NotSampled, OwnSample, sample_again, sample_own_call
@@ -26,11 +26,7 @@ _JUDGE = "tilewright.verify.own_judging:judge_written"
 _JUDGE_SECONDS = 60.0
 _SEED = 501
 _MOST_FURTHER = 5
-_SECONDS = 12.0  # for all of them, on a machine that has much else to do
-_MOST_WORK = 100_000_000
-_MOST_BYTES = 36 << 20
-_MOST_DIMENSIONS = 6  # whose sizes are combined
-_PARTS = (1, 4, 16)  # of its own size that a dimension may be at
+_SECONDS = 45.0  # for all of them, on a machine that has much else to do: a few there are enough
 
 
 class OwnTrial:
@@ -43,8 +39,12 @@ class OwnTrial:
         reference: AnyReference,
         independent: tuple[str, ...],
         further_values: tuple[str, ...],
+        *,
+        alone: bool = False,
     ) -> None:
+        """`alone`: no other call was judged, so that every kind of values is for this one."""
         self._further_values = further_values
+        self._alone = alone
         self._trial = trial
         self._device = device
         self._reference = reference
@@ -111,7 +111,8 @@ class OwnTrial:
         """The same call with other numbers, and, where it ran whole, with nearly all whole numbers the same: what a
         plan does with scalars at these sizes alone, and counters that only so many equal ones fill."""
         candidate = self._trial.candidate
-        for values in again_values(candidate.task, self._further_values, whole=first.blocks is None):
+        whole = first.blocks is None
+        for values in again_values(candidate.task, self._further_values, whole=whole, alone=self._alone):
             sample = sample_again(candidate, self._device, first, values)
             if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
                 continue
@@ -149,33 +150,14 @@ class OwnTrial:
         """Cases with several dimensions at their own size, as long as there is something that no case has covered."""
         deadline = time.monotonic() + _SECONDS
         known = {tuple(one.sizes.items()) for one in self._trial.right_cases}
-        chosen = (one for one in _grown(self._trial.candidate.task) if tuple(one.items()) not in known)
-        for number, sizes in enumerate(itertools.islice((one for one in chosen if accepts(one)), _MOST_FURTHER)):
+        chosen = further_sizes(self._trial.candidate.task, self._constants)
+        new = (one for one in chosen if tuple(one.items()) not in known and accepts(one))
+        for number, sizes in enumerate(itertools.islice(new, _MOST_FURTHER)):
             if not (self._unsampled or self.uncovered) or time.monotonic() > deadline:
                 return
             yield Case(sizes, _SEED + number)
 
-
-def _grown(task: records.Task) -> Iterator[Sizes]:
-    """Sizes that are affordable, those nearest to the task's own first: each dimension at its own size, at parts of it,
-    or small. What another case has at least as large in every way is left out."""
-    base = sizes_of(task, BASE)
-    varying = [one for one in task.free if one.varies]
-    if base is None or len(varying) > _MOST_DIMENSIONS:
-        return
-    choices = [
-        sorted({base[one.name], *(permitted(one, max(one.size // part, 1)) for part in _PARTS)} - {0})
-        for one in varying
-    ]
-    work = work_estimate(task)
-    found: list[tuple[float, Sizes]] = []
-    for chosen in itertools.product(*choices):
-        sizes = task.complete({**base, **dict(zip((one.name for one in varying), chosen, strict=True))})
-        if work(sizes) <= _MOST_WORK and task.is_sound(sizes) and bytes_of(task, sizes) <= _MOST_BYTES:
-            away = sum(abs(math.log(size / one.size)) for one, size in zip(varying, chosen, strict=True) if one.size)
-            found.append((away, sizes))
-    kept: list[Sizes] = []
-    for _, sizes in sorted(found, key=lambda one: one[0]):
-        if not any(all(sizes[name] <= other[name] for name in sizes) for other in kept):
-            kept.append(sizes)
-            yield sizes
+    def _constants(self, sizes: Sizes) -> frozenset[Hashable]:
+        """What is written into the code for a call of these sizes."""
+        found = self._trial.candidate.evaluate(Case(sizes, 1), self._device.profile, strictly=True)
+        return frozenset(found.constants) if isinstance(found, Evaluation) else frozenset()

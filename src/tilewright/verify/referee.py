@@ -20,7 +20,7 @@ from tilewright.verify.call_forms import other_forms
 from tilewright.verify.candidate import Candidate, Judges, Times, is_huge, read_kernel
 from tilewright.verify.case_sizes import has_own_size, shorter
 from tilewright.verify.case_work import OWN_WORK, is_small
-from tilewright.verify.cases import own_cases, plan_cases, value_cases, value_sizes
+from tilewright.verify.cases import again_values, own_cases, plan_cases, value_cases, value_sizes
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.least_work import impossible, needed_inputs
@@ -230,7 +230,8 @@ class Referee:
         """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
         has looked for faults that leave the results right."""
         assert self._gpu is not None
-        own = [case for case in own_cases(self._task) if self._judges.of(self._task, case) is not None]
+        further = again_values(self._task, self._further_values(), whole=True)
+        own = [case for case in own_cases(self._task, further) if self._judges.of(self._task, case) is not None]
         own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
@@ -291,7 +292,7 @@ class Referee:
         if not any(one.status is CaseStatus.RIGHT for one in results):
             if trial.reference_problem is not None:
                 raise trial.reference_problem
-            return Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+            return self._own_call_alone(trial)
         if trial.candidate.choice and not any(
             self._takes(trial.candidate, one, strictly=True) for one in trial.right_cases
         ):
@@ -313,9 +314,23 @@ class Referee:
             return records.Passed(tuple(results), tuple(trial.notes), outcome.uncovered, outcome.unseen)
         return records.Passed(tuple(results), tuple(trial.notes))
 
-    def _own_call(self, trial: Trial) -> Rejected | OwnTrial:
+    def _own_call_alone(self, trial: Trial) -> Verdict:
+        """Of a task that has no smaller call: as much of it as can be run, with every kind of values."""
+        unsupported = Unsupported("it only takes shapes too large to emulate here; run it on a GPU")
+        if self._gpu is not None or plan_cases(self._task):
+            return unsupported
+        outcome = impossible(trial.candidate, self._emulator, self.needed_inputs) or self._own_call(trial, alone=True)
+        if isinstance(outcome, records.Impossible):
+            return Rejected(outcome)
+        if isinstance(outcome, Rejected) or not outcome.judged:
+            return outcome if isinstance(outcome, Rejected) else unsupported
+        unseen = outcome.unseen or "a part of it was run, and the task has no smaller call to run whole"
+        return records.Passed(tuple(trial.results), (*trial.notes, outcome.note), outcome.uncovered, unseen)
+
+    def _own_call(self, trial: Trial, *, alone: bool = False) -> Rejected | OwnTrial:
         """Some blocks of the task's own call, and further cases until what runs there was judged somewhere."""
-        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, self._further_values())
+        further = self._further_values()
+        own = OwnTrial(trial, self._emulator, self._judges.here, self._independent, further, alone=alone)
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):

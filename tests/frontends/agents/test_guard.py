@@ -8,12 +8,14 @@ import pytest
 
 from tilewright.frontends.agents.guard import (
     MOST_SOURCE_CHARACTERS,
+    Meant,
     Refused,
     Veil,
     checked_entries,
     checked_source,
     checked_words,
     inside,
+    meant_by,
     open_run,
 )
 from tilewright.store import Store
@@ -52,7 +54,7 @@ HOSTILE = (
 def test_python_that_reaches_out_is_refused_with_its_line(line: str) -> None:
     source = f"import torch\nimport numpy as np\n{line}\n\ndef f(x):\n    return x + 1\n"
     with pytest.raises(Refused, match=r"^line [3-9] of source (uses|imports|is a relative)"):
-        checked_source(source, "f")
+        checked_source(source)
 
 
 def test_plain_numerical_python_is_taken() -> None:
@@ -78,23 +80,37 @@ def f(x: Tensor, w, scale: float = 1.0):
     mean = x.float().mean(-1, keepdim=True)
     return torch.special.expit(Norm(1e-5)(x) * w) / math.sqrt(Sizes().heads) - mean.to(x.dtype).exp().log1p()
 """
-    assert checked_source(source, "f") == source
+    assert checked_source(source) == source
 
 
 @pytest.mark.parametrize(
-    ("source", "function", "said"),
+    ("source", "said"),
     [
-        ("def f(x:\n    return x", "f", "source is not Python at line 1"),
-        ("def f(x): return x", "g", "source defines no function 'g'"),
-        ("def f(x): return x", "f; import os", "function is no name"),
-        ("#" * (MOST_SOURCE_CHARACTERS + 1), "f", "source has 60,001 characters"),
-        ("(" * 5000 + ")" * 5000, "f", "source is not Python"),
-        ("def f(x): return x\0", "f", "holds a NUL"),
+        ("def f(x:\n    return x", "source is not Python at line 1"),
+        ("#" * (MOST_SOURCE_CHARACTERS + 1), "source has 60,001 characters"),
+        ("(" * 5000 + ")" * 5000, "source is not Python"),
+        ("def f(x): return x\0", "holds a NUL"),
     ],
 )
-def test_what_is_no_reference_is_refused(source: str, function: str, said: str) -> None:
+def test_what_is_no_python_is_refused(source: str, said: str) -> None:
     with pytest.raises(Refused, match=said):
-        checked_source(source, function)
+        checked_source(source)
+
+
+def test_a_function_or_a_module_is_meant() -> None:
+    source = "class Norm: ...\ndef f(x): return x\n"
+    assert meant_by(source, "f") == Meant("f")
+    assert meant_by(source, " Norm ") == Meant("Norm", "Norm()")
+    assert meant_by(source, "Norm(256, eps=1e-5)") == Meant("Norm", "Norm(256, eps=1e-05)")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["", "g", "f()", "f; import os", "Norm(open('x'))", "Norm(__import__('os'))", "a.b", "lambda: 1", "1" * 500],
+)
+def test_nothing_else_is_meant(wanted: str) -> None:
+    with pytest.raises(Refused):
+        meant_by("class Norm: ...\ndef f(x): return x\n", wanted)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import torch
+from mcp import Client
 from smolagents import CodeAgent, ToolCallingAgent
 from tests.frontends.agents.scripted_model import ScriptedModel
 from tests.frontends.agents.silu import ASKED, BEYOND, RIGHT, WRONG
 from tests.frontends.in_process import tilewright
+from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
+from tilewright.frontends import judging
 from tilewright.frontends.agents.answers import Answer
 from tilewright.frontends.agents.desk import Desk
 from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.agents.mcp_server import McpDesk
 from tilewright.frontends.agents.smolagents_tools import TilewrightTool
 from tilewright.frontends.agents.talk import AgentTalk, Cancelled
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
@@ -27,6 +32,8 @@ from tilewright.frontends.cli import app
 def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
     folder = tmp_path_factory.mktemp("agent")
     with pytest.MonkeyPatch.context() as patch:
+        ask_here(patch)  # references in this process: children of theirs are test_mcp.py's
+        patch.setattr(judging, "Reference", lambda source, function, **_: HereReference(source, function))
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
@@ -69,7 +76,7 @@ def test_words_are_shown_before_anything_is_run(toolbox: Toolbox) -> None:
         ({"words": "softmax", **ASKED}, "give either words or source"),
         ({"words": "brew coffee"}, "write the PyTorch function yourself"),
         ({"words": "/etc/passwd"}, "look like a path"),
-        ({**ASKED, "function": ""}, "function is no name"),
+        ({**ASKED, "function": ""}, "function names nothing"),
         ({**ASKED, "gpu": "abacus"}, "abacus is no GPU known here"),
         ({**ASKED, "precision": "perfect"}, "precision 'perfect' is not known"),
         ({**ASKED, "attempts": 10**9, "accept": True}, "attempts is 1000000000; give 1 to 100"),
@@ -101,7 +108,8 @@ def test_what_is_unreadable_costs_one_correction_then_an_attempt(toolbox: Toolbo
     answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel="int main() {}")
     assert answer.facts["attempt"] == 1  # it is asked again, as a model would be
     assert "it has no `//! op` line" in answer.text
-    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=WRONG, summary="forgot the scale")
+    fenced = f"```cuda\n{WRONG}```"  # as a model would send it
+    answer = call(toolbox, "submit_kernel", run=run, attempt=1, kernel=fenced, summary="forgot the scale")
     assert answer.facts["attempts"][0]["verdict"] == "wrong values"
     assert "The smallest case found to fail" in answer.text
     shown = call(toolbox, "history", run=run, attempt=1)
@@ -142,6 +150,25 @@ def test_an_agent_of_smolagents_mends_its_kernel_by_the_diagnosis(toolbox: Toolb
 
 
 @pytest.mark.slow
+def test_a_module_is_specified_by_its_class_and_arguments(toolbox: Toolbox) -> None:
+    source = """import torch
+
+class Norm(torch.nn.Module):
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+"""
+    asked = {"source": source, "function": "Norm(64, eps=1e-5)", "shapes": {"x": "8x64:f32"}}
+    answer = call(toolbox, "specify", **asked, accept=True)
+    assert answer.facts["op"] == "norm"
+    assert "norm(x, weight" in answer.text
+
+
+@pytest.mark.slow
 def test_an_agent_that_writes_code_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
     agent = CodeAgent(
@@ -149,6 +176,35 @@ def test_an_agent_that_writes_code_does_the_same(tmp_path: Path, monkeypatch: py
     )
     assert agent.run("Make me a kernel of scaled_silu.") == "agent/silu.cu"
     assert (tmp_path / "agent" / "silu.cu").is_file()
+
+
+def test_a_client_of_the_protocol_has_the_same_tools(toolbox: Toolbox) -> None:
+    """In memory, for the server's own part; tests over a child's stdin and stdout are in test_mcp.py."""
+    heard: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    async def drive() -> None:
+        async with Client(McpDesk(toolbox).server()) as client:
+            listed = {one.name: one for one in (await client.list_tools()).tools}
+            assert {name: one.input_schema for name, one in listed.items()} == {
+                name: tool.schema() for name, tool in TOOLS.items()
+            }
+            begun = await client.call_tool("specify", {**ASKED, "fresh": True, "accept": True})
+            name = begun.structured_content["run"]
+            sent = {"run": name, "attempt": 1, "kernel": RIGHT}
+            answer = await client.call_tool("submit_kernel", sent, progress_callback=progress)
+            assert answer.structured_content["best"]["attempt"] == 1
+            again = await client.call_tool("submit_kernel", sent)
+            assert again.is_error
+            assert again.content[0].text == f"attempt 1 of run {name} is judged already; attempt 2 is next"
+            kernel = await client.read_resource(f"tilewright://runs/{name}/kernel")
+            assert kernel.contents[0].text == RIGHT
+            assert "# softmax" in (await client.read_resource("tilewright://advice/softmax")).contents[0].text
+
+    anyio.run(drive)
+    assert any("emulating" in message for message in heard)
 
 
 def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
@@ -160,13 +216,29 @@ def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
     assert "is there already" in refusal(toolbox, "export", run=run, destination="kernels/silu.cu")
 
 
+def test_the_other_forms_are_exports_too(toolbox: Toolbox, run: str) -> None:
+    assert "is no form of an export" in refusal(toolbox, "export", run=run, destination="p", to="zip")
+    assert "is no path to write to" in refusal(toolbox, "export", run=run, destination="../p", to="cuda")
+    written = call(toolbox, "export", run=run, destination="plain", to="cuda")
+    assert written.facts["standing"] == "verified"
+    assert list((toolbox.desk.root / "plain").glob("*.cu"))
+    assert "is there already" in refusal(toolbox, "export", run=run, destination="plain", to="cuda")
+
+
 def test_check_finds_what_values_do_not_show(toolbox: Toolbox, run: str) -> None:
-    found = call(toolbox, "check", kernel=BEYOND, run=run)
+    found = call(toolbox, "check", kernel=BEYOND)
     assert found.facts["outcome"] == "findings"
+    assert not found.facts["compared"]
     assert "outside every tensor" in found.text
     with pytest.raises(Refused, match="op"):
         call(toolbox, "check", kernel="int x;")
     assert "no name of a run" in refusal(toolbox, "check", kernel=RIGHT, run="../x")
+
+
+@pytest.mark.slow
+def test_check_compares_with_the_reference_of_a_run(toolbox: Toolbox, run: str) -> None:
+    found = call(toolbox, "check", kernel=WRONG, run=run)
+    assert (found.facts["outcome"], found.facts["compared"]) == ("wrong", True)
 
 
 def test_a_fault_of_the_program_shows_nothing_of_it(
@@ -186,6 +258,11 @@ def test_every_tool_says_what_each_of_its_parameters_is() -> None:
         schema = tool.schema()
         assert all(one["description"].endswith(".") for one in schema["properties"].values()), tool.name
         assert set(schema["required"]) <= set(schema["properties"])
+
+
+def test_the_docs_name_every_tool() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
+    assert [name for name in TOOLS if f"| `{name}` |" not in page] == []
 
 
 def test_the_command_refuses_what_it_cannot_serve(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.tasks.in_process import HereReference, ask_here
+from tests.tasks.in_process import JudgingReference, ask_here
 from tests.verify.corpus.entries import Entry, task_of
 
 from tilewright.devices.cuda_device import CudaDevice
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.records import PROFILES, Case, Passed, Rejected, Verdict
-from tilewright.reference import Reference, ReferenceLimits, ReferenceProblem
+from tilewright.reference import Reference, ReferenceLimits
 from tilewright.verify import Referee
 from tilewright.verify import referee as referee_module
 from tilewright.verify.trial import CaseOutcome, Trial
@@ -108,17 +108,7 @@ class Court:
         """With a GPU in a child, as ever; else in this process, for the corpus is nobody's but ours."""
         if self._on_gpu:
             return Reference(source, function, limits=ReferenceLimits.on_gpu())
-        return _Here(source, function)
-
-
-class _Here(HereReference):
-    """Says, as a child would, that it was the reference that failed."""
-
-    def call(self, handler: str, request: Any, answer: Any, seconds: float = 60.0, *results: Any) -> Any:
-        try:
-            return super().call(handler, request, answer, seconds, *results)
-        except Exception as error:
-            raise ReferenceProblem(str(error)) from error
+        return JudgingReference(source, function)
 
 
 class _Reseeded(Trial):

@@ -67,6 +67,16 @@ class PlanMemory:
             misaligned_by=misalignment(spec),
         )
 
+    def inherit(self, used: PlanMemory, buffers: tuple[Buffer, ...]) -> None:
+        """What an earlier call leaves for the next: counters, scratch that nobody clears, variables of the module.
+
+        That scratch holds something is nothing to rely on, so it still counts as never written.
+        """
+        for buffer in buffers:
+            if buffer.role is BufferRole.SCRATCH and buffer.clearing is not Clearing.ZEROED:
+                self.content(buffer.name)[...] = used.content(buffer.name)
+        self.memory.inherit_modules(used.memory)
+
     def __contains__(self, name: str) -> bool:
         return name in self._specs
 

@@ -1,7 +1,8 @@
 """One plan under several schedules: outputs of the first and of those that differ, findings of all.
 
 The same fault seen again is one. Each schedule has an order of warps and blocks, addresses and poison of its own: what
-depends on any of them shows as results that vary.
+depends on any of them shows as results that vary. After the last of several, the plan is called once more on the memory
+that it leaves behind, as a GPU would be.
 """
 
 from __future__ import annotations
@@ -40,15 +41,21 @@ def run_schedules(
     first = runs.settled(emulation, _circumstances(emulation, 0))
     outcomes, varying = [first], set[str]()
     others: dict[tuple[bytes, ...], PlanMemory] = {}
-    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
-        number = len(outcomes)
-        latest = runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number))
+
+    def compare(latest: PlanOutcome) -> None:
         outcomes.append(latest)
         differing = {name for name in returned if _differs(first.memory, latest.memory, name)}
         if latest.went_well and differing:
-            varying |= differing
+            varying.update(differing)
             others.setdefault(runs.results(latest), latest.memory)
-    emulated = _summary([outcome.emulated for outcome in outcomes], varying)
+
+    while len(outcomes) < emulation.schedules and outcomes[-1].went_well:
+        number = len(outcomes)
+        compare(runs.settled(_without(emulation, Check.COUNTERS), _circumstances(emulation, number)))
+    schedules = len(outcomes)
+    if schedules > 1 and outcomes[-1].went_well:
+        compare(runs.again(outcomes[-1].memory, emulation, _circumstances(emulation, schedules - 1)))
+    emulated = _summary([outcome.emulated for outcome in outcomes], varying, schedules)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
 
 
@@ -77,6 +84,14 @@ class _Runs:
     def run(self, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
         memory = self.make_memory(circumstances)
         return run_plan(self.program, self.plan, memory, emulation, circumstances, self.announce)
+
+    def again(self, used: PlanMemory, emulation: Emulation, circumstances: Circumstances) -> PlanOutcome:
+        """The next call after one that left its memory so, in order; what was looked for then is not looked for now."""
+        memory = self.make_memory(circumstances)
+        memory.inherit(used, self.plan.buffers)
+        quick = _without(emulation, Check.COUNTERS, Check.RACES, Check.COVERAGE, Check.UNINITIALISED)
+        in_order = replace(circumstances, seed=None)
+        return run_plan(self.program, self.plan, memory, quick, in_order, self.announce)
 
     def results(self, outcome: PlanOutcome) -> tuple[bytes, ...]:
         return tuple(_bytes(outcome, name) for name in self.returned)
@@ -121,13 +136,14 @@ def _without(emulation: Emulation, *checks: Check) -> Emulation:
     return replace(emulation, checks=tuple(check for check in emulation.checks if check not in checks))
 
 
-def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
-    findings = merged(run.findings for run in runs)
+def _summary(runs: Sequence[EmulatedRun], varying: set[str], schedules: int) -> EmulatedRun:
+    found = merged(run.findings for run in runs)
+    findings = tuple(replace(one, schedules=min(one.schedules, schedules)) for one in found)  # the call after is none
     known = {_key(one) for one in findings}
     return replace(
         runs[0],
         findings=findings,
-        schedules=len(runs),
+        schedules=schedules,
         varying=tuple(sorted(varying)),
         seconds=sum(run.seconds for run in runs),
         coverage=tuple(one for run in runs for one in run.coverage),

@@ -129,12 +129,14 @@ class Desk:
         except ValueError:
             known = ", ".join(one.value for one in Precision)
             raise Refused(f"precision {wanted.precision[:40]!r} is not known; write one of {known}") from None
-        text, function = guard.checked_words(wanted.words) if wanted.words.strip() else wanted.source, wanted.function
+        plain = Request(wanted.words, named["shapes"], named["numbers"], named["values"], precision=precision)
         if wanted.source.strip():
-            text = guard.checked_source(wanted.source, function)
-        elif function:
+            source = guard.checked_source(wanted.source)
+            meant = guard.meant_by(source, wanted.function)
+            return replace(plain, text=source, function=meant.name, module=meant.module)
+        if wanted.function:
             raise Refused("function goes with source; words need none")
-        return Request(text, named["shapes"], named["numbers"], named["values"], precision=precision, function=function)
+        return replace(plain, text=guard.checked_words(wanted.words))
 
     # -- a run --
 
@@ -218,7 +220,7 @@ def _preview(request: Request) -> Answer:
     """What a request is taken to mean. Nothing is run."""
     if request.function:
         facts = {"state": "to be accepted", "reference": request.text, "inputs": dict(request.shapes)}
-        return Answer(f"{request.text.strip()}\n\nOf {request.function}. {answers.ACCEPT}", facts)
+        return Answer(f"{request.text.strip()}\n\nOf {request.module or request.function}. {answers.ACCEPT}", facts)
     try:
         specified = PlaybookAuthor().specify(request.text, request.shapes, request.gpu, _no_question)
         specified = fit_specification(specified, request.shapes, request.numbers, request.values)
@@ -259,6 +261,6 @@ def _reply_text(kernel: str, edits: str, summary: str) -> str:
     said = f"Summary: {line or 'no summary given'}\n\n"
     if edits.strip():
         return said + edits.strip("\n") + "\n"
-    if "```" in kernel:  # it came in a fence, as a model would send it
+    if kernel.lstrip().startswith("```"):  # it came in a fence, as a model would send it
         return said + kernel.strip() + "\n"
     return f"{said}```cuda\n{kernel.strip()}\n```\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.store import NoSuchRun, RunFolder, Store
@@ -117,18 +118,46 @@ def inside(root: Path, name: str) -> Path:
 # -- Python --
 
 
-def checked_source(source: str, function: str) -> str:
+@dataclass(frozen=True)
+class Meant:
+    """What of a source is meant: a function, or a class and the expression that makes a module of it."""
+
+    name: str
+    module: str = ""
+
+
+def meant_by(source: str, wanted: str) -> Meant:
+    """A name of a function or class that a checked source defines, or a class with arguments: `Norm(256, eps=1e-5)`."""
+    checked_text("function", wanted, _MOST_ENTRY_CHARACTERS)
+    try:
+        node = ast.parse(wanted.strip(), mode="eval").body
+        call = node if isinstance(node, ast.Call) else None
+        name = call.func if call else node
+        for given in (*call.args, *(one.value for one in call.keywords)) if call else ():
+            ast.literal_eval(given)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        name = None
+    if not isinstance(name, ast.Name):
+        raise Refused(
+            "function names nothing; give the name of a function that source defines or, of an nn.Module, its class "
+            "with plain numbers and texts as arguments, such as Norm(256, eps=1e-5)"
+        )
+    kinds = {one.name: type(one) for one in ast.parse(source).body if isinstance(one, (ast.FunctionDef, ast.ClassDef))}
+    kind = kinds.get(name.id)
+    if kind is None or (call is not None and kind is not ast.ClassDef):
+        what = "class" if call is not None else "function or class"
+        raise Refused(f"source defines no {what} {name.id!r} at its top level; it defines {', '.join(kinds) or 'none'}")
+    return Meant(name.id, "" if kind is ast.FunctionDef else ast.unparse(call) if call else f"{name.id}()")
+
+
+def checked_source(source: str) -> str:
     """A reference that may be run; raises `Refused` with the line at fault."""
     checked_text("source", source, MOST_SOURCE_CHARACTERS)
-    if not function.isidentifier():
-        raise Refused("function is no name; give the name of the function that source defines")
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" at line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise Refused(f"source is not Python{line}; send the whole text of a PyTorch function") from None
-    if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
-        raise Refused(f"source defines no function {function!r} at its top level")
     for node in ast.walk(tree):
         found = _reaches_out(node)
         if found:

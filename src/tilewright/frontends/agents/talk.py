@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tilewright.frontends.talk import Talk
 from tilewright.records import Attempt, Run, Situation, Specification
@@ -44,6 +45,12 @@ class AgentTalk(Talk):
     def remind(self, text: str) -> None: ...
 
     def accept(self, folder: RunFolder, specification: Specification) -> None: ...
+
+    @contextmanager
+    def live(self, what: str = "") -> Iterator[None]:
+        if what:
+            self.working(what)
+        yield
 
     def started(self, run: Run) -> None:
         self.run = run

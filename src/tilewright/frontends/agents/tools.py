@@ -181,7 +181,7 @@ def _history(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
 
 
 def _export(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.export(desk, given["run"], given["destination"])
+    return looks.export(desk, given["run"], given["destination"], talk, to=given["to"])
 
 
 _RUN = Parameter("run", ValueKind.TEXT, "The run's name, as specify gave it.")
@@ -196,10 +196,10 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "specify",
             "Specify a task",
-            "Say what is to be computed, in words or as the source of a PyTorch function. Without accept the reference "
-            "is only shown: show it to the person who asked. With accept=true it is run in a limited child process, a "
-            "run begins, and the answer has everything a kernel's author is told, and the first question. A kernel "
-            "that was made before for the same task is found instead, unless fresh.",
+            "Say what is to be computed, in words or as the source of a PyTorch function or module. Without accept the "
+            "reference is only shown: show it to the person who asked. With accept=true it is run in a limited child "
+            "process, a run begins, and the answer has everything a kernel's author is told, and the first question. A "
+            "kernel that was made before for the same task is found instead, unless fresh.",
             (
                 Parameter(
                     "words", ValueKind.TEXT, 'Such as "LayerNorm over the last dimension, then exact GELU".', default=""
@@ -207,10 +207,15 @@ TOOLS: dict[str, AgentTool] = {
                 Parameter(
                     "source",
                     ValueKind.TEXT,
-                    "Instead of words: Python text that defines a function of tensors and numbers with PyTorch.",
+                    "Instead of words: Python text that defines a function of tensors and numbers, or an nn.Module.",
                     default="",
                 ),
-                Parameter("function", ValueKind.TEXT, "With source: the function meant.", default=""),
+                Parameter(
+                    "function",
+                    ValueKind.TEXT,
+                    "With source: the function meant or, of an nn.Module, what makes it, such as Norm(256, eps=1e-5).",
+                    default="",
+                ),
                 _SHAPES,
                 _NUMBERS,
                 Parameter(
@@ -314,9 +319,16 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "export",
             "Write the kernel out",
-            "Write a run's best kernel file, with its tuned constants and provenance, below the folder the server was "
-            "started for. Called from PyTorch with tilewright.load(path).",
-            (_RUN, Parameter("destination", ValueKind.TEXT, "A relative path, such as kernels/softmax.cu.")),
+            "Write a run's best kernel below the folder the server was started for. file: the kernel file with its "
+            "tuned constants and provenance, called with tilewright.load(path). torch: a package that needs torch "
+            "alone. hub: a project for the Hugging Face Hub. cuda: plain CUDA sources with a C function.",
+            (
+                _RUN,
+                Parameter(
+                    "destination", ValueKind.TEXT, "A relative path, such as kernels/softmax.cu, or of a new folder."
+                ),
+                Parameter("to", ValueKind.TEXT, f"The form: {', '.join(looks.FORMS)}.", default=looks.FILE),
+            ),
             _export,
         ),
     )

@@ -1,0 +1,113 @@
+"""The generated host file of an export: the call's struct, a function for each kernel file, tables of what is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.exports.cpp_expressions import cpp_integer, cpp_string
+from tilewright.exports.cpp_plan import call_struct, file_function
+from tilewright.exports.variants import BuiltKernel, Variants, parameter_codes
+from tilewright.kernel_file import KernelFile
+from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, TuneLine
+from tilewright.kernel_file.syntax import Const, Op
+
+
+def host_source(files: Sequence[KernelFile], variants: Variants) -> str:
+    """The whole generated text, to be included after `plan.hpp` and `maps.hpp`."""
+    op = files[0].plan.op
+    tensors = sum(one.scalar is None for one in op.parameters)
+    buffers = max(sum(isinstance(line, BufferLine) for line in file.compiled.lines) for file in files)
+    parts = [
+        "// Generated from kernel files by `tilewright export`; changes here are lost with the next export.",
+        "namespace {",
+        "namespace generated {",
+        "using namespace plan;",
+        "",
+        f"constexpr int parameter_count = {len(op.parameters)}, tensor_count = {tensors};",
+        f"constexpr int slot_count = {tensors + buffers};",
+        f"constexpr int result_count = {len(op.results)};",
+        f"constexpr int module_count = {len(variants.modules)};",
+        _tensor_tables(op),
+        "",
+        call_struct(op),
+        *(file_function(file, number) for number, file in enumerate(files)),
+        _kernel_table(variants.kernels),
+        *(_file_tables(file, number, variants) for number, file in enumerate(files)),
+        f"const File<Call> files[] = {{{', '.join(_file_entry(f, i, variants) for i, f in enumerate(files))}}};",
+        f"constexpr int file_count = {len(files)};",
+        _results(files),
+        "",
+        "} // namespace generated",
+        "} // namespace",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _results(files: Sequence[KernelFile]) -> str:
+    """For each file, which of its buffers is which result: `out` lines may stand in another order."""
+    results = files[0].plan.op.results
+    rows = []
+    for file in files:
+        names = [line.directive.name for line in file.compiled.lines if isinstance(line, BufferLine)]
+        rows.append("{" + (", ".join(str(names.index(name)) for name in results) or "0") + "}")
+    return f"const int result_buffers[][{max(len(results), 1)}] = {{{', '.join(rows)}}};"
+
+
+def _tensor_tables(op: Op) -> str:
+    tensors = [(position, one) for position, one in enumerate(op.parameters) if one.scalar is None]
+    positions = ", ".join(str(position) for position, _ in tensors)
+    changed = ", ".join("true" if one.in_place else "false" for _, one in tensors)
+    return (
+        f"constexpr int tensor_positions[] = {{{positions or '0'}}};\n"
+        f"constexpr bool is_in_place[] = {{{changed or 'false'}}};"
+    )
+
+
+def _kernel_table(kernels: Sequence[BuiltKernel]) -> str:
+    lines = []
+    entries = []
+    for number, one in enumerate(kernels):
+        codes = parameter_codes(one.compiled)
+        cells = ", ".join(f"{{'{code}', {offset}}}" for code, offset in zip(codes, one.offsets, strict=True))
+        if cells:
+            lines.append(f"const Parameter parameters_{number}[] = {{{cells}}};")
+        cluster = one.compiled.cluster or (0, 0, 0)
+        entries.append(
+            f"    {{{cpp_string(one.compiled.expression)}, {cpp_string(one.compiled.symbol)}, {one.module}, "
+            f"{f'parameters_{number}' if cells else 'nullptr'}, {len(codes)}, {one.block_bytes}, "
+            f"{one.compiled.max_threads or 0}, {one.compiled.resources.static_smem_bytes}, "
+            f"{{{', '.join(map(str, cluster))}}}}},"
+        )
+    table = ["const Kernel kernels[] = {", *entries, "};"] if entries else ["const Kernel *const kernels = nullptr;"]
+    most = max((len(one.offsets) for one in kernels), default=0)
+    return "\n".join([*lines, *table, f"constexpr int most_parameters = {max(most, 1)};", ""])
+
+
+def _file_tables(file: KernelFile, number: int, variants: Variants) -> str:
+    choices = variants.choices[number]
+    flat = [cpp_integer(int(choice[tune.name])) for choice in choices for tune in file.compiled.tunes]
+    lines = [f"const int64_t choices_{number}[] = {{{', '.join(flat) or '0'}}};"]
+    rows = []
+    for index, kernel in enumerate(variants.kernels):
+        if variants.modules[kernel.module].file == number:
+            lines.append(f"const int64_t key_{index}[] = {{{', '.join(map(cpp_integer, kernel.key))}}};")
+            rows.append(f"{{key_{index}, {len(kernel.key)}, {index}}}")
+    lines.append(f"const Row rows_{number}[] = {{{', '.join(rows) or '{nullptr, 0, 0}'}}};")
+    names = ", ".join(cpp_string(name) for name in constant_names(file))
+    lines.append(f"const char *const constants_{number}[] = {{{names or 'nullptr'}}};")
+    return "\n".join([*lines, ""])
+
+
+def constant_names(file: KernelFile) -> list[str]:
+    """The `tune` and `const` names, in written order: that of a key."""
+    lines = (line for line in file.compiled.lines if isinstance(line, (TuneLine, DefinitionLine)))
+    return [x.directive.name for x in lines if isinstance(x, TuneLine) or isinstance(x.directive, Const)]
+
+
+def _file_entry(file: KernelFile, number: int, variants: Variants) -> str:
+    rows = sum(variants.modules[kernel.module].file == number for kernel in variants.kernels)
+    return (
+        f"{{{cpp_string(file.name)}, file_{number}, choices_{number}, {len(variants.choices[number])}, "
+        f"{len(file.compiled.tunes)}, rows_{number}, {rows}, constants_{number}}}"
+    )

@@ -1,0 +1,232 @@
+"""`--to cuda`: plain CUDA sources with one C function, a CMake project, a test program; nothing of torch or Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from tilewright import __version__
+from tilewright.exports.cpp_expressions import cpp_comment, cpp_string
+from tilewright.exports.cpp_tables import host_source
+from tilewright.exports.native import HEADERS, HOST
+from tilewright.exports.python_op import small_call
+from tilewright.exports.source import CPP_WORDS, Source
+from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.templates import rendered
+from tilewright.exports.torch_package import covered_calls, harmless_name
+from tilewright.exports.variants import Module, Variants
+from tilewright.exports.writing import Folder
+from tilewright.kernel_file import Arguments, Op, Parameter, print_op
+from tilewright.records import DType, ScalarType, TensorSpec, to_json
+from tilewright.toolchain.translation_unit import constant_line, needed_headers
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>.*$", re.MULTILINE)
+_C_LINKAGE = re.compile(r'extern\s+"C"\s+(?=__global__|__launch_bounds__|void)')
+_SCALARS = {ScalarType.INT: "int64_t", ScalarType.FLOAT: "double", ScalarType.BOOL: "bool"}
+_DTYPES = list(DType)
+
+
+def write_cuda(source: Source, variants: Variants, name: str, folder: Folder) -> list[str]:
+    """Fill the folder; answers sentences about what is worth knowing."""
+    for header in (*HEADERS, "runtime.hpp"):
+        folder.add(header, (HOST / header).read_text("utf-8"))
+    folder.add("generated.hpp", host_source(source.files, variants))
+    for number, module in enumerate(variants.modules):
+        folder.add(f"{name}_kernels_{number}.cu", kernel_unit(variants, module, number, name))
+    for file in source.files:
+        folder.add(f"kernels/{harmless_name(file.name)}", file.text)
+    values = _values(source, variants, name)
+    for template, path in (
+        ("op.h", f"{name}.h"),
+        ("op.cpp", f"{name}.cpp"),
+        ("test_op.cpp", f"test_{name}.cpp"),
+        ("CMakeLists.txt", "CMakeLists.txt"),
+        ("README.md", "README.md"),
+    ):
+        folder.add(path, rendered(f"cuda/{template}", **values))
+    if source.provenance is not None:
+        folder.add("provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
+    return []
+
+
+# -- device code --
+
+
+def kernel_unit(variants: Variants, module: Module, number: int, name: str) -> str:
+    """One set of constants: the kernel file's text in a namespace of its own, and the addresses of its kernels."""
+    text = module.request.source
+    included = list(dict.fromkeys([*needed_headers(module.request), *_INCLUDE.findall(text)]))
+    space = f"tilewright_{name}_{number}"
+    kernels = [one.compiled.expression for one in variants.kernels if one.module == number]
+    body = _C_LINKAGE.sub("", _INCLUDE.sub("", text))
+    lines = [
+        cpp_comment(f"{module.request.name} with " + ", ".join(f"{key} = {value}" for key, value in module.constants)),
+        *(f"#include <{header}>" for header in ("cfloat", "climits", "cmath", "cstdint", "cuda.h", *included)),
+        "",
+        f"namespace {space} {{",
+        *(constant_line(key, value) for key, value in module.constants),
+        f"#line 1 {cpp_string(module.request.name)}",
+        body,
+        "",
+        f"}} // namespace {space}",
+        "",
+        f"extern const void *const {name}_functions_{number}[];",
+        f"const void *const {name}_functions_{number}[] = {{",
+        *(f"    reinterpret_cast<const void *>(&{space}::{kernel})," for kernel in kernels),
+        "};",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# -- the C function --
+
+
+def c_name(name: str) -> str:
+    return f"{name}_" if name in CPP_WORDS else name
+
+
+def c_parameters(op: Op) -> list[str]:
+    """The inputs of the C functions, in the op's order."""
+    return [_c_parameter(one) for one in op.parameters]
+
+
+def _c_parameter(one: Parameter) -> str:
+    name = c_name(one.name)
+    if one.scalar is None:
+        return f"{'' if one.in_place else 'const '}tilewright_tensor *{name}"
+    kind = _SCALARS[one.scalar]
+    if one.is_list:
+        return f"const {kind} *{name}, size_t {name}_count"
+    return f"const {kind} *{name}" if one.optional else f"{kind} {name}"
+
+
+def c_reads(op: Op) -> list[str]:
+    """The lines that fill a call from the C function's parameters."""
+    lines = []
+    slot = 0
+    for one in op.parameters:
+        name, shown = c_name(one.name), cpp_string(one.name)
+        optional = "true" if one.optional else "false"
+        if one.scalar is None:
+            lines.append(f"read_tensor({name}, {shown}, {optional}, call.tensors[{slot}], {slot}, addresses);")
+            slot += 1
+        elif one.is_list:
+            length = -1 if one.length is None else one.length
+            lines.append(f"read_list({name}, {name}_count, {shown}, {optional}, {length}, call.v_{one.name});")
+        elif one.optional:
+            lines.append(f"if ({name} != nullptr) call.v_{one.name} = *{name};")
+        else:
+            lines.append(f"call.v_{one.name} = {name};")
+    return lines
+
+
+def _values(source: Source, variants: Variants, name: str) -> dict[str, object]:
+    op = source.op
+    covered = covered_calls(source, variants)
+    archs = ";".join(arch.removeprefix("sm_") for arch in variants.archs)
+    return {
+        "name": name,
+        "guard": f"{name.upper()}_H",
+        "doc": print_op(op).removeprefix("op").strip(),
+        "version": __version__,
+        "inputs": c_parameters(op),
+        "outs": [f"const tilewright_tensor *{c_name(result)}" for result in op.results],
+        "reads": c_reads(op),
+        "out_names": [c_name(result) for result in op.results],
+        "dtypes": [f"TILEWRIGHT_{dtype.value.upper()}" for dtype in _DTYPES],
+        "modules": len(variants.modules),
+        "kernel_places": _kernel_places(variants),
+        "archs": archs,
+        "arch_words": ", ".join(variants.archs),
+        "needs_cutlass": any("cute/" in file.text or "cutlass/" in file.text for file in source.files),
+        "files": [harmless_name(file.name) for file in source.files],
+        "sets": len(variants.modules),
+        "left_out": variants.left_out,
+        "judged": how_it_was_judged(source),
+        "measured": measurement_text(source),
+        "licence": source.licence,
+        "null_arguments": [_nothing(one) for one in op.parameters],
+        "tests": [_test_call(source, variants, call) for call in _two_calls(source, covered)],
+    }
+
+
+def _nothing(one: Parameter) -> str:
+    if one.scalar is not None and one.is_list:
+        return "nullptr, 0"
+    return "nullptr" if one.scalar is None or one.optional else "0"
+
+
+def _two_calls(source: Source, covered: Sequence[Arguments]) -> list[Arguments]:
+    """A small call and the one it was made for."""
+    small, own = small_call(source, covered), covered[0]
+    return [small] if small is own else [small, own]
+
+
+def _test_call(source: Source, variants: Variants, call: Arguments) -> dict[str, object]:
+    """A call of the test program: tensors as C initialisers, and what is passed."""
+    op = source.op
+    specs = [(name, spec) for name, spec in call.items() if isinstance(spec, TensorSpec)]
+    given = _specs(source, call)
+    evaluation = next(evaluation for _, evaluation in variants.covered if evaluation.tensors == given)
+    by_name = {buffer.name: buffer.spec for buffer in evaluation.buffers}
+    return {
+        "tensors": [{**_c_tensor(name, spec), "whole": _smallest_size(call)} for name, spec in specs],
+        "passed": [_c_argument(one, call.get(one.name)) for one in op.parameters],
+        "outs": [_c_tensor(result, by_name[result]) for result in op.results],
+        "out_arguments": [f"&{c_name(result)}.tensor" for result in op.results],
+        "shown": ", ".join(f"{name} {'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs),
+    }
+
+
+def _c_argument(one: Parameter, value: object) -> str:
+    if one.scalar is None:
+        return f"&{c_name(one.name)}.tensor" if isinstance(value, TensorSpec) else "nullptr"
+    if one.is_list:
+        items = value if isinstance(value, tuple) else ()
+        return f"std::vector<{_SCALARS[one.scalar]}>{{{', '.join(map(_c_number, items))}}}.data(), {len(items)}"
+    return "nullptr" if one.optional else _c_number(value)
+
+
+def _c_tensor(name: str, spec: TensorSpec) -> dict[str, object]:
+    return {
+        "name": c_name(name),
+        "dtype": _DTYPES.index(spec.dtype),
+        "rank": spec.ndim,
+        "shape": _c_list(spec.shape),
+        "stride": _c_list(spec.stride),
+        "bytes": spec.storage_bytes,
+    }
+
+
+def _specs(source: Source, call: Arguments) -> tuple[tuple[str, TensorSpec], ...]:
+    regular = source.files[0].signature.arguments(call)
+    names = [one.name for one in source.op.parameters if one.scalar is None]
+    return tuple((name, regular[name]) for name in names if regular[name] is not None)
+
+
+def _smallest_size(call: Arguments) -> int:
+    """Below this the whole numbers of a test stay, so that each may be an index."""
+    sizes = [size for value in call.values() if isinstance(value, TensorSpec) for size in value.shape]
+    return max(min(sizes, default=2), 1)
+
+
+def _c_list(values: Sequence[int]) -> str:
+    return "{" + (", ".join(map(str, values)) or "0") + "}"
+
+
+def _c_number(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)
+
+
+def _kernel_places(variants: Variants) -> list[tuple[int, int]]:
+    """For each kernel of the table, its module and its place there."""
+    seen: dict[int, int] = {}
+    places = []
+    for one in variants.kernels:
+        places.append((one.module, seen.get(one.module, 0)))
+        seen[one.module] = seen.get(one.module, 0) + 1
+    return places

@@ -1,0 +1,94 @@
+"""`export`: a source in one of three forms, written to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from tilewright import __version__
+from tilewright.exports.cuda_project import write_cuda
+from tilewright.exports.errors import NotExportable
+from tilewright.exports.hub_project import HubChoices, write_hub
+from tilewright.exports.source import Source, check_words, checked_name
+from tilewright.exports.torch_package import write_torch
+from tilewright.exports.variants import Say, Variants, find_variants
+from tilewright.exports.writing import Folder, check_target
+from tilewright.records import PROFILES, to_json
+
+
+class Target(str, Enum):
+    TORCH = "torch"
+    HUB = "hub"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and what is worth knowing of it."""
+
+    target: Target
+    folder: str
+    name: str
+    standing: str
+    archs: tuple[str, ...]
+    sets: int  # of constants that were built
+    files: int
+    bytes: int
+    notes: tuple[str, ...]
+
+
+def export(
+    source: Source,
+    target: Target,
+    output: Path,
+    name: str = "",
+    archs: Sequence[str] = (),
+    say: Say = lambda text: None,
+    choices: HubChoices | None = None,
+) -> Exported:
+    """Write `source` to the folder `output`; raises `NotExportable`, or what building raises."""
+    name = checked_name(name or source.op.name)
+    check_target(output)
+    check_words(source)
+    if not any(one.scalar is None and not one.optional for one in source.op.parameters):
+        raise NotExportable(f"{name} takes no tensor, so nothing says on which GPU it would run")
+    if not source.calls:
+        raise NotExportable("nothing says for which shapes to build; give --shape for every tensor")
+    variants = find_variants(source.files, source.tuned, source.calls, archs or (PROFILES[source.gpu].arch,), say)
+    folder = Folder()
+    say("writing the export")
+    match target:
+        case Target.TORCH:
+            notes = write_torch(source, variants, name, folder)
+        case Target.CUDA:
+            notes = write_cuda(source, variants, name, folder)
+        case Target.HUB:
+            notes = write_hub(source, variants, name, folder, choices)
+    if source.standing.value != "verified":
+        notes.insert(0, f"it is {source.standing.words}")
+    if variants.left_out:
+        notes.append(
+            f"{variants.left_out} further sets of constants came up and were not built; name them with --shape"
+        )
+    folder.write(output, _record(source, target, name, variants))
+    size = sum(map(len, folder.files.values()))
+    sets, files = len(variants.modules), len(folder.files)
+    standing = source.standing.value
+    return Exported(target, str(output), name, standing, variants.archs, sets, files, size, tuple(notes))
+
+
+def _record(source: Source, target: Target, name: str, variants: Variants) -> dict[str, Any]:
+    return {
+        "to": target.value,
+        "name": name,
+        "op": source.op.name,
+        "standing": source.standing.value,
+        "kernels": {file.name: file.identity for file in source.files},
+        "archs": list(variants.archs),
+        "licence": source.licence,
+        "tilewright": __version__,
+        "provenance": to_json(source.provenance) if source.provenance is not None else None,
+    }

@@ -1,0 +1,447 @@
+// A launch plan at a call, in C++: layouts, buffers, launches, argument blocks, and which file runs.
+//
+// The functions that evaluate one kernel file's plan are generated and stand in another file; they call what is here.
+// A fault in a `let` or `need` means that the file does not take the call; one in a step is an error. Nothing here
+// allocates device memory or knows a GPU's driver.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "values.hpp"
+
+namespace {
+namespace plan {
+
+// -- layout --
+
+inline bool is_contiguous(const Tensor &tensor) {
+    if (is_empty(tensor.shape)) return true;
+    int64_t step = 1;
+    for (size_t i = tensor.shape.size(); i-- > 0;) {
+        if (tensor.shape[i] == 1) continue;
+        if (tensor.stride[i] != step) return false;
+        step *= tensor.shape[i];
+    }
+    return true;
+}
+
+// Whether two elements may lie at one address: a stride smaller than what lies inside it.
+inline bool overlaps_itself(const Sizes &shape, const Sizes &stride) {
+    if (is_empty(shape)) return false;
+    bool done[Sizes::most] = {};
+    int64_t reach = 0;
+    for (size_t turn = 0; turn < shape.size(); ++turn) {
+        size_t next = Sizes::most;
+        for (size_t i = 0; i < shape.size(); ++i)
+            if (!done[i] && shape[i] > 1 && (next == Sizes::most || stride[i] < stride[next])) next = i;
+        if (next == Sizes::most) break;
+        if (stride[next] <= reach) return true;
+        reach = add(reach, multiply(shape[next] - 1, stride[next]));
+        done[next] = true;
+    }
+    return false;
+}
+
+inline int64_t extent(const Sizes &shape, const Sizes &stride) {
+    if (is_empty(shape)) return 0;
+    int64_t reach = 1;
+    for (size_t i = 0; i < shape.size(); ++i) reach = add(reach, multiply(shape[i] - 1, stride[i]));
+    return reach;
+}
+
+inline void check_layout(const Tensor &tensor, const char *name, bool strided, bool unaligned, bool in_place) {
+    if (!tensor.given) return;
+    if (!strided && !is_contiguous(tensor)) fault(std::string(name) + " is not contiguous");
+    if (strided && in_place && overlaps_itself(tensor.shape, tensor.stride))
+        fault(std::string(name) + " has elements that share memory, and is changed in place");
+    if (is_empty(tensor.shape)) return;
+    const int64_t wanted = unaligned ? size_of(tensor.dtype) : 16;
+    if (tensor.alignment % wanted != 0) fault(std::string(name) + " is not aligned to " + std::to_string(wanted) + " bytes");
+}
+
+// -- what an evaluation gives --
+
+enum class Clearing : uint8_t { undefined, zeroed };
+
+struct Buffer {
+    const char *name;
+    bool is_out;
+    Clearing clearing;
+    bool is_counter;
+    Tensor tensor;
+    int64_t bytes;
+};
+
+inline Tensor buffer(DType dtype, const Sizes &shape, const Sizes &stride) {
+    Tensor tensor;
+    tensor.given = true;
+    tensor.dtype = dtype;
+    tensor.shape = shape;
+    for (int64_t size : shape)
+        if (size < 0) fault("negative size");
+    multiply(elements(tensor), size_of(dtype));
+    tensor.stride = stride;
+    return tensor;
+}
+inline Tensor buffer(DType dtype, const Sizes &shape) {
+    for (int64_t size : shape)
+        if (size < 0) fault("negative size");
+    return buffer(dtype, shape, contiguous_stride(shape));
+}
+
+// A TMA descriptor over a tensor; every list is innermost first, as the driver wants it.
+struct TensorMap {
+    const char *name;
+    int slot;
+    DType dtype;
+    List<int64_t> shape, stride_bytes, box, step;
+    int swizzle, l2_bytes;
+    bool fill_nan;
+};
+
+struct Argument {
+    enum Kind : uint8_t { tensor, absent, map, integer, real, truth } kind;
+    int64_t number; // or the slot, or the map's index
+    double value;
+};
+
+// How one kernel parameter is written: `code` is p for a pointer, m for a tensor map, else a struct code.
+struct Parameter {
+    char code;
+    uint16_t offset;
+};
+
+struct Kernel {
+    const char *expression; // as the plan names it
+    const char *symbol;     // as the module names it
+    int module;
+    const Parameter *parameters;
+    int parameter_count;
+    int block_bytes;
+    int max_threads;  // of __launch_bounds__; 0: none
+    int static_smem_bytes;
+    uint32_t cluster[3]; // of __cluster_dims__; 0: none
+};
+
+// A build of a kernel by what decides it: the file's constants, the launch, its template arguments.
+struct Row {
+    const int64_t *key;
+    int length;
+    int kernel;
+};
+
+struct Launch {
+    int kernel;
+    uint32_t grid[3], block[3], smem_bytes, cluster[3];
+    bool cooperative, programmatic;
+    int line;
+    int first_argument, argument_count;
+};
+
+struct NotCarried {
+    std::string found;
+};
+
+struct StepError {
+    int file, line;
+    std::string found;
+};
+
+struct Dim {
+    int64_t size[3] = {1, 1, 1};
+    Dim() = default;
+    Dim(std::initializer_list<int64_t> sizes) {
+        int axis = 0;
+        for (int64_t one : sizes) {
+            if (one < 0) fault("a size of the launch is negative");
+            size[axis++] = one;
+        }
+    }
+    int64_t all() const { return multiply(multiply(size[0], size[1]), size[2]); }
+    bool is_empty() const { return size[0] == 0 || size[1] == 0 || size[2] == 0; }
+};
+
+// One call's plan. Kept between calls by its owner, so that its memory is allocated once.
+struct Plan {
+    int file = 0;
+    const Row *rows = nullptr;
+    int row_count = 0;
+    const Kernel *kernels = nullptr;
+    std::vector<int64_t> key;
+    size_t constants = 0;
+    const char *const *constant_names = nullptr;
+    std::vector<Buffer> buffers;
+    std::vector<TensorMap> maps;
+    std::vector<Launch> launches;
+    std::vector<Argument> arguments;
+
+    void clear() {
+        key.clear();
+        buffers.clear();
+        maps.clear();
+        launches.clear();
+        arguments.clear();
+    }
+
+    void constant(int64_t value) { key.push_back(value), constants = key.size(); }
+    void constant(bool value) { constant(int64_t(value)); }
+    void constant(DType value) { constant(int64_t(value)); }
+    void constant(double value) {
+        int64_t bits;
+        std::memcpy(&bits, &value, 8);
+        constant(bits);
+    }
+    template <class T> void template_argument(T value) { key.push_back(int64_t(value)); }
+
+    template <class T> void check(const Deferred<T> &one) const {
+        if (one.failed) throw StepError{file, one.line, one.found};
+    }
+    void add_buffer(const char *name, bool is_out, Clearing clearing, bool is_counter, const Tensor &tensor, bool stated_stride) {
+        if (stated_stride) check_dense(name, tensor);
+        const int64_t bytes = multiply(extent(tensor.shape, tensor.stride), size_of(tensor.dtype));
+        if (is_counter && bytes > (64 << 10)) fault(std::string("counter ") + name + " is larger than 64 KiB");
+        buffers.push_back(Buffer{name, is_out, clearing, is_counter, tensor, bytes});
+        int64_t scratch = 0;
+        for (const Buffer &one : buffers)
+            if (!one.is_out) scratch = add(scratch, one.bytes);
+        if (scratch > (INT64_C(8) << 30)) fault(std::string(name) + " brings scratch above 8 GiB");
+    }
+    static void check_dense(const char *name, const Tensor &tensor) {
+        if (tensor.stride.size() != tensor.shape.size()) fault(std::string(name) + ": give one stride for each dimension");
+        for (int64_t step : tensor.stride)
+            if (step < 0) fault(std::string(name) + " has gaps or overlaps");
+        if (is_empty(tensor.shape)) return;
+        if (overlaps_itself(tensor.shape, tensor.stride) || extent(tensor.shape, tensor.stride) != product(tensor.shape))
+            fault(std::string(name) + " has gaps or overlaps");
+    }
+
+    Launch &launch(const Device &device, int line, const Dim &grid, const Dim &block, int64_t smem_bytes, const Dim *cluster,
+                   bool cooperative, bool programmatic) {
+        static const int64_t most_grid[] = {INT64_C(2147483647), 65535, 65535}, most_block[] = {1024, 1024, 64};
+        for (int axis = 0; axis < 3; ++axis) {
+            if (grid.size[axis] > most_grid[axis]) fault("the grid has " + std::to_string(grid.size[axis]) + " blocks in one axis");
+            if (block.size[axis] < 1 || block.size[axis] > most_block[axis])
+                fault("the block has " + std::to_string(block.size[axis]) + " threads in one axis");
+        }
+        if (block.all() > 1024) fault("a block of " + std::to_string(block.all()) + " threads");
+        if (smem_bytes < 0 || smem_bytes > device.smem_block)
+            fault(std::to_string(smem_bytes) + " bytes of dynamic shared memory");
+        Launch made{};
+        if (cluster != nullptr) check_cluster(device, grid, *cluster, made);
+        for (int axis = 0; axis < 3; ++axis) {
+            made.grid[axis] = uint32_t(grid.size[axis]);
+            made.block[axis] = uint32_t(block.size[axis]);
+        }
+        made.smem_bytes = uint32_t(smem_bytes);
+        made.cooperative = cooperative;
+        made.programmatic = programmatic;
+        made.line = line;
+        made.first_argument = int(arguments.size());
+        launches.push_back(made);
+        return launches.back();
+    }
+    static void check_cluster(const Device &device, const Dim &grid, const Dim &cluster, Launch &made) {
+        const int64_t blocks = cluster.all();
+        if (blocks < 1) fault("a cluster without blocks");
+        if (blocks > device.max_cluster)
+            fault("a cluster of " + std::to_string(blocks) + " blocks, this GPU takes " + std::to_string(device.max_cluster));
+        for (int axis = 0; axis < 3; ++axis)
+            if (grid.size[axis] % cluster.size[axis] != 0) fault("the cluster does not divide the grid");
+        if (device.max_cluster == 1) return; // one block is no cluster, and such a GPU knows no other
+        for (int axis = 0; axis < 3; ++axis) made.cluster[axis] = uint32_t(cluster.size[axis]);
+    }
+
+    void argument(const Tensor &tensor) {
+        arguments.push_back(Argument{tensor.given ? Argument::tensor : Argument::absent, tensor.slot, 0});
+    }
+    void argument(int64_t value) { arguments.push_back(Argument{Argument::integer, value, 0}); }
+    void argument(double value) { arguments.push_back(Argument{Argument::real, 0, value}); }
+    void argument(bool value) { arguments.push_back(Argument{Argument::truth, value, 0}); }
+    template <class T> void argument(const List<T> &values) {
+        for (const T &value : values) argument(value);
+    }
+    template <class T> void argument(const std::optional<T> &value) {
+        if (!value) fault("an optional that is passed on was not given");
+        argument(*value);
+    }
+    void map_argument(int index) { arguments.push_back(Argument{Argument::map, index, 0}); }
+
+    // The kernel of the launch just described, by the constants and the template arguments behind them in `key`.
+    void finish_launch(const Device &device, int launch_number, size_t template_start) {
+        Launch &made = launches.back();
+        made.argument_count = int(arguments.size()) - made.first_argument;
+        key.insert(key.begin() + long(template_start), launch_number);
+        const Kernel &kernel = kernels[find()];
+        made.kernel = int(&kernel - kernels);
+        key.resize(template_start);
+        const int64_t threads = int64_t(made.block[0]) * made.block[1] * made.block[2];
+        if (kernel.max_threads > 0 && threads > kernel.max_threads)
+            fault(std::to_string(threads) + " threads, __launch_bounds__ allows " + std::to_string(kernel.max_threads));
+        if (int64_t(kernel.static_smem_bytes) + made.smem_bytes > device.smem_block) fault("too much shared memory");
+        if (kernel.cluster[0] != 0)
+            for (int axis = 0; axis < 3; ++axis)
+                if (kernel.cluster[axis] != (made.cluster[0] ? made.cluster[axis] : 1)) fault("__cluster_dims__ says otherwise");
+        if (kernel.parameter_count != made.argument_count)
+            fault("takes " + std::to_string(kernel.parameter_count) + " arguments, " + std::to_string(made.argument_count) +
+                  " are passed");
+    }
+    int find() const {
+        for (int i = 0; i < row_count; ++i)
+            if (rows[i].length == int(key.size()) && std::memcmp(rows[i].key, key.data(), key.size() * 8) == 0)
+                return rows[i].kernel;
+        std::string found = "no build was exported for";
+        for (size_t i = 0; i < constants; ++i)
+            found += std::string(i ? ", " : " ") + constant_names[i] + " = " + std::to_string(key[i]);
+        throw NotCarried{constants ? found : "no build was exported for this combination of types"};
+    }
+};
+
+// -- argument blocks --
+
+// Writes a number as the kernel declares it; nothing wraps or is cut off.
+inline void store_number(unsigned char *where, char code, const Argument &argument) {
+    const bool is_real = argument.kind == Argument::real;
+    if (code == 'f' || code == 'd') {
+        const double wide = is_real ? argument.value : double(argument.number);
+        if (code == 'd') {
+            std::memcpy(where, &wide, 8);
+            return;
+        }
+        const float narrow = float(wide);
+        if (std::isfinite(wide) && !std::isfinite(narrow)) fault(std::to_string(wide) + " is beyond the range of a float");
+        std::memcpy(where, &narrow, 4);
+        return;
+    }
+    if (code == '?') {
+        *where = static_cast<unsigned char>(argument.number != 0);
+        return;
+    }
+    static const char codes[] = "bBhHiIqQ";
+    static const int bytes[] = {1, 1, 2, 2, 4, 4, 8, 8};
+    static const int64_t low[] = {-128, 0, -32768, 0, INT32_MIN, 0, INT64_MIN, 0};
+    static const int64_t high[] = {127, 255, 32767, 65535, INT32_MAX, UINT32_MAX, INT64_MAX, INT64_MAX};
+    const int which = int(std::strchr(codes, code) - codes);
+    if (argument.number < low[which] || argument.number > high[which])
+        fault(std::to_string(argument.number) + " does not fit the kernel's integer of " + std::to_string(bytes[which]) +
+              " byte(s)");
+    std::memcpy(where, &argument.number, size_t(bytes[which])); // little-endian, as every machine with a CUDA driver
+}
+
+// The argument block of a launch; `descriptors` are 128 bytes each, in the order of the plan's maps.
+inline void fill_block(const Plan &plan, const Launch &launch, const uint64_t *addresses, const unsigned char *descriptors,
+                       unsigned char *block, void **parameters) {
+    const Kernel &kernel = plan.kernels[launch.kernel];
+    for (int i = 0; i < kernel.parameter_count; ++i) {
+        const Argument &argument = plan.arguments[size_t(launch.first_argument + i)];
+        unsigned char *where = block + kernel.parameters[i].offset;
+        parameters[i] = where;
+        switch (argument.kind) {
+        case Argument::tensor: std::memcpy(where, &addresses[argument.number], 8); break;
+        case Argument::absent: std::memset(where, 0, 8); break;
+        case Argument::map: std::memcpy(where, descriptors + 128 * argument.number, 128); break;
+        default: store_number(where, kernel.parameters[i].code, argument);
+        }
+    }
+}
+
+// The argument blocks of all launches, filled before the first one starts: a number that does not fit launches nothing.
+class ArgumentBlocks {
+  public:
+    static constexpr size_t alignment = 128;
+
+    void fill(const Plan &plan, const uint64_t *addresses, const unsigned char *descriptors) {
+        size_t bytes = alignment, count = 0;
+        for (const Launch &launch : plan.launches) {
+            bytes += (size_t(plan.kernels[launch.kernel].block_bytes) + alignment - 1) / alignment * alignment;
+            count += size_t(plan.kernels[launch.kernel].parameter_count) + 1;
+        }
+        if (memory_.size() < bytes) memory_.resize(bytes);
+        parameters_.resize(count);
+        first_.clear();
+        unsigned char *block = memory_.data() + (alignment - reinterpret_cast<uintptr_t>(memory_.data()) % alignment) % alignment;
+        count = 0;
+        for (const Launch &launch : plan.launches) {
+            const Kernel &kernel = plan.kernels[launch.kernel];
+            try {
+                if (kernel.block_bytes > 4096) fault("more than 4096 bytes of arguments");
+                fill_block(plan, launch, addresses, descriptors, block, &parameters_[count]);
+            } catch (const Fault &why) {
+                throw StepError{plan.file, launch.line, why.found};
+            }
+            first_.push_back(count);
+            count += size_t(kernel.parameter_count) + 1;
+            block += (size_t(kernel.block_bytes) + alignment - 1) / alignment * alignment;
+        }
+    }
+    void **of(size_t launch) { return &parameters_[first_[launch]]; }
+
+  private:
+    std::vector<unsigned char> memory_;
+    std::vector<void *> parameters_;
+    std::vector<size_t> first_;
+};
+
+// -- scratch: one allocation, what is to be cleared first --
+
+struct Arena {
+    int64_t bytes = 0, cleared_bytes = 0;
+};
+
+// Gives every scratch buffer its place; addresses of scratch slots are set relative to the arena's start.
+inline Arena lay_out(const Plan &plan, uint64_t *addresses) {
+    Arena arena;
+    for (int pass = 0; pass < 2; ++pass) {
+        for (const Buffer &one : plan.buffers) {
+            if (one.is_out || (one.clearing == Clearing::zeroed) != (pass == 0)) continue;
+            addresses[one.tensor.slot] = uint64_t(arena.bytes);
+            arena.bytes = add(arena.bytes, round_up(one.bytes, 256));
+        }
+        if (pass == 0) arena.cleared_bytes = arena.bytes;
+    }
+    return arena;
+}
+
+// -- which file runs --
+
+struct Refusal {
+    int file = 0, line = 0;
+    std::string found;
+};
+
+template <class Call> struct File {
+    const char *name;
+    bool (*evaluate)(const Call &, const Device &, const int64_t *choice, Plan &, Refusal &);
+    const int64_t *choices; // one after another
+    int choice_count, tune_count;
+    const Row *rows;
+    int row_count;
+    const char *const *constant_names;
+};
+
+// The first file and choice whose needs hold; false with one refusal for each file where there is none.
+template <class Call>
+bool select(const File<Call> *files, int count, const Kernel *kernels, const Call &call, const Device &device, Plan &plan,
+            std::vector<Refusal> &refusals) {
+    plan.kernels = kernels;
+    for (int number = 0; number < count; ++number) {
+        const File<Call> &file = files[number];
+        plan.file = number;
+        plan.rows = file.rows;
+        plan.row_count = file.row_count;
+        plan.constant_names = file.constant_names;
+        Refusal furthest;
+        for (int i = 0; i < file.choice_count; ++i) {
+            Refusal refusal;
+            plan.clear();
+            if (file.evaluate(call, device, file.choices + size_t(i) * size_t(file.tune_count), plan, refusal)) return true;
+            if (refusal.line > furthest.line) furthest = refusal;
+        }
+        furthest.file = number;
+        refusals.push_back(furthest);
+    }
+    return false;
+}
+
+} // namespace plan
+} // namespace

@@ -1,0 +1,34 @@
+"""What an export's README and card say of its kernel: how it was judged, and the run's own figures, nothing else."""
+
+from __future__ import annotations
+
+from tilewright.exports.source import Source, Standing
+from tilewright.records import Measured
+
+
+def how_it_was_judged(source: Source) -> str:
+    known = source.provenance
+    if known is None or source.standing in (Standing.EDITED, Standing.FAILED, Standing.UNJUDGED):
+        return f"This kernel is {source.standing.words}."
+    error = "" if known.worst_error is None else f", with at most {known.worst_error:.2f} of the error that is allowed"
+    where = f" on {', '.join(known.verified_on)}" if known.verified_on else ""
+    text = f"Run {known.run} judged it right in {known.right_cases} cases{where}{error}."
+    if source.standing is not Standing.VERIFIED:
+        text += f" It is {source.standing.words}."
+    return " ".join([text, *known.notes])
+
+
+def measurement_text(source: Source) -> str:
+    """The run's measurement; a modelled time is called one."""
+    known = source.provenance
+    if known is None or known.measurement is None or source.standing is Standing.EDITED:
+        return "No measurement is on record."
+    found = known.measurement
+    sizes = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
+    if isinstance(found, Measured):
+        beside = "".join(f"; {one.name} {one.median_us:.1f} us" for one in found.baselines)
+        return f"Measured on {found.gpu} with a cold cache at {sizes}: {found.time_us:.1f} us{beside} (medians)."
+    return (
+        f"Not measured on a GPU. The performance model, from emulated counts, gives {found.time_us:.1f} us on "
+        f"{found.gpu} at {sizes}; a modelled time ranks kernels and is no measurement."
+    )

@@ -1,0 +1,185 @@
+"""`--to torch`: an importable package whose launch path is compiled and which needs nothing but torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import __version__
+from tilewright.exports.native import build_extension, native_sources
+from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
+from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
+from tilewright.exports.source import Source
+from tilewright.exports.standing_text import how_it_was_judged, measurement_text
+from tilewright.exports.templates import rendered
+from tilewright.exports.variants import Variants
+from tilewright.exports.writing import Folder
+from tilewright.kernel_file import print_op
+from tilewright.records import cc_of, to_json
+
+
+@dataclass(frozen=True)
+class PackageNames:
+    """What a package is called: its folder, its function, and torch's namespace for its operator."""
+
+    package: str
+    function: str  # of the operator: the op's name
+    namespace: str
+    layers_module: str = ""  # of a Hub package: `layers`, `attention`
+
+    @property
+    def public(self) -> str:
+        return python_name(self.function)
+
+
+def write_torch(source: Source, variants: Variants, name: str, folder: Folder) -> list[str]:
+    """Fill the folder; answers sentences about what is worth knowing."""
+    names = PackageNames(name, source.op.name, f"tilewright_{name}")
+    notes = add_package(source, variants, names, folder, name)
+    values = package_values(source, variants, names)
+    folder.add("setup.py", rendered("package/setup.py", package=name))
+    description = json.dumps(print_op(source.op).removeprefix("op").strip())
+    folder.add(
+        "pyproject.toml",
+        rendered(
+            "package/pyproject.toml",
+            distribution=name.replace("_", "-"),
+            package=name,
+            package_version="0.1.0",
+            description=description,
+            licence=source.licence,
+        ),
+    )
+    folder.add("README.md", rendered("package/README.md", **values))
+    if source.reference is not None:
+        folder.add(f"tests/test_{name}.py", rendered("package/test_op.py", **values))
+    return notes
+
+
+def add_package(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> list[str]:
+    """The package itself under `place`; answers sentences about what is worth knowing."""
+    add_python(source, variants, names, folder, place)
+    folder.add(f"{place}/_ops.py", rendered("package/_ops.py", namespace=names.namespace))
+    for path, content in _image_files(variants).items():
+        folder.add(f"{place}/modules/{path}", content)
+    return _add_native(source, variants, folder, place)
+
+
+def add_python(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> None:
+    """The part of a package that is the same for every backend: Python, the reference, the kernel files."""
+    values = package_values(source, variants, names)
+    for template in ("__init__.py", "_op.py"):
+        folder.add(f"{place}/{template}", rendered(f"package/{template}", **values))
+    words = rendered("package/_plan_words.py")
+    helpers = "from ._plan_words import *  # noqa: F403"
+    folder.add(f"{place}/_plan_words.py", words)
+    head = '"""Shapes, strides and dtypes of the results, from the `out` lines of the plan."""\n\nimport torch\n'
+    folder.add(f"{place}/_outs.py", f"{head}\n{helpers}\n\n\n{outs_function(source.files[0])}")
+    if source.reference is not None:
+        folder.add(f"{place}/reference.py", source.reference.source)
+    for file in source.files:
+        folder.add(f"{place}/kernels/{harmless_name(file.name)}", file.text)
+    if source.provenance is not None:
+        folder.add(f"{place}/provenance.json", json.dumps(to_json(source.provenance), indent=2) + "\n")
+
+
+def _add_native(source: Source, variants: Variants, folder: Folder, place: str) -> list[str]:
+    """The launch path, its sources and what this machine's compiler makes of them."""
+    sources = native_sources(source.files, variants)
+    for file_name, text in sources.items():
+        folder.add(f"{place}/native/{file_name}", text)
+    built = build_extension(sources)
+    if built is None:
+        return ["no C++ compiler was found here, so the package must be built where it is used: pip install ."]
+    folder.add(f"{place}/_native.abi3.so", built)
+    return []
+
+
+def harmless_name(name: str) -> str:
+    """The last part of a kernel file's name, of harmless characters only."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in last).lstrip(".")
+    return kept or "kernel.cu"
+
+
+def package_values(source: Source, variants: Variants, names: PackageNames) -> dict[str, Any]:
+    """What the templates of a package are rendered with."""
+    op = source.op
+    tensors = [one for one in op.parameters if one.scalar is None and not one.optional]
+    changed = tuple(position for position, one in enumerate(op.parameters) if one.in_place)
+    results = {0: "None", 1: "made[0]"}.get(len(op.results), "tuple(made)")
+    covered = [dict(source_call) for source_call in covered_calls(source, variants)]
+    return {
+        "package": names.package,
+        "function": names.function,
+        "public": names.public,
+        "namespace": names.namespace,
+        "version": __version__,
+        "doc": f"{print_op(op).removeprefix('op').strip()}.",
+        "schema": schema(op),
+        "signature": signature(op),
+        "arguments": arguments_text(op),
+        "first_tensor": python_name(tensors[0].name),
+        "results_of_made": results,
+        "changed": repr(changed),
+        "has_reference": source.reference is not None,
+        "reference_function": source.reference.function if source.reference is not None else "",
+        "differentiable": source.reference is not None and not changed and bool(op.results),
+        "dtype_names": repr(tuple(TORCH_DTYPES.values())),
+        "images": _images_text(variants),
+        "layers_module": names.layers_module,
+        "exported": ", ".join(json.dumps(name) for name in (names.public, names.layers_module) if name),
+        "archs": ", ".join(variants.archs),
+        "has_ptx": any(module.ptx is not None for module in variants.modules),
+        "sets": len(variants.modules),
+        "left_out": variants.left_out,
+        "standing": source.standing.words,
+        "judged": how_it_was_judged(source),
+        "measured": measurement_text(source),
+        "licence": source.licence,
+        "test_arguments": call_text(source, small_call(source, covered)),
+        "own_arguments": call_text(source, covered[0]),
+        "files": [harmless_name(file.name) for file in source.files],
+    }
+
+
+def covered_calls(source: Source, variants: Variants) -> list[Any]:
+    """The calls that some file takes, each once, in their order."""
+    taken = {evaluation.tensors for _, evaluation in variants.covered}
+    return [call for call in source.calls if _tensors(source, call) in taken] or list(source.calls[:1])
+
+
+def _tensors(source: Source, call: Any) -> tuple[Any, ...]:
+    regular = source.files[0].signature.arguments(call)
+    names = [one.name for one in source.op.parameters if one.scalar is None]
+    return tuple((name, regular[name]) for name in names if regular[name] is not None)
+
+
+# -- modules --
+
+
+def _image_files(variants: Variants) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for number, module in enumerate(variants.modules):
+        files.update({f"{number}.{build.arch}.cubin": build.cubin for build in module.builds})
+        if module.ptx is not None:
+            files[f"{number}.{module.ptx.arch}.ptx"] = module.ptx.ptx.encode()
+    return files
+
+
+def _images_text(variants: Variants) -> str:
+    """The table `_IMAGES` of `_op.py`."""
+    rows = []
+    for number, module in enumerate(variants.modules):
+        cubins = {
+            build.arch: (f"{number}.{build.arch}.cubin", hashlib.sha256(build.cubin).hexdigest())
+            for build in module.builds
+        }
+        ptx = None
+        if module.ptx is not None:
+            digest = hashlib.sha256(module.ptx.ptx.encode()).hexdigest()
+            ptx = (f"{number}.{module.ptx.arch}.ptx", digest, cc_of(module.ptx.arch))
+        rows.append(f"    {{'cubins': {cubins!r}, 'ptx': {ptx!r}}},")
+    return "[\n" + "\n".join(rows) + "\n]"

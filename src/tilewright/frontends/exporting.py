@@ -1,0 +1,101 @@
+"""`tilewright export`: a run or kernel files, and what was asked for, into one call of `exports`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.text import Text
+
+from tilewright.exports.export import Exported, Target, export
+from tilewright.exports.hub_project import HubChoices
+from tilewright.exports.source import Reference, Source, from_files, from_run
+from tilewright.frontends.choices import checked_licence
+from tilewright.frontends.kernel_arguments import BadArgument, choose_profiles, complete_arguments, parse_arguments
+from tilewright.frontends.terminal import print_json, progress, stdout_console
+from tilewright.kernel_file import DoesNotApply
+from tilewright.records import PROFILES
+from tilewright.store import NoSuchRun, Store
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person may ask of an export, as it was written."""
+
+    target: str
+    output: Path
+    name: str = ""
+    archs: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    reference: tuple[Path, str] | None = None
+    layer: str = ""
+    licence: str = ""
+
+
+def export_command(what: Sequence[str], wishes: Wishes, as_json: bool) -> None:
+    """Write the export and say what became of it."""
+    if wishes.target not in set(Target):
+        raise BadArgument(f"--to {wishes.target}: write one of {', '.join(Target)}")
+    if wishes.layer and wishes.target != Target.HUB:
+        raise BadArgument("--layer is for --to hub")
+    source = _as_wished(read_source(what), wishes)
+    wanted = [profile.arch for profile in choose_profiles(wishes.archs, [])] if wishes.archs else []
+    with progress() as say:
+        done = export(
+            source, Target(wishes.target), wishes.output, wishes.name, list(dict.fromkeys(wanted)), say,
+            HubChoices(wishes.layer),
+        )  # fmt: skip
+    if as_json:
+        print_json(done)
+    else:
+        _show(done)
+
+
+def _as_wished(source: Source, wishes: Wishes) -> Source:
+    if wishes.reference is not None:
+        path, function = wishes.reference
+        source = replace(source, reference=Reference(path.read_text("utf-8"), function))
+    if wishes.licence:
+        source = replace(source, licence=checked_licence(wishes.licence))
+    return _with_calls(source, wishes.shapes, wishes.numbers)
+
+
+def read_source(what: Sequence[str]) -> Source:
+    """A run by name or folder, or kernel files of one op."""
+    paths = [Path(text) for text in what]
+    if all(path.suffix == ".cu" for path in paths):
+        missing = next((path for path in paths if not path.is_file()), None)
+        if missing is not None:
+            raise BadArgument(f"{missing}: no such file; give a run or a kernel file (.cu)")
+        return from_files(paths, Store())
+    if len(what) > 1:
+        raise BadArgument("give one run, or one or several kernel files (.cu) of one op")
+    try:
+        return from_run(Store().open_run(what[0]))
+    except NoSuchRun as error:
+        raise BadArgument(f"{error}; or give a kernel file (.cu)") from None
+
+
+def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -> Source:
+    """The calls asked for by `--shape` before those of the task; guessed where there is neither."""
+    if not shapes and not numbers and source.calls:
+        return source
+    file, gpu = source.files[0], PROFILES[source.gpu]
+    given = parse_arguments(source.op, shapes, numbers)
+    known = dict(source.calls[0]) if source.calls else {}
+    try:
+        call, _ = complete_arguments(file, {**known, **given}, gpu)
+    except DoesNotApply as error:
+        raise BadArgument(str(error)) from None
+    return replace(source, calls=(call, *source.calls))
+
+
+def _show(done: Exported) -> None:
+    console = stdout_console()
+    sets = f"{done.sets} set{'s' if done.sets != 1 else ''} of constants for {', '.join(done.archs)}"
+    console.print(Text(f"wrote {done.folder}: {done.files} files, {done.bytes / 1e6:.1f} MB, {sets}"))
+    for note in done.notes:
+        console.print(Text(f"note: {note}"))
+    console.print(Text(f"see {Path(done.folder) / 'README.md'}"))

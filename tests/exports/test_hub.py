@@ -1,0 +1,82 @@
+"""A Hub project is valid for `kernels` and loaded by it, both variants, without a GPU and without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tilewright.exports.errors import NotExportable
+from tilewright.exports.export import Target, export
+from tilewright.exports.hub_project import HubChoices
+from tilewright.exports.source import Source
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+kernels = pytest.importorskip("kernels")
+
+
+@pytest.fixture(scope="module")
+def project(small_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hub") / "row-scale"
+    export(small_source, Target.HUB, folder, "row_scale", choices=HubChoices(repository="somebody/row-scale"))
+    return folder
+
+
+def test_it_is_valid_for_kernel_builder(project: Path) -> None:
+    from kernels._rust import Build, Digest, DigestAlgorithm, Metadata
+
+    Build.open(project)
+    assert (project / "torch-ext" / "row_scale" / "__init__.py").is_file()
+    assert not (project / "torch-ext" / "row_scale" / "_ops.py").exists()  # kernel-builder writes it
+    for backend in ("cuda", "cpu"):
+        variant = project / "build" / f"torch-{backend}"
+        metadata = Metadata.read_from_file(variant / "metadata.json")
+        assert (str(metadata.name), metadata.version, metadata.license) == ("row-scale", 1, "NOASSERTION")
+        assert metadata.id.startswith(f"_row_scale_{backend}_")
+        assert metadata.id.isidentifier()
+        stated = json.loads((variant / "metadata.json").read_text())["digest"]["files"]
+        assert stated == Digest.hash_variant(DigestAlgorithm.SHA256, variant).files
+
+
+def test_it_loads_and_computes(project: Path) -> None:
+    kernel = kernels.get_local_kernel(project)
+    x, weight = torch.randn(5, 64), torch.randn(64)
+    wanted = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+    assert torch.allclose(kernel.row_scale(x, weight)[0], wanted, atol=1e-6)
+    assert kernel.__all__ == ["row_scale"]
+    assert kernel._op._native is None  # the CPU variant is the reference
+
+
+def test_the_gpu_variant_imports_without_a_gpu(project: Path) -> None:
+    kernel = kernels.get_local_kernel(project / "build" / "torch-cuda")
+    assert kernel._op._native is not None
+    assert kernel.row_scale(torch.ones(2, 4), torch.ones(4))[1].shape == (2,)
+
+
+def test_the_card_says_what_it_is(project: Path) -> None:
+    card = (project / "CARD.md").read_text()
+    assert card.startswith("---\nlibrary_name: kernels\n")
+    assert "This kernel is not verified: no run has judged this file." in card
+    assert "No measurement is on record." in card
+    assert 'get_kernel("somebody/row-scale", version=1' in card
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "reason"),
+    [
+        ("../elsewhere", "", "not a name for a package"),
+        ("/etc/passwd", "", "not a name for a package"),
+        ("lambda", "", "taken by Python"),
+        ("torch", "", "taken by Python"),
+        ("x", "", "no name for the Hub"),
+        ("row_scale", "RMSNorm", "not that layer's"),
+        ("row_scale", "Nonsense", "write one of RMSNorm"),
+    ],
+)
+def test_names_that_will_not_do(small_source: Source, tmp_path: Path, name: str, layer: str, reason: str) -> None:
+    with pytest.raises(NotExportable, match=reason):
+        export(small_source, Target.HUB, tmp_path / "out", name, choices=HubChoices(layer=layer))
+    assert not (tmp_path / "out").exists()
