@@ -7,7 +7,7 @@
     │   ├── KernelNotEmulable      CPU tensors, and a kernel that the emulator cannot run
     │   ├── TooLargeToEmulate      CPU tensors, and more work than an emulated call may take
     │   ├── OverlappingTensors     a tensor changed in place shares memory with another
-    │   ├── GradientNotSupported   an input requires grad while gradients are recorded
+    │   ├── GradientNotSupported   a gradient or a tangent is wanted, and neither a backward nor a reference gives it
     │   └── NoKernelApplies        no file takes the call, and there is no reference or `strict` forbids it
     ├── KernelFault                the emulator found a kernel at fault: `findings` says where
     ├── BuildFailed                the compiler refused a file that applies
@@ -54,7 +54,7 @@ class OverlappingTensors(CallRefused):
 
 
 class GradientNotSupported(CallRefused):
-    """An input requires grad while gradients are recorded, and a kernel file has no backward."""
+    """A gradient or a tangent is wanted, and there is neither a backward operation nor a reference to give it."""
 
 
 class NoKernelApplies(CallRefused):

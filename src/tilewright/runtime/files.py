@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tilewright.kernel_file import KernelFile, TunedChoices, parse
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import LoadError
 from tilewright.runtime.last_resort import Reference
 from tilewright.runtime.operation import Operation
+from tilewright.runtime.returned import Form
 
 Source = str | os.PathLike[str]
 
@@ -29,6 +31,26 @@ def load(
     """
     paths = find_files(source)
     return Operation(read_files(paths, allow_library), read_tuned(paths), reference, strict)
+
+
+def load_again(
+    names: tuple[str, ...],
+    identities: tuple[str, ...],
+    reference: Reference | None,
+    strict: bool,
+    returned: Form | None,
+    backward: Backward | None,
+) -> Operation:
+    """What was pickled: the same files, which must say what they said."""
+    paths = [Path(name) for name in names]
+    files = read_files(paths, allow_library=True)
+    for file, identity in zip(files, identities, strict=True):
+        if file.identity != identity:
+            raise LoadError(
+                f"{file.name} is not the file it was when the operation was pickled: its digest was "
+                f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
+            )
+    return Operation(files, read_tuned(paths), reference, strict, returned, backward)
 
 
 def find_files(source: Source | Iterable[Source]) -> tuple[Path, ...]:

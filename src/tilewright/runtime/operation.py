@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -157,10 +156,12 @@ class Operation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By where its files lie and what they say: loaded again, and refused if they have become others."""
+        from tilewright.runtime.files import load_again  # which knows operations
+
         names = tuple(file.name for file in self.files)
         identities = tuple(file.identity for file in self.files)
         last = self.last_resort
-        return _again, (names, identities, last.reference, last.strict, self.returned, self.backward)
+        return load_again, (names, identities, last.reference, last.strict, self.returned, self.backward)
 
     def __prepare_scriptable__(self) -> Any:
         """Asked by `torch.jit.script`, which reads Python source, and there is none."""
@@ -374,28 +375,6 @@ class Operation:
         call = CallTensors(self.op, specs, tensors)
         entry = with_in_place_checks(lambda *_: run(call), self.op, specs)
         return entry(tensors, _addresses(tensors), ())
-
-
-def _again(
-    names: tuple[str, ...],
-    identities: tuple[str, ...],
-    reference: Reference | None,
-    strict: bool,
-    form: Form | None,
-    backward: Backward | None,
-) -> Operation:
-    """What was pickled."""
-    from tilewright.runtime.files import read_files, read_tuned  # which know operations
-
-    paths = [Path(name) for name in names]
-    files = read_files(paths, allow_library=True)
-    for file, identity in zip(files, identities, strict=True):
-        if file.identity != identity:
-            raise LoadError(
-                f"{file.name} is not the file it was when the operation was pickled: its digest was "
-                f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
-            )
-    return Operation(files, read_tuned(paths), reference, strict, form, backward)
 
 
 def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:
