@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import typer.main
 
@@ -20,10 +22,9 @@ def problems(line: str) -> Iterator[str]:
     if not words or words[0].removeprefix(".venv/bin/") != PROGRAM:
         return
     words = words[1:]
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     if not words or words[0].startswith("-"):
         return
-    command = commands.get(words[0])
+    command = _commands().get(words[0])
     if command is None:
         yield f"there is no command {words[0]}: {line}"
         return
@@ -38,3 +39,8 @@ def problems(line: str) -> Iterator[str]:
             yield f"{words[0]} has no option {name}: {line}"
         elif takes_value[name] and "=" not in word and next(rest, "-").startswith("-"):
             yield f"{words[0]} {name} lacks its value: {line}"
+
+
+@cache
+def _commands() -> dict[str, Any]:
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined,no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.exports.small_op import ATTENTION_KERNEL, ATTENTION_REFERENCE
 
 from tilewright.exports.export import Target, export
+from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.recognition import FORMS, Form, recognise
-from tilewright.exports.source import from_run
+from tilewright.exports.source import Reference, from_files, from_run
+from tilewright.records import DType, TensorSpec
 from tilewright.store import RunFolder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -49,8 +53,9 @@ def mapping(projects: dict[str, Path]) -> Iterator[None]:
         LAYERS[name]: {"cpu": kernels.LocalLayerRepository(repo_path=root, layer_name=LAYERS[name])}
         for name, root in projects.items()
     }
-    with kernels.use_kernel_mapping(found, inherit_mapping=False):
-        yield
+    kernels.register_kernel_mapping(found, inherit_mapping=False)
+    yield
+    kernels.register_kernel_mapping({}, inherit_mapping=False)
 
 
 def small_model(kind: str) -> Any:
@@ -78,13 +83,24 @@ def test_a_model_computes_the_same_with_them(kind: str, mapping: None, projects:
         again = model.generate(tokens, max_new_tokens=6, do_sample=False, pad_token_id=0)
     assert torch.allclose(before, after, atol=1e-5, rtol=1e-5)
     assert torch.equal(said, again)
-    swapped = {type(one).__name__ for one in model.modules() if "tw_" in type(one).forward.__module__ or _is_ours(one)}
-    assert {name.removeprefix("Llama").removeprefix("Qwen3") for name in swapped} >= {"RMSNorm", "MLP"}
+    for name, layer in LAYERS.items():
+        swapped = [one for one in kernel_layers(model) if getattr(one, "kernel_layer_name", "") == layer]
+        assert swapped, layer
+        assert all(forward_module(one).startswith(f"_tw_{name}_cpu_") for one in swapped), layer
 
 
-def _is_ours(module: torch.nn.Module) -> bool:
-    function = getattr(module.forward, "__func__", None)
-    return function is not None and function.__module__.startswith("_tw_")
+def kernel_layers(model: torch.nn.Module) -> Iterator[Any]:
+    """Modules, and functions that transformers attaches to modules for `kernels` to find."""
+    for module in model.modules():
+        yield module
+        yield from module.__dict__.get("_kernel_funcs", {}).values()
+
+
+def forward_module(module: torch.nn.Module) -> str:
+    """Where a layer's forward comes from: with a fallback that nobody noticed it would be transformers' own."""
+    function = getattr(module.forward, "__func__", module.forward)
+    found: str = function.__module__
+    return found
 
 
 def test_gradients_flow_through_them(mapping: None) -> None:
@@ -96,6 +112,36 @@ def test_gradients_flow_through_them(mapping: None) -> None:
         one(tokens, labels=tokens).loss.backward()
     for (name, one), (_, other) in zip(model.named_parameters(), same.named_parameters(), strict=True):
         assert torch.allclose(one.grad, other.grad, atol=1e-5), name
+
+
+def test_an_attention_serves_the_attention_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AttentionInterface
+
+    path = tmp_path / "attend.cu"
+    path.write_text(ATTENTION_KERNEL)
+    spec = TensorSpec.contiguous(DType.F32, (2, 4, 16, 16))
+    source = replace(
+        from_files([path]),
+        calls=({"q": spec, "k": spec, "v": spec, "scale": 0.25},),
+        reference=Reference(ATTENTION_REFERENCE, "attend"),
+    )
+    export(source, Target.HUB, tmp_path / "hub", "tw_attend", choices=HubChoices(layer="attention"))
+    kernel = kernels.get_local_kernel(tmp_path / "hub")
+    module, taken = sys.modules[f"{kernel.__name__}.attention"], []
+    monkeypatch.setattr(module, "attend", lambda *arguments: taken.append(1) or kernel.attend(*arguments))
+    AttentionInterface.register("tw_attend", kernel.attention)
+    model = small_model("llama")
+    tokens = torch.arange(1)[None]  # one token attends to itself: no mask, which is what this kernel takes
+    with torch.no_grad():
+        before = model(tokens).logits
+        model.set_attn_implementation("tw_attend")
+        after = model(tokens).logits
+        longer = model(torch.arange(9)[None]).logits
+        model.set_attn_implementation("eager")
+        wanted = model(torch.arange(9)[None]).logits
+    assert len(taken) == 2  # of two layers; with a mask, or causal, it is torch's own
+    assert torch.allclose(before, after, atol=1e-5)
+    assert torch.allclose(longer, wanted, atol=1e-5)
 
 
 # -- recognising --

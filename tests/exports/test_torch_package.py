@@ -67,6 +67,33 @@ def test_shapes_are_known_without_content(package: ModuleType) -> None:
     assert (y.shape, norm.shape, norm.dtype) == ((2, 3, 8), (6,), torch.float32)
 
 
+@pytest.mark.slow
+def test_compiles_whole_with_static_and_dynamic_sizes(package: ModuleType) -> None:
+    def work(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = package.row_scale(x.relu(), weight)[0].sin()
+        return found
+
+    for dynamic in (False, True):
+        compiled = torch.compile(work, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        for rows in (6, 9):
+            assert torch.allclose(compiled(*arguments(rows)), work(*arguments(rows)), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_is_exported_and_read_back(package: ModuleType, tmp_path: Path) -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            found: tuple[torch.Tensor, torch.Tensor] = package.row_scale(x, weight)
+            return found
+
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Scale(), arguments(), dynamic_shapes=({0: rows}, None))
+    torch.export.save(program, tmp_path / "scale.pt2")
+    again = torch.export.load(tmp_path / "scale.pt2").module()
+    x, weight = arguments(11)
+    assert torch.equal(again(x, weight)[0], truth(x, weight))
+
+
 def test_the_package_knows_nothing_of_tilewright(torch_folder: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(torch_folder)!r}); import exported_row_scale; "
     program += "print([name for name in sys.modules if name.startswith('tilewright')])"

@@ -86,7 +86,7 @@ def recognise(source: Source) -> Form | None:
     question = Question(shapes, numbers, forms)
     try:
         with Reference(source.reference.source, source.reference.function) as reference:
-            answer = reference.call(f"{__name__}:compare", question, Answer, SECONDS)
+            answer: Answer = reference.call(f"{__name__}:compare", question, Answer, SECONDS)
     except ReferenceProblem:
         return None
     return answer.form

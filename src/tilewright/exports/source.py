@@ -18,6 +18,7 @@ from tilewright.records import UNSTATED, Passed, Provenance, RecordError, Task, 
 from tilewright.store import RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+() -]{0,199}")
 _TAKEN = {"torch", "tilewright", "kernels", "tests", "test", "setup"}
 MOST_CALLS = 64
 
@@ -70,6 +71,7 @@ class Source:
     provenance: Provenance | None = None
     reference: Reference | None = None
     licence: str = UNSTATED
+    guessed: bool = False  # nobody said for which shapes to build
 
     @property
     def op(self) -> Op:
@@ -120,6 +122,10 @@ def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
     for file in files[1:]:
         if print_op(file.plan.op) != print_op(first.plan.op):
             raise NotExportable(f"{file.name} is another op than {first.name}; the `op` lines of one op's files agree")
+    names = [path.name for path in paths]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise NotExportable(f"two of the files are called {twice}; an export keeps them side by side: rename one")
     tuned = TunedChoices()
     for path in paths:
         tuned = tuned.joined(TunedChoices.load(path))
@@ -212,6 +218,14 @@ def calls_of(task: Task) -> tuple[Arguments, ...]:
 
 
 # -- names --
+
+
+def check_words(source: Source) -> None:
+    """Refuse what stands in a record and would not be plain text in the files of an export."""
+    if not _LICENCE.fullmatch(source.licence):
+        raise NotExportable(f"the licence {source.licence!r} is no SPDX expression; give one with --license")
+    if source.reference is not None and not source.reference.function.isidentifier():
+        raise NotExportable(f"the reference's function {source.reference.function!r} is no name of Python")
 
 
 def checked_name(name: str) -> str:

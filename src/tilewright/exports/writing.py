@@ -68,11 +68,11 @@ def check_target(target: Path) -> None:
     known = {RECORD, *read_record(target).get("files", {})} if (target / RECORD).is_file() else set()
     for path in present:
         inside = path.relative_to(target)
-        if inside.as_posix() not in known and not (known and _MADE_LATER.intersection(inside.parts)):
+        if inside.as_posix() not in known and not (known and MADE_LATER.intersection(inside.parts)):
             raise NotExportable(f"-o {target}: it holds {inside}, which is of no export; give a new or an empty folder")
 
 
-_MADE_LATER = {"__pycache__", ".pytest_cache", "build"}  # by using an export
+MADE_LATER = {"__pycache__", ".pytest_cache", "build"}  # by using an export
 
 
 def read_record(folder: Path) -> dict[str, Any]:

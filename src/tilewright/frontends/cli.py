@@ -264,17 +264,27 @@ def show(
 
 @app.command()
 def find(
-    model: options.ModelArgument,
+    model_name: options.ModelArgument,
     shape: ShapeOption = None,
     set_: SetOption = None,
     gpu: options.GpuOption = None,
+    make: options.MakeRegionOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    attempts: options.AttemptsOption = _BUDGET.attempts,
+    dollars: options.DollarsOption = _BUDGET.dollars,
+    seconds: options.SecondsOption = _BUDGET.seconds,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in
 
-    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+    making = {"model": model, "author": author, "base_url": base_url or ""}
+    budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
+    shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
+    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
 
 
 @app.command()
@@ -311,13 +321,31 @@ def export(
     reference: Annotated[
         str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function that does the same.")
     ] = None,
+    layer: options.LayerOption = "",
+    licence: options.LicenceOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Write a finished kernel as a torch package, a project for the Hugging Face Hub, or plain CUDA sources."""
-    from tilewright.frontends.exporting import export_command
+    from tilewright.frontends.exporting import Wishes, export_command
 
     known = split_reference(reference) if reference else None
-    export_command(what, to, output, name, arch or [], shape or [], set_ or [], known, as_json)
+    wishes = Wishes(to, output, name, tuple(arch or ()), tuple(shape or ()), tuple(set_ or ()), known, layer, licence)
+    export_command(what, wishes, as_json)
+
+
+@app.command()
+def publish(
+    what: Annotated[str, typer.Argument(help="An export --to hub, or a run.", metavar="DIR|RUN", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="Repository on the Hub.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be uploaded; send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository a private one.")] = False,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Upload an exported kernel to the Hugging Face Hub; what the referee has not passed is refused."""
+    from tilewright.frontends.publishing import publish_command
+
+    publish_command(what, to, dry_run, private, licence, as_json)
 
 
 @app.command()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.text import Text
 
 from tilewright.exports.export import Exported, Target, export
+from tilewright.exports.hub_project import HubChoices
 from tilewright.exports.source import Reference, Source, from_files, from_run
+from tilewright.frontends.choices import checked_licence
 from tilewright.frontends.kernel_arguments import BadArgument, choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.kernel_file import DoesNotApply
@@ -17,32 +19,47 @@ from tilewright.records import PROFILES
 from tilewright.store import NoSuchRun, Store
 
 
-def export_command(
-    what: Sequence[str],
-    target: str,
-    output: Path,
-    name: str,
-    archs: Sequence[str],
-    shapes: Sequence[str],
-    numbers: Sequence[str],
-    reference: tuple[Path, str] | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Wishes:
+    """What a person may ask of an export, as it was written."""
+
+    target: str
+    output: Path
+    name: str = ""
+    archs: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    reference: tuple[Path, str] | None = None
+    layer: str = ""
+    licence: str = ""
+
+
+def export_command(what: Sequence[str], wishes: Wishes, as_json: bool) -> None:
     """Write the export and say what became of it."""
-    if target not in set(Target):
-        raise BadArgument(f"--to {target}: write one of {', '.join(Target)}")
-    source = read_source(what)
-    if reference is not None:
-        path, function = reference
-        source = replace(source, reference=Reference(path.read_text("utf-8"), function))
-    wanted = [profile.arch for profile in choose_profiles(archs, [])] if archs else []
-    source = _with_calls(source, shapes, numbers)
+    if wishes.target not in set(Target):
+        raise BadArgument(f"--to {wishes.target}: write one of {', '.join(Target)}")
+    if wishes.layer and wishes.target != Target.HUB:
+        raise BadArgument("--layer is for --to hub")
+    source = _as_wished(read_source(what), wishes)
+    wanted = [profile.arch for profile in choose_profiles(wishes.archs, [])] if wishes.archs else []
     with progress() as say:
-        done = export(source, Target(target), output, name, list(dict.fromkeys(wanted)), say)
+        done = export(
+            source, Target(wishes.target), wishes.output, wishes.name, list(dict.fromkeys(wanted)), say,
+            HubChoices(wishes.layer),
+        )  # fmt: skip
     if as_json:
         print_json(done)
     else:
         _show(done)
+
+
+def _as_wished(source: Source, wishes: Wishes) -> Source:
+    if wishes.reference is not None:
+        path, function = wishes.reference
+        source = replace(source, reference=Reference(path.read_text("utf-8"), function))
+    if wishes.licence:
+        source = replace(source, licence=checked_licence(wishes.licence))
+    return _with_calls(source, wishes.shapes, wishes.numbers)
 
 
 def read_source(what: Sequence[str]) -> Source:
@@ -69,10 +86,10 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     given = parse_arguments(source.op, shapes, numbers)
     known = dict(source.calls[0]) if source.calls else {}
     try:
-        call, _ = complete_arguments(file, {**known, **given}, gpu)
+        call, guessed = complete_arguments(file, {**known, **given}, gpu)
     except DoesNotApply as error:
         raise BadArgument(str(error)) from None
-    return replace(source, calls=(call, *source.calls))
+    return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 
 def _show(done: Exported) -> None:

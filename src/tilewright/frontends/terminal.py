@@ -115,6 +115,7 @@ def exit_code(error: BaseException) -> int | None:
 def _code_of_making(error: BaseException) -> int | None:
     # Looked up late: building and checking a file need none of these.
     from tilewright.exports.errors import NotExportable, NotPublishable
+    from tilewright.exports.publish import HubFailed
     from tilewright.frontends.talk import NotAcceptedYet
     from tilewright.models import BadModelName, BadPriceTable, MissingKey, MissingPackage, ModelError
     from tilewright.prompts.replies import ReplyProblem
@@ -127,7 +128,7 @@ def _code_of_making(error: BaseException) -> int | None:
         return 2
     if isinstance(error, ReplyProblem):
         return 1
-    return 3 if isinstance(error, ModelError) else None
+    return 3 if isinstance(error, (ModelError, HubFailed)) else None
 
 
 def _in_options(error: BaseException) -> str:

@@ -62,6 +62,7 @@ class PlanScope:
         self.steps: list[compiled_plan.LaunchLine | compiled_plan.LibraryLine] = []
         self.maps: dict[str, compiled_plan.MapLine] = {}
         self.accepts: dict[str, syntax.Accept] = {}
+        self.lead: syntax.Lead | None = None
 
     def _problem(self, code: Code, at: Span, found: str, remedy: str, autofix: Autofix | None = None) -> None:
         self.analysis.problem(code, at, found, remedy, autofix)

@@ -28,7 +28,9 @@ def check(
     """The plan ready for evaluation, if there is no problem that its text alone shows; and every such problem."""
     checker = _Checker(op, code, lost, allow_library)
     for directive in directives:
-        if not isinstance(directive, (syntax.Need, syntax.Accept, syntax.LibraryDirective, LaunchDirective)):
+        if not isinstance(
+            directive, (syntax.Need, syntax.Accept, syntax.Lead, syntax.LibraryDirective, LaunchDirective)
+        ):
             checker.names.later.setdefault(directive.name, directive.at.line)
     if op is not None:
         checker.op_line(op)
@@ -43,7 +45,8 @@ class _Checker(PlanScope):
         parameters = self.op.parameters if self.op is not None else ()
         scalars = frozenset(parameter.name for parameter in parameters if parameter.scalar is not None)
         deciding = scalars & self.deciding
-        return CompiledPlan(tuple(self.lines), tuple(self.steps), self.maps, self.accepts, deciding, scalars - deciding)
+        late = scalars - deciding
+        return CompiledPlan(tuple(self.lines), tuple(self.steps), self.maps, self.accepts, self.lead, deciding, late)
 
     def directive(self, directive: Directive) -> None:
         match directive:
@@ -59,6 +62,8 @@ class _Checker(PlanScope):
                 self._buffer(directive)
             case syntax.Accept():
                 self._accept(directive)
+            case syntax.Lead():
+                self._lead(directive)
             case syntax.MapDirective():
                 self._map(directive)
             case syntax.LibraryDirective():
@@ -192,6 +197,24 @@ class _Checker(PlanScope):
         elif accept.name not in self.lost.names:
             autofix = Autofix.of(accept.at, words.meant_name(accept.name, tensors))
             self._problem(Code.UNKNOWN_NAME, accept.at, f"unknown name `{accept.name}`", remedy, autofix)
+
+    def _lead(self, lead: syntax.Lead) -> None:
+        if self.lead is not None:
+            found, remedy = "a second `lead`", f"write all tensors on line {self.lead.at.line}"
+            self._problem(Code.NAME_TAKEN, lead.at, found, remedy)
+        self.lead = lead
+        if self.op is None:
+            return
+        tensors = [parameter.name for parameter in self.op.parameters if parameter.scalar is None]
+        for name, _ in lead.ranks:
+            if name not in tensors:
+                remedy = f"lead takes tensor parameters: {words.quoted(tensors) or 'the op has none'}"
+                self._problem(Code.UNKNOWN_NAME, lead.at, f"`{name}` is no tensor parameter", remedy)
+        named = {name for name, _ in lead.ranks}
+        for parameter in self.op.parameters:
+            if parameter.in_place and parameter.name not in named:
+                found = f"`{parameter.name}` is changed in place and not among the tensors of `lead`"
+                self._problem(Code.TYPE, lead.at, found, f"add `{parameter.name}`, or leave `lead` out")
 
     def _map(self, map_: syntax.MapDirective) -> None:
         self._tensor_of_map(map_)
@@ -332,6 +355,9 @@ class _Checker(PlanScope):
                 if result not in self.buffers and result not in self.lost.names:
                     remedy = f"add `//! out {result}: dtype[sizes]`"
                     self._problem(Code.OUT, self.op.at, f"the result `{result}` has no out line", remedy)
+        if self.lead is not None and any(isinstance(step, compiled_plan.LibraryLine) for step in self.steps):
+            found = "`lead` beside a library step, which gets its tensors as they are given"
+            self._problem(Code.TYPE, self.lead.at, found, "leave `lead` out")
         if not self.lost.words:
             self._unused()
 

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from tilewright.kernel_file import Op
 from tilewright.runtime import dispatcher
+from tilewright.runtime.backward import run_with_backward
 from tilewright.runtime.batching import batched
 from tilewright.runtime.entries import refuse_gradients
 from tilewright.runtime.errors import GradientNotSupported
@@ -33,12 +34,18 @@ def register_autograd(torch_op: TorchOp) -> None:
     changes = any(parameter.in_place for parameter in op.parameters)
     by_reference = None if changes else _register_gradients(torch_op)
 
+    def again(values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> Sequence[torch.Tensor]:
+        return _transformable(torch_op.last_resort, values, gradients, wanted)
+
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if forward_ad._current_level >= 0 and any(_has_tangent(one) for one in tensors):
             return _with_tangents(torch_op.last_resort, changes, values)
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
             return dispatcher.run_below_autograd(overload, below, values)
+        backward = torch_op.host.backward
+        if backward is not None and not _is_transformed():
+            return run_with_backward(torch_op, backward, again if torch_op.last_resort.may_run else None, below, values)
         if by_reference is None or not torch_op.last_resort.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
         _say_gradients(torch_op.last_resort, values)
@@ -46,6 +53,11 @@ def register_autograd(torch_op: TorchOp) -> None:
             return _apply(torch_op, by_reference, below, *values)
 
     dispatcher.set_autograd(torch_op.name, kernel)
+
+
+def _is_transformed() -> bool:
+    """Whether a transformation of `torch.func` is at work: it may want gradients of gradients."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _say_gradients(last_resort: LastResort, values: Sequence[Any]) -> None:
@@ -79,7 +91,7 @@ class _ByReference(torch.autograd.function._SingleLevelFunction):
         saved = iter([torch._C._functorch.unwrap_if_dead(one) for one in ctx.saved_tensors])
         values = [next(saved) if other is None else other[0] for other in ctx.others]
         wanted = list(ctx.needs_input_grad[3:])
-        if torch.is_grad_enabled() or torch._C._functorch.maybe_current_level() is not None:
+        if torch.is_grad_enabled() or _is_transformed():
             found = _transformable(ctx.torch_op.last_resort, values, gradients, wanted)
         elif any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None):
             found = _detached(ctx.torch_op.last_resort, values, gradients, wanted)  # of `is_grads_batched`
@@ -199,7 +211,7 @@ def _single_level() -> Iterator[None]:
 @contextlib.contextmanager
 def _levels_below() -> Iterator[None]:
     """Inside a `Function` nothing is recorded; the levels of `torch.func` below it record for themselves."""
-    if torch._C._functorch.maybe_current_level() is None:
+    if not _is_transformed():
         yield
         return
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):

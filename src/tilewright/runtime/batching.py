@@ -1,7 +1,8 @@
 """What `torch.vmap` does with an operator: one call for each item of the batch, and the results stacked.
 
-A plan says nothing of dimensions it was not written for, so there is one call for each item: right for every op, and
-as slow as that many calls.
+Where the files have a `lead` line, and the tensors it names are those that are batched, the batch is one more leading
+dimension and there is one call. Otherwise a plan says nothing of dimensions it was not written for, so there is one
+call for each item: right for every op, and as slow as that many calls.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Any
 
 import torch
 
-from tilewright.kernel_file import Op
+from tilewright.kernel_file import KernelFile, Op
 from tilewright.runtime.errors import CallRefused
 
 Kernel = Callable[..., Any]
 
 
-def batched(op: Op, operator: Any) -> Kernel:
-    """The rule for an operator whose first arguments are the op's parameters."""
+def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
+    """The rule for an operator whose first arguments are the op's parameters; `files` are those behind it."""
+    leads = [file.compiled.lead for file in files]
+    leading = frozenset(name for name, _ in leads[0].ranks) if leads and all(leads) and leads[0] else frozenset()
+    leading = leading if len({lead.ranks for lead in leads if lead}) == 1 else frozenset()
     changed = [number for number, parameter in enumerate(op.parameters) if parameter.in_place]
 
     def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> tuple[Any, Any]:
@@ -29,10 +33,12 @@ def batched(op: Op, operator: Any) -> Kernel:
                     f"{op.name}: vmap over a call that changes {name} in place, and {name} is not batched: every item "
                     f"would change the same memory; batch {name} too, or pass a clone for each"
                 )
-        results = [
-            operator(*(_item(value, where, number) for value, where in zip(values, in_dims, strict=True)))
-            for number in range(info.batch_size)
-        ]
+        tensors = [(p.name, where) for p, where in zip(op.parameters, in_dims, strict=False) if p.scalar is None]
+        if leading and not changed and all((where is not None) == (name in leading) for name, where in tensors):
+            moved = [v if w is None else v.movedim(w, 0).contiguous() for v, w in zip(values, in_dims, strict=True)]
+            result = operator(*moved)
+            return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
+        results = [_run_item(operator, values, in_dims, changed, number) for number in range(info.batch_size)]
         if not results:
             results = [operator(*(_of_no_item(v, where) for v, where in zip(values, in_dims, strict=True)))]
             return _stacked(results, values, empty=True)
@@ -41,10 +47,22 @@ def batched(op: Op, operator: Any) -> Kernel:
     return rule
 
 
+def _run_item(operator: Any, values: Sequence[Any], in_dims: Sequence[Any], changed: Sequence[int], number: int) -> Any:
+    """One call, on copies: an item of a batch may lie where no kernel takes it."""
+    call = [_item(value, where, number) for value, where in zip(values, in_dims, strict=True)]
+    result = operator(*call)
+    for place in changed:
+        if values[place] is not None:
+            values[place].select(in_dims[place], number).copy_(call[place])
+    return result
+
+
 def _item(value: Any, where: Any, number: int) -> Any:
     if isinstance(value, (list, tuple)) and isinstance(where, (list, tuple)):
         return [_item(one, place, number) for one, place in zip(value, where, strict=True)]
-    return value if where is None or value is None else value.select(where, number)
+    if where is None or value is None:
+        return value
+    return value.select(where, number).clone(memory_format=torch.contiguous_format)
 
 
 def _of_no_item(value: Any, where: Any) -> Any:

@@ -28,21 +28,29 @@ def schema_name(op: Op, files: Sequence[KernelFile], reference: str) -> str:
     return f"{name}_{reference[:REFERENCE_DIGITS]}" if reference else name
 
 
-def reference_digest(reference: Any, strict: bool) -> str:
-    """The identity of a reference: what it says of itself, else its name and its code. Empty where there is none."""
-    if reference is None:
+def reference_digest(reference: Any, strict: bool, backward: str = "") -> str:
+    """The identity of a reference: what it says of itself, else its name and its code; and of a backward's files.
+
+    Empty where there is neither.
+    """
+    if reference is None and not backward:
         return ""
     said = getattr(reference, "identity", None)
     code = getattr(getattr(reference, "__func__", reference), "__code__", None)
     if isinstance(said, str):
-        parts: tuple[object, ...] = (strict, said)
+        parts: tuple[object, ...] = (strict, backward, said)
     else:
         kind = type(reference)
         names = (
             getattr(reference, "__module__", kind.__module__),
             getattr(reference, "__qualname__", kind.__qualname__),
         )
-        parts = (strict, *names, *((code.co_code, code.co_names, _constants(code)) if code is not None else ()))
+        parts = (
+            strict,
+            backward,
+            *names,
+            *((code.co_code, code.co_names, _constants(code)) if code is not None else ()),
+        )
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -33,6 +33,7 @@ from tilewright.kernel_file import (
 )
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.call_devices import (
     CallDevice,
     check_tensors,
@@ -67,6 +68,7 @@ class Operation:
         reference: Reference | None = None,
         strict: bool = False,
         returned: Form | None = None,
+        backward: Backward | None = None,
     ) -> None:
         """`returned` is the form of what the reference returns, where it is not that of a plain answer."""
         self.files = tuple(files)
@@ -75,6 +77,7 @@ class Operation:
         self.signature = Signature(self.op)
         self.__name__ = self.op.name
         self.returned = returned
+        self.backward = backward
         self.__doc__ = f"{self.signature}, from {', '.join(file.name for file in files)}"
         self._tuned = tuned or TunedChoices()
         self._deciding = _deciding(self.files)
@@ -131,6 +134,18 @@ class Operation:
     def __repr__(self) -> str:
         return f"<Operation {self.signature}; {len(self.files)} file{'s' if len(self.files) != 1 else ''}>"
 
+    def with_backward(self, backward: Operation, gradients: Mapping[str, str], by: Sequence[str]) -> Operation:
+        """The same with kernels for the backward pass.
+
+        `gradients`: which of the backward's parameters is the gradient of which result; `by`: which inputs its results
+        are gradients of. Its other parameters are called as the forward's parameters and results are, and these are
+        kept between the passes.
+        """
+        pair = Backward(backward, dict(gradients), tuple(by))
+        pair.check(self.op)
+        last = self.last_resort
+        return Operation(self.files, self._tuned, last.reference, last.strict, self.returned, pair)
+
     # -- copies --
 
     def __deepcopy__(self, memo: object) -> Operation:
@@ -145,7 +160,7 @@ class Operation:
         names = tuple(file.name for file in self.files)
         identities = tuple(file.identity for file in self.files)
         last = self.last_resort
-        return _again, (names, identities, last.reference, last.strict, self.returned)
+        return _again, (names, identities, last.reference, last.strict, self.returned, self.backward)
 
     def __prepare_scriptable__(self) -> Any:
         """Asked by `torch.jit.script`, which reads Python source, and there is none."""
@@ -362,7 +377,12 @@ class Operation:
 
 
 def _again(
-    names: tuple[str, ...], identities: tuple[str, ...], reference: Reference | None, strict: bool, form: Form | None
+    names: tuple[str, ...],
+    identities: tuple[str, ...],
+    reference: Reference | None,
+    strict: bool,
+    form: Form | None,
+    backward: Backward | None,
 ) -> Operation:
     """What was pickled."""
     from tilewright.runtime.files import read_files, read_tuned  # which know operations
@@ -375,7 +395,7 @@ def _again(
                 f"{file.name} is not the file it was when the operation was pickled: its digest was "
                 f"{identity[:10]} and is {file.identity[:10]}; load it anew, or put the old file back"
             )
-    return Operation(files, read_tuned(paths), reference, strict, form)
+    return Operation(files, read_tuned(paths), reference, strict, form, backward)
 
 
 def _addresses(tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.kernel_file import DoesNotApply, KernelFile, NoneApplies, Op, Reason, TracedOut, out_specs, traced_outs
 from tilewright.runtime import dispatcher
 from tilewright.runtime.autograd_kernel import register_autograd
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
 from tilewright.runtime.errors import CallRefused
@@ -33,6 +34,7 @@ class Host(Protocol):
     op: Op
     files: tuple[KernelFile, ...]
     last_resort: LastResort
+    backward: Backward | None
 
     def run_values(self, *values: Any) -> Any:
         """Run on tensors with content; raises `NoFileTakes` where no file takes them."""
@@ -54,7 +56,7 @@ class TorchOp:
         dispatcher.set_fake(name, self.fake)
         self.overload = dispatcher.overload(name)
         register_autograd(self)
-        dispatcher.set_batching(name, batched(self.op, self.overload))
+        dispatcher.set_batching(name, batched(self.op, self.overload, host.files))
 
     @property
     def last_resort(self) -> LastResort:

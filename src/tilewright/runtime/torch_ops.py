@@ -36,7 +36,8 @@ _loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # op and digest -> the 
 def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
     """The operator of an operation: made now, or the one that its files and its reference have already."""
     last = host.last_resort
-    base = name = schema_name(host.op, host.files, reference_digest(last.reference, last.strict))
+    behind = "" if host.backward is None else files_digest(host.backward.operation.files)
+    base = name = schema_name(host.op, host.files, reference_digest(last.reference, last.strict, behind))
     with _lock:
         _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
         number = 1

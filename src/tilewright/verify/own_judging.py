@@ -14,7 +14,7 @@ from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_tor
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import MOVES_AGAIN, compare_all, expectations
+from tilewright.verify.expectation import compare_all, expectations, expectations_again
 from tilewright.verify.independence import independent_of, taken
 from tilewright.verify.judging import AGAIN_SEED, is_telling
 from tilewright.verify.judging_records import Judgement, WrittenRequest
@@ -39,8 +39,8 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
     drawn = {name: to_torch(spec, contents[name]) for name, spec in specs.items()}
     among = {name: tuple(place % request.drawn[name] for place in found) for name, found in places.items()}
     tensors = taken(task, drawn, among)
-    call = functools.partial(expectations, lambda given: call_reference(function, task, given), tensors, task.precision)
-    expected = call()
+    call = lambda given: call_reference(function, task, given)  # noqa: E731
+    expected = expectations(call, tensors, task.precision)
     parts = {part.name: part for part in request.parts}
     judged = [number for number, output in enumerate(task.outputs[: len(expected)]) if output.name in parts]
     outputs = [task.outputs[number] for number in judged]
@@ -48,7 +48,7 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
         _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], expected[number], places)
         for number, output in zip(judged, outputs, strict=True)
     ]
-    again = functools.partial(call, moves=MOVES_AGAIN, first_seed=AGAIN_SEED)
+    again = functools.partial(expectations_again, call, tensors, task.precision, AGAIN_SEED)
     wanted, comparisons = compare_all(
         [found for found, _ in made],
         [expected[number] for number in judged],

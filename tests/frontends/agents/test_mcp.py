@@ -18,6 +18,7 @@ from tests.frontends.agents.silu import ASKED, BEYOND, MENDED_BY_EDIT, RIGHT, WR
 import tilewright
 
 
+@pytest.mark.slow
 def test_a_task_from_its_source_to_a_kernel_in_pytorch(tmp_path: Path) -> None:
     async def drive() -> None:
         async with connected(tmp_path) as client:

@@ -6,27 +6,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import torch
+from mcp import Client
 from smolagents import CodeAgent, ToolCallingAgent
 from tests.frontends.agents.scripted_model import ScriptedModel
 from tests.frontends.agents.silu import ASKED, BEYOND, RIGHT, WRONG
 from tests.frontends.in_process import tilewright
+from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
-from tilewright.frontends.agents.answers import Answer
+from tilewright.frontends import judging
+from tilewright.frontends.agents.answers import Answer, measurement_facts
 from tilewright.frontends.agents.desk import Desk
 from tilewright.frontends.agents.guard import Refused
+from tilewright.frontends.agents.mcp_server import McpDesk
 from tilewright.frontends.agents.smolagents_tools import TilewrightTool
 from tilewright.frontends.agents.talk import AgentTalk, Cancelled
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
 from tilewright.frontends.cli import app
+from tilewright.records import Measured, Timing
 
 
 @pytest.fixture(scope="module")
 def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
     folder = tmp_path_factory.mktemp("agent")
     with pytest.MonkeyPatch.context() as patch:
+        ask_here(patch)  # references in this process: children of theirs are test_mcp.py's
+        patch.setattr(judging, "Reference", lambda source, function, **_: HereReference(source, function))
         patch.setenv("TILEWRIGHT_HOME", str(folder / "home"))
         root = folder / "root"
         root.mkdir()
@@ -171,6 +179,35 @@ def test_an_agent_that_writes_code_does_the_same(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "agent" / "silu.cu").is_file()
 
 
+def test_a_client_of_the_protocol_has_the_same_tools(toolbox: Toolbox) -> None:
+    """In memory, for the server's own part; tests over a child's stdin and stdout are in test_mcp.py."""
+    heard: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    async def drive() -> None:
+        async with Client(McpDesk(toolbox).server()) as client:
+            listed = {one.name: one for one in (await client.list_tools()).tools}
+            assert {name: one.input_schema for name, one in listed.items()} == {
+                name: tool.schema() for name, tool in TOOLS.items()
+            }
+            begun = await client.call_tool("specify", {**ASKED, "fresh": True, "accept": True})
+            name = begun.structured_content["run"]
+            sent = {"run": name, "attempt": 1, "kernel": RIGHT}
+            answer = await client.call_tool("submit_kernel", sent, progress_callback=progress)
+            assert answer.structured_content["best"]["attempt"] == 1
+            again = await client.call_tool("submit_kernel", sent)
+            assert again.is_error
+            assert again.content[0].text == f"attempt 1 of run {name} is judged already; attempt 2 is next"
+            kernel = await client.read_resource(f"tilewright://runs/{name}/kernel")
+            assert kernel.contents[0].text == RIGHT
+            assert "# softmax" in (await client.read_resource("tilewright://advice/softmax")).contents[0].text
+
+    anyio.run(drive)
+    assert any("emulating" in message for message in heard)
+
+
 def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
     for name in ("../x.cu", "/tmp/x.cu", "a/../../x.cu", "x y.cu"):
         assert "is no path to write to" in refusal(toolbox, "export", run=run, destination=name)
@@ -180,13 +217,29 @@ def test_exports_stay_below_the_root(toolbox: Toolbox, run: str) -> None:
     assert "is there already" in refusal(toolbox, "export", run=run, destination="kernels/silu.cu")
 
 
+def test_the_other_forms_are_exports_too(toolbox: Toolbox, run: str) -> None:
+    assert "is no form of an export" in refusal(toolbox, "export", run=run, destination="p", to="zip")
+    assert "is no path to write to" in refusal(toolbox, "export", run=run, destination="../p", to="cuda")
+    written = call(toolbox, "export", run=run, destination="plain", to="cuda")
+    assert written.facts["standing"] == "verified"
+    assert list((toolbox.desk.root / "plain").glob("*.cu"))
+    assert "is there already" in refusal(toolbox, "export", run=run, destination="plain", to="cuda")
+
+
 def test_check_finds_what_values_do_not_show(toolbox: Toolbox, run: str) -> None:
-    found = call(toolbox, "check", kernel=BEYOND, run=run)
+    found = call(toolbox, "check", kernel=BEYOND)
     assert found.facts["outcome"] == "findings"
+    assert not found.facts["compared"]
     assert "outside every tensor" in found.text
     with pytest.raises(Refused, match="op"):
         call(toolbox, "check", kernel="int x;")
     assert "no name of a run" in refusal(toolbox, "check", kernel=RIGHT, run="../x")
+
+
+@pytest.mark.slow
+def test_check_compares_with_the_reference_of_a_run(toolbox: Toolbox, run: str) -> None:
+    found = call(toolbox, "check", kernel=WRONG, run=run)
+    assert (found.facts["outcome"], found.facts["compared"]) == ("wrong", True)
 
 
 def test_a_fault_of_the_program_shows_nothing_of_it(
@@ -198,6 +251,13 @@ def test_a_fault_of_the_program_shows_nothing_of_it(
     monkeypatch.setattr("tilewright.frontends.agents.looks.history", breaks)
     assert "fault of tilewright itself (KeyError)" in refusal(toolbox, "history")
     assert "secret-of-this-machine" in capsys.readouterr().err
+
+
+def test_a_measured_time_has_its_baselines_and_a_modelled_one_has_none() -> None:
+    timed = Measured("H200", {}, Timing("kernel", (2.0,)), (Timing("eager", (8.0,)),), 1.0)
+    facts = measurement_facts(timed)
+    assert (facts["kind"], facts["time_us"], facts["baselines_us"]) == ("measured", 2.0, {"eager": 8.0})
+    assert measurement_facts(None) == {"kind": "none"}
 
 
 def test_every_tool_says_what_each_of_its_parameters_is() -> None:

@@ -6,6 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tilewright.exports import export as exports
+from tilewright.exports.export import Target
+from tilewright.exports.source import from_run
 from tilewright.frontends import choices, conduct, run_words, show_text
 from tilewright.frontends.agents import answers, guard
 from tilewright.frontends.agents.answers import Answer, printed
@@ -115,13 +118,26 @@ def history(desk: Desk, *, run: str = "", attempt: int = 0) -> Answer:
 def _line(run: Run) -> str:
     best = run_words.time_words(run.best.measurement) if run.best else "none passed"
     state = run.ending.words if run.ending else "may go on"
-    return f"{run.id}  {run.task.name} on {run.environment.device}, {len(run.attempts)} attempts, {best}; {state}"
+    return f"{run.id}  {run.task.name} on {run.environment.device}, {run_words.attempts_words(run)}, {best}; {state}"
 
 
-def export(desk: Desk, name: str, destination: str) -> Answer:
-    """Write the best kernel of a run, with its tuned constants and its provenance, below the desk's root."""
+FILE = "file"  # the kernel file itself; the other forms are those of `exports`
+FORMS = (FILE, *(one.value for one in Target))
+
+
+def export(desk: Desk, name: str, destination: str, talk: AgentTalk, *, to: str = FILE) -> Answer:
+    """Write the best kernel of a run below the desk's root, in one of its forms."""
+    if to not in FORMS:
+        raise Refused(f"to {to[:40]!r} is no form of an export; write one of {', '.join(FORMS)}")
     folder, run = desk.opened(name)
     best = _best(run)
+    if to != FILE:
+        target = guard.inside(desk.root, destination)
+        done = exports.export(from_run(folder), Target(to), target, say=talk.working)
+        made = f"{done.name} as {to}, for {', '.join(done.archs)}, {done.standing}"
+        text = f"Wrote {done.files} files to {destination}: {made}."
+        facts = {"run": run.id, "to": to, "folder": destination, "name": done.name, "standing": done.standing}
+        return Answer("\n".join([text, *done.notes]), facts | {"notes": list(done.notes)})
     target = guard.inside(desk.root, destination if destination.endswith(".cu") else f"{destination}.cu")
     kernel = conduct.kept_kernel(desk.store, folder, run)
     assert kernel is not None  # there is a best one
@@ -130,7 +146,7 @@ def export(desk: Desk, name: str, destination: str) -> Answer:
     written = sorted(str(path.relative_to(desk.root)) for path in target.parent.glob(f"{target.name}*"))
     call = f'tilewright.load("{target.relative_to(desk.root)}")'
     text = f"Wrote {', '.join(written)}: attempt {best.number} of run {run.id}. Called from PyTorch: {call}(...)."
-    return Answer(text, {"run": run.id, "attempt": best.number, "files": written})
+    return Answer(text, {"run": run.id, "to": FILE, "attempt": best.number, "files": written})
 
 
 def _attempt(run: Run, number: int) -> Attempt:

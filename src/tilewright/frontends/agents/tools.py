@@ -181,7 +181,7 @@ def _history(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
 
 
 def _export(desk: Desk, talk: AgentTalk, given: dict[str, Any]) -> Answer:
-    return looks.export(desk, given["run"], given["destination"])
+    return looks.export(desk, given["run"], given["destination"], talk, to=given["to"])
 
 
 _RUN = Parameter("run", ValueKind.TEXT, "The run's name, as specify gave it.")
@@ -319,9 +319,16 @@ TOOLS: dict[str, AgentTool] = {
         AgentTool(
             "export",
             "Write the kernel out",
-            "Write a run's best kernel file, with its tuned constants and provenance, below the folder the server was "
-            "started for. Called from PyTorch with tilewright.load(path).",
-            (_RUN, Parameter("destination", ValueKind.TEXT, "A relative path, such as kernels/softmax.cu.")),
+            "Write a run's best kernel below the folder the server was started for. file: the kernel file with its "
+            "tuned constants and provenance, called with tilewright.load(path). torch: a package that needs torch "
+            "alone. hub: a project for the Hugging Face Hub. cuda: plain CUDA sources with a C function.",
+            (
+                _RUN,
+                Parameter(
+                    "destination", ValueKind.TEXT, "A relative path, such as kernels/softmax.cu, or of a new folder."
+                ),
+                Parameter("to", ValueKind.TEXT, f"The form: {', '.join(looks.FORMS)}.", default=looks.FILE),
+            ),
             _export,
         ),
     )
