@@ -103,6 +103,7 @@ def torch_row(torch: Any, folder: Path, run: str, call: dict[str, str]) -> dict[
     row: dict[str, Any] = {"run": run}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a fall back to the reference would be one
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of what its compiler imports
         own = as_tuple(function(*arguments))
         operator = getattr(getattr(torch.ops, f"tilewright_tw_{run}"), call["function"]).default
         again = as_tuple(operator(*arguments))

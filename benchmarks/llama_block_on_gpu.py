@@ -45,9 +45,19 @@ def eager_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return functional.silu(gate) * up
 
 
+# A kernel's results, and the inputs that its backward gives gradients of.
+OURS = {
+    "rmsnorm": (("y",), ("x", "weight")),
+    "rotary": (("q_out", "k_out"), ("q", "k")),
+    "swiglu": (("y",), ("gate", "up")),
+}
+
+
 def ours(name: str) -> Callable[..., Any]:
     """An example's kernel, with the one that makes its gradients."""
-    return tilewright.load(EXAMPLES / f"{name}.cu").with_backward(tilewright.load(EXAMPLES / f"{name}_backward.cu"))
+    results, by = OURS[name]
+    backward = tilewright.load(EXAMPLES / f"{name}_backward.cu")
+    return tilewright.load(EXAMPLES / f"{name}.cu").with_backward(backward, {one: f"grad_{one}" for one in results}, by)
 
 
 class Block(nn.Module):

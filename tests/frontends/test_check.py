@@ -228,4 +228,5 @@ def test_the_demo_s_kernel_is_right_and_its_broken_twin_is_not(tmp_path: Path) -
     assert frozenset((write, read)) in races
     assert all(read in race for race in races)
     assert ("global access outside every tensor", store, None) in found
+    assert max(finding["schedules"] for finding in report["findings"]) == report["schedules"] == 3
     assert {cost["line"] for cost in report["costs"]} >= {store, line_of("? source[")}

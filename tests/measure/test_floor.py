@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from tests.measure import kernels
+from tests.tasks.in_process import JudgingReference
 
 from tilewright.measure import floor_us
 from tilewright.measure.floor import LAUNCH_US, FlopAnswer, FlopRequest, count_flops, least_flops, peak_tflops, too_fast
 from tilewright.records import PROFILES, Dimension, DType, Measured, Precision, Task, TaskOutput, TensorInput, Timing
-from tilewright.reference import Reference
 
 MATMUL = "import torch\n\ndef product(a, b):\n    return torch.relu(a @ b)\n"
 LOOKS = "def scale(x):\n    return x * 2 if x[0, 0] > 0 else x\n"
@@ -44,7 +44,7 @@ def test_bytes_over_the_bandwidth_and_one_launch() -> None:
 
 def test_products_over_the_peak_where_the_reference_has_them() -> None:
     task = matmul_task(DType.BF16)
-    with Reference(task.reference, task.function) as reference:
+    with JudgingReference(task.reference, task.function) as reference:
         assert least_flops(task, reference) == FlopAnswer(2 * 4096**3)
         assert floor_us(task, reference) == pytest.approx(2 * 4096**3 / 989e6 + LAUNCH_US)
     assert floor_us(task) == pytest.approx(3 * 4096**2 * 2 / 4.8e6 + LAUNCH_US)
@@ -55,7 +55,7 @@ def test_f32_convolutions_are_counted_at_the_rate_of_their_promise() -> None:
     h200 = PROFILES["H200"]
     operations = 2 * 8 * 64 * 64 * 9 * 54 * 54
     products = 2 * 8 * 64 * 54 * 54
-    with Reference(task.reference, task.function) as reference:
+    with JudgingReference(task.reference, task.function) as reference:
         assert least_flops(task, reference) == FlopAnswer(operations + products, operations)
         usual, strict = (
             floor_us(replace(task, precision=one), reference) for one in (Precision.DTYPE, Precision.STRICT)

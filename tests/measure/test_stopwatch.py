@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.measure import kernels
+from tests.tasks.in_process import JudgingReference
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
@@ -27,7 +28,7 @@ from tilewright.records import (
     from_json,
     to_json,
 )
-from tilewright.reference import Reference
+from tilewright.reference import AnyReference
 from tilewright.verify import Referee
 
 
@@ -37,13 +38,13 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def reference(task: Task) -> Iterator[Reference]:
-    with Reference(task.reference, task.function) as one:
+def reference(task: Task) -> Iterator[JudgingReference]:
+    with JudgingReference(task.reference, task.function) as one:
         yield one
 
 
 @pytest.fixture
-def stopwatch(task: Task, reference: Reference, emulator: EmulatedDevice) -> Iterator[Stopwatch]:
+def stopwatch(task: Task, reference: AnyReference, emulator: EmulatedDevice) -> Iterator[Stopwatch]:
     with Stopwatch(task, reference, emulator=emulator) as one:
         yield one
 
@@ -57,7 +58,7 @@ def test_without_a_gpu_it_models(stopwatch: Stopwatch) -> None:
 
 
 def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
-    task: Task, reference: Reference, emulator: EmulatedDevice
+    task: Task, reference: AnyReference, emulator: EmulatedDevice
 ) -> None:
     heard: list[str] = []
     refusing = parse(kernels.VECTOR.text.replace("x.dtype == f32", "x.dtype == f16"), "k.cu")
@@ -69,7 +70,7 @@ def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
 
 
 def test_the_sweep_finds_the_fastest_choice_that_is_right(
-    task: Task, reference: Reference, stopwatch: Stopwatch, emulator: EmulatedDevice
+    task: Task, reference: AnyReference, stopwatch: Stopwatch, emulator: EmulatedDevice
 ) -> None:
     heard: list[str] = []
     with Referee(task, reference, emulator=emulator) as referee:
@@ -143,7 +144,7 @@ def test_a_choice_that_only_a_wider_case_shows_wrong_is_not_adopted(emulator: Em
     """With 64 threads each strides by 256 all the same: rows of up to 64 elements come out right."""
     task = kernels.row_sum_task(512, 4096)
     with (
-        Reference(task.reference, task.function) as reference,
+        JudgingReference(task.reference, task.function) as reference,
         Referee(task, reference, emulator=emulator) as referee,
         Stopwatch(task, reference, emulator=emulator) as stopwatch,
     ):
@@ -158,7 +159,7 @@ def test_a_choice_that_only_a_wider_case_shows_wrong_is_not_adopted(emulator: Em
 
 
 def test_a_sweep_stays_within_its_limit_and_a_file_without_choices_has_one_entry(
-    task: Task, reference: Reference, stopwatch: Stopwatch, emulator: EmulatedDevice
+    task: Task, reference: AnyReference, stopwatch: Stopwatch, emulator: EmulatedDevice
 ) -> None:
     with Referee(task, reference, emulator=emulator) as referee:
         result = autotune(kernels.VECTOR, referee, stopwatch, 24)
@@ -183,7 +184,7 @@ def test_choices_beyond_the_limit_are_spread_over_all() -> None:
 
 
 def test_evidence_without_counts_has_what_the_compiler_knows(
-    task: Task, reference: Reference, emulator: EmulatedDevice
+    task: Task, reference: AnyReference, emulator: EmulatedDevice
 ) -> None:
     with Stopwatch(replace(task, gpu="A100"), reference, emulator=emulator) as stopwatch:
         assert stopwatch.measure(kernels.VECTOR) is None

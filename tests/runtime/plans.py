@@ -306,6 +306,27 @@ __global__ void extremes(const float* x, float* low, float* high, int rows) {
 }
 """
 
+LEADING = """\
+//! op      scaled(x, scale, weight) -> y, top
+//! need    x.ndim == 2 and scale.ndim == 1 and weight.ndim == 1 and x.dtype == f32
+//! lead    x: 2, scale: 1
+//! let     rows = x.shape[0], cols = x.shape[1]
+//! need    scale.shape[0] == rows and weight.shape[0] == cols
+//! out     y: f32[rows, cols]
+//! out     top: f32[rows]
+//! launch  scaled<<<rows, 32>>>(x, scale, weight, y, top, cols)
+__global__ void scaled(const float* x, const float* scale, const float* weight, float* y, float* top, int cols) {
+  float most = -INFINITY;
+  for (int c = threadIdx.x; c < cols; c += 32) {
+    float v = x[blockIdx.x * (long long)cols + c];
+    y[blockIdx.x * (long long)cols + c] = v * scale[blockIdx.x] * weight[c];
+    most = fmaxf(most, v);
+  }
+  for (int step = 16; step; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+  if (threadIdx.x == 0) top[blockIdx.x] = most;
+}
+"""
+
 SAMPLES: dict[str, Sample] = {
     "twice": Sample(TWICE, ("1000:bf16",)),
     "scale": Sample(SCALE, ("100x7:f32", 0.5)),
@@ -324,5 +345,6 @@ SAMPLES: dict[str, Sample] = {
     "tensor map": Sample(TENSOR_MAP, ("30x40:f32",)),
     "library": Sample(LIBRARY, ("30x40:f32", "40x50:f32", "50:f32")),
     "when": Sample(WHEN, ("1000:f32", True)),
+    "leading": Sample(LEADING, ("2x3x40:f32", "2x3:f32", "40:f32")),
     "two results": Sample(TWO_RESULTS, ("30x40:f32",)),
 }

@@ -144,6 +144,39 @@ def test_empty_and_scalar_tensors(cube: Operation, x: torch.Tensor) -> None:
     close(cube(torch.tensor(2.0)), torch.tensor(8.0))
 
 
+def scaled_reference(x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x * scale[..., None] * weight, x.amax(-1)
+
+
+def test_another_rank(make: Make) -> None:
+    scaled, weight = make(plans.LEADING, reference=scaled_reference), torch.randn(5)
+    for leading in ((3,), (2, 3), (), (2, 1, 3), (1,), (0, 3)):
+        x, scale = torch.randn(*leading, 5), torch.randn(leading)
+        y, top = scaled(x, scale, weight)
+        assert (y.shape, top.shape, y.is_contiguous()) == (x.shape, scale.shape, True)
+        if x.numel():
+            close((y, top), scaled_reference(x, scale, weight))
+    x, scale = torch.randn(2, 3, 5), torch.randn(2, 3)
+    with pytest.raises(ReferenceUsed, match=r"x leads with \[2, 3\] and scale with \[3, 2\]"):
+        scaled(x, scale.t().contiguous(), weight)
+    with pytest.raises(ReferenceUsed, match="not contiguous"):
+        scaled(torch.randn(5, 2, 3).permute(1, 2, 0), scale, weight)
+    torch.library.opcheck(scaled.torch_op, (x, scale, weight))
+    graphs: list[str] = []
+    function = compiled(lambda x, scale: scaled(x, scale, weight)[0] + 1, graphs, dynamic=True)
+    for batch in (2, 6, 7):
+        x, scale = torch.randn(batch, 4, 5), torch.randn(batch, 4)
+        close(function(x, scale), scaled_reference(x, scale, weight)[0] + 1)
+    assert len(graphs) == 1
+    calls: list[int] = []
+    kernel = make(plans.LEADING)
+    run = kernel.run_values
+    kernel.run_values = lambda *values: calls.append(1) or run(*values)  # type: ignore[method-assign,func-returns-value]
+    batched = torch.vmap(kernel, in_dims=(1, 1, None))(x, scale, weight)
+    close(batched[0], scaled_reference(x.transpose(0, 1), scale.t(), weight)[0])
+    assert len(calls) == 1  # the batch is one more leading dimension
+
+
 def test_another_dtype(cube: Operation, bare: Operation, x: torch.Tensor) -> None:
     with pytest.raises(NoKernelApplies, match=r"x\.dtype = i64"):
         bare(x.long())
@@ -245,8 +278,8 @@ def test_gradients_by_a_kernel(cube: Operation, x: torch.Tensor, tmp_path: Path)
     compiled(y).backward()
     close(y.grad, 6 * x**2)
     close(pickle.loads(pickle.dumps(both))(x), x**3)
-    with pytest.raises(GradientNotSupported, match="without its backward"):
-        torch.autograd.grad(both(y).sum(), y, create_graph=True)
+    (once,) = torch.autograd.grad(both(y).sum(), y, create_graph=True)
+    close(torch.autograd.grad(once.sum(), y)[0], 6 * x)
     with pytest.raises(LoadError, match="slope is no backward of cube: cube has no z"):
         cube.with_backward(slope, gradients={"z": "grad_y"}, by=["x"])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.tasks.in_process import probed
+from tests.tasks.in_process import JudgingReference, probed
 
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.records import (
@@ -21,7 +21,7 @@ from tilewright.records import (
     TensorInput,
     following,
 )
-from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference import AnyReference
 from tilewright.verify import Referee
 from tilewright.verify.case_sizes import inner_dimension
 from tilewright.verify.case_work import work_of
@@ -200,8 +200,8 @@ OPS = {one.name: one for one in (ROTARY, GLU, STEPS, FILTERED, FLATTENED, JOINED
 
 
 @pytest.fixture(scope="module")
-def any_op() -> Iterator[Reference]:
-    with Reference(SOURCE, "any_op", limits=ReferenceLimits(threads=1)) as made:
+def any_op() -> Iterator[JudgingReference]:
+    with JudgingReference(SOURCE, "any_op") as made:
         yield made
 
 
@@ -232,7 +232,7 @@ def test_cases_keep_to_the_formulas(name: str, tasks: dict[str, Task]) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_right_kernel_passes_at_other_sizes(
-    name: str, tasks: dict[str, Task], any_op: Reference, emulator: EmulatedDevice
+    name: str, tasks: dict[str, Task], any_op: AnyReference, emulator: EmulatedDevice
 ) -> None:
     verdict = Referee(tasks[name], any_op, emulator=emulator).judge(OPS[name].kernel)
     assert isinstance(verdict, Passed), verdict
@@ -242,7 +242,7 @@ def test_a_right_kernel_passes_at_other_sizes(
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_relation_that_holds_at_the_tasks_sizes_only_is_rejected(
-    name: str, tasks: dict[str, Task], any_op: Reference, emulator: EmulatedDevice
+    name: str, tasks: dict[str, Task], any_op: AnyReference, emulator: EmulatedDevice
 ) -> None:
     op = OPS[name]
     assert op.right in op.kernel

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 import sys
 import types
 import warnings
@@ -21,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.frontends.api import Made, make, read_arguments
+from tilewright.frontends.api import Made, backward_of, make, read_arguments
 from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -176,9 +177,9 @@ class DecoratedKernel:
             others = {name: value for name, value in bound.items() if name not in names}
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
-            return Operation(
-                files, read_tuned(paths), self._function_reference("kernel", names, others), self.strict, form
-            )
+            reference = self._function_reference("kernel", names, others)
+            backward = backward_of(ordered[0], own_reference=True)
+            return Operation(files, read_tuned(paths), reference, self.strict, form, backward)
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
 
@@ -222,7 +223,9 @@ class DecoratedKernel:
                 continue
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
             reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
-            yield KernelFamily(files, tasks, reference, form_of_task(self.function, task, others), self._operation)
+            form = form_of_task(self.function, task, others)
+            backward = backward_of(group[0][0], own_reference=True)
+            yield KernelFamily(files, tasks, reference, form, self._operation, backward)
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
         """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
@@ -256,7 +259,9 @@ class DecoratedKernel:
                 request = made.request()
             except StoreError:
                 continue
-            if request is not None and request.function == self._name and request.text == self._source:
+            if request is None or request.backward:
+                continue
+            if request.function == self._name and request.text == self._source:
                 yield made
 
     def _look_around(self) -> None:
@@ -347,12 +352,13 @@ def _value_text(value: object) -> str:
 def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
     """How many dimensions of a call have another size than the task; None where the task does not cover the call."""
     sizes: dict[str, int] = {}
+    leading = {name for name, _ in task.leading}
     for one in task.inputs:
         value = bound[one.name]
         if isinstance(one, NumberInput):
             if value != one.value:
                 return None
-        elif not _fits(one, value, sizes):
+        elif not _fits(one, value, sizes, one.name in leading):
             return None
     dimensions = {dimension.name: dimension for dimension in task.dimensions}
     if not task.agrees(sizes):
@@ -364,11 +370,18 @@ def _size_distance(task: Task, bound: dict[str, Any]) -> int | None:
     return sum(size != dimensions[name].size for name, size in sizes.items())
 
 
-def _fits(one: TensorInput, value: object, sizes: dict[str, int]) -> bool:
-    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it."""
+def _fits(one: TensorInput, value: object, sizes: dict[str, int], leads: bool) -> bool:
+    """Whether a tensor has the dtype and rank of an input, and sizes that agree with those before it.
+
+    Where its first dimension `leads`, it stands for any number of them, also for none.
+    """
     if not isinstance(value, torch.Tensor):
         return value is None and one.optional
     dtype: DType | None = DTYPE_OF_TORCH.get(value.dtype)
-    if dtype is not one.dtype or value.dim() != len(one.dimensions):
+    rank, shape = len(one.dimensions), tuple(value.shape)
+    if leads and len(shape) >= rank - 1:
+        more = len(shape) - (rank - 1)
+        shape = (math.prod(shape[:more]), *shape[more:])
+    if dtype is not one.dtype or len(shape) != rank:
         return False
-    return all(sizes.setdefault(name, size) == size for name, size in zip(one.dimensions, value.shape, strict=True))
+    return all(sizes.setdefault(name, size) == size for name, size in zip(one.dimensions, shape, strict=True))

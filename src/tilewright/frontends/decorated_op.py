@@ -16,6 +16,7 @@ from tilewright.frontends.references import FunctionReference
 from tilewright.kernel_file import Code, KernelFile, NoneApplies, Problem, Reason
 from tilewright.records import Task
 from tilewright.runtime import CallRefused, Operation
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.last_resort import LastResort, NoFileTakes
 from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
@@ -33,7 +34,9 @@ class KernelFamily:
         reference: FunctionReference,
         returned: Form | None,
         find: Find,
+        backward: Backward | None = None,
     ) -> None:
+        """`backward`: the one of the first file, whose own reference takes what it was not made for."""
         self.files = tuple(files)
         self.op = files[0].plan.op
         self.last_resort = LastResort(self.op, reference, strict=False)
@@ -41,7 +44,7 @@ class KernelFamily:
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
-        self.backward = None  # a kernel is chosen at each call, and with it would be its backward
+        self.backward = backward
         self._find = find
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 
@@ -79,23 +82,31 @@ class KernelFamily:
 class _Kind:
     """What of a task's inputs is the same at every size: dtypes, numbers of dimensions, numbers."""
 
-    def __init__(self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool], ...]) -> None:
+    def __init__(
+        self, numbers: tuple[tuple[str, Any], ...], tensors: tuple[tuple[str, Any, int, bool, bool], ...]
+    ) -> None:
         self.numbers = numbers
-        self.tensors = tensors  # name, dtype, dimensions, optional
+        self.tensors = tensors  # name, dtype, dimensions, whether the first leads, whether it may be absent
 
     @staticmethod
     def of(task: Task) -> _Kind:
-        tensors = tuple((t.name, TORCH_DTYPE[t.dtype], len(t.dimensions), t.optional) for t in task.tensors)
+        leading = {name for name, _ in task.leading}
+        tensors = tuple(
+            (one.name, TORCH_DTYPE[one.dtype], len(one.dimensions), one.name in leading, one.optional)
+            for one in task.tensors
+        )
         return _Kind(tuple((one.name, one.value) for one in task.numbers), tensors)
 
     def takes(self, bound: Mapping[str, Any]) -> bool:
         for name, number in self.numbers:
             if bound[name] != number:
                 return False
-        for name, dtype, dimensions, optional in self.tensors:
+        for name, dtype, dimensions, leads, optional in self.tensors:
             value = bound[name]
             if value is None and optional:
                 continue
-            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.dim() != dimensions:
+            if not isinstance(value, torch.Tensor) or value.dtype != dtype:
+                return False
+            if value.dim() != dimensions and not (leads and value.dim() >= dimensions - 1):
                 return False
         return True

@@ -16,6 +16,7 @@ from tilewright.kernel_file.syntax import (
     BufferDirective,
     Const,
     LaunchDirective,
+    Lead,
     Let,
     LibraryDirective,
     MapDirective,
@@ -100,6 +101,7 @@ class CompiledPlan:
     steps: tuple[LaunchLine | LibraryLine, ...] = ()
     maps: dict[str, MapLine] = field(default_factory=dict)
     accepts: dict[str, Accept] = field(default_factory=dict)
+    lead: Lead | None = None
     deciding: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
 

@@ -54,6 +54,7 @@ class StatementParser(ExpressionParser):
             "need": lambda: (self._need(),),
             "tune": lambda: (self._tune(),),
             "accept": lambda: (self._accept(),),
+            "lead": lambda: (self._lead(),),
             "map": lambda: (self._map(),),
             "library": lambda: (self._library(),),
             "launch": lambda: (self._launch(),),
@@ -243,6 +244,23 @@ class StatementParser(ExpressionParser):
             if not self.accept(","):
                 break
         return syntax.Accept(name.text, "strided" in flags, "unaligned" in flags, name.at)
+
+    def _lead(self) -> syntax.Lead:
+        first = self.token
+        ranks = [self._rank()]
+        while self.accept(","):
+            ranks.append(self._rank())
+        return syntax.Lead(tuple(ranks), first.at)
+
+    def _rank(self) -> tuple[str, int]:
+        name = self.name("a tensor parameter")
+        self.expect(":")
+        token = self.token
+        value = self.number().value if token.kind == "int" else None
+        if not isinstance(value, int) or value < 1:
+            remedy = "write how many dimensions the plan sees of it, such as `lead x: 2`"
+            self.fail_at(token, Code.SYNTAX, f"found {token} as a number of dimensions", remedy)
+        return name.text, value
 
     def _map(self) -> syntax.MapDirective:
         name = self.name("the map's name")

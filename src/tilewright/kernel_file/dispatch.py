@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tilewright.kernel_file.calls import Arguments
 from tilewright.kernel_file.compiled_plan import KernelFile
 from tilewright.kernel_file.evaluate import Evaluation, Refused, try_evaluate
+from tilewright.kernel_file.leading import flattened
 from tilewright.kernel_file.limits import TENSOR_ALIGNMENT
 from tilewright.kernel_file.printer import print_op
 from tilewright.kernel_file.problems import Code, DoesNotApply, Problem
@@ -200,7 +201,7 @@ class Dispatcher:
         return selection
 
     def _evaluate_file(self, file: KernelFile, arguments: Arguments) -> Evaluation | Refused:
-        for choice in self._tuned.nearest(file, self.gpu.name, arguments):
+        for choice in self._tuned.nearest(file, self.gpu.name, _as_seen(file, arguments)):
             try:
                 outcome = self._counted(file, arguments, choice)
             except ChoiceError:
@@ -223,6 +224,12 @@ class Dispatcher:
                 oldest = sorted(self._cache, key=lambda known: self._cache[known].used)
                 for old in oldest[: max(1, self._capacity // 8)]:
                     del self._cache[old]
+
+
+def _as_seen(file: KernelFile, arguments: Arguments) -> Arguments:
+    """What was tuned for was tuned at the sizes that the plan sees."""
+    seen = flattened(file, arguments)
+    return arguments if isinstance(seen, Problem) else seen.arguments
 
 
 def _too_many_sets(file: KernelFile, limit: int) -> Problem:

@@ -15,6 +15,7 @@ from tilewright.kernel_file.calls import Arguments, CallError
 from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, CompiledPlan, DefinitionLine, KernelFile, TuneLine
 from tilewright.kernel_file.expression_values import MapName, Tensor, show_value
+from tilewright.kernel_file.leading import Flattened, flattened
 from tilewright.kernel_file.limits import buffer_problems, is_dense, layout_problem
 from tilewright.kernel_file.plan_steps import LateExpressions, Steps
 from tilewright.kernel_file.problems import Code, DoesNotApply, KernelFileError, Problem
@@ -84,23 +85,25 @@ def try_evaluate(
 ) -> Evaluation | Refused:
     """`evaluate` with refusal as a value."""
     regular = file.signature.arguments(arguments)
-    refusal = _layout(file, regular)
-    if refusal is not None:
+    seen = flattened(file, regular)
+    refusal = seen if isinstance(seen, Problem) else _layout(file, seen.arguments)
+    if isinstance(seen, Problem) or refusal is not None:
+        assert refusal is not None
         return Refused(refusal, False)
-    bindings = plain_bindings(file, regular, gpu)
+    bindings = plain_bindings(file, seen.arguments, gpu)
     search = TuneSearch(file.compiled, bindings, _checked_choice(file.compiled, choice))
     for _ in search.found():
-        return _finish(file, regular, bindings, gpu, search.choice())
+        return _finish(file, regular, seen, bindings, gpu, search.choice())
     assert search.rejection is not None
     return Refused(search.rejection.problem, search.hangs_on_late)
 
 
 def combinations(file: KernelFile, arguments: Arguments, gpu: GpuProfile) -> Iterator[dict[str, int | bool]]:
     """The choices whose needs hold for these arguments, in written order; none where the layout does not fit."""
-    regular = file.signature.arguments(arguments)
-    if _layout(file, regular) is not None:
+    seen = flattened(file, file.signature.arguments(arguments))
+    if isinstance(seen, Problem) or _layout(file, seen.arguments) is not None:
         return
-    search = TuneSearch(file.compiled, plain_bindings(file, regular, gpu), {})
+    search = TuneSearch(file.compiled, plain_bindings(file, seen.arguments, gpu), {})
     for _ in search.found():
         yield search.choice()
 
@@ -144,13 +147,18 @@ def plain_bindings(file: KernelFile, arguments: Mapping[str, Any], gpu: GpuProfi
 
 
 def _finish(
-    file: KernelFile, arguments: Mapping[str, Any], bindings: Bindings, gpu: GpuProfile, choice: Choice
+    file: KernelFile,
+    arguments: Mapping[str, Any],
+    seen: Flattened,
+    bindings: Bindings,
+    gpu: GpuProfile,
+    choice: Choice,
 ) -> Evaluation:
     """A combination is chosen: from here on an error is an error."""
     if bindings.failures:
         raise KernelFileError(tuple(failure.problem for failure in bindings.failures.values()), file.name)
     constants = _constants(file.compiled, bindings)
-    buffers = _buffers(file, bindings)
+    buffers = _buffers(file, bindings, seen)
     steps = Steps(file, bindings, gpu)
     done = steps.run()
     return Evaluation(
@@ -172,7 +180,7 @@ def _constants(plan: CompiledPlan, bindings: Bindings) -> tuple[tuple[str, Const
     return tuple((name, bindings[name]) for name in names)
 
 
-def _buffers(file: KernelFile, bindings: Bindings) -> tuple[Buffer, ...]:
+def _buffers(file: KernelFile, bindings: Bindings, seen: Flattened) -> tuple[Buffer, ...]:
     buffers: list[Buffer] = []
     problems: list[Problem] = []
     places: dict[str, Span] = {}
@@ -182,9 +190,13 @@ def _buffers(file: KernelFile, bindings: Bindings) -> tuple[Buffer, ...]:
         directive = line.directive
         spec = bindings[directive.name].spec
         places[directive.name] = directive.at
-        buffers.append(Buffer(directive.name, directive.role, spec, directive.clearing))
         if line.stride is not None:
             problems.extend(_stride_problems(line, spec))
+        given = seen.result(directive.name, spec) if directive.role is BufferRole.OUT else spec
+        if isinstance(given, Problem):
+            problems.append(given)
+            continue
+        buffers.append(Buffer(directive.name, directive.role, given, directive.clearing))
     problems.extend(buffer_problems(buffers, places))
     if problems:
         raise KernelFileError(tuple(problems), file.name)
@@ -217,7 +229,10 @@ def out_specs(file: KernelFile, arguments: Arguments, check_needs: bool = True) 
 def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool = True) -> tuple[TensorSpec, ...]:
     """`out_specs` of arguments that are regular already; their sizes and numbers may be symbols."""
     plan = file.compiled
-    bindings = plain_bindings(file, regular, None)
+    seen = flattened(file, regular)
+    if isinstance(seen, Problem):
+        raise DoesNotApply(seen)
+    bindings = plain_bindings(file, seen.arguments, None)
     for line in plan.sure_lines if check_needs else plan.out_lines:
         problem = run_line(line, bindings)
         if problem is not None and check_needs:
@@ -226,7 +241,11 @@ def out_specs_of(file: KernelFile, regular: Mapping[str, Any], check_needs: bool
         failure = bindings.failures.get(out.directive.name)
         if failure is not None:
             raise DoesNotApply(failure.problem)
-    return tuple(bindings[name].spec for name in file.plan.op.results)
+    given = [seen.result(name, bindings[name].spec) for name in file.plan.op.results]
+    wrong = [one for one in given if isinstance(one, Problem)]
+    if wrong:
+        raise DoesNotApply(wrong[0])
+    return tuple(one for one in given if isinstance(one, TensorSpec))
 
 
 def compare_out(evaluation: Evaluation, expected: Mapping[str, TensorSpec]) -> tuple[Problem, ...]:

@@ -16,9 +16,10 @@ from tilewright.kernel_file.cpp_tokens import hidden_text
 from tilewright.kernel_file.directives import StatementParser
 from tilewright.kernel_file.expressions import ParseFailure
 from tilewright.kernel_file.lexer import Statement, Token, read_plan_text
+from tilewright.kernel_file.plan_scope import Lost
 from tilewright.kernel_file.problems import Autofix, Code, KernelFileError, Problem
 from tilewright.kernel_file.source_scan import scan_source
-from tilewright.kernel_file.static_checks import Lost, check
+from tilewright.kernel_file.static_checks import check
 from tilewright.kernel_file.syntax import Const, Directive, Op, Plan, Tune
 
 # A fix can uncover another problem of the same directive, so files are read again; an honest file takes one or two.

@@ -137,6 +137,8 @@ def _print_directive(directive: Directive) -> tuple[str, str]:
         case syntax.Accept():
             flags = [flag for flag in words.ACCEPT_FLAGS if getattr(directive, flag)]
             return "accept", f"{directive.name}: {', '.join(flags)}"
+        case syntax.Lead():
+            return "lead", ", ".join(f"{name}: {rank}" for name, rank in directive.ranks)
         case syntax.MapDirective():
             options = "".join(f", {key}={print_expression(value)}" for key, value in directive.options)
             return "map", f"{directive.name} = tiled({directive.tensor}{options})"

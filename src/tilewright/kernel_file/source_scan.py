@@ -13,8 +13,8 @@ from tilewright.kernel_file import words
 from tilewright.kernel_file.assembly import ASSEMBLY_WORDS, check_assembly
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, macro_bodies, string_content, tokenize_cpp
 from tilewright.kernel_file.device_state import find_device_state
+from tilewright.kernel_file.plan_scope import CodeFacts
 from tilewright.kernel_file.problems import Autofix, Code, Problem
-from tilewright.kernel_file.static_checks import CodeFacts
 
 ALLOWED_HEADERS = (
     "cuda_fp16.h",

@@ -6,13 +6,13 @@ device. What only values can tell (sizes, limits of a GPU, alignment) is checked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from tilewright.kernel_file import compiled_plan, expression_values, syntax, words
 from tilewright.kernel_file.compiled_plan import CompiledPlan
-from tilewright.kernel_file.expression_analysis import Analysed, Analysis, KnownName, NameTable
-from tilewright.kernel_file.expression_values import TENSOR, Type, TypeKind
+from tilewright.kernel_file.expression_analysis import Analysed
+from tilewright.kernel_file.expression_values import TENSOR, TypeKind
+from tilewright.kernel_file.plan_scope import CodeFacts, Lost, PlanScope
 from tilewright.kernel_file.problems import Autofix, Code, Problem
 from tilewright.kernel_file.syntax import BufferDirective, Directive, Expr, LaunchDirective, Op, Span
 from tilewright.records import BufferRole, Clearing, DType, ScalarType
@@ -22,30 +22,15 @@ _ARGUMENTS = (TypeKind.INT, TypeKind.FLOAT, TypeKind.BOOL, TypeKind.TENSOR, Type
 _STEPS = frozenset(("launch", "library"))
 
 
-@dataclass(frozen=True)
-class CodeFacts:
-    """What the C++ text tells the plan's rules."""
-
-    identifiers: frozenset[str] = frozenset()
-    kernels: tuple[str, ...] = ()  # names declared `__global__`
-    incomplete: bool = False  # there may be names that no token shows: `##`, or text that could not be read
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What could not be read, so that its absence is not reported again."""
-
-    names: frozenset[str] = frozenset()
-    words: frozenset[str] = frozenset()
-
-
 def check(
     op: Op | None, directives: Sequence[Directive], code: CodeFacts, lost: Lost, *, allow_library: bool
 ) -> tuple[CompiledPlan, list[Problem]]:
     """The plan ready for evaluation, if there is no problem that its text alone shows; and every such problem."""
-    checker = _Checker(op, directives, code, lost, allow_library)
+    checker = _Checker(op, code, lost, allow_library)
     for directive in directives:
-        if not isinstance(directive, (syntax.Need, syntax.Accept, syntax.LibraryDirective, LaunchDirective)):
+        if not isinstance(
+            directive, (syntax.Need, syntax.Accept, syntax.Lead, syntax.LibraryDirective, LaunchDirective)
+        ):
             checker.names.later.setdefault(directive.name, directive.at.line)
     if op is not None:
         checker.op_line(op)
@@ -55,42 +40,13 @@ def check(
     return checker.compiled(), checker.problems
 
 
-@dataclass
-class _Uses:
-    """Which definitions must be used, and which have been."""
-
-    required: dict[str, tuple[str, Span]] = field(default_factory=dict)  # name -> (directive, place)
-    named: set[str] = field(default_factory=set)  # in any expression
-    passed: set[str] = field(default_factory=set)  # to a step or a map
-
-
-class _Checker:
-    def __init__(
-        self, op: Op | None, directives: Sequence[Directive], code: CodeFacts, lost: Lost, allow_library: bool
-    ) -> None:
-        self.op = op
-        self.code = code
-        self.lost = lost
-        self.allow_library = allow_library
-        self.problems: list[Problem] = []
-        self.names = NameTable(lost=lost.names, is_open=op is None)
-        self.analysis = Analysis(self.names, self.problems)
-        self.uses = _Uses()
-        self.deciding: set[str] = set()
-        self.tunes: dict[str, int] = {}  # bits, in written order
-        self.float_parameters: set[str] = set()
-        self.buffers: dict[str, BufferDirective] = {}
-        self.combinations = 1
-        self.lines: list[compiled_plan.Line] = []
-        self.steps: list[compiled_plan.LaunchLine | compiled_plan.LibraryLine] = []
-        self.maps: dict[str, compiled_plan.MapLine] = {}
-        self.accepts: dict[str, syntax.Accept] = {}
-
+class _Checker(PlanScope):
     def compiled(self) -> CompiledPlan:
         parameters = self.op.parameters if self.op is not None else ()
         scalars = frozenset(parameter.name for parameter in parameters if parameter.scalar is not None)
         deciding = scalars & self.deciding
-        return CompiledPlan(tuple(self.lines), tuple(self.steps), self.maps, self.accepts, deciding, scalars - deciding)
+        late = scalars - deciding
+        return CompiledPlan(tuple(self.lines), tuple(self.steps), self.maps, self.accepts, self.lead, deciding, late)
 
     def directive(self, directive: Directive) -> None:
         match directive:
@@ -106,46 +62,14 @@ class _Checker:
                 self._buffer(directive)
             case syntax.Accept():
                 self._accept(directive)
+            case syntax.Lead():
+                self._lead(directive)
             case syntax.MapDirective():
                 self._map(directive)
             case syntax.LibraryDirective():
                 self._library(directive)
             case LaunchDirective():
                 self._launch(directive)
-
-    def _problem(self, code: Code, at: Span, found: str, remedy: str, autofix: Autofix | None = None) -> None:
-        self.analysis.problem(code, at, found, remedy, autofix)
-
-    # -- expressions --
-
-    def _value(self, expression: Expr, what: str, *kinds: TypeKind) -> Analysed:
-        """A single value of one of these kinds."""
-        result = self.analysis.require(expression, what, *kinds)
-        self.uses.named |= result.names
-        return result
-
-    def _any(self, expression: Expr, *, may_be_absent: bool = False) -> Analysed:
-        result = self.analysis.analyse(expression, may_be_absent=may_be_absent)
-        self.uses.named |= result.names
-        return result
-
-    def _integers(self, expressions: Iterable[Expr], what: str, *, lists: bool = False) -> tuple[Analysed, ...]:
-        values = tuple(self._any(expression) for expression in expressions)
-        for value in values:
-            type_ = value.type
-            if not type_.is_unknown and (type_.kind is not TypeKind.INT or (type_.is_list and not lists)):
-                remedy = f"{what} is an int" + (" or a list of int" if lists else "")
-                self._problem(Code.TYPE, value.expression.at, f"{type_} for {what}", remedy)
-        return values
-
-    def _decide(self, values: Iterable[Analysed]) -> frozenset[str]:
-        """What these values depend on, which thereby decides something."""
-        origins: frozenset[str] = frozenset().union(*(value.origins for value in values))
-        self.deciding |= origins
-        return origins
-
-    def _tunes_of(self, origins: frozenset[str]) -> int:
-        return sum(bit for name, bit in self.tunes.items() if name in origins)
 
     # -- names --
 
@@ -166,23 +90,6 @@ class _Checker:
         if not op.results and not any(parameter.in_place for parameter in op.parameters):
             remedy = "name its results after `->`, or mark the tensor it changes with `!`"
             self._problem(Code.OUT, op.at, f"the op {op.name} yields nothing", remedy)
-
-    def _is_result(self, name: str) -> bool:
-        return self.op is not None and name in self.op.results
-
-    def _define(
-        self, name: str, type_: Type, at: Span, origins: frozenset[str], *, line: int = 0, is_buffer: bool = False
-    ) -> None:
-        known = self.names.known.get(name)
-        if known is not None:
-            remedy = "choose another name; a name is defined once"
-            self._problem(Code.NAME_TAKEN, at, f"`{name}` is defined on line {known.line} already", remedy)
-            return
-        if name in words.TAKEN:
-            self._problem(Code.NAME_TAKEN, at, f"`{name}` is a word of the plan", "choose another name")
-        elif self._is_result(name) and not is_buffer:
-            self._problem(Code.NAME_TAKEN, at, f"`{name}` is a result of the op", "choose another name")
-        self.names.known[name] = KnownName(type_, line or at.line, origins)
 
     def _constant(self, name: str, at: Span, directive: str) -> None:
         if not words.CONSTANT_NAME.match(name):
@@ -290,6 +197,24 @@ class _Checker:
         elif accept.name not in self.lost.names:
             autofix = Autofix.of(accept.at, words.meant_name(accept.name, tensors))
             self._problem(Code.UNKNOWN_NAME, accept.at, f"unknown name `{accept.name}`", remedy, autofix)
+
+    def _lead(self, lead: syntax.Lead) -> None:
+        if self.lead is not None:
+            found, remedy = "a second `lead`", f"write all tensors on line {self.lead.at.line}"
+            self._problem(Code.NAME_TAKEN, lead.at, found, remedy)
+        self.lead = lead
+        if self.op is None:
+            return
+        tensors = [parameter.name for parameter in self.op.parameters if parameter.scalar is None]
+        for name, _ in lead.ranks:
+            if name not in tensors:
+                remedy = f"lead takes tensor parameters: {words.quoted(tensors) or 'the op has none'}"
+                self._problem(Code.UNKNOWN_NAME, lead.at, f"`{name}` is no tensor parameter", remedy)
+        named = {name for name, _ in lead.ranks}
+        for parameter in self.op.parameters:
+            if parameter.in_place and parameter.name not in named:
+                found = f"`{parameter.name}` is changed in place and not among the tensors of `lead`"
+                self._problem(Code.TYPE, lead.at, found, f"add `{parameter.name}`, or leave `lead` out")
 
     def _map(self, map_: syntax.MapDirective) -> None:
         self._tensor_of_map(map_)
@@ -430,6 +355,9 @@ class _Checker:
                 if result not in self.buffers and result not in self.lost.names:
                     remedy = f"add `//! out {result}: dtype[sizes]`"
                     self._problem(Code.OUT, self.op.at, f"the result `{result}` has no out line", remedy)
+        if self.lead is not None and any(isinstance(step, compiled_plan.LibraryLine) for step in self.steps):
+            found = "`lead` beside a library step, which gets its tensors as they are given"
+            self._problem(Code.TYPE, self.lead.at, found, "leave `lead` out")
         if not self.lost.words:
             self._unused()
 

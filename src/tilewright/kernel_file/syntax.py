@@ -244,6 +244,14 @@ class Accept:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """`lead x: 2, scale: 1`."""
+
+    ranks: tuple[tuple[str, int], ...]  # a tensor, and how many dimensions the plan sees of it
+    at: Span
+
+
+@dataclass(frozen=True)
 class MapDirective:
     """`map t = tiled(x, box=[64, 64])`."""
 
@@ -280,7 +288,9 @@ class LaunchDirective:
     when: Expr | None = None
 
 
-Directive = BufferDirective | Let | Const | Need | Tune | Accept | MapDirective | LibraryDirective | LaunchDirective
+Directive = (
+    BufferDirective | Let | Const | Need | Tune | Accept | Lead | MapDirective | LibraryDirective | LaunchDirective
+)
 
 
 @dataclass(frozen=True)

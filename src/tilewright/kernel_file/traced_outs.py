@@ -15,6 +15,7 @@ from tilewright.kernel_file.closures import Bindings
 from tilewright.kernel_file.compiled_plan import BufferLine, DefinitionLine, KernelFile, NeedLine
 from tilewright.kernel_file.dispatch import NoneApplies, Reason
 from tilewright.kernel_file.evaluate import out_specs_of, plain_bindings
+from tilewright.kernel_file.leading import flattened
 from tilewright.kernel_file.problems import DoesNotApply, Problem
 from tilewright.kernel_file.search import run_line
 from tilewright.records import DType, TensorSpec
@@ -84,7 +85,10 @@ class _Unknown:
 
 def _refusal(file: KernelFile, regular: Mapping[str, Any]) -> Problem | None:
     """Why a file takes no call of these dtypes and numbers of dimensions; None where it may take one."""
-    bindings = plain_bindings(file, {name: _veiled(value) for name, value in regular.items()}, None)
+    seen = flattened(file, {name: _veiled(value) for name, value in regular.items()})
+    if isinstance(seen, Problem):
+        return seen
+    bindings = plain_bindings(file, seen.arguments, None)
     for line in file.compiled.sure_lines:
         problem = _run(line, bindings)
         if problem is not None:

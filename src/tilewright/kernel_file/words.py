@@ -23,6 +23,7 @@ DIRECTIVES = (
     "need",
     "tune",
     "accept",
+    "lead",
     "map",
     "library",
     "launch",

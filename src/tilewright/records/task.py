@@ -235,7 +235,7 @@ class Task:
     `in_place` it changes. It is run only in a limited child process.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("derivative",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("derivative", "leading")
 
     name: str  # the op's name in kernel files
     reference: str
@@ -253,6 +253,9 @@ class Task:
     assumptions: tuple[str, ...] = ()
     degenerate: str = ""  # why answers prove nothing; such a task is left out of claims
     derivative: Derivative | None = None  # of a backward task
+    # Inputs, and how many dimensions each has here, whose first may stand for any number of leading ones: the reference
+    # takes them so, and does the same with each row. It says nothing of what is wanted.
+    leading: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.inputs] + [one.name for one in self.outputs]
@@ -347,7 +350,7 @@ class Task:
     @property
     def hash(self) -> str:
         """The identity of the task: of all that decides what is right and what is wanted, not of how it was asked."""
-        said = replace(self, words="", assumptions=(), derivative=None)
+        said = replace(self, words="", assumptions=(), derivative=None, leading=())
         plain = to_json(replace(said, origin=Origin.FUNCTION, kind=Kind.OTHER, degenerate=""))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:20]
 

@@ -1,7 +1,8 @@
 """What `torch.vmap` does with an operator: one call for each item of the batch, and the results stacked.
 
-A plan says nothing of dimensions it was not written for, so there is one call for each item: right for every op, and
-as slow as that many calls.
+Where the files have a `lead` line, and the tensors it names are those that are batched, the batch is one more leading
+dimension and there is one call. Otherwise a plan says nothing of dimensions it was not written for, so there is one
+call for each item: right for every op, and as slow as that many calls.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Any
 
 import torch
 
-from tilewright.kernel_file import Op
+from tilewright.kernel_file import KernelFile, Op
 from tilewright.runtime.errors import CallRefused
 
 Kernel = Callable[..., Any]
 
 
-def batched(op: Op, operator: Any) -> Kernel:
-    """The rule for an operator whose first arguments are the op's parameters."""
+def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
+    """The rule for an operator whose first arguments are the op's parameters; `files` are those behind it."""
+    leads = [file.compiled.lead for file in files]
+    leading = frozenset(name for name, _ in leads[0].ranks) if leads and all(leads) and leads[0] else frozenset()
+    leading = leading if len({lead.ranks for lead in leads if lead}) == 1 else frozenset()
     changed = [number for number, parameter in enumerate(op.parameters) if parameter.in_place]
 
     def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> tuple[Any, Any]:
@@ -29,6 +33,11 @@ def batched(op: Op, operator: Any) -> Kernel:
                     f"{op.name}: vmap over a call that changes {name} in place, and {name} is not batched: every item "
                     f"would change the same memory; batch {name} too, or pass a clone for each"
                 )
+        tensors = [(p.name, where) for p, where in zip(op.parameters, in_dims, strict=False) if p.scalar is None]
+        if leading and not changed and all((where is not None) == (name in leading) for name, where in tensors):
+            moved = [v if w is None else v.movedim(w, 0).contiguous() for v, w in zip(values, in_dims, strict=True)]
+            result = operator(*moved)
+            return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
         results = [_run_item(operator, values, in_dims, changed, number) for number in range(info.batch_size)]
         if not results:
             results = [operator(*(_of_no_item(v, where) for v, where in zip(values, in_dims, strict=True)))]

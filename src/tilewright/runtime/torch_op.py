@@ -56,7 +56,7 @@ class TorchOp:
         dispatcher.set_fake(name, self.fake)
         self.overload = dispatcher.overload(name)
         register_autograd(self)
-        dispatcher.set_batching(name, batched(self.op, self.overload))
+        dispatcher.set_batching(name, batched(self.op, self.overload, host.files))
 
     @property
     def last_resort(self) -> LastResort:

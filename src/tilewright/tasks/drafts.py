@@ -245,7 +245,7 @@ def with_finding(task: Task, answer: LintAnswer, options: TaskOptions) -> Task:
         if copied is not None and not isinstance(copied.values, IntegerValues):
             remedies.insert(0, Remedy(RemedyKind.GIVE_VALUES, copied.name, _OTHER_VALUES))
         raise TaskError(f"task {task.name} proves nothing: {reason}", *remedies)
-    return replace(task, degenerate=reason)
+    return replace(task, degenerate=reason, leading=answer.leading)
 
 
 def task_op_line(task: Task) -> str:

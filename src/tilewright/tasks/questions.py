@@ -53,6 +53,7 @@ class LintAnswer:
     mismatch: str  # where the reference returns something else than the task says
     reason: str  # why answers prove nothing
     idle: tuple[str, ...] = ()  # tensors without influence on any output
+    leading: tuple[tuple[str, int], ...] = ()  # as in a task
     copied: str = ""  # the tensor that the first output equals, where that is the reason
 
 

@@ -11,6 +11,7 @@ from tilewright import records
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import (
     Choice,
+    Code,
     DoesNotApply,
     Evaluation,
     KernelFile,
@@ -70,8 +71,8 @@ def read_kernel(text: str, task: Task) -> KernelFile | BadPlan:
         if fixed != file.text:
             file = autofix(fixed, allow_library=task.allow_library)
             problems = compare_op(file, op_of_task(task))
-        file = _with_needs_of(file, task)
-        problems = problems or _out_problems(file, task)
+        file = _with_leading_of(_with_needs_of(file, task), task)
+        problems = problems or _lead_problems(file, task) or _out_problems(file, task)
     except KernelFileError as error:
         problems = error.problems
     return bad_plan(problems, text) if problems else file
@@ -96,15 +97,44 @@ def _with_results_of(file: KernelFile, op: Op, allow_library: bool) -> KernelFil
 
 def _with_needs_of(file: KernelFile, task: Task) -> KernelFile:
     """The file with a `need` for whatever the reference does otherwise and the task does not ask for."""
-    lines = file.text.split("\n")
-    plan = {number: found for number, line in enumerate(lines) if (found := _PLAN_LINE.match(line))}
-    words = {number: found[1].replace("//!", "").strip() for number, found in plan.items()}
-    written = {plan[number][2].strip() for number, word in words.items() if word == "need"}
-    missing = [f"//! need    {need}" for need in needs_of_task(task) if need not in written]
-    after = next((number for number, word in words.items() if word not in ("", "version", "op")), None)
+    written = {rest.strip() for word, rest in _plan_words(file).values() if word == "need"}
+    return _with_lines(file, [f"need    {need}" for need in needs_of_task(task) if need not in written], task)
+
+
+def _with_leading_of(file: KernelFile, task: Task) -> KernelFile:
+    """The file with a `lead` where the task's rows may have any number of leading dimensions, and it says nothing."""
+    if not task.leading or file.compiled.lead is not None:
+        return file
+    try:
+        return _with_lines(file, ["lead    " + ", ".join(f"{name}: {rank}" for name, rank in task.leading)], task)
+    except KernelFileError:  # a library step gets its tensors as they are given
+        return file
+
+
+def _with_lines(file: KernelFile, missing: list[str], task: Task) -> KernelFile:
+    """The file with more plan lines, below the op line."""
+    after = next((number for number, (word, _) in _plan_words(file).items() if word not in ("", "version", "op")), None)
     if not missing or after is None:
         return file
-    return parse("\n".join([*lines[:after], *missing, *lines[after:]]), file.name, allow_library=task.allow_library)
+    lines = file.text.split("\n")
+    lines[after:after] = [f"//! {line}" for line in missing]
+    return parse("\n".join(lines), file.name, allow_library=task.allow_library)
+
+
+def _plan_words(file: KernelFile) -> dict[int, tuple[str, str]]:
+    """The plan's lines by their number from 0: the directive's word, "" where a line goes on, and the rest."""
+    found = {number: _PLAN_LINE.match(line) for number, line in enumerate(file.text.split("\n"))}
+    return {number: (one[1].replace("//!", "").strip(), one[2]) for number, one in found.items() if one}
+
+
+def _lead_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:
+    lead = file.compiled.lead
+    if lead is None or lead.ranks == task.leading:
+        return ()
+    said = ", ".join(f"{name}: {rank}" for name, rank in task.leading)
+    remedy = f"write `lead {said}`, or leave it out" if said else "leave it out: the task's rows have no other rank"
+    found = "a `lead` that is not the task's: the reference was not found to do the same with each row"
+    return (Problem.at(lead.at, Code.TASK_MISMATCH, found, remedy),)
 
 
 def _out_problems(file: KernelFile, task: Task) -> tuple[Problem, ...]:

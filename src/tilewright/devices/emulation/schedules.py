@@ -55,7 +55,7 @@ def run_schedules(
     schedules = len(outcomes)
     if schedules > 1 and outcomes[-1].went_well:
         compare(runs.again(outcomes[-1].memory, emulation, _circumstances(emulation, schedules - 1)))
-    emulated = replace(_summary([outcome.emulated for outcome in outcomes], varying), schedules=schedules)
+    emulated = _summary([outcome.emulated for outcome in outcomes], varying, schedules)
     return replace(outcomes[-1], emulated=emulated, memory=first.memory, others=tuple(others.values()))
 
 
@@ -136,13 +136,14 @@ def _without(emulation: Emulation, *checks: Check) -> Emulation:
     return replace(emulation, checks=tuple(check for check in emulation.checks if check not in checks))
 
 
-def _summary(runs: Sequence[EmulatedRun], varying: set[str]) -> EmulatedRun:
-    findings = merged(run.findings for run in runs)
+def _summary(runs: Sequence[EmulatedRun], varying: set[str], schedules: int) -> EmulatedRun:
+    found = merged(run.findings for run in runs)
+    findings = tuple(replace(one, schedules=min(one.schedules, schedules)) for one in found)  # the call after is none
     known = {_key(one) for one in findings}
     return replace(
         runs[0],
         findings=findings,
-        schedules=len(runs),
+        schedules=schedules,
         varying=tuple(sorted(varying)),
         seconds=sum(run.seconds for run in runs),
         coverage=tuple(one for run in runs for one in run.coverage),

@@ -16,6 +16,7 @@ from tilewright.records import (
     IntegerValues,
     NormalValues,
     NumberInput,
+    Task,
     TensorInput,
     TensorSpec,
     UniformValues,
@@ -31,6 +32,18 @@ _LARGEST_ELEMENTS = 1 << 27
 _LARGEST_SEARCHED_ELEMENTS = 1 << 22
 _WHOLE_NUMBERS = IntegerValues(0, 100)
 _POSITIVE = UniformValues(0.01, 0.99)
+
+
+def draw_all(
+    task: Task, sizes: Mapping[str, int], seed: int, names: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """The inputs of a task, or those named of them."""
+    specs = task.specs(sizes)
+    return {
+        one.name: draw(specs[one.name], one.values, sizes, seed * 1000 + position)
+        for position, one in enumerate(task.tensors)
+        if one.name in specs and (names is None or one.name in names)
+    }
 
 
 def draw(spec: TensorSpec, values: Values, sizes: Mapping[str, int], seed: int) -> torch.Tensor:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from tilewright.records import Origin, Task, TensorInput
 from tilewright.reference.torch_calls import call_reference, dtype_of, flat_results
-from tilewright.tasks.child.input_values import draw
+from tilewright.tasks.child.input_values import draw_all
+from tilewright.tasks.child.leading_run import leading_inputs
 from tilewright.tasks.questions import LintAnswer, LintRequest
 
 _SEEDS = (11, 12, 13)
@@ -25,7 +26,7 @@ Results = tuple[torch.Tensor, ...]
 def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
     """Compare the answers to different inputs, to one changed input, and to the same inputs again."""
     task, sizes = request.task, request.sizes
-    given = [_draw_all(task, sizes, seed) for seed in _SEEDS]
+    given = [draw_all(task, sizes, seed) for seed in _SEEDS]
     answers = [call_reference(function, task, tensors) for tensors in given]
     mismatch = _mismatch(task, sizes, answers[0])
     if mismatch:
@@ -43,17 +44,10 @@ def run_lint(function: Callable[..., Any], request: LintRequest) -> LintAnswer:
     if not _alike(answers[0], call_reference(function, task, given[0])):
         return LintAnswer("", "two calls with the same inputs give different answers")
     reason = _lost_in_rounding(function, task, given, answers)
-    return LintAnswer("", reason, () if reason else _idle(function, task, sizes, given[0], answers[0]))
-
-
-def _draw_all(task: Task, sizes: Mapping[str, int], seed: int, names: Collection[str] | None = None) -> Tensors:
-    """The inputs, or those named of them."""
-    specs = task.specs(sizes)
-    return {
-        one.name: draw(specs[one.name], one.values, sizes, seed * 1000 + position)
-        for position, one in enumerate(task.tensors)
-        if one.name in specs and (names is None or one.name in names)
-    }
+    if reason:
+        return LintAnswer("", reason)
+    leading = leading_inputs(function, task, sizes)
+    return LintAnswer("", "", _idle(function, task, sizes, given[0], answers[0]), leading=leading)
 
 
 def _mismatch(task: Task, sizes: Mapping[str, int], results: Results) -> str:
@@ -139,7 +133,7 @@ def _idle(
 
     def changes(names: set[str]) -> bool:
         for attempt in range(_REDRAWS):
-            others = _draw_all(task, sizes, 100 + attempt, names)
+            others = draw_all(task, sizes, 100 + attempt, names)
             if not _same(answer, call_reference(function, task, {**given, **others})):
                 return True
         return False
