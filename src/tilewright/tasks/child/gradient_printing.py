@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tilewright.records import NumberInput, ScalarType, Task
+from tilewright.records import NumberInput, ScalarType, Task, TaskInput
 from tilewright.reference.torch_calls import flat_results
 from tilewright.tasks.child.differentiation import (
     arguments_of,
@@ -53,7 +53,7 @@ def printed(function: Callable[..., Any], request: PrintRequest) -> PrintedGradi
 
 def _numbered(task: Task, factor: float) -> Task:
     """The task with other floats, as far as it takes them; whole numbers decide about shapes and stay."""
-    inputs = []
+    inputs: list[TaskInput] = []
     for one in task.inputs:
         if isinstance(one, NumberInput):
             if one.type is not ScalarType.FLOAT or not one.value or not one.takes(one.value * factor):
@@ -76,7 +76,8 @@ def _text(function: Callable[..., Any], request: PrintRequest, factor: float) ->
             leaves = leaves_of(dict(zip(names, values[: len(names)], strict=True)))
             results = flat_results(function(**arguments_of(task, leaves)))
             found = dict(zip(floats(leaves), gradients_of(results, leaves, values[len(names) :]), strict=True))
-        return (*(one.detach() for one in results), *(found[name] for name in request.by))
+        made = tuple(found[name] for name in request.by)
+        return (*(one.detach() for one in results), *(one for one in made if one is not None))
 
     with torch.enable_grad():
         first = flat_results(function(**arguments_of(task, leaves_of(given))))
