@@ -17,7 +17,7 @@ from tilewright.playbook import analysis
 from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
 from tilewright.reference import ReferenceProblem, wire
 from tilewright.reference.loading import load_function
-from tilewright.tasks import drafts
+from tilewright.tasks import drafts, gradients
 from tilewright.tasks.drafts import Draft, TaskOptions, probe_task
 from tilewright.tasks.lint import examine, finding
 from tilewright.tasks.reading import folders, modules
@@ -67,7 +67,7 @@ def references_here() -> Iterator[None]:
 
 
 def ask_here(patch: pytest.MonkeyPatch) -> None:
-    for asking in (analysis, drafts, folders, modules):
+    for asking in (analysis, drafts, folders, gradients, modules):
         patch.setattr(asking, "Reference", HereReference)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.frontends.backward import both_words, conduct_both
 from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
@@ -29,6 +30,7 @@ from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.files import read_files, read_tuned
 from tilewright.store import LibraryEntry, LibraryKernel, Request
 from tilewright.tasks import RefusedRequest
@@ -53,7 +55,8 @@ class NoKernelMade(RuntimeError):
 class Made:
     """A finished kernel as a function. `kernel` is its file, `task` what it computes, `entry` where it comes from.
 
-    `run` is None where the kernel was found in the library. Where the kernel does not take a call, the reference runs
+    `run` is None where the kernel was found in the library; `backward` is what was made for its gradients, or None.
+    Where the kernel does not take a call, the reference runs
     and a warning says so once; a reference that a model wrote for words is never run in this process: such a call
     raises `NoKernelApplies`.
     """
@@ -68,9 +71,20 @@ class Made:
         reference = TaskReference(self.task) if own_reference else None
         files = read_files([kernel.path], self.task.allow_library)
         form = reference.form() if reference is not None else None
-        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form)
+        found = kernel.backward()
+        self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
+        backward = self.backward.as_backward() if self.backward is not None else None
+        self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form, backward=backward)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
+
+    def as_backward(self) -> Backward | None:
+        """Itself as what makes the gradients of its forward; None where it is no backward."""
+        derivative = self.task.derivative
+        if derivative is None:
+            return None
+        gradients = dict(zip(derivative.results, derivative.gradients, strict=True))
+        return Backward(self.operation, gradients, derivative.by)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
@@ -101,6 +115,12 @@ class Made:
 
     def __repr__(self) -> str:
         return f"<Made {self.operation.signature}; {self.kernel}>"
+
+
+def backward_of(kernel: LibraryKernel, *, own_reference: bool) -> Backward | None:
+    """What makes the gradients of a kernel's calls; None where no kernel was made for them."""
+    found = kernel.backward()
+    return None if found is None else Made(found, None, own_reference=own_reference).as_backward()
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:
@@ -136,6 +156,7 @@ def make(
     against: str = "",
     baselines: tuple[str, ...] = USUAL_BASELINES,
     license: str = "",
+    backward: bool = False,
     yes: bool = False,
     fresh: bool = False,
     quiet: bool = False,
@@ -153,13 +174,15 @@ def make(
     `enough` of the roofline ends it. `values` says what tensors hold, such as `{"x": "uniform:-1:1"}`.
     `yes` accepts a specification of words unseen; a script needs it, since nobody is there to be asked. `start` is
     the text of a kernel file to improve, so nothing is then taken from the library. `license` is an SPDX expression
-    that is kept in the record of the kernel's provenance. `precision` is what kernel and `baselines` are held to alike.
+    that is kept in the record of the kernel's provenance. With `backward` a kernel for the gradients is made too, in a
+    run of its own with the same budget; without one, or where none could be made, calls that need gradients run the
+    function's autograd. `precision` is what kernel and `baselines` are held to alike.
     """
     writer = author_name(model, author, os.environ)
     budget = Budget(attempts, tokens, dollars, seconds)
     settings = Settings(author=writer, budget=budget, candidates=candidates, good_enough=enough, start=start)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=license)
-    settings = replace(settings, baselines=checked_baselines(baselines))
+    settings = replace(settings, baselines=checked_baselines(baselines), backward=backward)
     found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
     asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
@@ -185,7 +208,13 @@ def _made(request: Request, settings: Settings, gpu: str | None, fresh: bool, ta
     """What is made or found for a request; `wanted` is the author named for it, if any."""
     device = choose_device(gpu, settings.spool)
     try:
-        result = conduct(replace(request, gpu=device.gpu), settings, device, talk, fresh=fresh)
+        request = replace(request, gpu=device.gpu)
+        if settings.backward:
+            both = conduct_both(request, settings, device, talk, fresh=fresh)
+            talk.say(both_words(both))
+            result = both.forward
+        else:
+            result = conduct(request, settings, device, talk, fresh=fresh)
     except RefusedRequest as error:
         error.args = (in_keywords(error),)
         raise

@@ -16,13 +16,11 @@ from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, resume
 from tilewright.frontends.object_requests import resolved
 from tilewright.frontends.talk import Talk
-from tilewright.records import Origin, Settings, Task
+from tilewright.records import BACKWARD, Origin, Settings, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.store import LibraryKernel, Request, RunFolder, Store
 from tilewright.tasks import RefusedRequest, TaskError
 from tilewright.verify.gradient_check import gradient_problem
-
-SUFFIX = "_backward"  # of the op's name, and of the file beside the forward's
 
 
 @dataclass(frozen=True)
@@ -66,23 +64,22 @@ def resume_both(folder: RunFolder, addition: Addition, output: str, talk: Talk) 
 
 def backward_of(task: Task, request: Request, talk: Talk) -> Task:
     """The task of a function's gradients, which are right. Raises `TaskError`."""
+    tasks.refuse_without_gradients(task)
     with talk.live("looking at the gradients"):
-        options = tasks.TaskOptions(allow_degenerate=request.allow_degenerate)
-        made = tasks.backward_task(task, options)
         with Reference(task.reference, task.function) as reference:
             try:
                 problem = gradient_problem(task, reference)
             except ReferenceProblem as error:
                 raise TaskError(f"the gradients of {task.name} cannot be checked: {error}") from error
-    if problem:
-        raise TaskError(f"{task.name}: {problem}; correct its backward, or leave the gradients to the function")
-    return made
+        if problem:
+            raise TaskError(f"{task.name}: {problem}; correct its backward, or leave the gradients to the function")
+        return tasks.backward_task(task, tasks.TaskOptions(allow_degenerate=request.allow_degenerate))
 
 
 def backward_output(output: str) -> str:
     """Where the backward's kernel goes beside the forward's: `norm.cu` and `norm_backward.cu`."""
     stem, extension = os.path.splitext(output)
-    return f"{stem}{SUFFIX}{extension}" if output else ""
+    return f"{stem}{BACKWARD}{extension}" if output else ""
 
 
 def _followed(
@@ -102,7 +99,7 @@ def _followed(
     found = None if fresh else store.library.backward_of(task.hash)
     if found is not None:
         return Both(forward, KernelFound(found, task.origin is Origin.WORDS, settings.licence))
-    talk.say(f"{task.name}{SUFFIX}: the gradients of {task.name}, a run of its own", "next")
+    talk.say(f"{task.name}{BACKWARD}: the gradients of {task.name}, a run of its own", "next")
     # A file to begin with and a function to be compared with are those of the forward.
     settings = replace(settings, start="", against="", output=backward_output(settings.output), backward=False)
     try:

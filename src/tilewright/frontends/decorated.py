@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
-from tilewright.frontends.api import Made, make, read_arguments
+from tilewright.frontends.api import Made, backward_of, make, read_arguments
 from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import Global, source_and_globals
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -177,9 +177,9 @@ class DecoratedKernel:
             others = {name: value for name, value in bound.items() if name not in names}
             form = form_of_task(self.function, task, others)
             files = read_files(paths, allow_library=True)
-            return Operation(
-                files, read_tuned(paths), self._function_reference("kernel", names, others), self.strict, form
-            )
+            reference = self._function_reference("kernel", names, others)
+            backward = backward_of(ordered[0], own_reference=True)
+            return Operation(files, read_tuned(paths), reference, self.strict, form, backward)
         except (OperationError, KernelFileError, StoreError, OSError):
             return None
 
@@ -223,7 +223,9 @@ class DecoratedKernel:
                 continue
             (_, task, others), tasks = group[0], [task for _, task, _ in group]
             reference = self._function_reference("family", tuple(one.name for one in task.inputs), others)
-            yield KernelFamily(files, tasks, reference, form_of_task(self.function, task, others), self._operation)
+            form = form_of_task(self.function, task, others)
+            backward = backward_of(group[0][0], own_reference=True)
+            yield KernelFamily(files, tasks, reference, form, self._operation, backward)
 
     def _others(self, task: Task, request: Request) -> dict[str, Any] | None:
         """The arguments that a kernel has no input for, as it was made with them; None where that is not known."""
@@ -257,7 +259,9 @@ class DecoratedKernel:
                 request = made.request()
             except StoreError:
                 continue
-            if request is not None and request.function == self._name and request.text == self._source:
+            if request is None or request.backward:
+                continue
+            if request.function == self._name and request.text == self._source:
                 yield made
 
     def _look_around(self) -> None:

@@ -16,6 +16,7 @@ from tilewright.frontends.references import FunctionReference
 from tilewright.kernel_file import Code, KernelFile, NoneApplies, Problem, Reason
 from tilewright.records import Task
 from tilewright.runtime import CallRefused, Operation
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.last_resort import LastResort, NoFileTakes
 from tilewright.runtime.returned import Form
 from tilewright.runtime.torch_ops import operator_of
@@ -33,7 +34,9 @@ class KernelFamily:
         reference: FunctionReference,
         returned: Form | None,
         find: Find,
+        backward: Backward | None = None,
     ) -> None:
+        """`backward`: the one of the first file, whose own reference takes what it was not made for."""
         self.files = tuple(files)
         self.op = files[0].plan.op
         self.last_resort = LastResort(self.op, reference, strict=False)
@@ -41,7 +44,7 @@ class KernelFamily:
         self.others = tuple(reference.others.items())
         self.kinds = tuple(_Kind.of(task) for task in tasks)
         self.returned = returned
-        self.backward = None  # a kernel is chosen at each call, and with it would be its backward
+        self.backward = backward
         self._find = find
         self.torch_op = operator_of(self, lambda: Operation(self.files)).overload
 

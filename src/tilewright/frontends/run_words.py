@@ -141,6 +141,11 @@ def spend_words(run: Run) -> str:
     return ", ".join([*parts, seconds_words(run.seconds)])
 
 
+def attempts_words(run: Run) -> str:
+    count = len(run.attempts)
+    return f"{count} attempt{'s' if count != 1 else ''}"
+
+
 def is_measured(attempts: Iterable[Attempt]) -> bool:
     """Whether the times of these attempts were measured on a GPU rather than modelled."""
     return any(isinstance(one.measurement, Measured) for one in attempts)
@@ -200,10 +205,15 @@ def _limits(one: Dimension) -> str:
 # -- a kernel of the library --
 
 
+def entry_words(entry: LibraryEntry) -> str:
+    """`run softmax-backward-d6hr (playbook, 3.1 us modelled on H200)`."""
+    standing = f", {PROVISIONAL}: not all that it does there was judged" if entry.provisional else ""
+    return f"run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu}{standing})"
+
+
 def found_words(entry: LibraryEntry, wanted: str, anew: str) -> str:
     """Who made it. `wanted`: the author named for this request, if any; `anew`: the option that has it made anew."""
-    standing = f", {PROVISIONAL}: not all that it does there was judged" if entry.provisional else ""
-    made = f"already made by run {entry.run} ({entry.author}, {time_words(entry.measurement)} on {entry.gpu}{standing})"
+    made = f"already made by {entry_words(entry)}"
     if wanted and wanted != entry.author:
         return f"{made}, so {wanted} was not asked for one; {anew} has it made anew by {wanted}"
     return f"{made}; {anew} makes it anew"

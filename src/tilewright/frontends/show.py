@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tilewright.frontends import show_text
+from tilewright.frontends import run_words, show_text
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.progress_plot import svg_plot
 from tilewright.frontends.terminal import print_exactly, print_json, stdout_console
@@ -73,6 +73,9 @@ def show_one(name: str, wanted: Wanted, as_json: bool) -> None:
         _print_part(folder, run, wanted)
     elif wanted.plot is None:
         show_text.show_run(stdout_console(), run, folder.worker)
+        backward = Store().library.backward_of(run.task.hash)
+        if backward is not None:
+            stdout_console().print(Text(f"gradients: {run_words.entry_words(backward.entry)}"))
         if run.best is not None:
             show_text.show_notes(stdout_console(), run.best)
             stdout_console().print(Text(f"kernel: {folder.attempt(run.best.number).path / 'kernel.cu'}"))

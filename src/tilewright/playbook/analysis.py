@@ -18,6 +18,7 @@ from tilewright.playbook.row_program import (
     ProgramInput,
     ProgramOutput,
     Reduce,
+    Reduction,
     RowPart,
     RowProgram,
     Value,
@@ -62,7 +63,10 @@ def analyse(task: Task, ask: Ask) -> RowProgram:
     changed = [one.name for one in task.tensors if one.in_place and not one.optional]
     for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
         lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
-    return _simplified(_Space(task, lowering, outputs, probes).program())
+    program = _Space(task, lowering, outputs, probes).program()
+    if any(not program.varies[one.value] for one in program.column_sums):
+        raise NotSupported("the playbook sums over rows what differs along them, and here it does not")
+    return _simplified(program)
 
 
 def _traces(task: Task, ask: Ask) -> tuple[Traces, ProbeSet]:
@@ -102,7 +106,9 @@ class _Space:
     def program(self) -> RowProgram:
         live = self._live()
         lead = self._lead(live)
-        width = self._width(live, lead)
+        sums = self._column_sums(live, lead)
+        live -= sums
+        width = self._width(live, lead, sums)
         row_axes, col_axes = lead[: len(lead) - width], lead[len(lead) - width :]
         numbers = {old: new for new, old in enumerate(sorted(live))}
         values = tuple(_renumbered(self.low.values[old], numbers) for old in sorted(live))
@@ -115,7 +121,7 @@ class _Space:
         return RowProgram(
             name=self.task.name,
             inputs=inputs,
-            outputs=self._outputs(numbers, lead, row_axes),
+            outputs=self._outputs(numbers, lead, row_axes, sums),
             values=values,
             kinds=tuple(self.low.kinds[old] for old in sorted(live)),
             out_lines=tuple(self._out_line(one) for one in self.task.outputs),
@@ -135,11 +141,7 @@ class _Space:
             index = todo.pop()
             if index not in live:
                 live.add(index)
-                value = self.low.values[index]
-                if isinstance(value, Pointwise):
-                    todo += value.arguments
-                elif isinstance(value, Reduce):
-                    todo.append(value.argument)
+                todo += _arguments(self.low.values[index])
         return live
 
     def _plain(self, axes: Axes) -> Axes:
@@ -158,8 +160,30 @@ class _Space:
                 )
         return lead
 
-    def _width(self, live: set[int], lead: Axes) -> int:
+    def _column_sums(self, live: set[int], lead: Axes) -> set[int]:
+        """The sums over the first dimensions that are results and nothing else: those of a column over all rows."""
+        used = {one for index in live for one in _arguments(self.low.values[index])}
+        results = {one.value for one in self.results}
+        found = set()
+        for index, axes in self.low.reduced.items():
+            over, value = set(self._plain(axes)), self.low.values[index]
+            if index not in live or index in used or index not in results or len(over) == len(lead):
+                continue
+            summed = isinstance(value, Reduce) and value.op is Reduction.SUM
+            if summed and self.low.kinds[index] is NumberKind.FLOAT and set(lead[: len(over)]) == over:
+                found.add(index)
+        return found
+
+    def _width(self, live: set[int], lead: Axes, sums: set[int]) -> int:
         """How many of the last dimensions are the columns."""
+        below = {len(lead) - len(self._plain(self.low.reduced[index])) for index in sums}
+        width = self._reduced_width(live, lead) if not below else below.pop()
+        if below or (sums and self._reduced_width(live, lead) not in (width, None)):
+            raise NotSupported("the playbook sums over all rows or along them, and here a sum is over some dimensions")
+        return self._free_width(lead) if width is None else width
+
+    def _reduced_width(self, live: set[int], lead: Axes) -> int | None:
+        """How many of the last dimensions are reduced; None where none is."""
         sets = {frozenset(self._plain(axes)) for value, axes in self.low.reduced.items() if value in live}
         if len(sets) > 1:
             raise NotSupported(f"the playbook reduces over one set of dimensions only, and here are {len(sets)}")
@@ -168,6 +192,10 @@ class _Space:
             if set(lead[len(lead) - len(over) :]) != over:
                 raise NotSupported("the playbook reduces over the last dimensions only")
             return len(over)
+        return None
+
+    def _free_width(self, lead: Axes) -> int:
+        """Where nothing is reduced: as many of the last dimensions as every tensor has all or none of."""
         shapes = [set(self._plain(axes)) for axes in self.low.input_axes.values()]
         shapes += [set(self._plain(one.axes)) for one in self.results]
         for width in range(len(lead), 1, -1):
@@ -213,12 +241,17 @@ class _Space:
             place = max(end, place + 1)
         return tuple(parts)
 
-    def _outputs(self, numbers: dict[int, int], lead: Axes, row_axes: Axes) -> tuple[ProgramOutput, ...]:
+    def _outputs(
+        self, numbers: dict[int, int], lead: Axes, row_axes: Axes, sums: set[int]
+    ) -> tuple[ProgramOutput, ...]:
         changed = [one for one in self.task.tensors if one.in_place and not one.optional]
         named: list[TaskOutput | TensorInput] = [*self.task.outputs, *changed]
         outputs: list[ProgramOutput] = []
         for one, item in zip(named, self.results, strict=True):
-            own = self._plain(item.axes)
+            own, value = self._plain(item.axes), self.low.values[item.value]
+            if isinstance(value, Reduce) and item.value in sums:
+                outputs.append(ProgramOutput(one.name, one.dtype, numbers[value.argument], True, over_rows=True))
+                continue
             if own not in (lead, row_axes):
                 raise NotSupported(
                     f"the playbook cannot write {one.name}, which is neither as large as the largest tensor nor one "
@@ -308,6 +341,12 @@ class _Space:
 def _number_need(one: NumberInput) -> str:
     value = str(one.value).lower() if one.type is ScalarType.BOOL else repr(one.value)
     return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"
+
+
+def _arguments(value: Value) -> tuple[int, ...]:
+    if isinstance(value, Pointwise):
+        return value.arguments
+    return (value.argument,) if isinstance(value, Reduce) else ()
 
 
 def _renumbered(value: Value, numbers: dict[int, int]) -> Value:

@@ -41,6 +41,8 @@ class Structure:
 
 
 def draft(program: RowProgram) -> Structure:
+    if program.column_sums:
+        return Structure("draft-strips", "first version: a block goes down a strip of rows", draft_rows)
     if program.is_pointwise:
         return Structure("draft-elements", "first version: one thread per element", draft_elements)
     return Structure("draft-rows", "first version: one block per row, element by element", draft_rows)
@@ -54,6 +56,8 @@ def structures(program: RowProgram) -> tuple[Structure, ...]:
             _structure(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
             _structure(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
         )
+    if program.column_sums:
+        return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
         summary = "16-byte vectors, blocks that are rectangles of rows and columns"
         return (_structure(program, "rectangles", summary, rectangle_elements),)
@@ -62,9 +66,19 @@ def structures(program: RowProgram) -> tuple[Structure, ...]:
 
 def every_structure(program: RowProgram) -> tuple[Structure, ...]:
     """All that can be written for the program, whether it pays there or not."""
+    if program.column_sums:
+        return (draft(program), *_strips(program))
     if program.is_pointwise:
         return (draft(program), *structures(program))
     return (draft(program), *_all_row_structures(program).values())
+
+
+def _strips(program: RowProgram) -> tuple[Structure, ...]:
+    """With sums over rows: blocks that stay, since a strip's sums live in their registers."""
+    vectors = -(-program.task_cols * program.widest.itemsize // 16)
+    write = partial(register_rows, team=Team.PERSISTENT, teams=_around(min(vectors // 32, 16)))
+    summary = "blocks that go down strips of rows, sums over rows kept in registers"
+    return (_structure(program, "strips", summary, write, hints=True),)
 
 
 def _row_structures(program: RowProgram) -> tuple[Structure, ...]:

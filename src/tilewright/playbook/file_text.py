@@ -73,8 +73,9 @@ class PlanLines:
             self.entries.append((head + listed, ""))
             return
         self.entries.append((head, ""))
-        wrapped = textwrap.wrap(listed, 104, break_long_words=False, break_on_hyphens=False)
-        self.entries += [(f"//!             {line}", "") for line in wrapped]
+        whole = ", ".join(arguments) + ")" + rest.replace(" ", "\0")  # a line ends only where a bracket is open
+        wrapped = textwrap.wrap(whole, 104, break_long_words=False, break_on_hyphens=False)
+        self.entries += [(f"//!             {line}".replace("\0", " "), "") for line in wrapped]
 
 
 def _words(text: str) -> set[str]:

@@ -47,7 +47,8 @@ class RowKernel:
         """The element values a sweep is there for."""
         reduced = tuple(self._reduce(one).argument for one in self.program.reductions_of(sweep))
         last = sweep == self.program.sweeps - 1
-        return reduced + (tuple(one.value for one in self.program.outputs_along) if last else ())
+        written = (*self.program.outputs_along, *self.program.column_sums)
+        return reduced + (tuple(one.value for one in written) if last else ())
 
     def choose_held(self, sweep: int) -> tuple[int, ...]:
         """Element values of this sweep that a later one needs and that cost more to find again than to keep."""
@@ -79,7 +80,8 @@ class RowKernel:
         hold: tuple[int, ...] = (),
         in_parts: bool = False,
     ) -> Sweep:
-        """The text of a sweep. `store` has an lvalue for every output along the row; `column` is the element's place.
+        """The text of a sweep. `store` has an lvalue for every output along the row and for every sum over rows, to
+        which an element is added; `column` is the element's place.
 
         With `in_parts`, sums go to a part that the loop around it declares and adds: see `part_lines`.
         """
@@ -99,6 +101,8 @@ class RowKernel:
         if number == self.program.sweeps - 1:
             for one in self.program.outputs_along:
                 lines.append(f"{store[one.name]} = {write_text(one.dtype, texts[one.value])};")
+            for one in self.program.column_sums:
+                lines.append(f"{store[one.name]} += {texts[one.value].text};")
         return Sweep(before, lines)
 
     def known(self) -> dict[int, Text]:

@@ -7,7 +7,7 @@ numbered in an order in which each needs only earlier ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -119,6 +119,7 @@ class ProgramOutput:
     value: int
     varies: bool
     in_place: bool = False
+    over_rows: bool = False  # the sum of the value over all rows, for every column
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,8 @@ class RowProgram:
     @property
     def is_flat(self) -> bool:
         """Nothing but whole tensors and numbers: the row structure does not matter."""
+        if self.column_sums:
+            return False
         return self.is_pointwise and all(one.is_whole or (not one.varies and one.parts == ()) for one in self.inputs)
 
     @property
@@ -217,7 +220,16 @@ class RowProgram:
 
     @property
     def outputs_along(self) -> tuple[ProgramOutput, ...]:
-        return tuple(one for one in self.outputs if one.varies)
+        return tuple(one for one in self.outputs if one.varies and not one.over_rows)
+
+    @property
+    def column_sums(self) -> tuple[ProgramOutput, ...]:
+        return tuple(one for one in self.outputs if one.over_rows)
+
+    @property
+    def without_sums(self) -> RowProgram:
+        """The same without the outputs that are sums over rows: what a kernel that goes along rows writes itself."""
+        return replace(self, outputs=tuple(one for one in self.outputs if not one.over_rows))
 
     @property
     def outputs_of_row(self) -> tuple[ProgramOutput, ...]:

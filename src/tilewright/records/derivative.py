@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BACKWARD = "_backward"  # how the name of a backward op ends
+
 
 @dataclass(frozen=True)
 class SavedTensor:

@@ -34,6 +34,9 @@ def register_autograd(torch_op: TorchOp) -> None:
     changes = any(parameter.in_place for parameter in op.parameters)
     by_reference = None if changes else _register_gradients(torch_op)
 
+    def again(values: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> Sequence[torch.Tensor]:
+        return _transformable(torch_op.last_resort, values, gradients, wanted)
+
     def kernel(below: Any, *values: Any) -> Any:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if forward_ad._current_level >= 0 and any(_has_tangent(one) for one in tensors):
@@ -42,7 +45,7 @@ def register_autograd(torch_op: TorchOp) -> None:
             return dispatcher.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
         if backward is not None and not _is_transformed():
-            return run_with_backward(torch_op, backward, below, values)
+            return run_with_backward(torch_op, backward, again if torch_op.last_resort.may_run else None, below, values)
         if by_reference is None or not torch_op.last_resort.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])
         _say_gradients(torch_op.last_resort, values)

@@ -1,8 +1,13 @@
-"""An operation's backward as another operation: kernels for both passes."""
+"""An operation's backward as another operation: kernels for both passes.
+
+Only what the backward operation takes is kept. It makes all gradients in one go; those that nobody wants are dropped.
+What it cannot do - gradients of gradients, batched ones - the forward's reference does, from the inputs that were kept;
+where results were kept in their place, one sentence says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +20,9 @@ from tilewright.runtime.errors import GradientNotSupported, LoadError
 if TYPE_CHECKING:
     from tilewright.runtime.operation import Operation
     from tilewright.runtime.torch_op import TorchOp
+
+# Gradients by the reference that have gradients: from a call's values, its results' gradients, and which are wanted.
+Again = Callable[[Sequence[Any], Sequence[Any], Sequence[bool]], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +60,19 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
     """One call whose gradients another operation computes."""
 
     @staticmethod
-    def forward(ctx: Any, torch_op: TorchOp, backward: Backward, below: Any, *values: Any) -> Any:
+    def forward(ctx: Any, torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, *values: Any) -> Any:
         op = torch_op.op
+        ctx.set_materialize_grads(False)
         made = dispatcher.run_below_autograd(torch_op.overload, below, values)
         results = (made,) if len(op.results) == 1 else made
         known = {p.name: value for p, value in zip(op.parameters, values, strict=True)}
         known |= dict(zip(op.results, results, strict=True))
         kept = [known[name] for name in backward.keeps]
-        ctx.backward, ctx.op = backward, op
+        ctx.backward, ctx.op, ctx.again = backward, op, again
+        ctx.layouts = {n: (t.shape, t.dtype, t.device) for n, t in known.items() if isinstance(t, torch.Tensor)}
+        ctx.numbers = {name: value for name, value in known.items() if not isinstance(value, torch.Tensor)}
+        pairs = zip(op.results, results, strict=True)
+        ctx.mark_non_differentiable(*(one for name, one in pairs if name not in backward.gradients))
         ctx.save_for_backward(*(one for one in kept if isinstance(one, torch.Tensor)))
         ctx.others = [None if isinstance(one, torch.Tensor) else (one,) for one in kept]
         return made
@@ -67,26 +80,53 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         backward, op = ctx.backward, ctx.op
-        if torch.is_grad_enabled():
-            raise GradientNotSupported(
-                f"{op.name}: its backward is a kernel, which has no gradient of its own; for gradients of gradients "
-                "use the operation without its backward"
-            )
         saved = iter(ctx.saved_tensors)
         kept = [next(saved) if other is None else other[0] for other in ctx.others]
         known = dict(zip(backward.keeps, kept, strict=True))
+        wanted = ctx.needs_input_grad[4:]
+        batched = any(torch._C._functorch.is_legacy_batchedtensor(one) for one in gradients if one is not None)
+        if torch.is_grad_enabled() or batched:
+            return None, None, None, None, *_by_reference(ctx, known, gradients, wanted)
         for name, gradient in zip(op.results, gradients, strict=True):
             if name in backward.gradients:
-                known[backward.gradients[name]] = gradient.contiguous()  # often an expanded number
+                known[backward.gradients[name]] = _dense(gradient, *ctx.layouts[name])
         made = backward.operation.torch_op(*(known[one.name] for one in backward.operation.op.parameters))
         found = dict(zip(backward.by, (made,) if len(backward.by) == 1 else made, strict=True))
-        wanted = zip(op.parameters, ctx.needs_input_grad[3:], strict=True)
-        return None, None, None, *(found.get(parameter.name) if want else None for parameter, want in wanted)
+        pairs = zip(op.parameters, wanted, strict=True)
+        return None, None, None, None, *(found.get(parameter.name) if want else None for parameter, want in pairs)
+
+
+def _dense(gradient: torch.Tensor | None, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A result's gradient as the kernel takes it; often it is an expanded number, or there is none."""
+    return torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient.to(dtype).contiguous()
+
+
+def _by_reference(
+    ctx: Any, known: Mapping[str, Any], gradients: Sequence[Any], wanted: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    kept = [name for name in known if name in ctx.op.results]
+    if kept or ctx.again is None:
+        what = f"need its inputs, and {', '.join(kept)} was kept in their place" if kept else "need a reference"
+        raise GradientNotSupported(
+            f"{ctx.op.name}: its backward is a kernel, and gradients of gradients, or batched ones, {what}; use the "
+            "function itself for those"
+        )
+    values = []
+    for one in ctx.op.parameters:
+        if one.name in known or one.name in ctx.numbers:
+            values.append(known.get(one.name, ctx.numbers.get(one.name)))
+        else:  # no gradient depends on it, so none of theirs does
+            shape, dtype, device = ctx.layouts[one.name]
+            values.append(torch.zeros(shape, dtype=dtype, device=device))
+    made = iter(ctx.again(values, gradients, wanted))
+    return [next(made) if want else None for want in wanted]
 
 
 _apply: Any = _ByKernel.apply  # type: ignore[attr-defined]  # its base has it, and has no types
 
 
-def run_with_backward(torch_op: TorchOp, backward: Backward, below: Any, values: Sequence[Any]) -> Any:
-    """The call, with what its backward will need."""
-    return _apply(torch_op, backward, below, *values)
+def run_with_backward(
+    torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, values: Sequence[Any]
+) -> Any:
+    """The call, with what its backward will need; `again`: None where there is no reference to be run again."""
+    return _apply(torch_op, backward, again, below, *values)

@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilewright.records import Attempt, Measured, Measurement, Provenance, Run, Task, formerly, label_says_emulated
+from tilewright.records import (
+    BACKWARD,
+    Attempt,
+    Measured,
+    Measurement,
+    Provenance,
+    Run,
+    Task,
+    formerly,
+    label_says_emulated,
+)
 from tilewright.store import durable
 from tilewright.store.attempt_folder import KERNEL
 from tilewright.store.durable import Damaged
@@ -76,6 +86,10 @@ class LibraryKernel:
         if found is not None:
             durable.write_record(provenance_path(target), replace(found, licence=licence or found.licence))
 
+    def backward(self) -> LibraryKernel | None:
+        """The kernel for its gradients, where one was made."""
+        return Library(self.folder.parent.parent).backward_of(self.entry.task_hash)
+
     def request(self) -> Request | None:
         return durable.find_record(self.folder / REQUEST, Request)
 
@@ -122,6 +136,8 @@ class Library:
     def backward_of(self, task_hash: str) -> LibraryKernel | None:
         """The best kernel for the gradients of a task; None where none was made."""
         for kernel in self.all():
+            if not kernel.entry.op.endswith(BACKWARD):
+                continue
             with contextlib.suppress(Damaged):
                 derivative = kernel.task().derivative
                 if derivative is not None and derivative.forward == task_hash:

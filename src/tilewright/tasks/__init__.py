@@ -2,7 +2,7 @@
 
 from tilewright.tasks.drafts import TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
-from tilewright.tasks.gradients import backward_task, derivative_words
+from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
@@ -28,6 +28,7 @@ __all__ = [
     "fit_specification",
     "module_call",
     "open_task",
+    "refuse_without_gradients",
     "task_from_folder",
     "task_from_kernelbench",
     "task_from_module",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from dataclasses import dataclass
 
-from tilewright.records import NumberInput, Task, TensorInput
+from tilewright.records import BACKWARD, NumberInput, Task, TensorInput
 from tilewright.tasks.errors import TaskError
 from tilewright.tasks.questions import DerivativeAnswer
 
@@ -37,10 +37,10 @@ class BackwardNames:
         taken = {one.name for one in (*task.inputs, *task.outputs)}
         gradients = tuple(_unused(f"grad_{name}", taken) for name in results)
         outputs = tuple(_unused(f"grad_{name}", taken) for name in answer.by)
-        function = f"{task.function}_backward"
+        function = f"{task.function}{BACKWARD}"
         while function in task.reference:
             function += "_"
-        return cls(f"{task.name}_backward", function, results, gradients, outputs, f"_results_of_{task.function}")
+        return cls(f"{task.name}{BACKWARD}", function, results, gradients, outputs, f"_results_of_{task.function}")
 
 
 def _unused(wanted: str, taken: set[str]) -> str:

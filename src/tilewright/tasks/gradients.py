@@ -21,16 +21,16 @@ from tilewright.records import (
     TensorInput,
 )
 from tilewright.reference import Reference, ReferenceProblem
-from tilewright.tasks.drafts import TaskOptions, linted
-from tilewright.tasks.errors import TaskError
+from tilewright.tasks.drafts import TaskOptions
+from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
 from tilewright.tasks.gradient_source import BackwardNames, recomputing_source
-from tilewright.tasks.lint import small_sizes
+from tilewright.tasks.lint import examine, finding, small_sizes
 from tilewright.tasks.questions import ANSWER_SECONDS, DIFFERENTIATE, Cut, DerivativeAnswer, DerivativeRequest
 
 
 def backward_task(task: Task, options: TaskOptions) -> Task:
     """The task of a forward's gradients. Raises `TaskError` where there are none, or they prove nothing."""
-    _refuse_unfit(task)
+    refuse_without_gradients(task)
     with Reference(task.reference, task.function) as reference:
         try:
             request = DerivativeRequest(task, small_sizes(task))
@@ -42,12 +42,17 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
     made = _assembled(task, answer)
     with Reference(made.reference, made.function) as reference:
         try:
-            return linted(made, options, reference)
+            reason = finding(examine(made, reference))
         except ReferenceProblem as problem:
             raise TaskError(f"the gradients of {task.name} cannot be taken: {problem}") from problem
+    if reason and not options.allow_degenerate:
+        remedy = Remedy(RemedyKind.ALLOW_DEGENERATE)
+        raise TaskError(f"a kernel for the gradients of {task.name} would prove nothing: {reason}", remedy)
+    return replace(made, degenerate=reason)
 
 
-def _refuse_unfit(task: Task) -> None:
+def refuse_without_gradients(task: Task) -> None:
+    """Raise `TaskError` where it is plain without a call that there can be none."""
     if task.derivative is not None:
         raise TaskError(f"{task.name} is a backward task itself; second gradients come from the function's autograd")
     changed = [one.name for one in task.tensors if one.in_place]

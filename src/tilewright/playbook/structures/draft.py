@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import ProgramInput, RowProgram
+from tilewright.playbook.structures.column_sums import NOTE, StripSums
 
+_STRIPS = 256
 _WIDE_SUMS = 65536  # columns from which sums of a simple loop are kept in f64
 
 
@@ -19,14 +21,23 @@ def draft_rows(program: RowProgram, op_line: str) -> str:
     rows, cols = plan.sizes()
     plan.limits(rows, cols)
     plan.add("const", "THREADS = 256")
-    looped = looped_rows(program, f"{program.name}_rows", cols, False, program.task_cols >= _WIDE_SUMS)
-    plan.launch(looped.name, rows, "THREADS", looped.signature.given)
+    strips = rows
+    if program.column_sums:
+        strips = plan.name("strips")
+        plan.add("let", f"{strips} = min({rows}, {_STRIPS})", "of rows, each for a block that goes down it")
+    sums = StripSums.of(program, plan, strips, cols)
+    wide = program.task_cols >= _WIDE_SUMS
+    looped = looped_rows(program, f"{program.name}_rows", rows, cols, False, wide, sums)
+    plan.launch(looped.name, strips, "THREADS", looped.signature.given)
+    sums.launch(plan)
     header = (
         f"{program.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along it, "
         "element by element, once for each step that needs the whole row before it. Arithmetic is in f32."
     )
+    header += NOTE if program.column_sums else ""
     constants = ["constexpr int WARPS = THREADS / 32;"]
-    return file_text(header, plan, includes(program), constants, *([one] for one in looped.helpers), looped.text)
+    helpers = ([one] for one in looped.helpers)
+    return file_text(header, plan, includes(program), constants, *helpers, looped.text, sums.text())
 
 
 @dataclass(frozen=True)
@@ -43,32 +54,51 @@ class LoopedRows:
         plan.launch(self.name, rows, threads, self.signature.given, f" when not {held}")
 
 
-def longer_rows(program: RowProgram, cols: str, quick: bool) -> LoopedRows:
+def longer_rows(program: RowProgram, rows: str, cols: str, quick: bool, sums: StripSums | None = None) -> LoopedRows:
     """The kernel for rows too long for a file's own structure. Nobody knows how long, so sums are wide."""
-    return looped_rows(program, f"{program.name}_longer_rows", cols, quick, wide_sums=True)
+    return looped_rows(program, f"{program.name}_longer_rows", rows, cols, quick, wide_sums=True, sums=sums)
 
 
-def looped_rows(program: RowProgram, name: str, cols: str, quick: bool, wide_sums: bool) -> LoopedRows:
-    """`cols`: the plan's name for the length of a row; `wide_sums`: in f64."""
+def looped_rows(
+    program: RowProgram, name: str, rows: str, cols: str, quick: bool, wide_sums: bool, sums: StripSums | None = None
+) -> LoopedRows:
+    """`rows`, `cols`: the plan's names for their numbers; `wide_sums`: along a row, in f64.
+
+    Where there are sums over rows, a block goes down a strip of them.
+    """
     kernel = RowKernel(program, quick)
     kernel.wide_sums = wide_sums
-    signature = KernelSignature.of(program, kernel.namer, [("long long cols", cols)])
-    body = ["const long long row = blockIdx.x;", *_row_pointers(kernel), *kernel.partials("WARPS")]
+    strips = sums is not None and bool(program.column_sums)
+    sizes = [("long long rows", rows)] * strips + [("long long cols", cols)]
+    signature = KernelSignature.of(program.without_sums, kernel.namer, sizes)
+    signature = sums.with_parts(kernel, signature) if sums is not None else signature
+    body = _row_pointers(kernel)
     for number in range(program.sweeps):
-        body += ["", *_sweep(kernel, number)]
+        body += ["", *_sweep(kernel, number, sums.names(kernel) if sums is not None else {})]
         body += kernel.reduced(number, "block_reduce({v}, {v}_of_warps, {c})")
     if program.outputs_of_row:
         body += ["", "if (threadIdx.x == 0) {", *indented(kernel.row_results()), "}"]
+    if strips:
+        waiting = ["__syncthreads();  // or a quick warp would write over what a slow one reads"]
+        body += waiting if program.reductions else []
+        loop = "for (long long row = blockIdx.x; row < rows; row += gridDim.x) {"
+        body = [*kernel.partials("WARPS"), loop, *indented(body), "}"]
+    else:
+        body = ["const long long row = blockIdx.x;", *kernel.partials("WARPS"), *body]
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
     return LoopedRows(name, signature, [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE], text)
 
 
-def _sweep(kernel: RowKernel, number: int) -> list[str]:
+def _sweep(kernel: RowKernel, number: int, parts: dict[str, str]) -> list[str]:
     def load(one: ProgramInput) -> str:
         return f"{kernel.name(one.name)}_along[column]"
 
     store = {one.name: f"{kernel.name(one.name)}_along[column]" for one in kernel.program.outputs_along}
+    store |= {name: f"{part}[blockIdx.x * cols + column]" for name, part in parts.items()}
     sweep = kernel.sweep(number, load, "column", store)
+    if parts and number == kernel.program.sweeps - 1:
+        starts = (f"{store[name]} = 0.0f;" for name in parts)
+        sweep = replace(sweep, element=["if (row == blockIdx.x) {", *indented(list(starts)), "}", *sweep.element])
     loop = "for (long long column = threadIdx.x; column < cols; column += THREADS) {"
     return [*sweep.before, loop, *indented(sweep.element), "}"]
 

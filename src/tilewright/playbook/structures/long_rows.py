@@ -119,7 +119,7 @@ class _LongRows:
         plan.launch(kernel_name, grid, block, signature.given, attributes)
         if not self.held:
             return signature, kernel_name, None
-        longer = longer_rows(self.program, cols, self.kernel.quick)
+        longer = longer_rows(self.program, rows, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, kernel_name, longer
 

@@ -9,6 +9,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
+from tilewright.playbook.structures.column_sums import NOTE, StripSums
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 
 
@@ -50,7 +51,7 @@ def held_bytes(program: RowProgram, team: Team) -> int:
     """Bytes that a thread holds for each element."""
     held = sum(one.dtype.itemsize for one in program.streams)
     if team is Team.PERSISTENT:
-        held = 2 * held + sum(one.dtype.itemsize for one in program.columns)
+        held = 2 * held + sum(one.dtype.itemsize for one in program.columns) + 4 * len(program.column_sums)
     return max(held, 2)
 
 
@@ -74,13 +75,14 @@ def register_rows(
     kernel = RowKernel(program, quick)
     writer = _RegisterRows(kernel, team)
     plan = PlanLines(program, op_line)
-    signature, kernel_name, longer = writer.plan(plan, teams)
-    text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints))
+    signature, kernel_name, longer, sums = writer.plan(plan, teams)
+    text = signature.kernel(writer.bounds(), kernel_name, writer.body(hints, sums))
     reduce = [LANES_REDUCE] if team is Team.LANES else []
     needed = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *longer.helpers, *reduce, FOR_EACH_VECTOR]
     helpers = ([one] for one in dict.fromkeys(needed))
-    header = _HEADERS[team].format(name=program.name) + _LONGER
-    return file_text(header, plan, includes(program), writer.constants(), [VECTOR], *helpers, text, longer.text)
+    header = _HEADERS[team].format(name=program.name) + (NOTE if program.column_sums else "") + _LONGER
+    pieces = (*helpers, text, longer.text, sums.text())
+    return file_text(header, plan, includes(program), writer.constants(), [VECTOR], *pieces)
 
 
 class _RegisterRows:
@@ -90,7 +92,7 @@ class _RegisterRows:
 
     # -- plan --
 
-    def plan(self, plan: PlanLines, teams: tuple[int, ...]) -> tuple[KernelSignature, str, LoopedRows]:
+    def plan(self, plan: PlanLines, teams: tuple[int, ...]) -> tuple[KernelSignature, str, LoopedRows, StripSums]:
         rows, cols = plan.sizes()
         loads, held = plan.name("loads"), plan.name("held")
         plan.add("need", f"{cols} > 0" + (f" and {rows} <= {MOST_32_BIT}" if has_parts(self.program) else ""))
@@ -107,6 +109,11 @@ class _RegisterRows:
             plan.add("tune", "BLOCKS = 8 | 4 | 2 | 1", "on a multiprocessor, which registers must allow")
             plan.add("need", "BLOCKS * WARPS <= 32 and BLOCKS * WARPS >= 8")
             grid = f"min({rows}, device.sms * BLOCKS)"
+        if self.program.column_sums:
+            strips = plan.name("strips")
+            plan.add("let", f"{strips} = {grid}", "of rows, each for a block that goes down it")
+            grid = strips
+        sums = StripSums.of(self.program, plan, grid, cols)
         plan.width(cols)
         plan.add("let", f"{loads} = next_pow2(ceil_div({cols}, {threads} * WIDTH))", "of a thread, for a whole row")
         most = f"{loads} * WIDTH * {held_bytes(self.program, self.team)} <= {_BUDGET_BYTES[self.team]}"
@@ -117,12 +124,14 @@ class _RegisterRows:
             "const", f"FULL = {cols} == {threads} * WIDTH * VECTORS", "every load of every thread is inside the row"
         )
         sizes = [("long long rows", rows), ("int cols", cols)][self.team is Team.BLOCK :]
-        signature = KernelSignature.of(self.program, self.kernel.namer, sizes)
+        signature = KernelSignature.of(self.program.without_sums, self.kernel.namer, sizes)
+        signature = sums.with_parts(self.kernel, signature)
         kernel_name = f"{self.program.name}_{'held' if self.team is not Team.LANES else 'short'}_rows"
-        longer = longer_rows(self.program, cols, self.kernel.quick)
+        longer = longer_rows(self.program, rows, cols, self.kernel.quick, sums)
         plan.launch(kernel_name, grid, block, signature.given, f" when {held}")
-        longer.launch(plan, rows, block, held)
-        return signature, kernel_name, longer
+        longer.launch(plan, grid if self.program.column_sums else rows, block, held)
+        sums.launch(plan)
+        return signature, kernel_name, longer, sums
 
     def bounds(self) -> str:
         if self.team is Team.LANES:
@@ -137,7 +146,7 @@ class _RegisterRows:
 
     # -- kernel --
 
-    def body(self, hints: bool) -> list[str]:
+    def body(self, hints: bool, sums: StripSums) -> list[str]:
         thread = "threadIdx.x % LANES" if self.team is Team.LANES else "threadIdx.x"
         lines = [f"const int thread = {thread}, vectors = cols / WIDTH;"]
         if self.team is Team.BLOCK:
@@ -151,7 +160,7 @@ class _RegisterRows:
                 "const long long row = inside ? wanted : rows - 1;",
             ]
         if self.team is Team.PERSISTENT:
-            return lines + self._persistent(hints)
+            return lines + self._persistent(hints, sums)
         lines += self.kernel.index_lines(*self.program.inputs) + self.kernel.pointers() + self._shared("WARPS")
         lines += ["", *self._declared("held"), *self._loads("held"), *self._steps(hints)]
         return lines
@@ -199,7 +208,9 @@ class _RegisterRows:
         kernel, last = self.kernel, number == self.program.sweeps - 1
         hold = kernel.choose_held(number)
         read = kernel.loaded(number, {*kernel.row_known, *kernel.held})
-        sweep = kernel.sweep(number, self._load, "place * WIDTH + i", kernel.made_elements(), hold)
+        store = kernel.made_elements()
+        store |= {one.name: f"{kernel.name(one.name)}_sum[k][i]" for one in self.program.column_sums}
+        sweep = kernel.sweep(number, self._load, "place * WIDTH + i", store, hold)
         inner: list[str] = []
         if self.team is not Team.PERSISTENT:
             for one in self.program.columns:
@@ -232,7 +243,7 @@ class _RegisterRows:
         """With a single exchange per row, a fast warp could overwrite what a slow one still reads: take turns."""
         return self.team is Team.PERSISTENT and len(self.program.reductions) == 1
 
-    def _persistent(self, hints: bool) -> list[str]:
+    def _persistent(self, hints: bool, sums: StripSums) -> list[str]:
         columns, streams = self.program.columns, self.program.streams
         name = self.kernel.name
         lines = self._shared("2][WARPS" if self._alternates() else "WARPS")
@@ -243,6 +254,7 @@ class _RegisterRows:
             for one in columns
         ]
         lines += ["});"] if columns else []
+        lines += [f"float {name(one.name)}_sum[VECTORS][WIDTH] = {{}};" for one in self.program.column_sums]
         lines += self._declared("next")
         lines += ["long long row = blockIdx.x;", *self._fetch(), ""]
         lines += ["int turn = 0;"] if self._alternates() else []
@@ -256,7 +268,19 @@ class _RegisterRows:
         inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies))
         inner += self.kernel.target_pointers() + self._steps(hints)
         inner += ["turn ^= 1;"] if self._alternates() else []
-        return lines + loop + indented(inner) + ["}"]
+        return lines + loop + indented(inner) + ["}", *self._left_sums(sums)]
+
+    def _left_sums(self, sums: StripSums) -> list[str]:
+        """What a block's rows come to, put where the strips are added."""
+        stores = [
+            f"{own}[strip + place * WIDTH + i] = {self.kernel.name(name)}_sum[k][i];"
+            for name, own in sums.names(self.kernel).items()
+        ]
+        if not stores:
+            return []
+        strip = "const long long strip = blockIdx.x * static_cast<long long>(cols);"
+        visit = "for_each_vector(thread, vectors, [&](int k, int place) {"
+        return [strip, visit, *indented(each_element(stores)), "});"]
 
     def _fetch(self, row: str = "row") -> list[str]:
         """Loads of a row into the registers of the next one."""

@@ -20,24 +20,9 @@ from tilewright.tasks.questions import Cut, DerivativeAnswer, DerivativeRequest
 
 _MOST_RESULTS = 4  # of which every selection is looked at
 # Operations that take a tensor for its shape and dtype alone.
-_SHAPE_ONLY = frozenset(
-    [
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "empty_like",
-        "rand_like",
-        "randn_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "new_empty_strided",
-        "sym_size",
-        "sym_numel",
-        "sym_stride",
-    ]
-)
+_LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like")
+_NEW = ("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+_SHAPE_ONLY = frozenset({*_LIKE, *_NEW, "sym_size", "sym_numel", "sym_stride"})
 
 Tensors = dict[str, torch.Tensor]
 

@@ -1,0 +1,267 @@
+"""Gradients by backward kernels, on the emulator: against f64, compiled, in training, twice, some unwanted.
+
+Forward and backward are files of the playbook; a warning would say that a reference ran in the place of one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tasks.in_process import ask_here
+
+from tilewright.frontends.references import TaskReference
+from tilewright.playbook.analysis import analyse
+from tilewright.playbook.catalogue import draft, structures
+from tilewright.playbook.tracing import trace
+from tilewright.records import Derivative, Task
+from tilewright.runtime import GradientNotSupported, LoadError, Operation, ReferenceUsed, load
+from tilewright.tasks import TaskOptions, backward_task, task_from_source, task_op_line
+
+SOURCE = """
+import torch
+import torch.nn.functional as F
+
+def rms_norm(x, weight, eps: float = 1e-6):
+    h = x.float()
+    return (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+
+def layer_norm(x, weight, bias):
+    return F.layer_norm(x, (x.shape[-1],), weight, bias)
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+def swiglu(gate, up):
+    return F.silu(gate) * up
+
+def bias_gelu(x, bias):
+    return F.gelu(x + bias)
+
+def masked(x, keep, scale):
+    y = torch.where(keep > 0, x, 0.0) * scale
+    return y.sin(), y.argmax(-1), y * y
+"""
+SHAPES = {
+    "rms_norm": ("x", "weight"),
+    "layer_norm": ("x", "weight", "bias"),
+    "softmax": ("x",),
+    "swiglu": ("gate", "up"),
+    "bias_gelu": ("x", "bias"),
+    "masked": ("x", "keep", "scale"),
+}
+COLUMNS = ("weight", "bias", "scale")
+ALLOWED = {torch.float32: 4e-6, torch.bfloat16: 1.6e-2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strictly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        ask_here(patch)
+        warnings.simplefilter("error", ReferenceUsed)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@cache
+def _tasks(name: str, dtype: str) -> tuple[Task, Task]:
+    shapes = {one: "64x96" if one not in COLUMNS else "96" for one in SHAPES[name]}
+    texts = {one: f"{shape}:{'i32' if one == 'keep' else dtype}" for one, shape in shapes.items()}
+    task = task_from_source(SOURCE, name, texts, {}, TaskOptions())
+    return task, backward_task(task, TaskOptions())
+
+
+def operation(task: Task, folder: Path, *, reference: bool = True) -> Operation:
+    scope: dict[str, Any] = {}
+    exec(task.reference, scope)
+    program = analyse(task, lambda request: trace(scope[task.function], request))
+    step = next(iter(structures(program)), draft(program))
+    path = folder / f"{task.name}_{task.hash}.cu"
+    path.write_text(step.write(program, task_op_line(task)))
+    return load(path, reference=TaskReference(task) if reference else None)
+
+
+def paired(forward: Operation, backward: Operation, derivative: Derivative | None) -> Operation:
+    assert derivative is not None
+    gradients = dict(zip(derivative.results, derivative.gradients, strict=True))
+    return forward.with_backward(backward, gradients, derivative.by)
+
+
+def with_gradients(name: str, folder: Path, dtype: str = "f32") -> tuple[Operation, Task]:
+    task, backward = _tasks(name, dtype)
+    return paired(operation(task, folder), operation(backward, folder), backward.derivative), task
+
+
+def drawn(task: Task, rows: int = 5, cols: int = 40) -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    kinds = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32}
+    made = {}
+    for one in task.tensors:
+        values = torch.randn([{"rows": rows, "cols": cols}[label] for label in one.dimensions])
+        made[one.name] = values.to(kinds[one.dtype.value])
+        if one.dtype.is_float:
+            made[one.name].requires_grad_()
+    return made
+
+
+def tuple_of(returned: Any) -> tuple[torch.Tensor, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def pulled(function: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """The gradients of every tensor for fixed gradients of every result that has one."""
+    results = [one for one in tuple_of(function(**tensors)) if one.requires_grad]
+    generator = torch.Generator().manual_seed(4)
+    weights = [torch.randn(one.shape, generator=generator).bfloat16().to(one.dtype) for one in results]
+    wanted = {name: one for name, one in tensors.items() if one.requires_grad}
+    found = torch.autograd.grad(results, list(wanted.values()), weights, allow_unused=True)
+    return dict(zip(wanted, found, strict=True))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("layer_norm", "f32"), ("rms_norm", "bf16"), ("masked", "f32")])
+def test_gradients_are_those_of_f64(name: str, dtype: str, folder: Path) -> None:
+    _check_gradients(name, dtype, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_every_function_are_those_of_f64(name: str, dtype: str, folder: Path) -> None:
+    _check_gradients(name, dtype, folder)
+
+
+def _check_gradients(name: str, dtype: str, folder: Path) -> None:
+    op, task = with_gradients(name, folder, dtype)
+    tensors = drawn(task)
+    wide = {n: t.detach().double().requires_grad_() if t.requires_grad else t for n, t in tensors.items()}
+    found, expected = pulled(op, tensors), pulled(_function(task), wide)
+    for each, one in found.items():
+        other = expected[each]
+        assert one is not None
+        assert other is not None
+        assert one.dtype is tensors[each].dtype
+        error = (one.double() - other).abs() / (other.abs() + other.abs().mean())
+        assert float(error.max()) < ALLOWED[one.dtype], f"{name}: {each}"
+
+
+def _function(task: Task) -> Any:
+    """In the arithmetic of its arguments, where it says f32."""
+    scope: dict[str, Any] = {}
+    exec(task.reference.replace(".float()", ".double()"), scope)
+    return scope[task.function]
+
+
+def test_compiled_whole_it_gives_the_same(folder: Path) -> None:
+    op, task = with_gradients("rms_norm", folder)
+    tensors = drawn(task)
+    compiled = torch.compile(lambda **given: op(**given), fullgraph=True, backend="aot_eager", dynamic=True)
+    eager = pulled(op, tensors)
+    for rows in (5, 7):
+        tensors = drawn(task, rows)
+        eager = pulled(op, tensors)
+        for name, one in pulled(compiled, tensors).items():
+            assert torch.equal(one, eager[name])  # type: ignore[arg-type]
+
+
+def test_torch_finds_nothing_wrong_with_the_operator(folder: Path) -> None:
+    op, task = with_gradients("layer_norm", folder)
+    found = torch.library.opcheck(op.torch_op, tuple(drawn(task).values()))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_a_model_trains_with_it(folder: Path) -> None:
+    op, _ = with_gradients("layer_norm", folder)
+
+    class Norm(torch.nn.Module):
+        def __init__(self, by_kernel: bool) -> None:
+            super().__init__()
+            self.by_kernel = by_kernel
+            self.linear = torch.nn.Linear(16, 40)
+            self.weight = torch.nn.Parameter(torch.ones(40))
+            self.bias = torch.nn.Parameter(torch.zeros(40))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.linear(x)
+            if self.by_kernel:
+                return op(h, self.weight, self.bias)  # type: ignore[no-any-return]
+            return torch.nn.functional.layer_norm(h, (40,), self.weight, self.bias)
+
+    ours, theirs = Norm(True), Norm(False)
+    theirs.load_state_dict(ours.state_dict())
+    data = torch.randn(6, 16)
+    for model in (ours, theirs):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(data).square().mul(torch.arange(40.0)).mean().backward()
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert one.grad is not None
+
+
+def test_only_what_is_wanted_is_given(folder: Path) -> None:
+    op, task = with_gradients("layer_norm", folder)
+    tensors = {name: one.detach().requires_grad_(name == "weight") for name, one in drawn(task).items()}
+    op(**tensors).sum().backward()
+    assert {name for name, one in tensors.items() if one.grad is not None} == {"weight"}
+
+
+def test_only_what_the_backward_takes_is_kept(folder: Path) -> None:
+    op, task = with_gradients("layer_norm", folder)
+    tensors, kept = drawn(task), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.data_ptr()) or one, lambda one: one):
+        op(**tensors)
+    assert kept == [tensors["x"].data_ptr(), tensors["weight"].data_ptr()]
+
+
+def test_results_without_gradient_and_unused_ones(folder: Path) -> None:
+    op, task = with_gradients("masked", folder)
+    tensors = drawn(task)
+    sine, place, square = op(**tensors)
+    assert (sine.requires_grad, place.requires_grad, square.requires_grad) == (True, False, True)
+    sine.sum().backward()  # nothing depends on the other
+    plain = {n: t.detach().requires_grad_(t.requires_grad) for n, t in tensors.items()}
+    _function(task)(**plain)[0].sum().backward()
+    torch.testing.assert_close(tensors["x"].grad, plain["x"].grad)
+    torch.testing.assert_close(tensors["scale"].grad, plain["scale"].grad)
+
+
+def test_gradients_of_gradients_come_from_the_reference(folder: Path) -> None:
+    op, task = with_gradients("layer_norm", folder)
+    found = []
+    for function in (op, _function(task)):
+        tensors = drawn(task)
+        (once,) = torch.autograd.grad(function(**tensors).pow(3).sum(), tensors["x"], create_graph=True)
+        once.square().sum().backward()
+        found.append(tensors["x"].grad)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+def test_without_a_reference_gradients_of_gradients_are_refused(folder: Path) -> None:
+    task, backward = _tasks("swiglu", "f32")
+    op = paired(
+        operation(task, folder, reference=False), operation(backward, folder, reference=False), backward.derivative
+    )
+    tensors = drawn(task)
+    made = op(**tensors).sum()
+    with pytest.raises(GradientNotSupported, match="need a reference"):
+        torch.autograd.grad(made, tensors["up"], create_graph=True)
+    op(**tensors).sum().backward()
+    assert tensors["up"].grad is not None
+
+
+def test_the_backward_of_another_op_is_refused(folder: Path) -> None:
+    forward, _ = _tasks("swiglu", "f32")
+    _, backward = _tasks("rms_norm", "f32")
+    with pytest.raises(LoadError, match="rms_norm_backward is no backward of swiglu: swiglu has no x"):
+        paired(operation(forward, folder, reference=False), operation(backward, folder), backward.derivative)
