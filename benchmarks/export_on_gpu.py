@@ -186,7 +186,14 @@ def _build_commands(project: Path, name: str) -> list[list[str]]:
         configure = ["cmake", "-S", ".", "-B", "out", "-DBUILD_SHARED_LIBS=ON"]
         return [configure, ["cmake", "--build", "out", "-j", "8"]]
     units = [path.name for path in sorted(project.glob("*_kernels_*.cu"))]
-    flags = ["-std=c++17", "-O2", "--expt-relaxed-constexpr", "-arch=sm_90a", "-Xcompiler", "-fPIC"]
+    flags = [
+        "-std=c++17",
+        "-O2",
+        "--expt-relaxed-constexpr",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-Xcompiler",
+        "-fPIC",
+    ]
     library = ["nvcc", *flags, "-shared", f"{name}.cpp", *units, "-o", f"out/lib{name}.so"]
     program = ["nvcc", *flags, f"test_{name}.cpp", f"out/lib{name}.so", "-Xlinker", "-rpath=$ORIGIN"]
     return [["mkdir", "-p", "out"], library, [*program, "-o", f"out/test_{name}"]]

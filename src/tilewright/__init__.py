@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from tilewright.frontends.agents.serving import smolagents_tools
     from tilewright.frontends.api import make
     from tilewright.frontends.decorated import kernel
+    from tilewright.frontends.finding.finding import find
     from tilewright.runtime import load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "kernel", "load", "make", "smolagents_tools"]
+__all__ = ["__version__", "find", "kernel", "load", "make", "smolagents_tools"]
 
 
 def __getattr__(name: str) -> object:
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> object:
         from tilewright.frontends.api import make
 
         return make
+    if name == "find":
+        from tilewright.frontends.finding.finding import find
+
+        return find
     if name == "kernel":
         from tilewright.frontends.decorated import kernel
 

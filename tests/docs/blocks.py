@@ -62,6 +62,13 @@ def blocks_of(path: Path) -> tuple[Block, ...]:
     return tuple(found)
 
 
+def commands_in_text(path: Path) -> tuple[str, ...]:
+    """Calls of `tilewright` within sentences."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text())
+    inner = (one for token in tokens for one in token.children or ())
+    return tuple(one.content for one in inner if one.type == "code_inline" and one.content.startswith("tilewright "))
+
+
 def _block(token: Token, before: str) -> Block:
     assert token.map is not None
     needs = before.strip("*.:") if NEEDS.fullmatch(before) else ""

@@ -94,6 +94,7 @@ def test_uploads_everything_to_main_and_to_its_version(exported: Path, hub: Hub,
     assert TOKEN not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_dry_run_sends_nothing(exported: Path, hub: Hub, tmp_path: Path) -> None:
     done = publish(exported, hub, tmp_path, "--dry-run", token="")
     assert done.returncode == 0, done.stderr

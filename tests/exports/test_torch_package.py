@@ -36,6 +36,7 @@ def test_runs_its_reference_on_the_cpu(package: ModuleType) -> None:
     assert norm.shape == (6,)
 
 
+@pytest.mark.slow
 def test_is_a_sound_operator(package: ModuleType) -> None:
     x, weight = arguments()
     operator = torch.ops.tilewright_exported_row_scale.row_scale.default
@@ -94,6 +95,7 @@ def test_is_exported_and_read_back(package: ModuleType, tmp_path: Path) -> None:
     assert torch.equal(again(x, weight)[0], truth(x, weight))
 
 
+@pytest.mark.slow
 def test_the_package_knows_nothing_of_tilewright(torch_folder: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(torch_folder)!r}); import exported_row_scale; "
     program += "print([name for name in sys.modules if name.startswith('tilewright')])"

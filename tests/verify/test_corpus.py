@@ -28,6 +28,7 @@ QUICK = (
     "state_device_variable",
     "tol_bias_1e-6",
     "time_no_launch_at_own_size",
+    "own_size_no_max_flag",
     "mem_scratch_assumed_zero",
     "counter_left_behind",
 )

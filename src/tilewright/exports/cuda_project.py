@@ -83,8 +83,18 @@ def kernel_unit(variants: Variants, module: Module, number: int, name: str) -> s
 # -- the C function --
 
 
+# What the sources of a project call things themselves.
+_OWN_TEXT = (
+    "addresses after arena before bytes call check content fill functions generated guarded main message milliseconds "
+    "must_have_written out_arguments plan read_list read_tensor run runtime scratch select stdout stderr succeed "
+    "take_result workspace_bytes errno assert Memory NULL INFINITY NAN dim3"
+)
+_OWN_WORDS = frozenset(_OWN_TEXT.split())
+
+
 def c_name(name: str) -> str:
-    return f"{name}_" if name in CPP_WORDS else name
+    """A name of the op in C; one that is taken there gets an underscore."""
+    return f"{name}_" if name in CPP_WORDS or name in _OWN_WORDS or name.startswith("cuda") else name
 
 
 def c_parameters(op: Op) -> list[str]:

@@ -16,7 +16,7 @@ from tilewright.exports.source import Source, check_words, checked_name
 from tilewright.exports.torch_package import write_torch
 from tilewright.exports.variants import Say, Variants, find_variants
 from tilewright.exports.writing import Folder, check_target
-from tilewright.records import PROFILES, to_json
+from tilewright.records import PROFILES, TensorSpec, to_json
 
 
 class Target(str, Enum):
@@ -69,6 +69,9 @@ def export(
             notes = write_hub(source, variants, name, folder, choices)
     if source.standing.value != "verified":
         notes.insert(0, f"it is {source.standing.words}")
+    if source.guessed:
+        shown = ", ".join(f"{key} {value}" for key, value in source.calls[0].items() if isinstance(value, TensorSpec))
+        notes.append(f"the shapes were guessed: {shown}; give --shape for every tensor")
     if variants.left_out:
         notes.append(
             f"{variants.left_out} further sets of constants came up and were not built; name them with --shape"

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from tilewright.exports.cpp_tables import host_source
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import Variants
 from tilewright.kernel_file import KernelFile
+from tilewright.toolchain import cache_directory
 
 HOST = Path(__file__).parent / "host"
 HEADERS = ("values.hpp", "plan.hpp", "maps.hpp")
 _COMPILERS = ("c++", "g++", "clang++")
+# libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.
+_OPTIONS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
 _SECONDS = 300.0
 
 
@@ -28,25 +31,29 @@ def native_sources(files: Sequence[KernelFile], variants: Variants) -> dict[str,
 
 
 def build_extension(sources: dict[str, str]) -> bytes | None:
-    """The extension module for Python's stable ABI; None where there is no C++ compiler or no header of Python."""
-    return _built(tuple(sorted(sources.items())))
+    """The extension module for Python's stable ABI; None where there is no C++ compiler or no header of Python.
 
-
-@lru_cache(maxsize=4)  # a Hub project has the same one in two places
-def _built(sources: tuple[tuple[str, str], ...]) -> bytes | None:
+    Builds are kept beside those of kernels: a torch package and a Hub project of one kernel have the same.
+    """
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
     include = sysconfig.get_paths()["include"]
     if compiler is None or not Path(include, "Python.h").is_file():
         return None
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file, text in sources:
-            (folder / file).write_text(text, encoding="utf-8")
-        output = folder / "_native.abi3.so"
-        # libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.
-        options = ["-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden"]
-        command = [compiler, *options, f"-I{include}", f"-I{folder}", str(folder / "module.cpp"), "-o", str(output)]
-        done = subprocess.run([*command, "-s"], capture_output=True, text=True, timeout=_SECONDS, check=False)
-        if done.returncode:
-            raise NotExportable(f"{compiler} does not build the launch path: {done.stderr[-2000:]}")
-        return output.read_bytes()
+    what = [*sorted(sources.items()), *_OPTIONS, compiler, str(Path(compiler).resolve().stat().st_mtime_ns), include]
+    kept = cache_directory() / "native" / f"{hashlib.sha256(repr(what).encode()).hexdigest()}.so"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            _compile(sources, Path(folder), compiler, include).rename(kept)
+    return kept.read_bytes()
+
+
+def _compile(sources: dict[str, str], folder: Path, compiler: str, include: str) -> Path:
+    for file, text in sources.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    output = folder / "_native.abi3.so"
+    command = [compiler, *_OPTIONS, f"-I{include}", f"-I{folder}", str(folder / "module.cpp"), "-o", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if done.returncode:
+        raise NotExportable(f"{compiler} does not build the launch path: {done.stderr[-2000:]}")
+    return output

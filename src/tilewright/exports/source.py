@@ -71,6 +71,7 @@ class Source:
     provenance: Provenance | None = None
     reference: Reference | None = None
     licence: str = UNSTATED
+    guessed: bool = False  # nobody said for which shapes to build
 
     @property
     def op(self) -> Op:

@@ -39,8 +39,10 @@ from tilewright.records import (
     cc_of,
 )
 from tilewright.toolchain import build_many
+from tilewright.toolchain.translation_unit import includes
 
-MOST_SETS = 16  # of constants per file, unless more calls are asked for by name
+MOST_SETS = 16  # of constants per file
+MOST_SLOW_SETS = 2  # where a file includes CuTe: half a minute each
 PTX_ARCH = "sm_80"  # PTX of an architecture without letters runs on every later GPU
 Say = Callable[[str], None]
 
@@ -89,11 +91,14 @@ def find_variants(
     calls: Sequence[Arguments],
     archs: Sequence[str],
     say: Say = lambda text: None,
-    most_sets: int = MOST_SETS,
+    most_sets: int | None = None,
 ) -> Variants:
     """Evaluate, build and bind; raises `NotExportable` where no file takes the first call or one does not build."""
     for file in files:
         refuse_what_is_not_carried(file)
+    if most_sets is None:
+        slow = any(header.startswith(("cute/", "cutlass/")) for file in files for header in includes(file.text))
+        most_sets = MOST_SLOW_SETS if slow else MOST_SETS
     covered, left_out = _evaluations(files, tuned, calls, [TYPICAL[arch] for arch in archs], most_sets)
     groups: dict[tuple[int, tuple[tuple[str, ConstantValue], ...]], dict[str, None]] = {}
     for number, evaluation in covered:

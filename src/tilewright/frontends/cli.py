@@ -264,17 +264,27 @@ def show(
 
 @app.command()
 def find(
-    model: options.ModelArgument,
+    model_name: options.ModelArgument,
     shape: ShapeOption = None,
     set_: SetOption = None,
     gpu: options.GpuOption = None,
+    make: options.MakeRegionOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    attempts: options.AttemptsOption = _BUDGET.attempts,
+    dollars: options.DollarsOption = _BUDGET.dollars,
+    seconds: options.SecondsOption = _BUDGET.seconds,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the regions of a model that are worth a kernel, the most to be gained first."""
+    """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in
 
-    find_in(model, FindOptions(pairs("--shape", shape), pairs("--set", set_), gpu, plot, as_json))
+    making = {"model": model, "author": author, "base_url": base_url or ""}
+    budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
+    shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
+    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
 
 
 @app.command()

@@ -86,10 +86,10 @@ def _with_calls(source: Source, shapes: Sequence[str], numbers: Sequence[str]) -
     given = parse_arguments(source.op, shapes, numbers)
     known = dict(source.calls[0]) if source.calls else {}
     try:
-        call, _ = complete_arguments(file, {**known, **given}, gpu)
+        call, guessed = complete_arguments(file, {**known, **given}, gpu)
     except DoesNotApply as error:
         raise BadArgument(str(error)) from None
-    return replace(source, calls=(call, *source.calls))
+    return replace(source, calls=(call, *source.calls), guessed=guessed)
 
 
 def _show(done: Exported) -> None:

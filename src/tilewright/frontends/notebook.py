@@ -65,7 +65,7 @@ def made_html(made: Made) -> str:
     if made.entry.measurement is not None:
         parts.append(_measurement(made.entry.measurement))
     if made.run is not None:
-        parts.append(_unfolded(f"{len(made.run.attempts)} attempts", _attempts(made.run)))
+        parts.append(_unfolded(run_words.attempts_words(made.run), _attempts(made.run)))
     parts.append(_unfolded(made.kernel.name, _pre(_text_of(made))))
     return _whole("".join(parts))
 

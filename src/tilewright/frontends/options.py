@@ -29,9 +29,16 @@ RequestArgument = Annotated[
 ModelArgument = Annotated[
     str,
     typer.Argument(
+        metavar="MODEL",
         help="PACKAGE.MODULE:NAME(ARGUMENTS), FILE.py:CLASS(ARGUMENTS), a kind of transformers model such as "
         "'llama(num_hidden_layers=4)', or a folder with a config.json.",
         show_default=False,
+    ),
+]
+MakeRegionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--make", metavar="REGION", help="Make a kernel for a region, by number or name, or `all`; may be repeated."
     ),
 ]
 RunArgument = Annotated[

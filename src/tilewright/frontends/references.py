@@ -56,15 +56,25 @@ class FunctionReference:
 
 
 def form_of_task(function: Function, task: Task, others: Mapping[str, Any]) -> Form | None:
-    """The form of what a function returns for a task's inputs: from a call without content, else from one with ones."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    """The form of what a function returns for a task's inputs.
 
+    It is called without content: on the meta device, which costs nothing, else with fake tensors, for whose first use
+    torch imports its compiler. A function that looks at values is called with ones.
+    """
     in_place = [one.name for one in task.tensors if one.in_place]
-    for mode in (FakeTensorMode(allow_non_fake_inputs=True), contextlib.nullcontext()):
-        with contextlib.suppress(Exception), mode, torch.no_grad():
+    for device, mode in (("meta", contextlib.nullcontext), ("cpu", _fake_mode), ("cpu", contextlib.nullcontext)):
+        with contextlib.suppress(Exception), mode(), torch.no_grad():
             arguments: dict[str, Any] = dict.fromkeys(one.name for one in task.inputs)
             arguments |= {one.name: one.value for one in task.numbers}
             for name, spec in task.specs().items():
-                arguments[name] = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype]).fill_(1)
+                empty = torch.empty_strided(spec.shape, spec.stride, dtype=TORCH_DTYPE[spec.dtype], device=device)
+                arguments[name] = empty.fill_(1)
             return form_of(function(**arguments, **others), arguments, in_place)
-    return None  # it runs on neither, so nobody can say; a kernel's plain answer it is
+    return None  # it runs in none of these ways, so nobody can say; a kernel's plain answer it is
+
+
+def _fake_mode() -> contextlib.AbstractContextManager[Any]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode: contextlib.AbstractContextManager[Any] = FakeTensorMode(allow_non_fake_inputs=True)
+    return mode

@@ -141,6 +141,11 @@ def spend_words(run: Run) -> str:
     return ", ".join([*parts, seconds_words(run.seconds)])
 
 
+def attempts_words(run: Run) -> str:
+    count = len(run.attempts)
+    return f"{count} attempt{'s' if count != 1 else ''}"
+
+
 def is_measured(attempts: Iterable[Attempt]) -> bool:
     """Whether the times of these attempts were measured on a GPU rather than modelled."""
     return any(isinstance(one.measurement, Measured) for one in attempts)

@@ -64,6 +64,11 @@ _VALUE_SHAPES = tuple(
 )
 _MORE_SHAPES = (Shape(72, (12, 3, 2)), Shape(96, (10, 5, 2)), Shape(40, (18, 3, 2)))  # multiples of vectors, no tiles
 _VALUE_SEED = 301
+_HIDDEN = (
+    "offset",
+    "wide",
+    "impulse",
+)  # what the usual values show least: sums in one pass, no maximum, parts left out
 
 
 def plan_cases(task: Task) -> tuple[Case, ...]:
@@ -130,11 +135,13 @@ def own_cases(task: Task, further: Iterable[str] = ()) -> tuple[Case, ...]:
     return tuple(Case(task.sizes, 101 + number, one) for number, one in enumerate(unique))
 
 
-def again_values(task: Task, further: Iterable[str], *, whole: bool, alone: bool = False) -> tuple[str, ...]:
+def again_values(
+    task: Task, further: Iterable[str], *, whole: bool, floats: bool = False, alone: bool = False
+) -> tuple[str, ...]:
     """Kinds of values that a part of the own call is run with once more: other scalars, where shapes stay; `whole`:
-    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of; `alone`:
-    every kind, where there is no smaller call."""
-    kinds = [NUMBERS] if has_float_numbers(task) else []
+    where all of it was run, whole numbers that are nearly all the same, which no smaller call has so many of; `floats`:
+    other floats, where that costs little; `alone`: every kind, where there is no smaller call."""
+    kinds = [one for one in (*(_HIDDEN if floats else ()), NUMBERS) if _applies(task, one)]
     if alone:
         usual = (_canonical(task, one) for _, among in _SHAPES for one in among)
         kinds = list(dict.fromkeys(one for one in (*usual, *_VALUE_KINDS) if one != TASK and _applies(task, one)))

@@ -25,7 +25,7 @@ from tilewright.verify.float_values import (
     drawn_anywhere,
 )
 from tilewright.verify.thresholds import thresholds
-from tilewright.verify.whole_values import WHOLE_LEVELS, flags
+from tilewright.verify.whole_values import ALIKE, WHOLE_LEVELS, flags
 
 TASK = "task"
 NUMBERS = "other numbers"
@@ -37,7 +37,8 @@ _NUMBER_FACTORS = (1.5, 0.625, 1.25, 0.75)  # of scalars in turn: one factor for
 
 def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
     """The inputs as a device can draw them by seed itself; None where only bytes can say what they hold."""
-    plain = case.values == TASK or case.values.startswith(NUMBERS)
+    alike = [name for name, level in _settings(case.values).items() if level == ALIKE] if _is_alike(case) else []
+    plain = case.values == TASK or case.values.startswith(NUMBERS) or bool(alike)
     if not plain and case.values not in DRAWN_ANYWHERE:
         return None
     made: dict[str, records.Content] = {}
@@ -45,9 +46,15 @@ def contents(task: Task, case: Case) -> dict[str, records.Content] | None:
         if one.optional:
             continue
         own = seeded(one, case.sizes, _seed(case, position))
+        if one.name in alike and isinstance(own, Integers):  # a device draws no mixture: all the same is as good
+            own = replace(own, low=own.high - 1)
         other = None if plain or isinstance(own, Integers) else drawn_anywhere(case.values, one.dtype, own.seed)
         made[one.name] = other or own
     return made
+
+
+def _is_alike(case: Case) -> bool:
+    return case.values.startswith(WHOLE) and set(_settings(case.values).values()) == {ALIKE}
 
 
 def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:

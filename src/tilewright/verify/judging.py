@@ -19,13 +19,13 @@ from tilewright.reference.torch_calls import call_by_name, call_reference, to_to
 from tilewright.verify.case_work import elements_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import MOVES_AGAIN, Call, Tensors, compare_all, expectations
+from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
 from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
-_AGAIN_SEED = 101  # of other roundings than the first look's
+AGAIN_SEED = 101  # of other roundings than the first look's
 _KEPT = 32  # expectations of so many cases, each of at most
 _KEPT_ELEMENTS = 1 << 20
 
@@ -52,13 +52,13 @@ def judge(
         made.append(to_torch(outputs[name].spec, outputs[name].content).to(wanted.truth.device))
         check_shape(name, made[-1], wanted)
     call = _caller(function, task, tensors)
-    again = functools.partial(expectations, call, tensors, task.precision, moves=MOVES_AGAIN, first_seed=_AGAIN_SEED)
+    again = functools.partial(expectations_again, call, tensors, task.precision, AGAIN_SEED)
     expected, comparisons = compare_all(made, expected, traits_of(task, request.case), again)
     wrong = []
     worst, telling = 0.0, True
     for name, found, wanted, comparison in zip(_names(task), made, expected, comparisons, strict=True):
         worst = max(worst, comparison.ratio)
-        telling = telling and _is_telling(task, request.case, wanted, comparison)
+        telling = telling and is_telling(task, request.case, wanted, comparison)
         if not comparison.right:
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     elements = sum(one.truth.numel() for one in expected)
@@ -85,7 +85,7 @@ def _judge_large(
                 tensors,
                 {name: made[name] for name in _names(task)},
                 traits_of(task, case),
-                lambda expected, comparison: _is_telling(task, case, expected, comparison),
+                lambda expected, comparison: is_telling(task, case, expected, comparison),
             )
             found = judge_large(call)
     except NotOpened as error:
@@ -109,7 +109,7 @@ def _names(task: Task) -> tuple[str, ...]:
     return (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
 
 
-def _is_telling(task: Task, case: Case, expected: Expected, comparison: Comparison) -> bool:
+def is_telling(task: Task, case: Case, expected: Expected, comparison: Comparison) -> bool:
     """The task's own values always count; others only where the reference is finite and well-conditioned on them.
 
     Of mixed values, that is asked of each part.

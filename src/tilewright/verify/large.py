@@ -19,7 +19,7 @@ from tilewright.reference import ReferenceProblem
 from tilewright.verify import parts
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import ValueTraits
-from tilewright.verify.expectation import MOVES_AGAIN, Call, Tensors, compare_all, expectations, in_f64
+from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again, in_f64
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
@@ -118,13 +118,12 @@ def judge_large(large: LargeCall, most: int | None = None) -> Findings:
         if exact:
             elements += sum(one.numel() for one in made)
             continue
-        expect = functools.partial(
-            expectations, large.call, given, large.task.precision, first_seed=1 + _SEEDS * number
-        )
-        expected = expect(moves=_MOVES)
+        reference = (large.call, given, large.task.precision)
+        seed = 1 + _SEEDS * number
+        expected = expectations(*reference, moves=_MOVES, first_seed=seed)
         for name, found, wanted in zip(large.found, made, expected, strict=True):
             check_shape(name, found, wanted)
-        again = functools.partial(expect, moves=MOVES_AGAIN)
+        again = functools.partial(expectations_again, *reference, seed)
         expected, comparisons = compare_all(made, expected, large.traits, again)
         wrong = []
         compared = zip(large.found, made, expected, comparisons, strict=True)

@@ -79,6 +79,7 @@ class OwnSample:
     settled: tuple[str, ...]  # the results that the sampled blocks decide alone
     blocks: int | None  # of each launch, that were run; None: all
     whole: bool  # every launch is of that kind, or all its blocks ran: findings count, and coverage once judged
+    by_few: bool = False  # whether there are results that a few blocks decide
 
     @property
     def coverage(self) -> tuple[records.CoverageRecord, ...]:
@@ -116,7 +117,7 @@ def sample_again(candidate: Candidate, device: Device, first: OwnSample, values:
     job = _planned(candidate, device, Case(sizes.called, OWN_SEED, values))
     if job is None or not job.plan.launches:
         return NotSampled("it is not taken with such values")
-    ways = _ALL_BLOCKS if first.blocks is None and not _settled(job) else _FEW_WAYS
+    ways = _FEW_WAYS if first.by_few or first.blocks is not None else _ALL_BLOCKS
     return _sampled(candidate, device, job, sizes, Case(sizes.drawn, OWN_SEED, values), ways)
 
 
@@ -134,7 +135,7 @@ def _sampled(
     launches = job.plan.launches
     waits = any(launch.cooperative for launch in launches)
     in_place = any(one.in_place for one in candidate.task.tensors)  # what such a tensor held is gone
-    alone = () if in_place else _settled(job)
+    alone = () if in_place else _settled(candidate.task, job)
     launched = replace(job, plan=replace(job.plan, steps=tuple(launches)))  # a library's work at these sizes is long
     complete = len(launches) == len(job.plan.steps) and not in_place
     ways = list(_ALL_BLOCKS if waits else only or _WAYS)
@@ -155,9 +156,9 @@ def _sampled(
             continue
         everything = blocks is None or all(math.prod(launch.grid) <= blocks for launch in launches)
         if everything and complete:
-            return OwnSample(sizes, execution, _results(job.plan), None, True)
+            return OwnSample(sizes, execution, _results(job.plan), None, True, bool(alone))
         whole = not in_place and all(_results_of(launch, job.plan) <= set(alone) for launch in launches)
-        found = OwnSample(sizes, execution, alone, blocks, whole)
+        found = OwnSample(sizes, execution, alone, blocks, whole, bool(alone))
         affordable = complete and not everything and _of_all(execution, launches, blocks) <= _WHOLE
         ways = [(None, 2 * _WHOLE)] if affordable and only is None else []
     return found
@@ -268,14 +269,14 @@ def _results(plan: records.BoundPlan) -> tuple[str, ...]:
     return tuple(one.name for one in plan.buffers if one.role is not BufferRole.SCRATCH and one.spec.numel)
 
 
-def _settled(job: records.Job) -> tuple[str, ...]:
+def _settled(task: Task, job: records.Job) -> tuple[str, ...]:
     """Results of launches that are given inputs and results alone, each the only step that has them."""
     plan = job.plan
     if _GLOBAL_ATOMICS.search(job.ptx or "") is not None:
         return ()
     undefined = {one.name for one in plan.buffers if one.clearing is Clearing.UNDEFINED}
     results = undefined & set(_results(plan))
-    inputs = {one.name for one in job.inputs}
+    inputs = {one.name for one in task.tensors}
     users = [_tensors_of(step) for step in plan.steps]
     single = {name for name in results if sum(name in user for user in users) == 1}
     launches = [

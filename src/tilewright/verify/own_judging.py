@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ from tilewright.reference.torch_calls import TORCH_DTYPE, call_reference, to_tor
 from tilewright.verify.case_work import work_of
 from tilewright.verify.diagnosis import diagnose
 from tilewright.verify.distributions import case_task, draw_inputs, traits_of
-from tilewright.verify.expectation import expectations
+from tilewright.verify.expectation import compare_all, expectations, expectations_again
 from tilewright.verify.independence import independent_of, taken
+from tilewright.verify.judging import AGAIN_SEED, is_telling
 from tilewright.verify.judging_records import Judgement, WrittenRequest
-from tilewright.verify.tolerance import Expected, compare
+from tilewright.verify.tolerance import Expected
 
 _MOST_ELEMENTS = 3 << 20  # of the tensors at the places that are judged
 _MOST_WHOLE = 20 << 20  # where none of them can be left out
@@ -37,22 +39,33 @@ def judge_written(function: Callable[..., Any], request: WrittenRequest) -> Judg
     drawn = {name: to_torch(spec, contents[name]) for name, spec in specs.items()}
     among = {name: tuple(place % request.drawn[name] for place in found) for name, found in places.items()}
     tensors = taken(task, drawn, among)
-    expected = expectations(lambda given: call_reference(function, task, given), tensors, task.precision)
+    call = lambda given: call_reference(function, task, given)  # noqa: E731
+    expected = expectations(call, tensors, task.precision)
     parts = {part.name: part for part in request.parts}
-    wrong, worst, judged = [], 0.0, 0
-    for output, wanted in zip(task.outputs, expected, strict=False):
-        if output.name not in parts:
-            continue
-        found, count = _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], wanted, places)
-        comparison = compare(found, wanted, traits=traits_of(task, case))
-        judged += count
-        worst = max(worst, comparison.ratio)
-        if not comparison.right:
-            one = diagnose(output.name, found, wanted, comparison, tensors)
-            wrong.append(_at_own_places(one, output.shape, places, count))
+    judged = [number for number, output in enumerate(task.outputs[: len(expected)]) if output.name in parts]
+    outputs = [task.outputs[number] for number in judged]
+    made = [
+        _found(parts[output.name], output.shape, TORCH_DTYPE[output.dtype], expected[number], places)
+        for number, output in zip(judged, outputs, strict=True)
+    ]
+    again = functools.partial(expectations_again, call, tensors, task.precision, AGAIN_SEED)
+    wanted, comparisons = compare_all(
+        [found for found, _ in made],
+        [expected[number] for number in judged],
+        traits_of(task, case),
+        lambda: [one for number, one in enumerate(again()) if number in judged],
+    )
+    telling = all(is_telling(task, case, one, other) for one, other in zip(wanted, comparisons, strict=True))
+    wrong = [
+        _at_own_places(diagnose(output.name, found, one, comparison, tensors), output.shape, places, count)
+        for output, (found, count), one, comparison in zip(outputs, made, wanted, comparisons, strict=True)
+        if not comparison.right
+    ]
     if wrong and not set(places) <= {*independent_of(function, task, tensors), *_single(places)}:
-        return Judgement((), 0.0, False, 0.0)  # it is not independent at these sizes
-    return Judgement(tuple(wrong), worst, judged > 0, 0.0)
+        telling = False  # it is not independent at these sizes
+    worst = max((one.ratio for one in comparisons), default=0.0)
+    compared = sum(count for _, count in made)
+    return Judgement(tuple(wrong) if telling else (), worst, telling and compared > 0, 0.0)
 
 
 def _judged_places(request: WrittenRequest) -> _Places | None:

@@ -108,11 +108,12 @@ class OwnTrial:
         return CaseResult(case, CaseStatus.SAMPLED, execution.device, outcome.error_ratio, seconds, emulated=True)
 
     def _sample_again(self, first: OwnSample) -> Wrong | None:
-        """The same call with other numbers, and, where it ran whole, with nearly all whole numbers the same: what a
-        plan does with scalars at these sizes alone, and counters that only so many equal ones fill."""
+        """The same call with other scalars and other values, for what a plan does at these sizes alone; and, where it
+        ran whole, with nearly all whole numbers the same, for counters that only so many fill."""
         candidate = self._trial.candidate
-        whole = first.blocks is None
-        for values in again_values(candidate.task, self._further_values, whole=whole, alone=self._alone):
+        whole, task = first.blocks is None, candidate.task
+        kinds = again_values(task, self._further_values, whole=whole, floats=first.by_few, alone=self._alone)
+        for values in kinds:
             sample = sample_again(candidate, self._device, first, values)
             if isinstance(sample, NotSampled) or (isinstance(sample.execution, records.Faulted) and not sample.whole):
                 continue

@@ -13,6 +13,7 @@ SHAPES = {"x": "8x64:f32"}
 ASKED = {"source": SOURCE, "function": "scaled_silu", "shapes": SHAPES}
 
 RIGHT = """//! op      scaled_silu(x, scale: float = 2.0) -> y
+//! lead    x: 2
 //! out     y: x.dtype[x.shape]
 //! need    x.dtype == f32
 //! let     n = x.numel

@@ -18,7 +18,7 @@ from tests.tasks.in_process import HereReference, ask_here
 
 from tilewright import load, smolagents_tools
 from tilewright.frontends import judging
-from tilewright.frontends.agents.answers import Answer
+from tilewright.frontends.agents.answers import Answer, measurement_facts
 from tilewright.frontends.agents.desk import Desk
 from tilewright.frontends.agents.guard import Refused
 from tilewright.frontends.agents.mcp_server import McpDesk
@@ -26,6 +26,7 @@ from tilewright.frontends.agents.smolagents_tools import TilewrightTool
 from tilewright.frontends.agents.talk import AgentTalk, Cancelled
 from tilewright.frontends.agents.tools import TOOLS, Toolbox
 from tilewright.frontends.cli import app
+from tilewright.records import Measured, Timing
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +251,13 @@ def test_a_fault_of_the_program_shows_nothing_of_it(
     monkeypatch.setattr("tilewright.frontends.agents.looks.history", breaks)
     assert "fault of tilewright itself (KeyError)" in refusal(toolbox, "history")
     assert "secret-of-this-machine" in capsys.readouterr().err
+
+
+def test_a_measured_time_has_its_baselines_and_a_modelled_one_has_none() -> None:
+    timed = Measured("H200", {}, Timing("kernel", (2.0,)), (Timing("eager", (8.0,)),), 1.0)
+    facts = measurement_facts(timed)
+    assert (facts["kind"], facts["time_us"], facts["baselines_us"]) == ("measured", 2.0, {"eager": 8.0})
+    assert measurement_facts(None) == {"kind": "none"}
 
 
 def test_every_tool_says_what_each_of_its_parameters_is() -> None:

@@ -118,7 +118,7 @@ def history(desk: Desk, *, run: str = "", attempt: int = 0) -> Answer:
 def _line(run: Run) -> str:
     best = run_words.time_words(run.best.measurement) if run.best else "none passed"
     state = run.ending.words if run.ending else "may go on"
-    return f"{run.id}  {run.task.name} on {run.environment.device}, {len(run.attempts)} attempts, {best}; {state}"
+    return f"{run.id}  {run.task.name} on {run.environment.device}, {run_words.attempts_words(run)}, {best}; {state}"
 
 
 FILE = "file"  # the kernel file itself; the other forms are those of `exports`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +72,7 @@ class _Writer:
     def _parameter(self, target: str) -> fx.Node:
         path = target.removeprefix(_ROOT)
         if path not in self.paths:
-            name = self._free_name(path.replace(".", "_"))
+            name = self._free_name(path.rpartition(".")[2])  # equal chains in other places have equal texts
             self.paths[path] = self.graph.placeholder(name)
             self.inputs.append(ChainInput(name, None, path))
         return self.paths[path]
@@ -141,6 +142,54 @@ def chain_text(frame: fx.GraphModule, chain: Chain, name: str) -> ChainText | No
         return _Writer(frame, chain).run(usable_name(name))
     except (KeyError, RuntimeError):
         return None
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A kernel for a chain of a frame, as a function of the chain's inputs."""
+
+    chain: Chain
+    text: ChainText
+    kernel: Callable[..., Any]
+
+
+def frame_function(frame: fx.GraphModule, replacements: Sequence[Replacement]) -> Callable[..., Any] | None:
+    """The frame as a method of its module, with kernels in the places of chains.
+
+    It takes the open leaves of a call. None where something in between wants a part of what a kernel makes.
+    """
+    try:
+        graph = _with_kernels(frame, replacements)
+    except KeyError:
+        return None
+    code = graph.python_code("self")
+    namespace = {**code.globals}
+    exec(code.src.replace(f"self.{_ROOT}", "self."), namespace)
+    function: Callable[..., Any] = namespace["forward"]
+    return function
+
+
+def _with_kernels(frame: fx.GraphModule, replacements: Sequence[Replacement]) -> fx.Graph:
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    inside = {node for one in replacements for node in one.chain.nodes}
+    at_end = {one.chain.nodes[-1]: one for one in replacements}
+    for node in frame.graph.nodes:
+        if node in at_end:
+            _call_kernel(graph, made, at_end[node])
+        elif node.op == "output":
+            graph.output(fx.map_arg(node.args[0], made.__getitem__))
+        elif node not in inside:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    return graph
+
+
+def _call_kernel(graph: fx.Graph, made: dict[fx.Node, fx.Node], one: Replacement) -> None:
+    given = [made[own.node] if own.node is not None else graph.get_attr(_ROOT + own.path) for own in one.text.inputs]
+    called = graph.call_function(one.kernel, tuple(given))
+    several = len(one.chain.outputs) > 1
+    for place, node in enumerate(one.chain.outputs):
+        made[node] = graph.call_function(operator.getitem, (called, place)) if several else called
 
 
 def _reached(module: Any, path: str) -> Any:

@@ -142,7 +142,7 @@ def _argument_names(module: torch.nn.Module, leaves: Leaves) -> list[str]:
     """What `forward` calls the open leaves; one within a tuple is called after it and its place."""
     args, kwargs = tree_unflatten([f"leaf{place}" for place in range(leaves.spec.num_leaves)], leaves.spec)
     try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
     except (TypeError, ValueError):
         bound = {}
     found: dict[str, str] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
-from tilewright.frontends.finding.report import FoundModel, FoundRegion
+from tilewright.frontends.finding.report import FoundModel, FoundRegion, SwapReport
 from tilewright.frontends.progress_plot import BAR_CELLS, bar
 from tilewright.frontends.run_words import microseconds
 
@@ -51,6 +52,31 @@ def _region_lines(region: FoundRegion, kind: str) -> list[str]:
     ]
     lines.append("     the playbook can write it" if not region.why else f"     needs a model: {region.why}")
     return lines
+
+
+def swap_lines(found: FoundModel, kernels: Mapping[str, str], swap: SwapReport | None) -> list[str]:
+    """What was made, what became of it in the model, and how to have that in a program."""
+    lines = [""]
+    titles = {str(one.number): one.title for one in found.regions}
+    lines += [f"{number:>3}  {titles[number]}: {path}" for number, path in kernels.items()]
+    if not kernels:
+        return ["", "no kernel was made"]
+    if swap is None:
+        lines.append("the model is too large to be made here; its outputs are compared where it is swapped")
+    else:
+        lines += [f"     in {count} places: {title}" for title, count in swap.replaced.items()]
+        lines += [f"     put back: {title}: {why}" for title, why in swap.refused.items()]
+        lines.append(f"     {swap.agreement}")
+        if swap.before_us and swap.after_us:
+            before, after = microseconds(swap.before_us), microseconds(swap.after_us)
+            lines.append(f"     {before} us before, {after} us after: {swap.before_us / swap.after_us:.2f}x")
+    chosen = ", ".join(kernels)
+    return [
+        *lines,
+        "",
+        "in a program, with these kernels found again, free:",
+        f"    swap = tilewright.find(model, **example_inputs).make({chosen}).swap()   # swap.undo() takes them out",
+    ]
 
 
 def bars(found: FoundModel) -> list[str]:

@@ -24,12 +24,12 @@ from tilewright.tasks.reading.python_source import usable_name
 
 def playbook_refusal(region: Region, gpu: str) -> str:
     """Why the playbook cannot make a kernel of a region; "" where it can."""
-    names = _input_names(region)
+    names = input_names(region)
     try:
         task = _task(region, names, gpu)
     except ValueError as error:
         return str(error)
-    function = _function(region, names)
+    function = region_function(region, names)
 
     def ask(request: TraceRequest) -> Traces:
         try:
@@ -44,7 +44,7 @@ def playbook_refusal(region: Region, gpu: str) -> str:
     return ""
 
 
-def _input_names(region: Region) -> dict[str, str]:
+def input_names(region: Region) -> dict[str, str]:
     """The inputs of the region, and what a kernel would call them."""
     names: dict[str, str] = {}
     for own in region.inputs:
@@ -79,7 +79,7 @@ def _dtype(name: str, layout: Layout) -> Any:
     return found
 
 
-def _function(region: Region, names: Mapping[str, str]) -> Callable[..., Any]:
+def region_function(region: Region, names: Mapping[str, str]) -> Callable[..., Any]:
     """The region as a function of its inputs by the names that a kernel has for them."""
     own = {name: one for one, name in names.items()}
     if region.kind is RegionKind.CHAIN:

@@ -69,7 +69,7 @@ class Operation:
     is_view: bool
 
 
-@dataclass
+@dataclass(repr=False)
 class Call:
     """One call of a module or a function: what it was given and gave, and the operations within.
 

@@ -30,7 +30,7 @@ from tilewright.frontends.finding.report import RegionKind
 from tilewright.tasks.reading.python_source import usable_name
 
 
-@dataclass
+@dataclass(repr=False)
 class Region:
     """One region with all its calls. `owner` is the first module, the function, or the first module of a frame."""
 
@@ -44,6 +44,9 @@ class Region:
     operations: list[Operation]  # of one call
     chain: FrameChain | None = None
     held: dict[str, Any] = field(default_factory=dict)  # arguments of a function that are no tensors
+
+    def __repr__(self) -> str:
+        return f"<Region {self.title}, {len(self.calls)} calls>"
 
     @property
     def moved(self) -> list[Layout]:

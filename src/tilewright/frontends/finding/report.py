@@ -47,3 +47,23 @@ class FoundModel:
     regions: tuple[FoundRegion, ...]
     speedup: float  # with a kernel for each
     notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """What became of kernels in a model."""
+
+    replaced: dict[str, int]  # places of each region
+    refused: dict[str, str]
+    agreement: str
+    before_us: float | None = None  # of one call, on a GPU
+    after_us: float | None = None
+
+
+@dataclass(frozen=True)
+class FindReport:
+    """What `tilewright find --json` prints."""
+
+    found: FoundModel
+    kernels: dict[str, str] = field(default_factory=dict)  # file of each region, by its number
+    swap: SwapReport | None = None

@@ -1,7 +1,7 @@
 """Inside the child: whether the first dimension of a task's rows may stand for any number of leading ones.
 
-Nothing is concluded from the source: the reference is called with rows as they are and with the same rows under more
-dimensions, and under none, and must answer the same.
+Nothing is concluded from the source: the reference is called with rows as they are, with some of them alone, and with
+the same rows under more dimensions, and under none, and must answer the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tilewright.reference.torch_calls import call_reference
 from tilewright.tasks.child.input_values import draw_all
 
 _LEADING = ((2, 3), (3, 1, 2), ())
+_ROWS, _SOME = 6, 2
 _SEED = 21
 _ROUNDINGS = 64.0  # of the largest element: the same sums may be made in another order
 
@@ -31,7 +32,9 @@ def leading_inputs(function: Callable[..., Any], task: Task, sizes: Mapping[str,
     found = tuple((one.name, len(one.dimensions)) for one in task.tensors if label in one.dimensions)
     names = {name for name, _ in found}
     try:
-        alike = all(_is_stacked(function, task, {**sizes, label: math.prod(one)}, names, one) for one in _LEADING)
+        alike = _are_apart(function, task, {**sizes, label: _ROWS}, names) and all(
+            _is_stacked(function, task, {**sizes, label: math.prod(one)}, names, one) for one in _LEADING
+        )
     except Exception:  # whatever the reference raises where it takes no more dimensions
         return ()
     return found if alike else ()
@@ -58,11 +61,19 @@ def _leading_label(task: Task) -> str | None:
     return label if all(shape[0] == label and label not in shape[1:] for shape in taken) else None
 
 
+def _are_apart(function: Callable[..., Any], task: Task, sizes: Mapping[str, int], names: set[str]) -> bool:
+    """Whether what becomes of a row is the same without the others."""
+    whole = draw_all(task, sizes, _SEED)
+    part = {name: one[-_SOME:].clone() if name in names else one for name, one in whole.items()}
+    pairs = zip(call_reference(function, task, whole), call_reference(function, task, part), strict=True)
+    return all(_is_same(one[-_SOME:], other, (_SOME,)) for one, other in pairs)
+
+
 def _is_stacked(
     function: Callable[..., Any], task: Task, sizes: Mapping[str, int], names: set[str], leading: tuple[int, ...]
 ) -> bool:
     flat = draw_all(task, sizes, _SEED)
-    wide = {name: one.reshape(*leading, *one.shape[1:]) if name in names else one for name, one in flat.items()}
+    wide = {name: one.reshape((*leading, *one.shape[1:])) if name in names else one for name, one in flat.items()}
     pairs = zip(call_reference(function, task, flat), call_reference(function, task, wide), strict=True)
     return all(_is_same(one, other, leading) for one, other in pairs)
 

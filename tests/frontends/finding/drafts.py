@@ -1,0 +1,38 @@
+"""Kernels as the playbook drafts them, put into the library as if a run had verified them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.store.records_for_store import ENVIRONMENT, SETTINGS, attempt
+
+from tilewright.frontends import api
+from tilewright.frontends.conduct import task_of
+from tilewright.frontends.finding import kernels
+from tilewright.frontends.object_requests import ObjectRequest
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.catalogue import draft
+from tilewright.records import Ending
+from tilewright.store import Store
+from tilewright.tasks import task_op_line
+
+
+def drafting(patch: pytest.MonkeyPatch, spoil: tuple[str, str] = ("", "")) -> None:
+    """Have regions' kernels drafted instead of made; `spoil` changes the text of each."""
+
+    def make(request: ObjectRequest, **options: Any) -> Any:
+        asked = request.request
+        task = task_of(asked)
+        assert task is not None
+        program = row_program(task)
+        text = draft(program).write(program, task_op_line(task)).replace(*spoil)
+        folder = Store().create_run(task, SETTINGS, ENVIRONMENT, asked)
+        folder.attempt(1).save_text("kernel.cu", text)
+        folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+        folder.end(Ending.ATTEMPTS)
+        Store().library.add(folder)
+        return api.make(request, gpu="H200", quiet=True)
+
+    patch.setattr(kernels, "make", make)
