@@ -21,6 +21,7 @@ from tilewright.playbook.catalogue import draft, structures
 from tilewright.playbook.tracing import trace
 from tilewright.records import Derivative, Task
 from tilewright.runtime import GradientNotSupported, LoadError, Operation, ReferenceUsed, load
+from tilewright.runtime.backward import Backward
 from tilewright.tasks import TaskOptions, backward_task, task_from_source, task_op_line
 
 SOURCE = """
@@ -163,6 +164,28 @@ def _function(task: Task) -> Any:
     scope: dict[str, Any] = {}
     exec(task.reference.replace(".float()", ".double()"), scope)
     return scope[task.function]
+
+
+def test_a_stack_of_rows_is_laid_flat(folder: Path) -> None:
+    task, backward = _tasks("add_norm", "f32")
+    assert backward.derivative is not None
+    assert {name for name, _ in task.leading} == {"x", "residual"}
+    ranks = {"x": 2, "residual": 2, "weight": 1, "y0": 2, "y1": 2}
+    gradients = dict(zip(backward.derivative.results, backward.derivative.gradients, strict=True))
+    op = operation(task, folder)
+    pair = Backward(operation(backward, folder), gradients, backward.derivative.by, ranks, frozenset(("x", "residual")))
+    both = Operation(op.files, None, op.last_resort.reference, backward=pair)
+    tensors = drawn(task, rows=6)
+    stacked = {n: t.detach().reshape(2, 3, 40).requires_grad_() if t.dim() == 2 else t for n, t in tensors.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceUsed)  # of the forward, whose file does not say that it takes them
+        found = pulled(both, stacked)
+    expected = pulled(_function(task), stacked)
+    for name, one in found.items():
+        assert one is not None
+        assert one.shape == stacked[name].shape
+        torch.testing.assert_close(one, expected[name], rtol=1e-4, atol=1e-5)
+    assert not pair.takes(op.op, [stacked["x"], stacked["x"], stacked["x"]])
 
 
 def test_compiled_whole_it_gives_the_same(folder: Path) -> None:

@@ -84,9 +84,10 @@ class Made:
         if derivative is None:
             return None
         gradients = dict(zip(derivative.results, derivative.gradients, strict=True))
-        from_results = any(one.is_result for one in derivative.saved)
-        ranks = {one.name: len(one.dimensions) for one in forward.tensors} if from_results else None
-        return Backward(self.operation, gradients, derivative.by, ranks)
+        ranks = {one.name: len(one.dimensions) for one in forward.tensors}
+        ranks |= {one.name: len(one.shape) for one in forward.outputs}
+        leading = frozenset(name for name, _ in forward.leading)
+        return Backward(self.operation, gradients, derivative.by, ranks, leading)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)

@@ -7,6 +7,7 @@ where results were kept in their place, one sentence says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,14 +37,23 @@ class Backward:
     operation: Operation
     gradients: Mapping[str, str]  # a result of the forward -> the parameter that its gradient is
     by: tuple[str, ...]
-    ranks: Mapping[str, int] | None = None  # of the forward's inputs, where it is for no others; its reference neither
+    ranks: Mapping[str, int] | None = None  # of the forward's inputs and results as it takes them; None: as they come
+    leading: frozenset[str] = frozenset()  # inputs whose first dimension may stand for several: these are laid flat
 
     def takes(self, op: Op, values: Sequence[Any]) -> bool:
         """Whether it is for a call of the forward with these values."""
         if self.ranks is None:
             return True
-        pairs = zip(op.parameters, values, strict=True)
-        return all(v.dim() == self.ranks.get(p.name) for p, v in pairs if isinstance(v, torch.Tensor))
+        pairs = [(p.name, v) for p, v in zip(op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
+        return all(value.dim() == self.ranks[name] or name in self.leading for name, value in pairs)
+
+    def laid_flat(self, name: str, value: Any) -> Any:
+        """A tensor of the forward with the rank that it has here: a stack of rows has the gradients of its rows."""
+        rank = self.ranks.get(name) if self.ranks is not None else None
+        if rank is None or not isinstance(value, torch.Tensor) or value.dim() == rank:
+            return value
+        kept = value.dim() - rank + 1
+        return value.reshape(math.prod(value.shape[:kept]), *value.shape[kept:])
 
     def check(self, op: Op) -> None:
         """Raises `LoadError` where the two operations do not fit each other."""
@@ -97,11 +107,16 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
             return None, None, None, None, *_by_reference(ctx, known, gradients, wanted)
         for name, gradient in zip(op.results, gradients, strict=True):
             if name in backward.gradients:
-                known[backward.gradients[name]] = _dense(gradient, *ctx.layouts[name])
+                known[backward.gradients[name]] = backward.laid_flat(name, _dense(gradient, *ctx.layouts[name]))
+        known |= {name: backward.laid_flat(name, known[name]) for name in backward.keeps}
         made = backward.operation.torch_op(*(known[one.name] for one in backward.operation.op.parameters))
         found = dict(zip(backward.by, (made,) if len(backward.by) == 1 else made, strict=True))
         pairs = zip(op.parameters, wanted, strict=True)
-        return None, None, None, None, *(found.get(parameter.name) if want else None for parameter, want in pairs)
+        return None, None, None, None, *(_shaped(ctx, found, p.name) if want else None for p, want in pairs)
+
+
+def _shaped(ctx: Any, found: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
+    return found[name].reshape(ctx.layouts[name][0]) if name in found else None
 
 
 def _dense(gradient: torch.Tensor | None, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
