@@ -54,6 +54,7 @@ sanitize: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tests.frontends.help_pages docs/commands.md
 	$(BIN)/python -m tests.docs.api_page docs/api.md
+	$(BIN)/tilewright skill skills
 	$(BIN)/python -m mkdocs build --quiet
 	@echo build/site/index.html
 
@@ -63,7 +64,6 @@ dist: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 	@ls -l dist
-	$(BIN)/tilewright skill skills
 
 # A developer's build stops at an error in C: setup.py would go on with the objects of an earlier build.
 $(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1

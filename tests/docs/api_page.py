@@ -14,10 +14,12 @@ from tilewright import runtime
 from tilewright.frontends.api import Made, NoKernelMade, NotAcceptedYet
 from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.frontends.finding.finding import Finding, Swap
 from tilewright.frontends.kernel_arguments import BadArgument
 
 WIDTH = 100
-RESULTS = (Made, BoundKernel, DecoratedKernel, runtime.Operation, runtime.Explanation, runtime.EmulatedCall)
+CALLED = (Made, BoundKernel, DecoratedKernel, runtime.Operation)
+RESULTS = (*CALLED, runtime.Explanation, runtime.EmulatedCall, Finding, Swap)
 REFUSALS = (NoKernelMade, NotAcceptedYet, BadArgument)
 CALLS = ("__call__",)  # the one special method that people use by its sign
 

@@ -127,7 +127,8 @@ def test_layers_of_torch_are_made_by_their_constructors() -> None:
     assert not module_source(nn.LayerNorm(8)).trains_otherwise
     compare(nn.BatchNorm1d(8), torch.randn(3, 8))
     compare(nn.Linear(8, 4).bfloat16(), torch.randn(3, 8).bfloat16())
-    assert "bias = " not in module_source(nn.Softmax(dim=-1)).source
+    compare(nn.LSTM(8, 4, batch_first=True), torch.randn(2, 3, 8))
+    compare(nn.TransformerEncoderLayer(8, 2, 16), torch.randn(2, 3, 8))
 
 
 def test_equal_modules_have_equal_texts_whatever_their_weights() -> None:
@@ -183,6 +184,7 @@ def swapped() -> nn.Module:
         (hooked(), "Linear has forward hooks, which a source text cannot hold; remove them"),
         (swapped(), "Linear has a forward of its own beside its class's"),
         (nn.Module(), "Module has no forward"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "ParametrizedLinear is parametrized; remove that"),
     ],
 )
 def test_what_cannot_be_carried_is_said_in_one_sentence(module: nn.Module, message: str) -> None:

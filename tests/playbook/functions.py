@@ -124,6 +124,20 @@ def program_of(function: Function, task: Task | None = None) -> RowProgram:
 _LN = "F.layer_norm(x, (x.shape[-1],), weight, bias, eps)"
 _LN_INPUTS = "x: {t}[rows, cols]; weight: {t}[cols]; bias: {t}[cols]; eps = 1e-5"
 
+SUMS_OVER_ROWS = (
+    Function("column_sum", "return x.sum(0)", "x: f16[rows, cols]"),
+    Function(
+        "scaled_and_summed",
+        "return x * weight, (x * g).sum(0), g.sum((0,))",
+        "x: bf16[rows, cols]; g: bf16[rows, cols]; weight: f32[cols]",
+    ),
+    Function(
+        "centred_and_summed",
+        "h = x - x.mean(-1, keepdim=True)\nreturn h, (h * x.std(-1, keepdim=True)).sum(0, keepdim=True)",
+    ),
+    Function("stacked_sum", "return (x * y).sum((0, 1)), x.amax(-1)", "x: f32[batch, rows, cols]; y: f32[rows, cols]"),
+)
+
 POINTWISE = (
     Function("silu", "return F.silu(x)", "x: bf16[rows, cols]"),
     Function("many_activations", "return torch.tanh(F.softplus(x)) + F.mish(x) * F.hardswish(x) - F.elu(x, 0.7)"),
@@ -220,5 +234,5 @@ ROWS = (
     Function("products", "return x.abs().clamp(0.9, 1.1).prod(-1)"),
 )
 
-FUNCTIONS = (*POINTWISE, *ROWS)
+FUNCTIONS = (*POINTWISE, *ROWS, *SUMS_OVER_ROWS)
 BY_NAME = {one.name: one for one in FUNCTIONS}

@@ -17,6 +17,7 @@ QUICK = (
     "mean_loss",
     "masked_softmax",
     "gate",
+    "scaled_and_summed",
     "bias_gelu",
 )
 

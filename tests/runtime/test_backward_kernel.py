@@ -43,6 +43,10 @@ def swiglu(gate, up):
 def bias_gelu(x, bias):
     return F.gelu(x + bias)
 
+def add_norm(x, residual, weight):
+    total = x + residual
+    return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight, total
+
 def masked(x, keep, scale):
     y = torch.where(keep > 0, x, 0.0) * scale
     return y.sin(), y.argmax(-1), y * y
@@ -54,6 +58,7 @@ SHAPES = {
     "swiglu": ("gate", "up"),
     "bias_gelu": ("x", "bias"),
     "masked": ("x", "keep", "scale"),
+    "add_norm": ("x", "residual", "weight"),
 }
 COLUMNS = ("weight", "bias", "scale")
 ALLOWED = {torch.float32: 4e-6, torch.bfloat16: 1.6e-2}
@@ -127,7 +132,7 @@ def pulled(function: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
     return dict(zip(wanted, found, strict=True))
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("layer_norm", "f32"), ("rms_norm", "bf16"), ("masked", "f32")])
+@pytest.mark.parametrize(("name", "dtype"), [("layer_norm", "f32"), ("rms_norm", "bf16"), ("add_norm", "f32")])
 def test_gradients_are_those_of_f64(name: str, dtype: str, folder: Path) -> None:
     _check_gradients(name, dtype, folder)
 
@@ -245,6 +250,14 @@ def test_gradients_of_gradients_come_from_the_reference(folder: Path) -> None:
         once.square().sum().backward()
         found.append(tensors["x"].grad)
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+def test_where_a_result_was_kept_gradients_of_gradients_are_refused(folder: Path) -> None:
+    op, task = with_gradients("add_norm", folder)
+    tensors = drawn(task)
+    normed, total = op(**tensors)
+    with pytest.raises(GradientNotSupported, match="need its inputs, and y1 was kept in their place"):
+        torch.autograd.grad(normed.sum() + total.sum(), tensors["x"], create_graph=True)
 
 
 def test_without_a_reference_gradients_of_gradients_are_refused(folder: Path) -> None:

@@ -194,6 +194,19 @@ def test_parameters_and_other_subclasses(bare: Operation, x: torch.Tensor) -> No
     close(result.as_subclass(torch.Tensor), x**3)
 
 
+def test_tensors_of_other_kinds(bare: Operation, cube: Operation) -> None:
+    for other, reason in (
+        (torch.eye(4).to_sparse(), "sparse_coo tensor; pass x.to_dense()"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested tensor; pass x.to_padded_tensor"),
+        (torch.zeros(4, dtype=torch.complex64), "dtype torch.complex64"),
+        (torch.zeros(4, dtype=torch.complex64).conj().imag, "negated view; pass x.resolve_neg()"),
+    ):
+        with pytest.raises(NoKernelApplies, match=re.escape(reason)):
+            bare(other)
+    with pytest.warns(ReferenceUsed, match="not contiguous"):  # zeros without memory become one zero for all
+        close(cube(torch._efficientzerotensor((4, 6))), torch.zeros(4, 6))
+
+
 def test_devices_mixed(make: Make, x: torch.Tensor) -> None:
     linear = make(plans.LIBRARY)
     with pytest.raises(NotOnCuda, match="on cpu and on meta; move them to one device"):

@@ -38,6 +38,13 @@ def halved(x):
 def named_badly(grad_y, y):
     return grad_y.sin() * y
 
+def add_norm(x, residual, weight, eps: float = 1e-6):
+    total = x + residual
+    return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * weight, total
+
+def gate(x, y, slope: float = 2.5):
+    return torch.sigmoid((x + y) * slope)
+
 def in_place(x):
     return x.mul_(2)
 
@@ -149,6 +156,52 @@ def _flat(returned: Any) -> list[torch.Tensor]:
         return [returned]
     parts = returned.values() if isinstance(returned, dict) else returned
     return [one for part in parts for one in _flat(part)]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "line", "kept"),
+    [
+        (
+            "add_norm",
+            {"x": "12x32:bf16", "residual": "12x32:bf16", "weight": "32:bf16"},
+            "add_norm_backward(grad_y0, grad_y1, weight, y1, eps: float = 1e-06) -> grad_x, grad_residual, grad_weight",
+            ["the result y1 (768 bytes)", "weight (64 bytes)"],
+        ),
+        (
+            "gate",
+            {"x": "12x32:f32", "y": "12x32:f32"},
+            "gate_backward(grad_out, out, slope: float = 2.5) -> grad_x, grad_y",
+            ["the result out (1.5 KiB)"],
+        ),
+    ],
+    ids=["add_norm", "gate"],
+)
+def test_results_are_kept_where_inputs_would_be_more(
+    function: str, shapes: dict[str, str], line: str, kept: list[str]
+) -> None:
+    task, backward = made(function, **shapes)
+    derivative = backward.derivative
+    assert derivative is not None
+    assert task_op_line(backward) == line
+    said = " ".join(derivative_words(derivative))
+    assert all(one in said for one in kept)
+    assert derivative.autograd_bytes is not None
+    assert derivative.saved_bytes <= derivative.autograd_bytes
+    # At another size, in f64, with another number.
+    torch.manual_seed(0)
+    sizes = {"rows": 7, "cols": 10}
+    tensors = {n: torch.randn(spec.shape).double().requires_grad_() for n, spec in task.specs(sizes).items()}
+    numbers = {one.name: 0.37 for one in task.numbers}
+    results = _flat(_function(task)(**tensors, **numbers))
+    weights = [torch.randn_like(one) for one in results]
+    expected = torch.autograd.grad(results, [tensors[name] for name in derivative.by], weights)
+    named = dict(zip((one.name for one in task.outputs), results, strict=True))
+    given = {one.name: (named if one.is_result else tensors)[one.name].detach() for one in derivative.saved}
+    found = _function(backward)(**dict(zip(derivative.gradients, weights, strict=True)), **given, **numbers)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="other ranks"):
+        _function(backward)(**{n: one[None] for n, one in zip(derivative.gradients, weights, strict=True)}, **given)
 
 
 def test_people_are_told_what_is_kept_and_who_gets_no_gradient() -> None:

@@ -172,3 +172,16 @@ def test_results_may_be_called_otherwise() -> None:
     assert file.text == kernels.DOUBLE
     taken = text.replace("let     n = v.numel", "let     n = v.numel, out = 1").replace("(v, y, n)", "(v, y, n * out)")
     assert isinstance(read_kernel(taken, tasks.DOUBLE), BadPlan)
+
+
+def test_a_lead_line_is_the_task_s_and_written_where_it_is_missing() -> None:
+    leading = replace(tasks.DOUBLE, leading=(("v", 1),))
+    file = read_kernel(kernels.DOUBLE, leading)
+    assert isinstance(file, KernelFile)
+    assert file.compiled.lead is not None
+    assert file.compiled.lead.ranks == (("v", 1),)
+    assert isinstance(read_kernel(file.text, leading), KernelFile)
+    refused = read_kernel(file.text, tasks.DOUBLE)
+    assert isinstance(refused, BadPlan)
+    assert "not found to do the same with each row" in refused.problems[0].message
+    assert read_kernel(kernels.DOUBLE, tasks.DOUBLE) == parse(kernels.DOUBLE)

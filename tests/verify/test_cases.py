@@ -27,7 +27,7 @@ from tilewright.verify.cases import own_cases, plan_cases
 from tilewright.verify.distributions import NUMBERS, case_task, contents, draw_inputs
 from tilewright.verify.float_values import DISTRIBUTIONS, DRAWN_ANYWHERE, INFINITE, NAN_ROWS, SPECIAL
 from tilewright.verify.further_sizes import further_sizes
-from tilewright.verify.need_sizes import accepted_sizes
+from tilewright.verify.need_sizes import accepted_sizes, paired_sizes, turning_sizes
 
 
 def test_cases_follow_from_the_task_alone() -> None:
@@ -270,6 +270,17 @@ def test_one_long_dimension_is_as_long_as_is_affordable() -> None:
     largest = max(case.sizes["n"] for case in plan_cases(long))
     assert 100_000 < largest < SMALL_WORK
     assert largest % 20 == 10
+
+
+def test_ways_that_two_dimensions_lead_to_together() -> None:
+    def way(one: dict[str, int]) -> str:
+        return "other" if one["rows"] >= 40 and 100 <= one["cols"] < 300 else "usual"
+
+    assert list(turning_sizes(tasks.SOFTMAX, way)) == []
+    (found,) = paired_sizes(tasks.SOFTMAX, way)
+    assert (found["rows"], found["cols"]) == (40, 128)
+    assert list(paired_sizes(tasks.SOFTMAX, lambda one: one["rows"] >= 40)) == []  # one dimension is enough
+    assert list(paired_sizes(tasks.SOFTMAX, lambda one: tuple(one.items()))) == []  # nothing turns
 
 
 def test_further_sizes_are_in_turn_near_and_of_the_same_code() -> None:

@@ -73,18 +73,20 @@ class Made:
         form = reference.form() if reference is not None else None
         found = kernel.backward()
         self.backward: Made | None = Made(found, None, own_reference=own_reference) if found is not None else None
-        backward = self.backward.as_backward() if self.backward is not None else None
+        backward = self.backward.as_backward(self.task) if self.backward is not None else None
         self.operation = Operation(files, read_tuned([kernel.path]), reference, returned=form, backward=backward)
         self.__name__ = self.task.name
         self.__doc__ = self.operation.__doc__
 
-    def as_backward(self) -> Backward | None:
-        """Itself as what makes the gradients of its forward; None where it is no backward."""
+    def as_backward(self, forward: Task) -> Backward | None:
+        """Itself as what makes the gradients of a forward; None where it is no backward."""
         derivative = self.task.derivative
         if derivative is None:
             return None
         gradients = dict(zip(derivative.results, derivative.gradients, strict=True))
-        return Backward(self.operation, gradients, derivative.by)
+        from_results = any(one.is_result for one in derivative.saved)
+        ranks = {one.name: len(one.dimensions) for one in forward.tensors} if from_results else None
+        return Backward(self.operation, gradients, derivative.by, ranks)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.operation(*args, **kwargs)
@@ -120,7 +122,7 @@ class Made:
 def backward_of(kernel: LibraryKernel, *, own_reference: bool) -> Backward | None:
     """What makes the gradients of a kernel's calls; None where no kernel was made for them."""
     found = kernel.backward()
-    return None if found is None else Made(found, None, own_reference=own_reference).as_backward()
+    return None if found is None else Made(found, None, own_reference=own_reference).as_backward(kernel.task())
 
 
 def _taken_again(kernel: LibraryKernel, own_reference: bool, identity: str) -> Made:

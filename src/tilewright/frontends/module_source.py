@@ -12,6 +12,7 @@ import base64
 import enum
 import functools
 import math
+import numbers
 import re
 import textwrap
 import types
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from tilewright.frontends.class_source import LiftedClass, lift_class
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -220,6 +222,8 @@ class _Writer:
 
     def _carried(self, value: Any, said: str, depth: int = 0) -> str:
         """A value of an instance as an expression."""
+        if isinstance(value, numbers.Number) and type(value).__module__ == "numpy":
+            value = value.item()  # type: ignore[attr-defined]
         if is_constant(value):
             return literal(value)
         if depth > _DEEPEST:
@@ -383,7 +387,8 @@ def _constructed(module: torch.nn.Module) -> str | None:
 
 def _form(module: torch.nn.Module) -> tuple[Any, ...]:
     """What two layers must share to compute the same from the same parameters."""
-    plain = {name: repr(value) for name, value in vars(module).items() if name not in _MODULE_FIELDS}
+    own = ((name, value) for name, value in vars(module).items() if name not in _MODULE_FIELDS)
+    plain = {name: repr(value) for name, value in own if not name.startswith("_flat_weight")}  # of an LSTM: its tensors
     tensors = {**module._parameters, **module._buffers}
     return plain, {name: None if one is None else tuple(one.shape) for name, one in tensors.items()}
 
@@ -394,6 +399,8 @@ def _refuse_unusual(module: torch.nn.Module, method: str) -> None:
         said = f"{type(module).__name__}{f'.{name}' if name else ''}"
         if isinstance(one, torch.jit.ScriptModule):
             raise BadArgument(f"{said} is a scripted module; give the module it was scripted from")
+        if parametrize.is_parametrized(one):
+            raise BadArgument(f"{said} is parametrized; remove that with torch.nn.utils.parametrize first")
         if "forward" in vars(one):
             raise BadArgument(f"{said} has a forward of its own beside its class's; undo the swap, or write a function")
         if one._forward_hooks or one._forward_pre_hooks:

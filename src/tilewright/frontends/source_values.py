@@ -78,6 +78,9 @@ def importable(value: object) -> tuple[str, str] | None:
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if name is None and repr(value).startswith("torch."):  # dtypes say where they live only so
         module, _, name = repr(value).rpartition(".")
+    own = getattr(value, "__name__", None)
+    if isinstance(own, str) and getattr(torch, own, None) is value:  # torch.tanh says that it lives in a class
+        module, name = "torch", own
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or "." in name or "<" in name:
         return None
     try:

@@ -44,7 +44,7 @@ def register_autograd(torch_op: TorchOp) -> None:
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
             return dispatcher.run_below_autograd(overload, below, values)
         backward = torch_op.host.backward
-        if backward is not None and not _is_transformed():
+        if backward is not None and backward.takes(op, values) and not _is_transformed():
             return run_with_backward(torch_op, backward, again if torch_op.last_resort.may_run else None, below, values)
         if by_reference is None or not torch_op.last_resort.may_run:
             refuse_gradients(op, [v for p, v in zip(op.parameters, values, strict=True) if p.scalar is None])

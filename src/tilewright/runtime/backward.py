@@ -36,6 +36,14 @@ class Backward:
     operation: Operation
     gradients: Mapping[str, str]  # a result of the forward -> the parameter that its gradient is
     by: tuple[str, ...]
+    ranks: Mapping[str, int] | None = None  # of the forward's inputs, where it is for no others; its reference neither
+
+    def takes(self, op: Op, values: Sequence[Any]) -> bool:
+        """Whether it is for a call of the forward with these values."""
+        if self.ranks is None:
+            return True
+        pairs = zip(op.parameters, values, strict=True)
+        return all(v.dim() == self.ranks.get(p.name) for p, v in pairs if isinstance(v, torch.Tensor))
 
     def check(self, op: Op) -> None:
         """Raises `LoadError` where the two operations do not fit each other."""

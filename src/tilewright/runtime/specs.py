@@ -44,6 +44,8 @@ def unusable_reasons(op: Op, values: Sequence[Any]) -> tuple[Reason, ...]:
 
 def unusable(tensor: torch.Tensor, name: str) -> Problem | None:
     """Why no kernel file can take this tensor, whatever its needs: a reason like any other."""
+    if tensor.is_nested:
+        return _reason(f"{name} is a nested tensor", f"pass {name}.to_padded_tensor(...)")
     if tensor.layout is not torch.strided:
         return _reason(f"{name} is a {tensor.layout} tensor", f"pass {name}.to_dense()")
     if tensor.dtype not in DTYPE_OF_TORCH:

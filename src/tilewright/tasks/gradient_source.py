@@ -5,9 +5,11 @@ from __future__ import annotations
 import keyword
 from dataclasses import dataclass
 
-from tilewright.records import BACKWARD, NumberInput, Task, TensorInput
+from tilewright.records import BACKWARD, DType, NumberInput, Task, TensorInput
 from tilewright.tasks.errors import TaskError
-from tilewright.tasks.questions import DerivativeAnswer
+from tilewright.tasks.questions import Cut, DerivativeAnswer, PrintedGradients, PrintRequest
+
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31)
 
 _FLATTENED = '''
 
@@ -71,6 +73,67 @@ def recomputing_source(task: Task, answer: DerivativeAnswer, names: BackwardName
     imported = "" if "import torch\n" in task.reference else "\n\nimport torch\n"
     text = "\n".join(lines)
     return f"{task.reference.rstrip()}\n{imported}{helper}\n\n{text}\n"
+
+
+# -- from results that were kept --
+
+
+def print_request(task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut) -> PrintRequest:
+    """What the child needs to print the gradients from what a cut keeps."""
+    at_hand = _at_hand(task, names, cut)
+    known: dict[str, str] = {}
+    for name, shape, _ in at_hand:
+        for axis, label in enumerate(shape):
+            if isinstance(label, str):
+                known.setdefault(label, f"{name}.shape[{axis}]")
+    dtypes = {f"torch.{_TORCH_NAMES[dtype.value]}": f"{name}.dtype" for name, _, dtype in reversed(at_hand)}
+    sizes = [_sizes(task, first) for first in (0, 3, 6)]
+    labels = {one.name: one.dimensions for one in task.tensors}
+    return PrintRequest(
+        task, sizes[0], tuple(sizes[1:]), answer.by, cut.inputs, cut.results, names.gradients, labels, known, dtypes
+    )
+
+
+def _at_hand(task: Task, names: BackwardNames, cut: Cut) -> list[tuple[str, tuple[str | int, ...], DType]]:
+    """What the backward takes: name, dimensions and dtype."""
+    outputs = {one.name: one for one in task.outputs}
+    tensors = {one.name: one for one in task.tensors}
+    found: list[tuple[str, tuple[str | int, ...], DType]] = [
+        (name, outputs[result].shape, outputs[result].dtype)
+        for result, name in zip(names.results, names.gradients, strict=True)
+    ]
+    found += [(name, tensors[name].dimensions, tensors[name].dtype) for name in cut.inputs]
+    return found + [(name, outputs[name].shape, outputs[name].dtype) for name in cut.results]
+
+
+def _sizes(task: Task, first: int) -> dict[str, int]:
+    """Sizes that all differ, where the dimensions leave a choice."""
+    sizes = task.sizes
+    for number, one in enumerate(one for one in task.free if one.varies):
+        wanted = one.permitted(_PRIMES[(first + number) % len(_PRIMES)] * one.multiple_of)
+        smaller = task.complete({**sizes, one.name: wanted})
+        sizes = smaller if task.is_sound(smaller) else sizes
+    return sizes
+
+
+def printed_source(
+    task: Task, answer: DerivativeAnswer, names: BackwardNames, cut: Cut, found: PrintedGradients
+) -> str:
+    """A text without the forward: the gradients, operation by operation, from what is kept."""
+    kept = ", ".join(cut.results)
+    at_hand = _at_hand(task, names, cut)
+    ranks = ", ".join(f"{name}.ndim" for name, _, _ in at_hand)
+    wanted = ", ".join(str(len(shape)) for _, shape, _ in at_hand)
+    lines = [
+        "import torch\n\n",
+        _head(task, names, (*cut.inputs, *cut.results)),
+        f'    """The gradients of `{task.function}` by {", ".join(answer.by)}, from its result {kept}."""',
+        f"    if ({ranks}) != ({wanted}):",
+        '        raise ValueError("these lines are for tensors of other ranks")',
+        *(f"    {line}" for line in found.lines),
+        f"    return {_tuple(found.returned)}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _tuple(names: tuple[str, ...]) -> str:

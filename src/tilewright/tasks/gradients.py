@@ -14,18 +14,28 @@ from dataclasses import replace
 from tilewright.records import (
     Derivative,
     Dimension,
+    NormalValues,
     SavedTensor,
     Task,
     TaskInput,
     TaskOutput,
     TensorInput,
+    UniformValues,
 )
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.tasks.drafts import TaskOptions
 from tilewright.tasks.errors import Remedy, RemedyKind, TaskError
-from tilewright.tasks.gradient_source import BackwardNames, recomputing_source
+from tilewright.tasks.gradient_source import BackwardNames, print_request, printed_source, recomputing_source
 from tilewright.tasks.lint import examine, finding, small_sizes
-from tilewright.tasks.questions import ANSWER_SECONDS, DIFFERENTIATE, Cut, DerivativeAnswer, DerivativeRequest
+from tilewright.tasks.questions import (
+    ANSWER_SECONDS,
+    DIFFERENTIATE,
+    PRINT_GRADIENTS,
+    Cut,
+    DerivativeAnswer,
+    DerivativeRequest,
+    PrintedGradients,
+)
 
 
 def backward_task(task: Task, options: TaskOptions) -> Task:
@@ -37,18 +47,19 @@ def backward_task(task: Task, options: TaskOptions) -> Task:
             answer: DerivativeAnswer = reference.call(DIFFERENTIATE, request, DerivativeAnswer, ANSWER_SECONDS)
         except ReferenceProblem as problem:
             raise TaskError(f"{task.name} has no gradients that can be taken: {problem}") from problem
-    if not answer.by:
-        raise TaskError(f"{task.name} has no gradients: no result depends on an input in a way that can be derived")
-    made = _assembled(task, answer)
+        if not answer.by:
+            raise TaskError(f"{task.name} has no gradients: no result depends on an input in a way that can be derived")
+        made = _cheapest(task, answer, reference)
     with Reference(made.reference, made.function) as reference:
         try:
-            reason = finding(examine(made, reference))
+            seen = examine(made, reference)
         except ReferenceProblem as problem:
             raise TaskError(f"the gradients of {task.name} cannot be taken: {problem}") from problem
+    reason = finding(seen)
     if reason and not options.allow_degenerate:
         remedy = Remedy(RemedyKind.ALLOW_DEGENERATE)
         raise TaskError(f"a kernel for the gradients of {task.name} would prove nothing: {reason}", remedy)
-    return replace(made, degenerate=reason)
+    return replace(made, degenerate=reason, leading=seen.leading)
 
 
 def refuse_without_gradients(task: Task) -> None:
@@ -65,13 +76,38 @@ def refuse_without_gradients(task: Task) -> None:
         raise TaskError(f"{task.name} has no floating-point input, so it has no gradients")
 
 
-def _assembled(task: Task, answer: DerivativeAnswer) -> Task:
-    cut = _cheapest(task, answer.cuts)
+def _cheapest(task: Task, answer: DerivativeAnswer, reference: Reference) -> Task:
+    """The backward task that keeps the fewest bytes. Of as many inputs: a text from results is for one rank alone."""
+    specs = {**task.specs(), **task.output_specs()}
+
+    def price(cut: Cut) -> tuple[int, int]:
+        return sum(specs[name].storage_bytes for name in (*cut.inputs, *cut.results)), len(cut.results)
+
     names = BackwardNames.of(task, answer)
-    saved = tuple(SavedTensor(name, task.specs()[name].storage_bytes) for name in cut.inputs)
+    for cut in sorted(answer.cuts, key=price):
+        if not cut.results:
+            break
+        request = print_request(task, answer, names, cut)
+        try:
+            found: PrintedGradients = reference.call(PRINT_GRADIENTS, request, PrintedGradients, ANSWER_SECONDS)
+        except (ReferenceProblem, RuntimeError):
+            continue
+        if found.lines:
+            return _assembled(task, answer, cut, printed_source(task, answer, names, cut, found))
+    cut = answer.cuts[0]
+    return _assembled(task, answer, cut, recomputing_source(task, answer, names, cut.inputs))
+
+
+def _assembled(task: Task, answer: DerivativeAnswer, cut: Cut, source: str) -> Task:
+    names = BackwardNames.of(task, answer)
+    specs = {**task.specs(), **task.output_specs()}
+    saved = tuple(
+        SavedTensor(name, specs[name].storage_bytes, name in cut.results) for name in (*cut.inputs, *cut.results)
+    )
     grown, gradients = _gradient_inputs(task, names)
     tensors = {one.name: one for one in task.tensors}
-    kept: tuple[TaskInput, ...] = tuple(replace(tensors[one.name], optional=False) for one in saved)
+    kept: tuple[TaskInput, ...] = tuple(tensors[name] for name in cut.inputs)
+    kept += tuple(_result_input(task, answer, name, gradients) for name in cut.results)
     numbers = sorted(task.numbers, key=lambda one: one.default)
     outputs = tuple(
         TaskOutput(name, tensors[by].dtype, tensors[by].dimensions)
@@ -91,7 +127,7 @@ def _assembled(task: Task, answer: DerivativeAnswer) -> Task:
     return replace(
         task,
         name=names.op,
-        reference=recomputing_source(task, answer, names, tuple(one.name for one in saved)),
+        reference=source,
         function=names.function,
         inputs=inputs,
         outputs=outputs,
@@ -99,13 +135,18 @@ def _assembled(task: Task, answer: DerivativeAnswer) -> Task:
         words="",
         assumptions=(),
         degenerate="",
+        leading=(),
         derivative=derivative,
     )
 
 
-def _cheapest(task: Task, cuts: tuple[Cut, ...]) -> Cut:
-    """So far only inputs are kept."""
-    return cuts[0]
+def _result_input(task: Task, answer: DerivativeAnswer, name: str, gradients: tuple[TensorInput, ...]) -> TensorInput:
+    """A kept result as an input: it holds about what the function made of the values that were drawn."""
+    place = next(number for number, one in enumerate(task.outputs) if one.name == name)
+    low, high = answer.ranges[place]
+    values = UniformValues(low, high) if 0.0 <= low < high else NormalValues()
+    alike = next(one for one in gradients if one.name.removeprefix("grad_").rstrip("_") == name)
+    return replace(alike, name=name, dtype=task.outputs[place].dtype, values=values)
 
 
 def _gradient_inputs(task: Task, names: BackwardNames) -> tuple[tuple[Dimension, ...], tuple[TensorInput, ...]]:
@@ -152,7 +193,10 @@ def derivative_words(derivative: Derivative) -> list[str]:
     """Lines for a person: whose gradients, what is kept for them, and what autograd would keep."""
     lines = [f"gradients by {', '.join(derivative.by)}, of {', '.join(derivative.results)} of {derivative.op}"]
     lines += [f"no gradient by {name}, which {why}" for name, why in derivative.without]
-    kept = ", ".join(f"{one.name} ({_bytes_words(one.bytes)})" for one in derivative.saved) or "nothing"
+    kept = ", ".join(
+        f"{'the result ' if one.is_result else ''}{one.name} ({_bytes_words(one.bytes)})" for one in derivative.saved
+    )
+    kept = kept or "nothing"
     lines.append(f"keeps {kept} from the forward; everything else is computed again")
     if derivative.autograd_bytes is not None:
         more = derivative.saved_bytes - derivative.autograd_bytes

@@ -14,6 +14,7 @@ BOUND = "tilewright.tasks.child.probing:bound"
 LINT = "tilewright.tasks.child.lint_run:run_lint"
 DESCRIBE = "tilewright.tasks.child.module_run:describe"
 DIFFERENTIATE = "tilewright.tasks.child.differentiation:differentiate"
+PRINT_GRADIENTS = "tilewright.tasks.child.gradient_printing:printed"
 _LISTED = 4
 
 
@@ -78,6 +79,29 @@ class DerivativeAnswer:
     by: tuple[str, ...]  # inputs that get a gradient
     cuts: tuple[Cut, ...]  # the first keeps no result
     autograd_bytes: int | None  # at the task's own sizes
+    ranges: tuple[tuple[float, float], ...] = ()  # between which each result lies, for the values that were drawn
+
+
+@dataclass(frozen=True)
+class PrintRequest:
+    """The gradients `by` inputs, in lines that use the kept `inputs` and `results` and the results' `gradients`."""
+
+    task: Task
+    sizes: dict[str, int]  # to trace at, all different
+    other_sizes: tuple[dict[str, int], ...]  # at which the lines must be right too
+    by: tuple[str, ...]
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    gradients: tuple[str, ...]
+    labels: dict[str, tuple[str, ...]]  # the dimensions of every input
+    known_sizes: dict[str, str]  # a dimension -> what its size is in the lines
+    dtypes: dict[str, str]  # such as "torch.bfloat16" -> "y.dtype"
+
+
+@dataclass(frozen=True)
+class PrintedGradients:
+    lines: tuple[str, ...]  # empty where they cannot be had
+    returned: tuple[str, ...]  # the gradients, by name
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ Way = Callable[[Sizes], Hashable]  # what a plan does at these sizes, all but ho
 
 _EXTRA_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _STEPS = (3, 5, 6, 7, 12, 20, 24, 40, 48, 72, 80, 96, 100, 160, 192, 320, 384, 640, 768, 1536, 3072)
+_PAIRED = (16, 40, 64, 128, 160, 256, 512, 1000)  # of two dimensions at once
+_MOST_PAIRS = 6  # of the largest dimensions
 _MOST_WAYS = 8  # of one dimension
 _UNITS = (2, 4, 8, 16, 32, 64, 128, 256)  # that needs are written with
 _MOST_COMBINED = 8000  # combinations of sizes that are looked at
@@ -77,6 +79,28 @@ def turning_sizes(task: Task, way: Way) -> Iterator[Sizes]:
             sizes = task.complete({**base, one.name: size})
             if way(sizes) is not None and task.is_sound(sizes) and is_small(task, sizes):
                 yield sizes
+
+
+def paired_sizes(task: Task, way: Way) -> Iterator[Sizes]:
+    """With two dimensions larger at once, the others small: of every way that the plan goes only there, the smallest
+    sizes. Where every size has a way of its own, nothing."""
+    base = sizes_of(task, BASE)
+    varying = [one for one in task.free if one.varies] if base is not None else []
+    pairs = sorted(itertools.combinations(varying, 2), key=lambda pair: -pair[0].size * pair[1].size)
+    work = work_estimate(task)
+    for pair in pairs[:_MOST_PAIRS]:
+        assert base is not None
+        steps = [sorted({base[one.name], *(permitted(one, size) for size in _PAIRED)}) for one in pair]
+        names = [one.name for one in pair]
+        tried = (task.complete({**base, **dict(zip(names, one, strict=True))}) for one in itertools.product(*steps))
+        small = sorted((one for one in tried if task.is_sound(one) and is_small(task, one)), key=work)
+        found = [(way(sizes), sizes) for sizes in small]
+        alone = {one for one, sizes in found if any(sizes[name] == base[name] for name in names)}
+        ways: dict[Hashable, Sizes] = {}
+        for one, sizes in found:
+            ways.setdefault(one, sizes)
+        if len(ways) <= _MOST_WAYS:
+            yield from (sizes for one, sizes in ways.items() if one is not None and one not in alone)
 
 
 def _turn(task: Task, base: Sizes, one: Dimension, way: Way, low: int, high: int) -> tuple[int, int]:

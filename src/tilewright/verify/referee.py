@@ -24,7 +24,14 @@ from tilewright.verify.cases import again_values, own_cases, plan_cases, value_c
 from tilewright.verify.distributions import TASK
 from tilewright.verify.independence import independent_dimensions
 from tilewright.verify.least_work import impossible, needed_inputs
-from tilewright.verify.need_sizes import Accepts, accepted_sizes, declined_note, turning_sizes, within_need
+from tilewright.verify.need_sizes import (
+    Accepts,
+    accepted_sizes,
+    declined_note,
+    paired_sizes,
+    turning_sizes,
+    within_need,
+)
 from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
 from tilewright.verify.scheduled import scheduled_cases
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
@@ -36,6 +43,7 @@ _SCHEDULES = 3
 _FEW = 3  # cases that a file must take, else sizes are looked for that it takes
 _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
 _MOST_TURNS = 12
+_MOST_PAIRS = 4  # ways that only two dimensions together lead to
 _SHOWN_RIGHT = 8
 _OF_HUGE = 2  # cases at own sizes, where each takes seconds: the task's own values, and others that hide less
 
@@ -159,7 +167,9 @@ class Referee:
             found = candidate.evaluate(Case(sizes, 1), self._emulator.profile, strictly=True)
             return found.way if isinstance(found, Evaluation) else None
 
-        for number, sizes in enumerate(itertools.islice(turning_sizes(self._task, way), _MOST_TURNS)):
+        turns = itertools.islice(turning_sizes(self._task, way), _MOST_TURNS)
+        pairs = itertools.islice(paired_sizes(self._task, way), _MOST_PAIRS)
+        for number, sizes in enumerate((*turns, *pairs)):
             yield Case(sizes, 401 + number)
 
     def _found(self, accepts: Accepts) -> Iterator[Case]:

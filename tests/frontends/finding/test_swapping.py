@@ -144,6 +144,33 @@ def test_two_chains_of_one_forward_are_both_swapped() -> None:
     assert torch.equal(model(x), before)
 
 
+def test_gradients_of_a_swapped_model_are_those_of_the_model(
+    made: Finding, model: Model, given: tuple[torch.Tensor, ...]
+) -> None:
+    weights = torch.randn(given[0].shape)
+
+    def gradients() -> list[torch.Tensor]:
+        with torch.enable_grad():
+            loss = (model(*given) * weights).sum()
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    before = gradients()
+    with made.swap(), pytest.warns(ReferenceUsed, match="no backward kernel"):
+        after = gradients()
+    for one, other in zip(after, before, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_swapped_model_is_compiled_whole(made: Finding, model: Model, given: tuple[torch.Tensor, ...]) -> None:
+    with made.swap():
+        expected = model(*given)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(*given), expected)
+        other = inputs(batch=3, length=5)
+        torch.testing.assert_close(compiled(*other), model(*other))
+
+
 class OverTokens(nn.Module):
     """A norm over the last two dimensions: its rows are no rows."""
 

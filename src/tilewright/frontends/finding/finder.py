@@ -37,7 +37,7 @@ def search(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     gpu: str | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], object] = str,
 ) -> Searched:
     """Raises `BadArgument` where the model cannot be run as it is called."""
     device = choose_device(gpu, "")

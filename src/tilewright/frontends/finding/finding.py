@@ -41,7 +41,7 @@ class Finding:
         self.found: FoundModel = searched.found
         self.kernels: dict[int, RegionKernel] = {}  # by the number of the region
 
-    def make(self, *chosen: int | str, say: Callable[[str], None] = lambda text: None, **options: Any) -> Finding:
+    def make(self, *chosen: int | str, say: Callable[[str], object] = str, **options: Any) -> Finding:
         """Make kernels for regions by number or name; for all that the author can do where none is named.
 
         `options` are those of `make`: who writes, with what budget. Kernels made before are found, free.

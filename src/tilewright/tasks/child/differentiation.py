@@ -30,15 +30,10 @@ Tensors = dict[str, torch.Tensor]
 def differentiate(function: Callable[..., Any], request: DerivativeRequest) -> DerivativeAnswer:
     """Which results and inputs have gradients, and what these need."""
     task = request.task
-    specs = task.specs(request.sizes)
-    given = {
-        one.name: draw(specs[one.name], one.values, request.sizes, 5000 + position)
-        for position, one in enumerate(task.tensors)
-        if one.name in specs
-    }
+    given = drawn(task, request.sizes)
     with torch.enable_grad():
-        leaves = _leaves(given)
-        returned = function(**_arguments(task, leaves))
+        leaves = leaves_of(given)
+        returned = function(**arguments_of(task, leaves))
     results = flat_results(returned)
     if len(results) != len(task.outputs):
         raise ReferenceProblem(f"the function returned {len(results)} results where {len(task.outputs)} were expected")
@@ -46,24 +41,42 @@ def differentiate(function: Callable[..., Any], request: DerivativeRequest) -> D
     if not any(differentiable):
         return DerivativeAnswer("", differentiable, (), (), None)
     weights = [torch.randn_like(one) for one in results if one.requires_grad]
-    found = _gradients(results, leaves, weights)
-    by = tuple(name for name, one in zip(_floats(leaves), found, strict=True) if one is not None)
+    found = gradients_of(results, leaves, weights)
+    by = tuple(name for name, one in zip(floats(leaves), found, strict=True) if one is not None)
     structure = "one" if isinstance(returned, torch.Tensor) else "flat" if _is_flat(returned) else "nested"
     cuts = _cuts(function, task, given, weights, by)
-    return DerivativeAnswer(structure, differentiable, by, cuts, _autograd_bytes(function, task))
+    ranges = tuple(_range(one) for one in results)
+    return DerivativeAnswer(structure, differentiable, by, cuts, _autograd_bytes(function, task), ranges)
 
 
-def _leaves(given: Mapping[str, torch.Tensor]) -> Tensors:
+def _range(result: torch.Tensor) -> tuple[float, float]:
+    """The least and the greatest that a result holds, where they are numbers."""
+    numbers = result.detach().double()
+    numbers = numbers[numbers.isfinite()]
+    return (float(numbers.min()), float(numbers.max())) if numbers.numel() else (0.0, 0.0)
+
+
+def drawn(task: Task, sizes: Mapping[str, int]) -> Tensors:
+    """Every tensor of the task at these sizes."""
+    specs = task.specs(sizes)
+    return {
+        one.name: draw(specs[one.name], one.values, sizes, 5000 + position)
+        for position, one in enumerate(task.tensors)
+        if one.name in specs
+    }
+
+
+def leaves_of(given: Mapping[str, torch.Tensor]) -> Tensors:
     return {
         name: one.detach().requires_grad_() if one.is_floating_point() else one.detach() for name, one in given.items()
     }
 
 
-def _floats(leaves: Tensors) -> Tensors:
+def floats(leaves: Tensors) -> Tensors:
     return {name: one for name, one in leaves.items() if one.is_floating_point()}
 
 
-def _arguments(task: Task, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def arguments_of(task: Task, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {
         **{one.name: tensors.get(one.name) for one in task.tensors},
         **{one.name: one.value for one in task.numbers},
@@ -74,12 +87,12 @@ def _is_flat(returned: Any) -> bool:
     return isinstance(returned, (tuple, list)) and all(isinstance(one, torch.Tensor) for one in returned)
 
 
-def _gradients(
+def gradients_of(
     results: Sequence[torch.Tensor], leaves: Tensors, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:
     wanted = [one for one in results if one.requires_grad]
     made: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
-        wanted, list(_floats(leaves).values()), weights, allow_unused=True
+        wanted, list(floats(leaves).values()), weights, allow_unused=True
     )
     return made
 
@@ -97,21 +110,21 @@ def _cuts(
 
     def joint(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.enable_grad():
-            leaves = _leaves(dict(zip(names, values[: len(names)], strict=True)))
-            results = flat_results(function(**_arguments(task, leaves)))
-            found = _gradients(results, leaves, values[len(names) :])
-        gradients = {name: one for name, one in zip(_floats(leaves), found, strict=True) if one is not None}
+            leaves = leaves_of(dict(zip(names, values[: len(names)], strict=True)))
+            results = flat_results(function(**arguments_of(task, leaves)))
+            found = gradients_of(results, leaves, values[len(names) :])
+        gradients = {name: one for name, one in zip(floats(leaves), found, strict=True) if one is not None}
         return (*(one.detach() for one in results), *(gradients[name] for name in by))
 
-    graph = make_fx(joint, decomposition_table=_decompositions(), tracing_mode="real")(*given.values(), *weights).graph
+    graph = make_fx(joint, decomposition_table=decompositions(), tracing_mode="real")(*given.values(), *weights).graph
     nodes = list(graph.nodes)
     places = [one for one in nodes if one.op == "placeholder"]
     inputs = dict(zip(places, names, strict=False))
     returned = nodes[-1].args[0]
     results = {
-        one.name: _undetached(node)
+        one.name: undetached(node)
         for one, node in zip(task.outputs, returned, strict=False)
-        if one.dtype.is_float and _undetached(node) not in places
+        if one.dtype.is_float and undetached(node) not in places
     }
     gradients = returned[len(task.outputs) :]
     cuts: list[Cut] = []
@@ -125,7 +138,7 @@ def _cuts(
     return tuple(cuts)
 
 
-def _decompositions() -> Any:
+def decompositions() -> Any:
     """So that what an operation takes and does not look at, such as a norm's bias, is seen to be such."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
@@ -134,7 +147,7 @@ def _decompositions() -> Any:
     return {**core_aten_decompositions(), **get_decompositions(norms)}
 
 
-def _undetached(node: Any) -> Any:
+def undetached(node: Any) -> Any:
     while str(node.target).startswith(("aten.detach", "aten.alias")):
         node = node.args[0]
     return node
@@ -172,7 +185,7 @@ def _autograd_bytes(function: Callable[..., Any], task: Task) -> int | None:
             made = {name: torch.empty(spec.shape, dtype=TORCH_DTYPE[spec.dtype]) for name, spec in task.specs().items()}
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 # What was made and is not returned must live on, or its storage's address is given away again.
-                alive = function(**_arguments(task, _leaves(made)))
+                alive = function(**arguments_of(task, leaves_of(made)))
     except Exception:  # it needs content, or knows no such tensors
         return None
     del alive
