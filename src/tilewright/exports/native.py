@@ -26,7 +26,8 @@ _SECONDS = 300.0
 
 def native_sources(files: Sequence[KernelFile], variants: Variants) -> dict[str, str]:
     """The sources of the extension module, by file name."""
-    texts = {name: (HOST / name).read_text("utf-8") for name in (*HEADERS, "driver.hpp", "python_arguments.hpp", "module.cpp")}
+    names = (*HEADERS, "driver.hpp", "python_arguments.hpp", "module.cpp")
+    texts = {name: (HOST / name).read_text("utf-8") for name in names}
     return {**texts, "generated.hpp": host_source(files, variants)}
 
 
