@@ -1,7 +1,7 @@
 // A door into generated host code for tests: a call as numbers in, the evaluated plan as JSON out. Nothing is launched.
 #include <cstdio>
 
-#include "plan.hpp"
+#include "blocks.hpp"
 #include "maps.hpp"
 #include GENERATED
 

@@ -17,7 +17,7 @@ from tilewright.kernel_file import KernelFile
 from tilewright.toolchain import cache_directory
 
 HOST = Path(__file__).parent / "host"
-HEADERS = ("values.hpp", "plan.hpp", "maps.hpp")
+HEADERS = ("values.hpp", "plan.hpp", "blocks.hpp", "maps.hpp")
 _COMPILERS = ("c++", "g++", "clang++")
 # libstdc++ stays outside: torch brings one, and the static one asks for a C library as new as this machine's.
 _OPTIONS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
@@ -26,7 +26,8 @@ _SECONDS = 300.0
 
 def native_sources(files: Sequence[KernelFile], variants: Variants) -> dict[str, str]:
     """The sources of the extension module, by file name."""
-    texts = {name: (HOST / name).read_text("utf-8") for name in (*HEADERS, "driver.hpp", "module.cpp")}
+    names = (*HEADERS, "driver.hpp", "python_arguments.hpp", "module.cpp")
+    texts = {name: (HOST / name).read_text("utf-8") for name in names}
     return {**texts, "generated.hpp": host_source(files, variants)}
 
 

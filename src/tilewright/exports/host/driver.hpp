@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "blocks.hpp"
 #include "maps.hpp"
-#include "plan.hpp"
 
 namespace {
 namespace driver {

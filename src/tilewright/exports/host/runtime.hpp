@@ -6,8 +6,8 @@
 
 #include <mutex>
 
+#include "blocks.hpp"
 #include "maps.hpp"
-#include "plan.hpp"
 
 namespace {
 namespace runtime {
