@@ -171,6 +171,51 @@ def test_a_swapped_model_is_compiled_whole(made: Finding, model: Model, given: t
         torch.testing.assert_close(compiled(*other), model(*other))
 
 
+class Masking(nn.Module):
+    """A mask that is worked out from a buffer, and a dictionary as the answer."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8, 8).tril().bool())
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = self.linear(x).masked_fill(~self.mask, -1e9)
+        return {"mixed": torch.softmax(scores * 0.5, -1), "x": x}
+
+
+def test_buffers_are_followed_and_dictionaries_returned() -> None:
+    model, x = Masking().eval(), torch.randn(2, 8, 8)
+    found = tw.find(model, x, gpu="H200")
+    assert [one.title for one in found.found.regions] == ["masked softmax (in Masking)"]
+    before = model(x)
+    with found.make().swap() as swap:
+        assert swap.replaced == {"masked softmax (in Masking)": 1}
+        torch.testing.assert_close(model(x), before)
+        model.mask.logical_not_()
+        other = model(x)
+        model.mask.logical_not_()
+    model.mask.logical_not_()
+    torch.testing.assert_close(model(x), other)  # the kernel saw the mask change
+
+
+class Constant(nn.Module):
+    """A tensor that is made on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x) + torch.arange(8.0)) * 2.0
+
+
+def test_a_forward_with_tensors_of_its_own_is_left_alone() -> None:
+    assert tw.find(Constant(), torch.randn(4, 8), gpu="H200").found.regions == ()
+
+
 class OverTokens(nn.Module):
     """A norm over the last two dimensions: its rows are no rows."""
 

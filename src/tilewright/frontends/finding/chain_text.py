@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from tilewright.frontends.finding.frames import Chain, Leaves, trace_whole
+from tilewright.frontends.finding.frames import ROOT, Chain, Leaves, trace_whole
 from tilewright.tasks.reading.python_source import usable_name
 
-_ROOT = "module."  # before every path of a frame
 _SIGNATURE = re.compile(r"def forward\(self(?:, )?(?P<taken>.*?)\)(?: -> [^:]+)?:")
 _FREED = re.compile(r";  [\w = ]+ = None$", re.MULTILINE)
 
@@ -70,7 +69,7 @@ class _Writer:
         self.inputs.append(ChainInput(name, node))
 
     def _parameter(self, target: str) -> fx.Node:
-        path = target.removeprefix(_ROOT)
+        path = target.removeprefix(ROOT)
         if path not in self.paths:
             name = self._free_name(path.rpartition(".")[2])  # equal chains in other places have equal texts
             self.paths[path] = self.graph.placeholder(name)
@@ -95,7 +94,7 @@ class _Writer:
             elif one.op == "get_attr":
                 if not isinstance(_reached(inner, str(one.target)), torch.Tensor):
                     return False
-                made[one] = self._parameter(f"{place}.{str(one.target).removeprefix(_ROOT)}")
+                made[one] = self._parameter(f"{place}.{str(one.target).removeprefix(ROOT)}")
             elif one.op == "output":
                 if not isinstance(one.args[0], fx.Node):
                     return False
@@ -164,7 +163,7 @@ def frame_function(frame: fx.GraphModule, replacements: Sequence[Replacement]) -
         return None
     code = graph.python_code("self")
     namespace = {**code.globals}
-    exec(code.src.replace(f"self.{_ROOT}", "self."), namespace)
+    exec(code.src.replace(f"self.{ROOT}", "self."), namespace)
     function: Callable[..., Any] = namespace["forward"]
     return function
 
@@ -185,7 +184,7 @@ def _with_kernels(frame: fx.GraphModule, replacements: Sequence[Replacement]) ->
 
 
 def _call_kernel(graph: fx.Graph, made: dict[fx.Node, fx.Node], one: Replacement) -> None:
-    given = [made[own.node] if own.node is not None else graph.get_attr(_ROOT + own.path) for own in one.text.inputs]
+    given = [made[own.node] if own.node is not None else graph.get_attr(ROOT + own.path) for own in one.text.inputs]
     called = graph.call_function(one.kernel, tuple(given))
     several = len(one.chain.outputs) > 1
     for place, node in enumerate(one.chain.outputs):

@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from tilewright.frontends.source_values import undecorated
 from tilewright.tasks.reading.python_source import usable_name
 
+ROOT = "module."  # before every path of a frame
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
@@ -39,9 +40,11 @@ _POINTWISE = (
     | _names(
         "logical_or eq ne lt le gt ge to float half bfloat16 type_as dropout tril triu rms_norm layer_norm softmax"
     )
-    | _names("log_softmax mean sum amax amin var norm logsumexp softmin glu")
+    | _names("log_softmax mean sum amax amin var norm logsumexp softmin glu invert cross_entropy nll_loss")
 )
-_VIEWS = _names("getitem getattr size view reshape unsqueeze squeeze transpose contiguous expand cat chunk split")
+_VIEWS = _names(
+    "getitem getattr size view reshape unsqueeze squeeze transpose contiguous expand cat chunk split flatten"
+)
 _SHAPES = frozenset(("dtype", "shape", "device", "size", "ndim", "dim"))
 
 
@@ -84,6 +87,8 @@ class Frame(torch.nn.Module):
 
 class _Tracer(fx.Tracer):
     """`is_leaf`: which children stay nodes. A module that is no child, such as a function made a layer, is followed."""
+
+    proxy_buffer_attributes = True  # else what is worked out from a mask would be a constant
 
     def __init__(self, is_leaf: Callable[[torch.nn.Module], bool]) -> None:
         super().__init__()
@@ -167,6 +172,8 @@ def _traced(root: Frame, arguments: list[str], is_leaf: Callable[[torch.nn.Modul
         graph = _Tracer(is_leaf).trace(root)
     except Exception:  # control flow that depends on what is not known, or anything a proxy cannot do
         return None
+    if any(one.op == "get_attr" and not str(one.target).startswith(ROOT) for one in graph.nodes):
+        return None  # a tensor that is neither an argument nor a parameter nor a buffer
     return fx.GraphModule(root, graph)
 
 

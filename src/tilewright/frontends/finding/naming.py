@@ -16,7 +16,8 @@ def known_name(calls: Collection[str], inputs: int) -> str:
     if names & {"softmax", "log_softmax"}:
         if names & {"nll_loss", "nll_loss_forward", "gather"}:
             return "cross entropy"
-        return "masked softmax" if names & {"add", "masked_fill", "where"} else "softmax"
+        masked = names & {"masked_fill", "where"} or ("add" in names and inputs > 1)
+        return "masked softmax" if masked else "softmax"
     if names & {"cross_entropy", "cross_entropy_loss", "nll_loss_forward"}:
         return "cross entropy"
     norm = ""

@@ -167,7 +167,7 @@ def _children_key(module: torch.nn.Module) -> tuple[Any, ...]:
 
 def _chains_of(calls: list[Call], functions: set[Any], recording: Recording, taken: set[int]) -> Iterator[Region]:
     call = calls[0]
-    plain = isinstance(call.result, torch.Tensor) or type(call.result) in (tuple, list)
+    plain = isinstance(call.result, torch.Tensor) or type(call.result) in (tuple, list, dict)
     leaves, _ = Leaves.of(call.args, call.kwargs)
     frame = trace_frame(call.owner, leaves, functions) if plain and leaves.open else None
     if frame is None:
