@@ -15,7 +15,7 @@ def how_it_was_judged(source: Source) -> str:
     text = f"Run {known.run} judged it right in {known.right_cases} cases{where}{error}."
     if source.standing is not Standing.VERIFIED:
         text += f" It is {source.standing.words}."
-    return " ".join([text, *known.notes])
+    return f"{text} Noted: {'; '.join(known.notes)}." if known.notes else text
 
 
 def measurement_text(source: Source) -> str:

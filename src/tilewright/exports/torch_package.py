@@ -117,7 +117,7 @@ def package_values(source: Source, variants: Variants, names: PackageNames) -> d
         "public": names.public,
         "namespace": names.namespace,
         "version": __version__,
-        "doc": f"{print_op(op).removeprefix('op').strip()}.",
+        "doc": print_op(op).removeprefix("op").strip(),
         "schema": schema(op),
         "signature": signature(op),
         "arguments": arguments_text(op),
