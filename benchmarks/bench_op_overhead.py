@@ -25,26 +25,31 @@ from bench_launch import SILU, versions, write
 from recording import write_result
 from tilewright.devices.cuda import gpu_profile
 
-CALLS = 1000
-REPEATS = 15
+SECONDS = 0.15  # of each loop, about
+REPEATS = 5
 GOAL_RATIO = 1.1  # of torch's silu, eagerly
 SIZES = ((64, 64), (4096, 4096))
 
 
 def host_and_total_us(call: Callable[[], object]) -> tuple[float, float]:
     """Host time of one call, and the time of one call where the whole loop is waited for: the least of each."""
-    for _ in range(50):
+    for _ in range(20):
         call()
     torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        call()
+    torch.cuda.synchronize()
+    calls = min(5000, max(20, int(SECONDS * 20 / (time.perf_counter() - start))))
     host = total = float("inf")
     for _ in range(REPEATS):
         start = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
         launched = time.perf_counter()
         torch.cuda.synchronize()
-        host = min(host, (launched - start) / CALLS)
-        total = min(total, (time.perf_counter() - start) / CALLS)
+        host = min(host, (launched - start) / calls)
+        total = min(total, (time.perf_counter() - start) / calls)
     return 1e6 * host, 1e6 * total
 
 
@@ -101,6 +106,7 @@ def measure(folder: Path) -> dict[str, dict[str, Any]]:
                 torch._dynamo.reset()
                 compiled = torch.compile(chain(function), fullgraph=True, mode=mode)
                 row[f"compiled, {mode}, ten"] = host_and_total_us(partial(compiled, x))
+            print(f"{name}, {rows}x{columns}: {row}", flush=True)
     return found
 
 

@@ -81,6 +81,7 @@ def _proposals(task: Task, emulated_only: bool = True) -> list[Proposal]:
     raise AssertionError("the author never ends")
 
 
+@pytest.mark.slow
 def test_the_first_proposals_pass_the_referee(task: Task, emulator: EmulatedDevice) -> None:
     proposals = _proposals(task)
     assert len(proposals) >= 3

@@ -23,7 +23,7 @@ from tilewright.verify import Referee, read_kernel
 
 GALLERY = Path(__file__).parents[2] / "gallery"
 ALL = sorted(path.parent.name for path in GALLERY.glob("*/run.json"))
-FEW = {"gate_from_words", "top1"}  # the others take longer
+FEW = {"top1"}  # the others take longer
 QUICK = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
 
 

@@ -138,6 +138,7 @@ def test_the_largest_plan_reads() -> None:
     assert time.process_time() - start < 5
 
 
+@pytest.mark.slow
 def test_reading_keeps_nothing() -> None:
     texts = [*FILES, wrapped("(" * 50), "//! " + "x " * 300]
 

@@ -69,6 +69,7 @@ def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
     assert "x.dtype == f16" in heard[0]
 
 
+@pytest.mark.slow
 def test_the_sweep_finds_the_fastest_choice_that_is_right(
     task: Task, reference: AnyReference, stopwatch: Stopwatch, emulator: EmulatedDevice
 ) -> None:

@@ -132,6 +132,7 @@ def judged_run(reference: AnyReference, *actions: str, what: int = 0) -> tuple[E
         return reference.call_on_run(device, job, JUDGE, asked, Judgement)
 
 
+@pytest.mark.slow
 def test_a_job_is_judged_where_it_ran(served: tuple[Path, subprocess.Popen[str]]) -> None:
     """What it made does not come back: only what became of it, and what it is worth."""
     spool, worker = served

@@ -203,6 +203,7 @@ def test_a_run_starts_from_a_given_file(tmp_path: Path, bench: tuple[Referee, St
     assert run.best.number == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [candidates.WRONG, candidates.NOT_A_PLAN], ids=["wrong values", "no plan"])
 def test_where_a_given_file_fails_the_playbook_goes_on_with_its_own(
     start: str, tmp_path: Path, bench: tuple[Referee, Stopwatch]
@@ -230,6 +231,7 @@ def test_an_author_without_a_repair_goes_on_with_its_next_structure(
     assert run.ending is Ending.AUTHOR_DONE
 
 
+@pytest.mark.slow
 def test_profiler_evidence_is_shown_in_the_last_stage_only(tmp_path: Path, bench: tuple[Referee, Stopwatch]) -> None:
     slower = [candidates.STRIDED + f"// variant {n}\n" for n in range(4)]
     author = Scripted([candidates.SIMPLE, *slower])
