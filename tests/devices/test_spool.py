@@ -93,6 +93,7 @@ def test_once_runs_one_job(spool: Path, start: Workers) -> None:
     assert len(list((spool / "results").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_faults_have_their_reason_and_the_next_job_runs(spool: Path, start: Workers) -> None:
     start()
     jobs = [
@@ -129,6 +130,7 @@ def test_a_later_client_collects_by_id(spool: Path, start: Workers) -> None:
     assert client(spool).collect("earlier") is None
 
 
+@pytest.mark.slow
 def test_submitting_twice_runs_once(spool: Path, start: Workers, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = scripted_job("same", "sleep 0.5", log=log)
@@ -232,6 +234,7 @@ def test_a_job_that_names_its_gpu_waits_for_it(spool: Path, start: Workers) -> N
     assert files.result_ids() == {"ours"}
 
 
+@pytest.mark.slow
 def test_a_job_is_watched_by_the_worker_s_profiler(spool: Path, start: Workers, tmp_path: Path) -> None:
     """Counters come back as records; a worker that has no ncu says so."""
     ncu = tmp_path / "ncu"
@@ -489,6 +492,7 @@ def test_a_short_job_is_finished_at_ctrl_c(spool: Path, start: Workers) -> None:
     nothing_left(spool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impatient", [False, True])
 def test_a_long_job_is_returned_at_ctrl_c(spool: Path, start: Workers, impatient: bool) -> None:
     process = start("--grace", "60" if impatient else "0.3")

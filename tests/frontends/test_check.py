@@ -163,6 +163,7 @@ def test_bad_input_is_one_sentence(folder: Path, arguments: tuple[str, ...], sai
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", ["nan", "-1"])
 def test_a_tolerance_that_means_nothing_is_refused(folder: Path, tolerance: str) -> None:
     done = check("k.cu", "--reference", "reference.py:double_it", "--tolerance", tolerance, cwd=folder)

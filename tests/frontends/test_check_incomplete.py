@@ -29,6 +29,7 @@ def check(folder: Path, blocks: int, *more: str) -> Done:
     return tilewright(folder / "home", "check", "touch.cu", *CALL, *more, folder=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "complete"), [(1, True), (1280, False)])
 def test_in_words_and_in_json(tmp_path: Path, blocks: int, complete: bool) -> None:
     sentence = "scatter: races in global memory: more accesses than the detector has memory for; a race may have been"

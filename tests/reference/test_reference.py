@@ -159,6 +159,7 @@ def environment(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_at_import() -> None:
     limits = ReferenceLimits(load_seconds=0.5)
     message = r"more than 0\.5 s while it was imported"

@@ -181,6 +181,7 @@ def test_a_timed_wait_may_not(refused: Refused) -> None:
     assert refused(BARRIER.replace("WAIT", wait)).reason is FailureReason.DEVICE_CALL
 
 
+@pytest.mark.slow
 def test_a_place_forged_in_assembly_is_no_excuse(compiled: Compiled, refused: Refused) -> None:
     ptx = compiled(BARRIER.replace("WAIT", "bar.arrive_and_wait()")).ptx
     place = next(line for line in reversed(ptx[: ptx.index("%globaltimer;")].splitlines()) if ".loc" in line).strip()

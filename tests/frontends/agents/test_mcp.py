@@ -143,6 +143,7 @@ def test_two_clients_have_runs_of_their_own_and_share_one_only_in_turns(tmp_path
     anyio.run(drive)
 
 
+@pytest.mark.slow
 def test_nothing_but_the_protocol_is_on_stdout_and_no_secret_in_any_answer(tmp_path: Path) -> None:
     async def drive() -> None:
         async with connected(tmp_path) as client:

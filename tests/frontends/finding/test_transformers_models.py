@@ -79,6 +79,7 @@ def test_the_swapped_model_says_the_same(made: Finding) -> None:
         assert torch.equal(model(TOKENS).logits, before)
 
 
+@pytest.mark.slow
 def test_real_sizes_are_listed_without_memory(tmp_path: Path) -> None:
     done = tilewright(tmp_path, "find", "llama(num_hidden_layers=2)", "--json", "--gpu", "H200")
     assert done.returncode == 0, done.stderr
