@@ -254,3 +254,40 @@ def test_classes_and_objects_that_are_no_request() -> None:
         object_request(object(), {}, {}, {})
     with pytest.raises(BadArgument, match=r"Path\.exists is a method of an object that is no nn\.Module"):
         object_request(Path("x").exists, {}, {}, {})
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._scale = 0.5
+        self.powers = [4.0]
+        self.act = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(x) * self.weight * self._scale * self.powers[0]
+
+
+def _set_power(module: Nested) -> None:
+    module.powers[0] = 30.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: setattr(module, "_scale", 20.0),
+        _set_power,
+        lambda module: setattr(module, "act", nn.ReLU()),
+        lambda module: module.register_forward_hook(lambda *given: given[-1] + 7.0),
+        lambda module: module.act.register_forward_hook(lambda *given: given[-1] + 7.0),
+    ],
+    ids=["a private number", "a number in a list", "another layer", "a hook", "a hook within"],
+)
+def test_a_module_that_was_changed_runs_itself(change: Any) -> None:
+    module = Nested()
+    kernel = made(module, x="4x8:f32")
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(kernel(x), module(x))
+    change(module)
+    with pytest.warns(ReferenceUsed, match="so it runs itself"):
+        torch.testing.assert_close(kernel(x), module(x))

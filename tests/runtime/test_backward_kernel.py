@@ -301,3 +301,64 @@ def test_the_backward_of_another_op_is_refused(folder: Path) -> None:
     _, backward = _tasks("rms_norm", "f32")
     with pytest.raises(LoadError, match="rms_norm_backward is no backward of swiglu: swiglu has no x"):
         paired(operation(forward, folder, reference=False), operation(backward, folder), backward.derivative)
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def _swiglu(*by: str) -> Operation:
+    return load(EXAMPLES / "swiglu.cu").with_backward(load(EXAMPLES / "swiglu_backward.cu"), {"y": "grad_y"}, by)
+
+
+def test_pairs_of_the_same_files_are_operators_of_their_own() -> None:
+    right = _swiglu("gate", "up")
+    other = _swiglu("up", "gate")  # somebody's mistake, which must not become the first one's
+    assert right.torch_op is not other.torch_op
+    gate, up = (torch.randn(2, 16, dtype=torch.float16, requires_grad=True) for _ in range(2))
+    found = torch.autograd.grad(right(gate, up).sum(), [gate, up])
+    expected = torch.autograd.grad((torch.nn.functional.silu(gate) * up).sum(), [gate, up])
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+class _Times:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def reference(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x) * self.factor
+
+
+def _by_default(factor: float) -> Any:
+    def reference(x: torch.Tensor, *, k: float = factor) -> torch.Tensor:
+        return torch.nn.functional.silu(x) * k
+
+    return reference
+
+
+@pytest.mark.parametrize("made", [lambda k: _Times(k).reference, _by_default], ids=["methods", "defaults by name"])
+def test_references_that_differ_in_what_they_hold_are_told_apart(made: Any) -> None:
+    first = load(EXAMPLES / "silu.cu", reference=made(1.0))
+    load(EXAMPLES / "silu.cu", reference=made(100.0))
+    x = torch.randn(2, 4, dtype=torch.float64)  # which no file takes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceUsed)
+        torch.testing.assert_close(torch.vmap(first)(x), torch.nn.functional.silu(x))
+
+
+def test_a_backward_for_some_inputs_refuses_the_others(tmp_path: Path) -> None:
+    text = (EXAMPLES / "swiglu_backward.cu").read_text()
+    text = text.replace("-> grad_gate, grad_up", "-> grad_up").replace(
+        "//! out     grad_gate: gate.dtype[gate.shape]\n", ""
+    )
+    text = text.replace("grad_y, gate, up, grad_gate, grad_up, n", "grad_y, gate, up, grad_up, grad_up, n")
+    (tmp_path / "k.cu").write_text(text)
+    part = load(EXAMPLES / "swiglu.cu").with_backward(load(tmp_path / "k.cu"), {"y": "grad_y"}, ["up"])
+    gate, up = (torch.randn(2, 16, dtype=torch.float16, requires_grad=True) for _ in range(2))
+    with pytest.raises(GradientNotSupported, match="gate requires grad, and its backward gives no gradient of it"):
+        part(gate, up)
+
+
+def test_an_operation_that_changes_something_takes_no_backward() -> None:
+    backward = load(EXAMPLES / "rmsnorm_backward.cu")
+    with pytest.raises(LoadError, match="add_rmsnorm changes residual in place"):
+        load(EXAMPLES / "add_rmsnorm.cu").with_backward(backward, {"y": "grad_y"}, ["x", "weight"])

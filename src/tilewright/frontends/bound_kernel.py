@@ -114,6 +114,9 @@ class BoundKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reason, values = self.wiring.values(self.original.module, args, kwargs)
+        module = self.original.module
+        if module is not None and (module._forward_hooks or module._forward_pre_hooks):
+            reason = "it has hooks"
         if reason:
             return self._itself(reason, args, kwargs)
         return self.made(*values)

@@ -9,6 +9,7 @@ cannot stand in a text (a decorator has wrapped them, say) is imported instead.
 from __future__ import annotations
 
 import base64
+import copy
 import enum
 import functools
 import math
@@ -54,7 +55,18 @@ class HeldValue:
         found = module
         for name in self.path:
             found = getattr(found, name, None)
-        return found is self.value or bool(found == self.value)
+        return found is self.value or (type(found) is type(self.value) and bool(found == self.value))
+
+
+@dataclass(frozen=True)
+class HeldModule(HeldValue):
+    """A module within it, by its class, that nobody listens to: the text holds while no other stands there."""
+
+    def is_held_by(self, module: object) -> bool:
+        found: Any = module
+        for name in self.path:
+            found = getattr(found, name, None)
+        return type(found) is self.value and not (found._forward_hooks or found._forward_pre_hooks)
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,8 @@ class _Writer:
         if (constructed := _constructed(module)) is not None:
             self._say(f"{target} = {self.torch}.nn.{constructed}{self._converted(module)}")
             self._write_structure(target, module)
-            self._hold_fields(module, [name for name in vars(module) if name not in _MODULE_FIELDS], path)
+            public = [name for name in vars(module) if name not in _MODULE_FIELDS and not name.startswith("_")]
+            self._hold_fields(module, public, path)
             return
         bare = "bare" if kind != "bare" else "bare_module"
         self.gathered.define(bare, _BARE.format(name=bare, torch=self.torch))
@@ -169,6 +182,8 @@ class _Writer:
         variable = "_".join(filter(None, (target, name))).replace("module_", "", 1)
         variable = variable if variable.isidentifier() else f"part_{variable}"
         self._write(variable, inner, path)
+        if "[" not in path:
+            self.held.append(HeldModule(tuple(path.split(".")), type(inner)))
         self._say(f"{target}.register_module({name!r}, {variable})")
 
     def _write_buffers(self, target: str, module: torch.nn.Module) -> None:
@@ -213,8 +228,8 @@ class _Writer:
     def _hold_fields(self, module: torch.nn.Module, names: list[str], path: str) -> None:
         for name in names:
             value = vars(module)[name]
-            if is_constant(value) and not name.startswith("_"):
-                self._hold(".".join(filter(None, (path, name))), value)
+            if is_constant(value):  # a list may become another in its place
+                self._hold(".".join(filter(None, (path, name))), copy.deepcopy(value))
 
     def _hold(self, said: str, value: object) -> None:
         if "[" not in said:  # what lies in a list or a dictionary is not looked at again

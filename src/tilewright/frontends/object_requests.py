@@ -92,7 +92,8 @@ def _of_module(
         text.source, dict(tensors), dict(numbers), {**text.values, **values}, function=name, module=text.build
     )
     parameters = tuple(inspect.signature(method).parameters.values())
-    original = Original(method, parameters, module=module, held=text.held, trains_otherwise=text.trains_otherwise)
+    called = module if method.__name__ == "forward" else method  # with its hooks
+    original = Original(called, parameters, module=module, held=text.held, trains_otherwise=text.trains_otherwise)
     return ObjectRequest(request, original)
 
 

@@ -57,6 +57,9 @@ class Backward:
 
     def check(self, op: Op) -> None:
         """Raises `LoadError` where the two operations do not fit each other."""
+        changed = [parameter.name for parameter in op.parameters if parameter.in_place]
+        if changed:
+            raise LoadError(f"{op.name} changes {changed[0]} in place, and of such an operation no gradient is told")
         known = {*self.gradients.values(), *(one.name for one in op.parameters), *op.results}
         strange = [one.name for one in self.operation.op.parameters if one.name not in known]
         wrong = [name for name in self.gradients if name not in op.results]
@@ -116,7 +119,15 @@ class _ByKernel(torch.autograd.function._SingleLevelFunction):
 
 
 def _shaped(ctx: Any, found: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
-    return found[name].reshape(ctx.layouts[name][0]) if name in found else None
+    if name not in found:
+        return None
+    gradient, shape = found[name], ctx.layouts[name][0]
+    if gradient.shape != shape and ctx.backward.ranks is None:
+        raise GradientNotSupported(
+            f"{ctx.op.name}: its backward gives the gradient of {name} in the shape {list(gradient.shape)}, where "
+            f"{name} has {list(shape)}; mend the backward's file"
+        )
+    return gradient.reshape(shape)
 
 
 def _dense(gradient: torch.Tensor | None, shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -152,4 +163,13 @@ def run_with_backward(
     torch_op: TorchOp, backward: Backward, again: Again | None, below: Any, values: Sequence[Any]
 ) -> Any:
     """The call, with what its backward will need; `again`: None where there is no reference to be run again."""
+    pairs = zip(torch_op.op.parameters, values, strict=True)
+    wanting = [
+        p.name for p, v in pairs if isinstance(v, torch.Tensor) and v.requires_grad and p.name not in backward.by
+    ]
+    if wanting and backward.ranks is None:  # of kernels that were made for each other it is known why one gets none
+        raise GradientNotSupported(
+            f"{torch_op.op.name}: {wanting[0]} requires grad, and its backward gives no gradient of it; "
+            f"pass {wanting[0]}.detach(), or a backward that does"
+        )
     return _apply(torch_op, backward, again, below, *values)

@@ -56,7 +56,10 @@ def reference_digest(reference: Any, strict: bool, backward: str = "") -> str:
 
 def _constants(code: Any) -> list[str]:
     """A nested function's code object has an address in its repr, which differs from process to process."""
-    return [one.co_code.hex() if hasattr(one, "co_code") else repr(one) for one in code.co_consts]
+    return [
+        f"{one.co_code.hex()} {one.co_names} {_constants(one)}" if hasattr(one, "co_code") else repr(one)
+        for one in code.co_consts
+    ]
 
 
 def arguments_text(op: Op, mutable: bool = True) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import _OpNamespace
 
+from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import LoadError
 from tilewright.runtime.last_resort import Reference
 from tilewright.runtime.op_schema import (
@@ -36,12 +38,15 @@ _loaded: dict[tuple[str, str], Callable[[], Host]] = {}  # op and digest -> the 
 def operator_of(host: Host, without_reference: Callable[[], Host]) -> TorchOp:
     """The operator of an operation: made now, or the one that its files and its reference have already."""
     last = host.last_resort
-    behind = "" if host.backward is None else files_digest(host.backward.operation.files)
-    base = name = schema_name(host.op, host.files, reference_digest(last.reference, last.strict, behind))
+    digest = reference_digest(last.reference, last.strict, _behind(host.backward))
+    base = name = schema_name(host.op, host.files, digest)
     with _lock:
         _loaded[host.op.name, files_digest(host.files)[:DIGITS]] = without_reference
         number = 1
-        while name in _operators and not _is_same(_operators[name].last_resort.reference, last.reference):
+        while name in _operators and not (
+            _is_same(_operators[name].last_resort.reference, last.reference)
+            and _is_same_backward(_operators[name].host.backward, host.backward)
+        ):
             number += 1
             name = f"{base}_{number}"
         known = _operators.get(name)
@@ -64,11 +69,26 @@ def _is_same(one: Reference | None, other: Reference | None) -> bool:
     """Whether two references of equal digests do the same: they say so, or have no state in which they could differ."""
     if one is other or one == other or isinstance(getattr(one, "identity", None), str):
         return True
-    states = [
-        (getattr(function, "__closure__", ()), getattr(function, "__defaults__", ()), hasattr(function, "__code__"))
-        for function in (one, other)
-    ]
-    return states[0] == states[1] == (None, states[0][1], True)
+    if not (isinstance(one, types.FunctionType) and isinstance(other, types.FunctionType)):
+        return False  # a method has its object, and what else can be called may have anything
+    if one.__closure__ is not None or other.__closure__ is not None:
+        return False
+    return (one.__defaults__, one.__kwdefaults__) == (other.__defaults__, other.__kwdefaults__)
+
+
+def _is_same_backward(one: Backward | None, other: Backward | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return _is_same(one.operation.last_resort.reference, other.operation.last_resort.reference)
+
+
+def _behind(backward: Backward | None) -> str:
+    """What a backward operation is to an operator: its files, whose gradients it takes and gives, its reference."""
+    if backward is None:
+        return ""
+    last = backward.operation.last_resort
+    pairs = (sorted(backward.gradients.items()), backward.by)
+    return f"{files_digest(backward.operation.files)} {pairs} {reference_digest(last.reference, last.strict)}"
 
 
 class _Operators(_OpNamespace):

@@ -60,6 +60,8 @@ def by_rows(kernel: Callable[..., Any], places: tuple[int, ...]) -> Callable[...
 
     def call(*values: Any) -> Any:
         leading = values[places[0]].shape[:-1]
+        if any(values[place].shape[:-1] != leading for place in places):
+            return kernel(*values)  # which broadcasts or refuses as the function does: no file takes it
         flat = [one.reshape(-1, one.shape[-1]) if place in places else one for place, one in enumerate(values)]
         made = kernel(*flat)
         if isinstance(made, torch.Tensor):
