@@ -362,3 +362,22 @@ def test_an_operation_that_changes_something_takes_no_backward() -> None:
     backward = load(EXAMPLES / "rmsnorm_backward.cu")
     with pytest.raises(LoadError, match="add_rmsnorm changes residual in place"):
         load(EXAMPLES / "add_rmsnorm.cu").with_backward(backward, {"y": "grad_y"}, ["x", "weight"])
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        return None
+
+
+def test_a_result_whose_gradient_nobody_has() -> None:
+    silu = load(EXAMPLES / "silu.cu", reference=torch.nn.functional.silu)
+    x = torch.randn(8, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceUsed)
+        (found,) = torch.autograd.grad(_Dropped.apply(silu(x)).sum() + x.sum(), x, create_graph=True)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(found, torch.ones(8))

@@ -162,6 +162,8 @@ def _transformable(
     """The same through `torch.func`: gradients that can be batched, and that have gradients themselves."""
     used = [number for number, gradient in enumerate(gradients) if gradient is not None]
     sources = [value for value, want in zip(values, wanted, strict=True) if want]
+    if not used:  # nobody asks for anything that depends on it
+        return [torch.zeros_like(one) for one in sources]
 
     def differentiated(*given: Any) -> tuple[torch.Tensor, ...]:
         taken = iter(given)
