@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.tasks.in_process import ask_here
 
+from tilewright.frontends.finding.swapping import by_rows
 from tilewright.frontends.references import TaskReference
 from tilewright.playbook.analysis import analyse
 from tilewright.playbook.catalogue import draft, structures
@@ -381,3 +382,27 @@ def test_a_result_whose_gradient_nobody_has() -> None:
         warnings.simplefilter("ignore", ReferenceUsed)
         (found,) = torch.autograd.grad(_Dropped.apply(silu(x)).sum() + x.sum(), x, create_graph=True)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(found, torch.ones(8))
+
+
+def test_a_reference_in_another_order_is_refused() -> None:
+    with pytest.raises(LoadError, match="the reference takes up, gate, and swiglu takes gate, up"):
+        load(EXAMPLES / "swiglu.cu", reference=lambda up, gate: torch.nn.functional.silu(gate) * up)
+
+
+def test_a_gradient_of_another_shape_is_refused(tmp_path: Path) -> None:
+    text = (EXAMPLES / "swiglu_backward.cu").read_text()
+    text = text.replace("grad_gate: gate.dtype[gate.shape]", "grad_gate: gate.dtype[gate.shape[1], gate.shape[0]]")
+    (tmp_path / "k.cu").write_text(text)
+    turned = load(EXAMPLES / "swiglu.cu").with_backward(load(tmp_path / "k.cu"), {"y": "grad_y"}, ["gate", "up"])
+    gate, up = (torch.randn(2, 16, dtype=torch.float16, requires_grad=True) for _ in range(2))
+    with pytest.raises(GradientNotSupported, match=r"the gradient of gate in the shape \[16, 2\]"):
+        turned(gate, up).sum().backward()
+
+
+def test_rows_are_laid_flat_only_where_all_lead_alike() -> None:
+    add = by_rows(torch.add, (0, 1))
+    for one, other in (((4, 1, 8), (1, 4, 8)), ((2, 3, 8), (2, 3, 8))):
+        a, b = torch.randn(one), torch.randn(other)
+        torch.testing.assert_close(add(a, b), a + b)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        add(torch.randn(2, 3, 8), torch.randn(3, 2, 8))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tilewright.kernel_file import KernelFile, TunedChoices, parse
+from tilewright.kernel_file import KernelFile, Op, TunedChoices, parse
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.errors import LoadError
 from tilewright.runtime.last_resort import Reference
@@ -30,7 +31,21 @@ def load(
     with library steps. Nothing is built before the first call or `prepare`.
     """
     paths = find_files(source)
-    return Operation(read_files(paths, allow_library), read_tuned(paths), reference, strict)
+    files = read_files(paths, allow_library)
+    if isinstance(reference, types.FunctionType):
+        _check_order(reference, files[0].plan.op)
+    return Operation(files, read_tuned(paths), reference, strict)
+
+
+def _check_order(reference: types.FunctionType, op: Op) -> None:
+    """A reference is called by position: one that has the op's names in another order would answer something else."""
+    own = reference.__code__.co_varnames[: reference.__code__.co_argcount]
+    names = tuple(parameter.name for parameter in op.parameters)
+    if own != names and set(own) == set(names):
+        raise LoadError(
+            f"the reference takes {', '.join(own)}, and {op.name} takes {', '.join(names)}; "
+            "a reference is called by position: give it the same order"
+        )
 
 
 def load_again(
