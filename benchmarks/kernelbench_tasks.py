@@ -156,11 +156,11 @@ def judge_case(reference: Reference, task: Task, case: Case, row: Row) -> None:
 
 def playbook_answer(task: Task) -> str:
     """ "" where the playbook knows how to write it; else what it says."""
-    from tilewright.playbook.analysis import row_program
     from tilewright.playbook.errors import NotSupported
+    from tilewright.playbook.understanding import understand
 
     try:
-        row_program(task)
+        understand(task)
     except NotSupported as problem:
         return str(problem)
     except Exception as error:  # as above

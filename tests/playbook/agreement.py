@@ -9,8 +9,7 @@ import torch
 from tests.playbook.functions import Function, draw, truth
 
 import tilewright
-from tilewright.playbook.catalogue import Structure
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.families import Structure
 from tilewright.records import NumberInput, Task
 from tilewright.tasks import task_op_line
 
@@ -21,8 +20,8 @@ def sizes_at(task: Task, rows: int, cols: int) -> dict[str, int]:
     return {one.name: {"rows": rows, "cols": cols}.get(one.name, one.size) for one in task.dimensions}
 
 
-def load_structure(step: Structure, program: RowProgram, task: Task, folder: Path) -> Any:
-    text = step.write(program, task_op_line(task))
+def load_structure(step: Structure, task: Task, folder: Path) -> Any:
+    text = step.write(task_op_line(task))
     path = folder / f"{task.name}.cu"
     path.write_text(text)
     return tilewright.load(str(path))

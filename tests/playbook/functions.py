@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from tilewright.playbook.analysis import analyse
+from tilewright.playbook.analysis import row_program
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import traced_task
 from tilewright.records import Dimension, DType, NumberInput, ScalarType, Task, TaskOutput, TensorInput
 from tilewright.reference.torch_calls import DTYPE_OF_TORCH, TORCH_DTYPE, call_reference
 
@@ -117,7 +118,7 @@ def program_of(function: Function, task: Task | None = None) -> RowProgram:
     task = task or task_of(function)
     if task.hash not in _PROGRAMS:
         made = function.callable
-        _PROGRAMS[task.hash] = analyse(task, lambda request: trace(made, request))
+        _PROGRAMS[task.hash] = row_program(traced_task(task, lambda request: trace(made, request)))
     return _PROGRAMS[task.hash]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
-from tilewright.playbook.analysis import row_program
+from tilewright.playbook.catalogue import structures
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import LaunchNumber, NumberKind, Reduce, Reduction
+from tilewright.playbook.understanding import understand
 from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
+from tilewright.tasks import task_op_line
 from tilewright.tasks.errors import Remedy, RemedyKind
 
 
@@ -103,12 +105,14 @@ def test_what_is_not_supported_is_named(body: str, inputs: str, named: str) -> N
 
 def test_a_reference_is_traced_in_its_own_process_and_remembered() -> None:
     task = task_of(BY_NAME["layernorm_gelu"])
-    program = row_program(task)
-    assert program == program_of(BY_NAME["layernorm_gelu"], task)
-    assert row_program(task) is program
+    answer = understand(task)
+    here = structures(program_of(BY_NAME["layernorm_gelu"], task))
+    line = task_op_line(task)
+    assert [one.write(line) for one in answer.structures] == [one.write(line) for one in here]
+    assert understand(task) is answer
 
 
 def test_a_reference_that_looks_at_its_values_cannot_be_followed() -> None:
     task = task_of(Function("f", "return x if x.sum() > 0 else -x"))
     with pytest.raises(NotSupported, match="cannot follow the reference"):
-        row_program(task)
+        understand(task)

@@ -6,11 +6,13 @@ import pytest
 from tests.playbook.functions import BY_NAME, SIZES, Function, program_of, task_of
 
 from tilewright.kernel_file import evaluate, parse
-from tilewright.playbook.analysis import analyse
-from tilewright.playbook.catalogue import Structure, draft, every_structure, structures
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.catalogue import draft, every_structure, structures
+from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.structures.registers import Team, fits
 from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import traced_task
 from tilewright.records import PROFILES, Launch, Task
 from tilewright.tasks import task_op_line
 
@@ -59,7 +61,7 @@ def _check_offered(name: str, cols: int) -> None:
     for step in (draft(program), *structures(program)):
         for variant in (step, step.safer, step.polished):
             if variant is not None:
-                file = parse(variant.write(program, task_op_line(task)), "kernel.cu")
+                file = parse(variant.write(task_op_line(task)), "kernel.cu")
                 assert evaluate(file, task.arguments(), PROFILES["H200"]).steps
 
 
@@ -68,7 +70,7 @@ def test_every_structure_takes_every_size(name: str) -> None:
     """Clusters too, which are never emulated."""
     program, task = _program(name, rows=512, cols=1024)
     for step in every_structure(program):
-        file = parse(step.write(program, task_op_line(task)), "kernel.cu")
+        file = parse(step.write(task_op_line(task)), "kernel.cu")
         for cols in (1, 2, 513, 1001, 1024, 2048, 4095, 4096, 40001, 262144, 2000001):
             sizes = {one.name: cols if one.name == "cols" else one.size for one in task.dimensions}
             assert evaluate(file, task.arguments(sizes), PROFILES["H200"]).steps, step.summary
@@ -102,7 +104,7 @@ def test_no_thread_holds_more_than_32_vectors(id: str, most: int) -> None:
     """Of rows with odd lengths a vector is one element; 64 of two bytes would fit, but each would be unrolled."""
     program, task = _program("row_sum")
     structure = next(one for one in every_structure(program) if one.id == id)
-    text = structure.write(program, task_op_line(task))
+    text = structure.write(task_op_line(task))
     assert "loads <= 32 and" in text
     file = parse(text, "kernel.cu")
     for cols, held in ((most - 1, True), (most + 1, False)):
@@ -115,17 +117,17 @@ def test_no_thread_holds_more_than_32_vectors(id: str, most: int) -> None:
 
 def test_files_are_the_same_every_time() -> None:
     first, task = _program("layernorm_gelu")
-    second = analyse(task, lambda request: trace(BY_NAME["layernorm_gelu"].callable, request))
+    second = row_program(traced_task(task, lambda request: trace(BY_NAME["layernorm_gelu"].callable, request)))
     assert first is not second
     for one, other in zip(every_structure(first), every_structure(second), strict=True):
-        assert one.write(first, task_op_line(task)) == other.write(second, task_op_line(task))
+        assert one.write(task_op_line(task)) == other.write(task_op_line(task))
 
 
 def test_lines_are_short() -> None:
     for name in ("layernorm_gelu", "add_rmsnorm", "batch_norm", "mean_loss", "masked_softmax"):
         program, task = _program(name)
         for step in every_structure(program):
-            text = step.write(program, task_op_line(task))
+            text = step.write(task_op_line(task))
             assert max(map(len, text.splitlines())) <= 120, step.summary
             parse(text, "kernel.cu")
 
@@ -138,5 +140,5 @@ def test_names_of_the_op_never_collide() -> None:
     task = task_of(function, {"n": 64, "m": 512})
     program = program_of(function, task)
     for step in every_structure(program):
-        file = parse(step.write(program, task_op_line(task)), "kernel.cu")
+        file = parse(step.write(task_op_line(task)), "kernel.cu")
         assert evaluate(file, task.arguments(), PROFILES["H200"]).steps

@@ -8,7 +8,8 @@ import pytest
 from tests.playbook.agreement import check, load_structure, sizes_at
 from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, program_of, task_of
 
-from tilewright.playbook.catalogue import Structure, draft, every_structure
+from tilewright.playbook.catalogue import draft, every_structure
+from tilewright.playbook.families import Structure
 
 QUICK = (
     "layernorm_gelu",
@@ -26,7 +27,7 @@ QUICK = (
 def test_the_draft_is_right_at_odd_sizes(function: Function, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
-    op = load_structure(draft(program), program, task, tmp_path)
+    op = load_structure(draft(program), task, tmp_path)
     for rows, cols in ((1, 3), (2, 127), (1, 1000)):
         check(op, function, task, sizes_at(task, rows, cols))
 
@@ -56,7 +57,7 @@ def test_every_structure_of_every_function_is_right(function: Function, tmp_path
 
 def _check_all(step: Structure, function: Function, sizes: tuple[tuple[int, int], ...], folder: Path) -> None:
     task = task_of(function)
-    op = load_structure(step, program_of(function, task), task, folder)
+    op = load_structure(step, task, folder)
     for rows, cols in sizes:
         check(op, function, task, sizes_at(task, rows, cols))
 

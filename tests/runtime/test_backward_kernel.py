@@ -17,9 +17,8 @@ from tests.tasks.in_process import ask_here
 
 from tilewright.frontends.finding.swapping import by_rows
 from tilewright.frontends.references import TaskReference
-from tilewright.playbook.analysis import analyse
-from tilewright.playbook.catalogue import draft, structures
 from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import answer
 from tilewright.records import Derivative, Task
 from tilewright.runtime import GradientNotSupported, LoadError, Operation, ReferenceUsed, load
 from tilewright.runtime.backward import Backward
@@ -90,10 +89,10 @@ def _tasks(name: str, dtype: str) -> tuple[Task, Task]:
 def operation(task: Task, folder: Path, *, reference: bool = True) -> Operation:
     scope: dict[str, Any] = {}
     exec(task.reference, scope)
-    program = analyse(task, lambda request: trace(scope[task.function], request))
-    step = next(iter(structures(program)), draft(program))
+    found = answer(task, lambda request: trace(scope[task.function], request))
+    step = next(iter(found.structures), found.draft)
     path = folder / f"{task.name}_{task.hash}.cu"
-    path.write_text(step.write(program, task_op_line(task)))
+    path.write_text(step.write(task_op_line(task)))
     return load(path, reference=TaskReference(task) if reference else None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tilewright.devices.protocol import Closing, Device
-from tilewright.playbook import analysis
+from tilewright.playbook import understanding
 from tilewright.records import Execution, Job, Origin, Task, from_json, to_json
 from tilewright.reference import ReferenceProblem, wire
 from tilewright.reference.loading import load_function
@@ -67,7 +67,7 @@ def references_here() -> Iterator[None]:
 
 
 def ask_here(patch: pytest.MonkeyPatch) -> None:
-    for asking in (analysis, drafts, folders, gradients, modules):
+    for asking in (understanding, drafts, folders, gradients, modules):
         patch.setattr(asking, "Reference", HereReference)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.authors import Ask
-from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import Structure, draft, structures
+from tilewright.playbook.families import Structure
 from tilewright.playbook.specification import specification
+from tilewright.playbook.understanding import understand
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
 from tilewright.tasks import task_op_line
 
@@ -47,9 +47,9 @@ class PlaybookAuthor:
         return specification(words, shapes)
 
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:
-        program = row_program(situation.task)
-        first = draft(program)
-        later = tuple(step for step in structures(program) if step.emulable or not situation.emulated_only)
+        answer = understand(situation.task)
+        first = answer.draft
+        later = tuple(step for step in answer.structures if step.emulable or not situation.emulated_only)
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         if situation.stage is Stage.DRAFT:
             offered: tuple[Structure, ...] = (first, *later)
@@ -68,7 +68,7 @@ class PlaybookAuthor:
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
-        text = step.write(program, task_op_line(situation.task))
+        text = step.write(task_op_line(situation.task))
         return Proposal(text, summary, recipe=step.id)
 
 

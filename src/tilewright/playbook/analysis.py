@@ -1,14 +1,13 @@
-"""From a task to its row program: trace the reference, lower the graph, and find the rows and columns in it."""
+"""From a traced task to its row program: lower the graph, and find the rows and columns in it."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.lowering import ONE, Axes, Item, Lowering, same_graph
+from tilewright.playbook.families import TracedTask
+from tilewright.playbook.lowering import ONE, Axes, Item, Lowering
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import (
@@ -23,75 +22,24 @@ from tilewright.playbook.row_program import (
     RowProgram,
     Value,
 )
-from tilewright.playbook.tracing import ProbeSet, TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.playbook.tracing import ProbeSet
 from tilewright.records import NumberInput, ScalarType, Task, TaskOutput, TensorInput
-from tilewright.reference import Reference, ReferenceProblem
 
-_TRACE_SECONDS = 120.0
-_RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
-
-Ask = Callable[[TraceRequest], Traces]
-
-_lock = threading.Lock()
-_programs: dict[str, RowProgram | NotSupported] = {}  # of tasks seen in this process, by hash
+RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
 
 
-def row_program(task: Task) -> RowProgram:
-    """What the task's reference computes. Raises `NotSupported` where the playbook has no answer."""
-    with _lock:
-        found = _programs.get(task.hash)
-        if found is None:
-            try:
-                with Reference(task.reference, task.function) as reference:
-                    found = analyse(task, lambda request: _ask(reference, request))
-            except NotSupported as problem:
-                found = problem
-            _programs[task.hash] = found
-    if isinstance(found, NotSupported):
-        raise found
-    return found
-
-
-def analyse(task: Task, ask: Ask) -> RowProgram:
-    """The same with traces from whoever makes them."""
-    for one in task.tensors:
-        if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
-            raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
-    traces, probes = _traces(task, ask)
-    lowering = Lowering(task, traces.traces, probes)
-    outputs = lowering.run(_RULES)
+def row_program(traced: TracedTask) -> RowProgram:
+    """What the task's reference computes, as rows. Raises `NotSupported` where it cannot be arranged so."""
+    task = traced.task
+    lowering = Lowering(task, traced.traces, traced.probes)
+    outputs = lowering.run(RULES)
     changed = [one.name for one in task.tensors if one.in_place and not one.optional]
     for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
         lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
-    program = _Space(task, lowering, outputs, probes).program()
+    program = _Space(task, lowering, outputs, traced.probes).program()
     if any(not program.varies[one.value] for one in program.column_sums):
         raise NotSupported("the playbook sums over rows what differs along them, and here it does not")
     return _simplified(program)
-
-
-def _traces(task: Task, ask: Ask) -> tuple[Traces, ProbeSet]:
-    """Traces at varied sizes where the graph stays the same; else one at the task's own."""
-    probes = probes_of(task)
-    try:
-        traces = ask(TraceRequest(task, probes.probes))
-        if same_graph(traces.traces):
-            return traces, probes
-    except ReferenceProblem:
-        pass  # it does not take other sizes, or needs the content of its tensors: the next call tells
-    probes = fixed_probe(task)
-    try:
-        return ask(TraceRequest(task, probes.probes)), probes
-    except ReferenceProblem as problem:
-        raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
-
-
-def _ask(reference: Reference, request: TraceRequest) -> Traces:
-    try:
-        traces: Traces = reference.call("tilewright.playbook.tracing:trace", request, Traces, _TRACE_SECONDS)
-    except RuntimeError as error:
-        last = str(error).strip().splitlines()[-1]
-        raise NotSupported(f"the playbook cannot follow the reference: {last}") from error
-    return traces
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+from tilewright.playbook.families import Structure
 from tilewright.playbook.row_program import RowProgram
 from tilewright.playbook.structures.draft import draft_rows
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
@@ -22,30 +22,15 @@ _CLUSTER_ROW_BYTES = 8 * _SHARED_ROW_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
 
-Write = Callable[[RowProgram, str], str]
-
-
-@dataclass(frozen=True)
-class Structure:
-    """A way to write a program: the line that describes it, the file, and what to try where it fails or pays.
-
-    Runs know what was tried by `id`, so an id is never changed or given to something else.
-    """
-
-    id: str
-    summary: str
-    write: Write
-    safer: Structure | None = None  # the same with exact functions in place of quick ones
-    polished: Structure | None = None  # the same with hints to the cache
-    emulable: bool = True  # clusters are not
-
 
 def draft(program: RowProgram) -> Structure:
     if program.column_sums:
-        return Structure("draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+        return Structure(
+            "draft-strips", "first version: a block goes down a strip of rows", partial(draft_rows, program)
+        )
     if program.is_pointwise:
-        return Structure("draft-elements", "first version: one thread per element", draft_elements)
-    return Structure("draft-rows", "first version: one block per row, element by element", draft_rows)
+        return Structure("draft-elements", "first version: one thread per element", partial(draft_elements, program))
+    return Structure("draft-rows", "first version: one block per row, element by element", partial(draft_rows, program))
 
 
 def structures(program: RowProgram) -> tuple[Structure, ...]:
@@ -136,6 +121,7 @@ def _all_row_structures(program: RowProgram) -> dict[str, Structure]:
 def _structure(
     program: RowProgram, id: str, summary: str, write: Callable[..., str], hints: bool = False, emulable: bool = True
 ) -> Structure:
+    write = partial(write, program)
     safer = polished = None
     if program.is_sixteen_bit:
         exact = partial(write, quick=False)

@@ -145,10 +145,9 @@ def _decompositions() -> dict[Any, Any]:
     """PyTorch's own rules, but for the operations that are read as they are. Made once: it takes a second."""
     from torch._decomp import core_aten_decompositions
 
-    from tilewright.playbook.operations import POINTWISE_RULES
-    from tilewright.playbook.reductions import REDUCTION_RULES
+    from tilewright.playbook.understanding import FAMILIES
 
-    kept = {*POINTWISE_RULES, *REDUCTION_RULES}
+    kept = frozenset[str]().union(*(family.kept for family in FAMILIES))
     table: Any = core_aten_decompositions()
     return {op: rule for op, rule in table.items() if _name(op).removesuffix("_") not in kept}
 

@@ -12,8 +12,7 @@ from tilewright.frontends import api
 from tilewright.frontends.conduct import task_of
 from tilewright.frontends.finding import kernels
 from tilewright.frontends.object_requests import ObjectRequest
-from tilewright.playbook.analysis import row_program
-from tilewright.playbook.catalogue import draft
+from tilewright.playbook.understanding import understand
 from tilewright.records import Ending
 from tilewright.store import Store
 from tilewright.tasks import task_op_line
@@ -26,8 +25,7 @@ def drafting(patch: pytest.MonkeyPatch, spoil: tuple[str, str] = ("", "")) -> No
         asked = request.request
         task = task_of(asked)
         assert task is not None
-        program = row_program(task)
-        text = draft(program).write(program, task_op_line(task)).replace(*spoil)
+        text = understand(task).draft.write(task_op_line(task)).replace(*spoil)
         folder = Store().create_run(task, SETTINGS, ENVIRONMENT, asked)
         folder.attempt(1).save_text("kernel.cu", text)
         folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))

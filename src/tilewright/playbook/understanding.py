@@ -1,0 +1,74 @@
+"""From a task to an answer: trace the reference once, and give the graph to the family whose work it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, TracedTask
+from tilewright.playbook.lowering import same_graph
+from tilewright.playbook.rows_family import ROWS
+from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
+from tilewright.records import Task
+from tilewright.reference import Reference, ReferenceProblem
+
+FAMILIES: tuple[Family, ...] = (ROWS,)  # in the order in which they are asked; the last takes what nobody claims
+
+_TRACE_SECONDS = 120.0
+
+Ask = Callable[[TraceRequest], Traces]
+
+_lock = threading.Lock()
+_answers: dict[str, Answer | NotSupported] = {}  # of tasks seen in this process, by hash
+
+
+def understand(task: Task) -> Answer:
+    """What the playbook can write for the task. Raises `NotSupported` where it has no answer."""
+    with _lock:
+        found = _answers.get(task.hash)
+        if found is None:
+            try:
+                with Reference(task.reference, task.function) as reference:
+                    found = answer(task, lambda request: _ask(reference, request))
+            except NotSupported as problem:
+                found = problem
+            _answers[task.hash] = found
+    if isinstance(found, NotSupported):
+        raise found
+    return found
+
+
+def answer(task: Task, ask: Ask) -> Answer:
+    """The same with traces from whoever makes them."""
+    traced = traced_task(task, ask)
+    family = next((one for one in FAMILIES if one.claims(traced)), FAMILIES[-1])
+    return family.answer(traced)
+
+
+def traced_task(task: Task, ask: Ask) -> TracedTask:
+    """Traces at varied sizes where the graph stays the same; else one at the task's own."""
+    for one in task.tensors:
+        if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
+            raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
+    probes = probes_of(task)
+    try:
+        traces = ask(TraceRequest(task, probes.probes))
+        if same_graph(traces.traces):
+            return TracedTask(task, traces.traces, probes)
+    except ReferenceProblem:
+        pass  # it does not take other sizes, or needs the content of its tensors: the next call tells
+    probes = fixed_probe(task)
+    try:
+        return TracedTask(task, ask(TraceRequest(task, probes.probes)).traces, probes)
+    except ReferenceProblem as problem:
+        raise NotSupported(f"the playbook cannot follow the reference: {problem}") from problem
+
+
+def _ask(reference: Reference, request: TraceRequest) -> Traces:
+    try:
+        traces: Traces = reference.call("tilewright.playbook.tracing:trace", request, Traces, _TRACE_SECONDS)
+    except RuntimeError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise NotSupported(f"the playbook cannot follow the reference: {last}") from error
+    return traces
