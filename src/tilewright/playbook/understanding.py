@@ -14,10 +14,8 @@ from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probe
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
-FAMILIES: tuple[Family, ...] = (
-    PRODUCTS,
-    ROWS,
-)  # in the order in which they are asked; the last takes what nobody claims
+# In the order in which they are asked; the last takes what nobody claims.
+FAMILIES: tuple[Family, ...] = (PRODUCTS, ROWS)
 
 _TRACE_SECONDS = 120.0
 

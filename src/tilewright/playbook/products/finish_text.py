@@ -13,7 +13,8 @@ RESERVED_WORDS = """
 a b c m n k sum sums at finish batch tile tiles slot slots stage stages copy copied group in_group group_rows from to
 pitch a_pitch b_pitch a_batch b_batch m0 n0 k0 k_begin k_end piece pieces buffer lane warp warp_m warp_n shared steps
 x y z more fetch keep my_row my_column a_tile b_tile a_next b_next load_parts a_part b_part copy_step a_copy b_copy
-inside zero next_slot copy_slot set spread chunk tiles_m tiles_n at_row matrix both big small product total weight weights
+inside zero next_slot copy_slot set spread chunk tiles_m tiles_n at_row matrix both big small product total
+weight weights
 """
 RESERVED = frozenset(RESERVED_WORDS.split())
 

@@ -99,7 +99,7 @@ def _regrouped(
     repeated = iter([size for group, size in zip(groups, old, strict=True) if not group and size != ones])
     found: list[Group] = []
     for size in new:
-        group: Group = ()
+        group = ()
         reached = ones
         while reached != size:
             if not waiting or (group and waiting[0] != _next_in_memory(group[-1], base_sizes, ones)):
