@@ -8,6 +8,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
 from tilewright.playbook.products.hopper_finish import PAIRED
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.program import Contraction, Operand
@@ -30,6 +31,15 @@ that are found while splitting, and the tiles they meet are made in plain f32.
 One thread of a producer warpgroup fills a ring of slots in shared memory by TMA; two consumer warpgroups multiply what
 has arrived with wgmma, 64 rows of the tile each. Blocks stay and take tile after tile.
 """
+_FUSED_HEADER = """
+A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
+every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
+f32; the product of two numbers is then three products of parts. Tiles with numbers too far apart for that are found on
+the way, and made again in plain f32.
+
+TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
+consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each.
+"""
 _PIECES_HEADER = """
 The results are few and k is long, so k is cut into pieces that blocks sum side by side; a last kernel adds the pieces
 up, always in the same order.
@@ -47,20 +57,22 @@ def can_write(product: Contraction) -> bool:
     return elements and finish and product.output.dtype in PAIRED and len(product.finish.outputs) == 1
 
 
-def write(product: Contraction, op_line: str, pieces: bool = False) -> str:
-    """The kernel file. `pieces`: k is cut into pieces."""
+def write(product: Contraction, op_line: str, pieces: bool = False, fused: bool = False) -> str:
+    """The kernel file. `pieces`: k is cut into pieces; `fused`: f32 is split by the kernel that multiplies."""
     parts = product.element is DType.F32
     per_row = 16 // (DType.F32 if pieces else product.output.dtype).itemsize
-    form = Form(product, parts, pieces, product.n.size % per_row == 0)
+    form = Form(product, parts, pieces, product.n.size % per_row == 0, fused)
     plan = _Plan(form, PlanLines(product.finish, op_line))
     plan.sizes(per_row)
-    if parts:
+    if fused:
+        plan.of_fused()
+    elif parts:
         plan.of_parts()
     else:
         plan.of_halves()
-    header = (_PARTS_HEADER if parts else _HALF_HEADER) + (_PIECES_HEADER if pieces else "")
-    code = [device_text(form)]
-    if parts:
+    header = (_FUSED_HEADER if fused else _PARTS_HEADER if parts else _HALF_HEADER) + (_PIECES_HEADER if pieces else "")
+    code = [device_text(form)] if not fused else [fused_text(form), f32_tiles_text(form)]
+    if parts and not fused:
         code = [splitting_text(form), *code, f32_tiles_text(form)]
     if pieces:
         code.append(_adding_text(form))
@@ -121,7 +133,7 @@ class _Plan:
         for name, one in (("a", a), ("b", b)):
             self._operand_map(name, one, one.tensor, one.pitch.expression, one.batch_pitch.expression, 64)
         self._store_map()
-        self._product_launch("384", 64)
+        self._product_launch("384")
 
     def _tiles(self, narrowest: str) -> None:
         """How many tiles there are, and pieces; narrower tiles where wide ones leave too much of the GPU idle."""
@@ -129,13 +141,16 @@ class _Plan:
             "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, BN), @tiles = @tiles_m * @tiles_n * @batch"
         )
         if self._form.pieces:
-            depth = self._form.depth
-            self._add("let", f"@steps = ceil_div(@K, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
-            self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@K, @piece)")
+            self._pieces()
         else:
             self._add(
                 "need", f"BN == {narrowest} or @tiles >= device.sms * 3 / 4", "narrower tiles where wide ones are few"
             )
+
+    def _pieces(self) -> None:
+        depth = self._form.depth
+        self._add("let", f"@steps = ceil_div(@K, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
+        self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@K, @piece)")
 
     def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str, depth: int) -> None:
         parts = "2 * " if self._form.parts else ""
@@ -163,12 +178,12 @@ class _Plan:
                 "map", f"@c_map = tiled(@c, shape=[{count}, @M, @N], box=[1, 64, {form.buffer_columns}], swizzle=128)"
             )
 
-    def _product_launch(self, threads: str, depth: int) -> None:
+    def _product_launch(self, threads: str) -> None:
         form = self._form
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
         given = [text for _, text in kernel_parameters(form)]
-        self._launch("product", f"min({jobs}, {blocks})", f"{threads}, @smem", given)
+        self._launch("product", jobs if form.fused else f"min({jobs}, {blocks})", f"{threads}, @smem", given)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@N, 64) * @batch{' * @pieces' if form.pieces else ''}"
@@ -196,7 +211,36 @@ class _Plan:
         self._store_map()
         for name, one in (("a", self._product.a), ("b", self._product.b)):
             self._split_launch(name, one)
-        self._product_launch("THREADS", 32)
+        self._product_launch("THREADS")
+
+    def of_fused(self) -> None:
+        a, b = self._product.a, self._product.b
+        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
+        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
+            self._add("need", f"({pitch}) % 4 == 0", "and rows of the operands")
+        self._add(
+            "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, 256), @tiles = @tiles_m * @tiles_n * @batch"
+        )
+        if self._form.pieces:
+            self._pieces()
+        else:
+            self._add("let", "@pieces = 1, @piece = @K")
+        self._add("need", "@piece <= 131072", "so that 16 bits count a quarter of a row")
+        self._add("let", f"@smem = {SMEM_BYTES}")
+        self._add("need", "@smem <= device.smem_block")
+        self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m, @tiles_n] zeroed")
+        for name, one in (("a", a), ("b", b)):
+            outer, inner, box = ("@M", "@K", "1, 128, 32") if name == "a" else ("@K", "@N", "1, 32, 256")
+            shared = one.batch_pitch.expression == "0"
+            matrix = f"({one.pitch.expression}) * {outer}" if shared else one.batch_pitch.expression
+            swizzle = 128 if name == "a" else 0
+            self._add(
+                "map",
+                f"@{name}_map = tiled({one.tensor}, shape=[{'1' if shared else '@batch'}, {outer}, {inner}], "
+                f"stride=[{matrix}, {one.pitch.expression}, 1], box=[{box}], swizzle={swizzle}, l2=256)",
+            )
+        self._store_map()
+        self._product_launch("384")
 
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@M", "b": "@N"}[name]

@@ -20,11 +20,17 @@ class Form:
     parts: bool  # operands are two f16 parts each, with a scale for every row and column
     pieces: bool  # k is cut into pieces, each of which leaves sums of its own
     tma_store: bool  # rows of the result are whole numbers of 16 bytes
+    fused: bool = False  # the parts are made by the kernel that multiplies them, with scales from the first of k
 
     @property
     def depth(self) -> int:
         """Elements of k in a slot."""
         return 32 if self.parts else 64
+
+    @property
+    def skips(self) -> bool:
+        """Whether tiles that f16 parts do not hold are known, and left out, before they are begun."""
+        return self.parts and not self.fused
 
     @property
     def stored(self) -> DType:
@@ -51,7 +57,9 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     pairs = [(f"const __grid_constant__ CUtensorMap {name}", f"@{name}") for name in maps]
     if not form.tma_store:
         pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
-    if form.parts:
+    if form.fused:
+        pairs += [("int* __restrict__ wide", "@wide")]
+    elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
         pairs += [("const int* __restrict__ wide", "@wide")]
     if not form.pieces:
@@ -62,7 +70,8 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
 
 
 def walk_arguments(form: Form) -> str:
-    return ", ".join(["M", "N", "K", "batch", *(["pieces"] if form.pieces else []), *(["wide"] if form.parts else [])])
+    names = ["M", "N", "K", "batch", *(["pieces"] if form.pieces else [])]
+    return ", ".join([*names, *(["wide"] if form.skips else [])])
 
 
 def matrix_text(form: Form) -> str:

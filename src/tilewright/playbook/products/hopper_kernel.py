@@ -31,7 +31,7 @@ def device_text(form: Form) -> list[str]:
     if not form.pieces:
         pieces += [*finish.pair_functions(form.tma_store), *finish.text]
         pieces += [""] if finish.inputs or finish.text else []
-    return [*pieces, *_walk(form), "", *_kernel(form)]
+    return [*pieces, *walk(form), "", *_kernel(form)]
 
 
 def _constants(form: Form) -> list[str]:
@@ -52,15 +52,15 @@ def _constants(form: Form) -> list[str]:
     return lines
 
 
-def _walk(form: Form) -> list[str]:
+def walk(form: Form) -> list[str]:
     """The walk over tiles, the same for producer and consumers."""
     given = ["int M", "int N", "int K", "int batch"]
     given += ["int pieces"] if form.pieces else []
-    given += ["const int* wide"] if form.parts else []
+    given += ["const int* wide"] if form.skips else []
     members = ["int tiles_m, tiles_n, job, jobs, all_steps;", "int m0, n0, z, steps;  // of the tile"]
     if form.pieces:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
-    if form.parts:
+    if form.skips:
         members += ["const int* wide;  // tiles whose operands f16 parts do not hold: another kernel makes them"]
     count = "(K + BK - 1) / BK"
     first = [
@@ -69,7 +69,7 @@ def _walk(form: Form) -> list[str]:
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
-    first += ["this->wide = wide;"] if form.parts else []
+    first += ["this->wide = wide;"] if form.skips else []
     place = [
         "const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;",
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
@@ -91,7 +91,7 @@ def _walk(form: Form) -> list[str]:
         )
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     place.append("job += gridDim.x;")
-    if form.parts:
+    if form.skips:
         body = ["while (job < jobs) {", *indented(place)]
         body += [
             "  const int* flags = wide + matrix * (tiles_m + tiles_n);",

@@ -55,8 +55,8 @@ _ROWS = """\
 template <int LANES, int WIDTH>
 __global__ void __launch_bounds__(256)
     split_rows(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
-               int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch, long long parts_pitch, int pieces,
-               int piece, int tile, int first_flag, int flags) {
+               int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
+               long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
   __shared__ uint32_t of_warps[8][4];
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
   const long long job = (long long)blockIdx.x * (256 / LANES) + threadIdx.x / LANES;
@@ -229,11 +229,18 @@ def f32_tiles_text(form: Form) -> list[str]:
 
 
 def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
+    flags = (
+        ["if (!wide[((long long)matrix * tiles_m + m0 / ROWS) * flags_n + n0 / BN]) continue;"]
+        if form.fused
+        else [
+            "const int* flags = wide + (long long)matrix * (tiles_m + flags_n);",
+            "if (!flags[m0 / ROWS] && !flags[tiles_m + n0 / BN]) continue;",
+        ]
+    )
     lines = [
         "const int m0 = job % tiles_m * ROWS, n0 = job / tiles_m % tiles_n * COLUMNS;",
         "const int matrix = job / tiles_m / tiles_n;",
-        "const int* flags = wide + (long long)matrix * (tiles_m + flags_n);",
-        "if (!flags[m0 / ROWS] && !flags[tiles_m + n0 / BN]) continue;",
+        *flags,
     ]
     if form.pieces:
         lines += [

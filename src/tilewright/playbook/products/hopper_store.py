@@ -10,10 +10,8 @@ from tilewright.records import DType
 def epilogue(form: Form) -> list[str]:
     four = _four(form)
     text = "\n".join(four)
-    lines = [
-        "// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows lane / 4 and lane / 4 + 8 of 16.",
-        "const int row = warp * 16 + lane / 4;",
-    ]
+    lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
+    lines += [] if form.fused else ["const int row = warp * 16 + lane / 4;"]
     if "m[" in text or "row_at" in text or form.parts or not form.tma_store:
         lines.append("const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};")
     row_values = [] if form.pieces else form.finish.row_values()
@@ -22,7 +20,7 @@ def epilogue(form: Form) -> list[str]:
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
     lines += row_values
-    if form.parts:
+    if form.skips:
         places = ", ".join(f"a_scales[(size_t){matrix_text(form)} * M + min(m[{row}], M - 1)]" for row in range(2))
         lines.append(f"const float row_scale[2] = {{{places}}};")
     lines += ["auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]

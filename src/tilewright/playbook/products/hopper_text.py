@@ -75,23 +75,29 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
 """
 
 
-def wgmma(widths: tuple[int, ...], kind: str, transposed: tuple[bool, bool]) -> str:
+def wgmma(widths: tuple[int, ...], kind: str, transposed: tuple[bool, bool], in_registers: bool = False) -> str:
     """The functions `wgmma` for accumulators of these widths and operands of `kind`, f16 or bf16."""
-    return _WGMMA + "".join(_wgmma_of(width, kind, transposed) for width in widths)
+    return _WGMMA + "".join(_wgmma_of(width, kind, transposed, in_registers) for width in widths)
 
 
-def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool]) -> str:
+def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers: bool) -> str:
     count = width // 2
-    lines = [f"__device__ __forceinline__ void wgmma(float (&d)[{count}], uint64_t a, uint64_t b, int add) {{"]
-    lines += [f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0;"']
+    taken = 4 if in_registers else 1  # operands that name a
+    a = "const uint32_t (&a)[4]" if in_registers else "uint64_t a"
+    lines = [f"__device__ __forceinline__ void wgmma(float (&d)[{count}], {a}, uint64_t b, int add) {{"]
+    lines += [f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + taken + 1}, 0;"']
     lines += [f'               " wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind}.{kind} {{"']
     for first in range(0, count, 16):
         listed = ", ".join(f"%{index}" for index in range(first, first + 16))
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
-    lines.append(f'               ", %{count}, %{count + 1}, p, 1, 1, {a_along_m}, {b_along_n}; }}"')
+    registers = ", ".join(f"%{count + index}" for index in range(4))
+    first = f"{{{registers}}}" if in_registers else f"%{count}"
+    last = f"{b_along_n}" if in_registers else f"{a_along_m}, {b_along_n}"
+    lines.append(f'               ", {first}, %{count + taken}, p, 1, 1, {last}; }}"')
     for first in range(0, count, 8):
         listed = ", ".join(f'"+f"(d[{index}])' for index in range(first, first + 8))
         lines.append(f"               {':' if first == 0 else ' '} {listed}{',' if first + 8 < count else ''}")
-    lines.append('               : "l"(a), "l"(b), "r"(add));')
+    given = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])' if in_registers else '"l"(a)'
+    lines.append(f'               : {given}, "l"(b), "r"(add));')
     return "\n".join([*lines, "}", ""])
