@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import Answer, Family, TracedTask
+from tilewright.playbook.families import Family
+from tilewright.playbook.products.catalogue import answer
 from tilewright.playbook.products.graph import PRODUCTS as TARGETS
-from tilewright.playbook.products.reading import read
 
+_KEPT = TARGETS | {"triu", "tril"}
 
-def _answer(traced: TracedTask) -> Answer:
-    chain = read(traced)
-    raise NotSupported(f"the playbook has no structure for {len(chain.stages)} stages with a product yet")
-
-
-PRODUCTS = Family("products", frozenset(("triu", "tril")), lambda traced: bool(traced.targets & TARGETS), _answer)
+PRODUCTS = Family("products", _KEPT, lambda traced: bool(traced.targets & TARGETS), answer)

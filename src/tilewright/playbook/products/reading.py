@@ -41,6 +41,7 @@ class RowsStage:
 
     graph: Graph
     inputs: tuple[Tensor, ...]  # those that are not the task's own
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,8 @@ class _Reader:
         before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
         inputs = {one: self.tensors[one].name for one in sorted(self.tensors) if one in before}
         graph = self.graph.extracted(outputs, inputs)
-        return RowsStage(graph, tuple(self.tensors[one] for one in inputs if self.tensors[one].name in stored))
+        between = tuple(self.tensors[one] for one in inputs if self.tensors[one].name in stored)
+        return RowsStage(graph, between, tuple(self._name_of(one) for one in outputs))
 
 
 def _product(extents: list[Extent]) -> Extent:
@@ -363,7 +365,7 @@ def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:
 
 def out_lines(task: Task) -> tuple[str, ...]:
     """Every result, its sizes read off the inputs."""
-    places = _places(task)
+    places = size_places(task)
 
     def size(one: str | int) -> str:
         if isinstance(one, int):
@@ -379,7 +381,7 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     """What the plan asks of the inputs: dtypes, ranks, sizes that agree, and what the graph was seen with."""
     task, probes = traced.task, traced.probes
     given = [one for one in task.tensors if not one.optional]
-    places = _places(task)
+    places = size_places(task)
     needs = [" and ".join(f"{one.name}.dtype == {one.dtype}" for one in given)]
     for one in given:
         needs.append(f"{one.name}.ndim == {len(one.dimensions)}")
@@ -395,7 +397,7 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _places(task: Task) -> dict[str, str]:
+def size_places(task: Task) -> dict[str, str]:
     """Where each dimension's size is read off."""
     found: dict[str, str] = {}
     for tensor in task.tensors:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.column_sums import NOTE, StripSums
@@ -15,7 +15,7 @@ _STRIPS = 256
 _WIDE_SUMS = 65536  # columns from which sums of a simple loop are kept in f64
 
 
-def draft_rows(program: RowProgram, op_line: str) -> str:
+def draft_rows(program: RowProgram, op_line: str) -> Fragment:
     """One block per row, which goes along it once for every step that needs the whole row."""
     plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
@@ -37,7 +37,7 @@ def draft_rows(program: RowProgram, op_line: str) -> str:
     header += NOTE if program.column_sums else ""
     constants = ["constexpr int WARPS = THREADS / 32;"]
     helpers = ([one] for one in looped.helpers)
-    return file_text(header, plan, includes(program), constants, *helpers, looped.text, sums.text())
+    return fragment(header, plan, includes(program), constants, *helpers, looped.text, sums.text())
 
 
 @dataclass(frozen=True)
