@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.playbook.catalogue import Way
@@ -11,11 +11,13 @@ from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.chains import RowsPart, WriteProduct, chain_text, rows_part
 from tilewright.playbook.products.draft import draft_product
+from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.program import Contraction
 from tilewright.playbook.products.reading import Chain, read
 from tilewright.playbook.products.tensor_cores import tensor_core_product
 from tilewright.playbook.products.tiles import tiled_product
 from tilewright.playbook.products.vectors import is_vector_product, vector_product
+from tilewright.records import DType
 
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
@@ -37,22 +39,41 @@ def answer(traced: TracedTask) -> Answer:
     rows = rows_part(chain, traced)
     products = [one for one in chain.stages if isinstance(one, Contraction)]
     draft = _structure(chain, ProductWay("draft-product", "first version: tiles of sums", draft_product), _draft(rows))
-    every = tuple(_structure(chain, one, _best(rows)) for one in product_ways(products))
+    ways = product_ways(products, traced.task.profile.arch)
+    every = tuple(_structure(chain, one, _best(rows)) for one in ways)
     return Answer(draft, every, (draft, *every))
 
 
-def product_ways(products: list[Contraction]) -> tuple[ProductWay, ...]:
-    """The ways that take every product of a chain, the most promising first."""
+def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ...]:
+    """The ways that take every product of a chain on a GPU, the most promising first."""
     if all(is_vector_product(one) for one in products):
         return (ProductWay("product-vector", "a matrix times a vector: its bytes read once", vector_product),)
-    found: list[ProductWay] = []
     cut = any(_is_long(one) for one in products)
+    found = _hopper_ways(products, cut) if arch == "sm_90a" else []
     if all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
         summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
         found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
     found += _with_pieces("product-tiles", "eight by eight sums of a thread in registers", tiled_product, cut)
     return tuple(found)
+
+
+def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
+    """The ways by TMA and wgmma, which no emulator runs."""
+    if not all(is_vector_product(one) or can_write(one) for one in products):
+        return []
+    if any(one.element is not DType.F32 for one in products):
+        found = _with_pieces("product-hopper", "TMA and wgmma: a producer, two consumers", hopper_product, cut)
+    else:
+        summary = "TMA and wgmma, f32 as two f16 parts that are made first"
+        found = _with_pieces("product-hopper-parts", summary, hopper_product, cut)
+        summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
+        fused = _with_pieces("product-hopper-fused", summary, partial(hopper_product, fused=True), cut)
+        for way in reversed(fused):
+            pieces = way.id.endswith("pieces")
+            if all(is_vector_product(one) or can_fuse(one, pieces) for one in products):
+                found.insert(0, way)
+    return [replace(one, emulable=False) for one in found]
 
 
 def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[ProductWay]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_finish import PAIRED
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
@@ -14,7 +14,7 @@ from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
-_HALVES = (DType.F16, DType.BF16)
+MOST_COUNTED = 131040  # elements of a row, of which a thread counts a half at most, in 16 bits
 _HALF_HEADER = """
 A product of 16-bit matrices for Hopper. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups multiply what has arrived with wgmma, 64 rows of the tile each, and add up in f32.
@@ -47,18 +47,37 @@ up, always in the same order.
 
 
 def can_write(product: Contraction) -> bool:
-    """Whether these files can be written for a contraction: its operands, its results and what its finish reads."""
-    operands = (product.a, product.b)
-    shared = any(one.batch_pitch.expression == "0" for one in operands) and product.is_batched
-    elements = product.has_one_element_type and (
-        product.element in _HALVES or (product.element is DType.F32 and not shared)
-    )
+    """Whether these files take a contraction at the task's own sizes: operands, results and what is done with sums."""
+    elements = product.has_one_element_type and product.element in PAIRED
     finish = all(one.dtype in PAIRED for one in product.finish_inputs)
-    return elements and finish and product.output.dtype in PAIRED and len(product.finish.outputs) == 1
+    if not elements or not finish or product.output.dtype not in PAIRED:
+        return False
+    if product.element is DType.F32:
+        return not _is_shared(product)
+    return _has_rows_of(product, 8) and product.n.size * product.output.dtype.itemsize % 16 == 0
 
 
-def write(product: Contraction, op_line: str, pieces: bool = False, fused: bool = False) -> str:
-    """The kernel file. `pieces`: k is cut into pieces; `fused`: f32 is split by the kernel that multiplies."""
+def can_fuse(product: Contraction, pieces: bool) -> bool:
+    """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
+    fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
+    whole = product.n.size * (DType.F32 if pieces else product.output.dtype).itemsize % 16 == 0
+    counted = pieces or product.k.size <= MOST_COUNTED
+    return fits and whole and counted and product.a.along_k and not product.b.along_k
+
+
+def _is_shared(product: Contraction) -> bool:
+    """Whether all matrices of one operand meet the same one of the other."""
+    return product.is_batched and any(one.batch_pitch.expression == "0" for one in (product.a, product.b))
+
+
+def _has_rows_of(product: Contraction, elements: int) -> bool:
+    """Whether the operands' rows are whole numbers of so many elements, as TMA asks for."""
+    pitches = [pitch.size for one in (product.a, product.b) for pitch in (one.pitch, one.batch_pitch)]
+    return all(one % elements == 0 for one in pitches)
+
+
+def hopper_product(product: Contraction, op_line: str, pieces: bool = False, fused: bool = False) -> Fragment:
+    """The product by TMA and wgmma. `pieces`: k is cut into pieces; `fused`: f32 is split where it is multiplied."""
     parts = product.element is DType.F32
     per_row = 16 // (DType.F32 if pieces else product.output.dtype).itemsize
     form = Form(product, parts, pieces, product.n.size % per_row == 0, fused)
@@ -77,7 +96,7 @@ def write(product: Contraction, op_line: str, pieces: bool = False, fused: bool 
     if pieces:
         code.append(_adding_text(form))
     more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.finish.tensors} else []
-    return file_text(header, plan.lines, includes(product.finish, *more), *code)
+    return fragment(header, plan.lines, includes(product.finish, *more), *code)
 
 
 class _Plan:
@@ -225,7 +244,7 @@ class _Plan:
             self._pieces()
         else:
             self._add("let", "@pieces = 1, @piece = @K")
-        self._add("need", "@piece <= 131072", "so that 16 bits count a quarter of a row")
+        self._add("need", f"@piece <= {MOST_COUNTED}", "so that 16 bits count a quarter of a row")
         self._add("let", f"@smem = {SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
         self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m, @tiles_n] zeroed")
