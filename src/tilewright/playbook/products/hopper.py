@@ -224,7 +224,9 @@ class _Plan:
         self._tiles("128")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @K")
-        self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m + @tiles_n] zeroed")
+        self._add(
+            "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
+        )
         for name, one in (("a", self._product.a), ("b", self._product.b)):
             self._split_buffers(name, one)
         self._store_map()
@@ -247,7 +249,7 @@ class _Plan:
         self._add("need", f"@piece <= {MOST_COUNTED}", "so that 16 bits count a quarter of a row")
         self._add("let", f"@smem = {SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
-        self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m, @tiles_n] zeroed")
+        self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
         for name, one in (("a", a), ("b", b)):
             outer, inner, box = ("@M", "@K", "1, 128, 32") if name == "a" else ("@K", "@N", "1, 32, 256")
             shared = one.batch_pitch.expression == "0"
@@ -288,7 +290,7 @@ class _Plan:
         else:
             grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
             given = [*buffers, rows, "@K", *pitches, "@piece", *flags]
-            self._launch(f"split_columns<{upper}_WIDTH>", grid, "512", given)
+            self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given)
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

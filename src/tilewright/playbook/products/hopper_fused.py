@@ -130,7 +130,7 @@ for (int step = 0; step < tile.steps; ++step) {
 bool too_wide = !all_fit;
 for (int j = 0; j < 4; ++j)
   too_wide = too_wide || is_too_wide(counts[j] & 0xFFFF, counts[j] >> 16, few[j / 2] >> j % 2 * 16 & 0xFFFF);
-if (too_wide) wide[which] = 1;
+if (too_wide) wide[0] = 1, wide[1 + which] = 1;
 """
 
 _CONSUMER = """\
@@ -215,7 +215,7 @@ for (int r = 0; r < 2; ++r) {  // the four lanes of a row
   }
   too_wide = too_wide || is_too_wide(losing, others, few[r]);
 }
-if (too_wide) wide[which] = 1;
+if (too_wide) wide[0] = 1, wide[1 + which] = 1;
 const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
 """
 

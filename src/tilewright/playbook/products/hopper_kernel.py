@@ -62,6 +62,7 @@ def walk(form: Form) -> list[str]:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
     if form.skips:
         members += ["const int* wide;  // tiles whose operands f16 parts do not hold: another kernel makes them"]
+        members += ["bool any_wide;"]
     count = "(K + BK - 1) / BK"
     first = [
         "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
@@ -69,7 +70,7 @@ def walk(form: Form) -> list[str]:
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
-    first += ["this->wide = wide;"] if form.skips else []
+    first += ["this->wide = wide, any_wide = wide[0];"] if form.skips else []
     place = [
         "const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;",
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
@@ -94,8 +95,8 @@ def walk(form: Form) -> list[str]:
     if form.skips:
         body = ["while (job < jobs) {", *indented(place)]
         body += [
-            "  const int* flags = wide + matrix * (tiles_m + tiles_n);",
-            "  if (!flags[m_tile] && !flags[tiles_m + n_tile]) return true;",
+            "  const int* flags = wide + 1 + (long long)matrix * (tiles_m + tiles_n);",
+            "  if (!any_wide || (!flags[m_tile] && !flags[tiles_m + n_tile])) return true;",
             "}",
             "return false;",
         ]
