@@ -139,6 +139,7 @@ def _kernel(form: Form) -> list[str]:
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
+        *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
         "",
         f"Walk tile({walk_arguments(form)});",
         "int slot = 0;",

@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(256)
                int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
                long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
   __shared__ uint32_t of_warps[8][4];
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
   const long long job = (long long)blockIdx.x * (256 / LANES) + threadIdx.x / LANES;
   if (job >= (long long)rows * pieces * batch) return;  // where LANES is a warp, which waits for no other
@@ -121,6 +122,7 @@ __global__ void __launch_bounds__(256)
     if (is_too_wide(largest, losing, few, zeros, length))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
   }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 
@@ -139,6 +141,7 @@ __global__ void __launch_bounds__(1024)
   const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
   const int first = number * piece, last = min(K, first + piece);
   const bool inside = column < columns;
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   if (threadIdx.x < 32) largest[threadIdx.x] = 0, losing[threadIdx.x] = 0, few[threadIdx.x] = 0, zeros[threadIdx.x] = 0;
   __syncthreads();
 
@@ -192,6 +195,7 @@ __global__ void __launch_bounds__(1024)
     if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, last - first)))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
   }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 
@@ -225,6 +229,7 @@ def f32_tiles_text(form: Form) -> list[str]:
     body = [
         "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
         "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
+        "cudaGridDependencySynchronize();",
         "if (!wide[0]) return;",
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
         "const int flags_n = (N + BN - 1) / BN, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
