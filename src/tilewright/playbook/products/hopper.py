@@ -145,7 +145,7 @@ class _Plan:
             self._add("need", f"({pitch}) % 8 == 0", "and rows of the operands")
         self._add("tune", "BN = 256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
-        stores = " + 4 * 64 * 128" if form.tma_store else ""
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
@@ -219,7 +219,7 @@ class _Plan:
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
-        stores = " + 4 * 64 * 128" if form.tma_store else ""
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
         self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{stores} + 2 * BN * 4 + STAGES * 16")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")

@@ -41,8 +41,7 @@ def _constants(form: Form) -> list[str]:
         f"constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, SLOT_BYTES = {parts}(A_BYTES + B_BYTES);",
         "constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand that is contiguous along m or n: BK rows of 64",
     ]
-    if form.tma_store:
-        lines.append("constexpr int C_BYTES = 64 * 128, C_BUFFERS = 2;  // per consumer")
+    lines.append(f"constexpr int C_BYTES = 64 * 128, C_BUFFERS = {2 if form.tma_store else 1};  // per consumer")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
     lines += [
@@ -120,12 +119,12 @@ def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     stores = form.tma_store
-    after = "c_buffers + 2 * C_BUFFERS * C_BYTES" if stores else "slots + STAGES * SLOT_BYTES"
+    after = "c_buffers + 2 * C_BUFFERS * C_BYTES"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
     ]
-    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"] if stores else []
+    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"]
     if form.parts:
         body += [f"const uint32_t scales = {after}, full = scales + 2 * BN * 4, empty = full + STAGES * 8;"]
     else:
