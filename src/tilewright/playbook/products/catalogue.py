@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Way, draft_way, ways
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import RowsPart, WriteProduct, chain_text, rows_part
+from tilewright.playbook.products.chains import ChooseWay, WriteProduct, chain_text
 from tilewright.playbook.products.draft import draft_product
+from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import Chain, read
+from tilewright.playbook.products.reading import Chain, RowsStage, read
 from tilewright.playbook.products.tensor_cores import tensor_core_product
 from tilewright.playbook.products.tiles import tiled_product
 from tilewright.playbook.products.vectors import is_vector_product, vector_product
+from tilewright.playbook.row_program import RowProgram
 
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
@@ -34,17 +36,21 @@ class ProductWay:
 def answer(traced: TracedTask) -> Answer:
     """What is written for a task with products in it."""
     chain = read(traced)
-    rows = rows_part(chain, traced)
     products = [one for one in chain.stages if isinstance(one, Contraction)]
-    draft = _structure(chain, ProductWay("draft-product", "first version: tiles of sums", draft_product), _draft(rows))
-    every = tuple(_structure(chain, one, _best(rows)) for one in product_ways(products))
+    first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
+    draft = _structure(chain, first, draft_way)
+    every = tuple(_structure(chain, one, best_way) for one in product_ways(products))
     return Answer(draft, every, (draft, *every))
 
 
 def product_ways(products: list[Contraction]) -> tuple[ProductWay, ...]:
     """The ways that take every product of a chain, the most promising first."""
     if all(is_vector_product(one) for one in products):
-        return (ProductWay("product-vector", "a matrix times a vector: its bytes read once", vector_product),)
+        return (
+            ProductWay(
+                "product-vector", "a matrix times a vector: its bytes read once", partial(_either, vector_product)
+            ),
+        )
     found: list[ProductWay] = []
     cut = any(_is_long(one) for one in products)
     if all(one.has_one_element_type or is_vector_product(one) for one in products):
@@ -64,9 +70,10 @@ def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: boo
     return found
 
 
-def _either(write: Callable[..., Fragment], product: Contraction, op_line: str) -> Fragment:
+def _either(write: Callable[..., Fragment], product: Contraction, op_line: str, choices: Choices) -> Fragment:
     """A product as the way writes it; vectors as vectors."""
-    return vector_product(product, op_line) if is_vector_product(product) else write(product, op_line)
+    chosen = vector_product if is_vector_product(product) else write
+    return chosen(product, op_line, choices=choices)
 
 
 def _is_long(product: Contraction) -> bool:
@@ -75,19 +82,14 @@ def _is_long(product: Contraction) -> bool:
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
 
 
-def _structure(chain: Chain, way: ProductWay, rows: Way | None) -> Structure:
-    summary = way.summary if rows is None else f"{way.summary}; then {rows.summary}"
-    write = partial(chain_text, chain, way.write, rows)
-    suffix = "" if rows is None else f"-then-{rows.id}"
-    emulable = way.emulable and (rows is None or rows.emulable)
-    return Structure(f"{way.id}{suffix}", summary, write, emulable=emulable)
+def best_way(program: RowProgram) -> Way:
+    """The most promising way for rows that the emulator can run too."""
+    return next((one for one in ways(program) if one.emulable), draft_way(program))
 
 
-def _draft(rows: RowsPart | None) -> Way | None:
-    return None if rows is None else rows.draft
-
-
-def _best(rows: RowsPart | None) -> Way | None:
-    if rows is None:
-        return None
-    return next((one for one in rows.ways if one.emulable), rows.draft)
+def _structure(chain: Chain, way: ProductWay, choose: ChooseWay) -> Structure:
+    rows = [choose(one.program) for one in chain.stages if isinstance(one, RowsStage)]
+    summary = "; then ".join([way.summary, *(one.summary for one in rows)])
+    id = "-then-".join([way.id, *(one.id for one in rows)])
+    write = partial(chain_text, chain, way.write, choose)
+    return Structure(id, summary, write, emulable=way.emulable and all(one.emulable for one in rows))
