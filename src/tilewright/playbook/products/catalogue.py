@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.playbook.catalogue import Way, draft_way, ways
+from tilewright.playbook import catalogue as rows
+from tilewright.playbook.catalogue import Way
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import ChooseWay, WriteProduct, chain_text
+from tilewright.playbook.products.chains import WriteProduct, best_ways, chain_text, draft_ways
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
@@ -17,7 +19,7 @@ from tilewright.playbook.products.reading import Chain, RowsStage, read
 from tilewright.playbook.products.tensor_cores import tensor_core_product
 from tilewright.playbook.products.tiles import tiled_product
 from tilewright.playbook.products.vectors import is_vector_product, vector_product
-from tilewright.playbook.row_program import RowProgram
+from tilewright.tasks import task_op_line
 
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
@@ -37,10 +39,22 @@ def answer(traced: TracedTask) -> Answer:
     """What is written for a task with products in it."""
     chain = read(traced)
     products = [one for one in chain.stages if isinstance(one, Contraction)]
+    if not products:
+        return _only_rows(chain)
     first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
-    draft = _structure(chain, first, draft_way)
-    every = tuple(_structure(chain, one, best_way) for one in product_ways(products))
-    return Answer(draft, every, (draft, *every))
+    draft = _structure(chain, first, draft_ways(chain))
+    op_line = task_op_line(chain.task)
+    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in product_ways(products))
+    return Answer(draft, every, (draft, *every), chain.notes)
+
+
+def _only_rows(chain: Chain) -> Answer:
+    """Where algebra has left no product."""
+    stages = [one for one in chain.stages if isinstance(one, RowsStage)]
+    if len(stages) > 1:
+        raise NotSupported("the playbook does not write several stages of rows without a product")
+    program = stages[0].program
+    return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 
 def product_ways(products: list[Contraction]) -> tuple[ProductWay, ...]:
@@ -82,14 +96,8 @@ def _is_long(product: Contraction) -> bool:
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
 
 
-def best_way(program: RowProgram) -> Way:
-    """The most promising way for rows that the emulator can run too."""
-    return next((one for one in ways(program) if one.emulable), draft_way(program))
-
-
-def _structure(chain: Chain, way: ProductWay, choose: ChooseWay) -> Structure:
-    rows = [choose(one.program) for one in chain.stages if isinstance(one, RowsStage)]
-    summary = "; then ".join([way.summary, *(one.summary for one in rows)])
-    id = "-then-".join([way.id, *(one.id for one in rows)])
-    write = partial(chain_text, chain, way.write, choose)
-    return Structure(id, summary, write, emulable=way.emulable and all(one.emulable for one in rows))
+def _structure(chain: Chain, way: ProductWay, chosen: tuple[Way, ...]) -> Structure:
+    summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
+    id = "-then-".join([way.id, *(one.id for one in chosen)])
+    write = partial(chain_text, chain, way.write, chosen)
+    return Structure(id, summary, write, emulable=way.emulable and all(one.emulable for one in chosen))

@@ -2,32 +2,75 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from tilewright.playbook.catalogue import Way
+from tilewright.playbook.catalogue import Way, draft_way, ways
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import Chain
+from tilewright.playbook.products.reading import Chain, RowsStage
 from tilewright.playbook.row_program import RowProgram
 
-ChooseWay = Callable[[RowProgram], Way]
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
+_MOST_COMBINATIONS = 512  # of constants in one file: the format allows more, but nobody has time to try them
+_SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
 
 
-def chain_text(chain: Chain, write: WriteProduct, choose: ChooseWay, op_line: str) -> str:
-    """The whole file: every product by one structure, all rows by one choice of ways."""
+def draft_ways(chain: Chain) -> tuple[Way, ...]:
+    """Every stage of rows as a first version."""
+    return tuple(draft_way(one.program) for one in chain.stages if isinstance(one, RowsStage))
+
+
+def best_ways(chain: Chain, write: WriteProduct, op_line: str) -> tuple[Way, ...]:
+    """The most promising way for each stage of rows; small ones stay drafts, and so do as many as must."""
+    programs = [one.program for one in chain.stages if isinstance(one, RowsStage)]
+    products = [one for one in chain.stages if isinstance(one, Contraction)]
+    found = [_best(one) for one in programs]
+    combinations = math.prod(_combinations(write(one, op_line, _choices(products))) for one in products)
+    for place in sorted(range(len(found)), key=lambda one: _elements(programs[one])):
+        tried = combinations * math.prod(_combinations(one.fragment(op_line)) for one in found)
+        if _elements(programs[place]) < _SMALL_STAGE or tried > _MOST_COMBINATIONS:
+            found[place] = draft_way(programs[place])
+    return tuple(found)
+
+
+def _best(program: RowProgram) -> Way:
+    """What the emulator can run too."""
+    return next((one for one in ways(program) if one.emulable), draft_way(program))
+
+
+def _elements(program: RowProgram) -> int:
+    return program.task_rows * program.task_cols
+
+
+def _combinations(part: Fragment) -> int:
+    """Of the constants that are left to autotuning."""
+    lines = [line for line, _ in part.plan.entries if line.startswith("//! tune")]
+    return math.prod(line.count("|") + 1 for line in lines)
+
+
+def _choices(products: list[Contraction]) -> Choices:
+    return Choices.TILES if len(products) < 3 else Choices.NONE
+
+
+def chain_text(chain: Chain, write: WriteProduct, rows: tuple[Way, ...], op_line: str) -> str:
+    """The whole file: every product by one structure, each stage of rows by its way."""
     if chain.contraction is not None:
         return write(chain.contraction, op_line, Choices.ALL).file()
     products = [one for one in chain.stages if isinstance(one, Contraction)]
-    parts: dict[str, Fragment] = {}
-    choices = Choices.TILES if len(products) < 3 else Choices.NONE
-    for number, stage in enumerate(chain.stages, 1):
-        if isinstance(stage, Contraction):
-            parts[f"stage_{number}"] = write(stage, op_line, choices)
-        else:
-            parts[f"stage_{number}"] = choose(stage.program).fragment(op_line)
+    waiting = iter(rows)
+    parts = {
+        f"stage_{number}": (
+            write(stage, op_line, _choices(products))
+            if isinstance(stage, Contraction)
+            else next(waiting).fragment(op_line)
+        )
+        for number, stage in enumerate(chain.stages, 1)
+    }
     header = f"{chain.task.name} in {len(chain.stages)} stages, each of which stores what later ones read."
+    if chain.notes:
+        header += "\n\n" + " ".join(f"{one[0].upper()}{one[1:]}." for one in chain.notes)
     return joined_file(header, _head(chain, products[0], op_line), parts)
 
 

@@ -15,6 +15,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import ONE, Lowering, Rule
 from tilewright.playbook.operations import POINTWISE_RULES
+from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, Graph, normalised, taken
 from tilewright.playbook.products.layouts import DTYPES, Axes, Group, Tensor, View, operand, view_of
 from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
@@ -51,8 +52,7 @@ class Chain:
     task: Task
     stages: tuple[Contraction | RowsStage, ...]
     scratch: tuple[Tensor, ...]  # what is stored on the way
-    out_lines: tuple[str, ...]
-    needs: tuple[str, ...]
+    notes: tuple[str, ...]  # what algebra made disappear
 
     @property
     def contraction(self) -> Contraction | None:
@@ -76,7 +76,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.task = self.traced.task
-        self.graph = normalised(self.traced.traces)
+        self.graph, self.notes = simplified(normalised(self.traced.traces))
         for one in self.task.tensors:
             if one.in_place:
                 raise NotSupported(
@@ -94,7 +94,7 @@ class _Reader:
         left = tuple(dict.fromkeys(one for one in self.graph.outputs if one not in self.tensors))
         if left:
             self._rows(left)
-        return Chain(self.task, tuple(self.stages), tuple(self.scratch), out_lines(self.task), shape_needs(self.traced))
+        return Chain(self.task, tuple(self.stages), tuple(self.scratch), self.notes)
 
     # -- sizes --
 
@@ -234,7 +234,7 @@ class _Reader:
             takes = [one for one in taken(node) if self._comes_from(one, start)]
             if takes and all(one in inside for one in takes) and node.target in _FINISH and node.target not in _MOVES:
                 others = [one for one in taken(node) if one not in takes]
-                if self.graph.sizes(index) == shape and all(self._is_at_hand(one) for one in others):
+                if self.graph.sizes(index) == shape and all(self._have(one) for one in others):
                     inside.add(index)
         found = []
         for cut in sorted(inside, reverse=True):
@@ -248,6 +248,18 @@ class _Reader:
 
     def _comes_from(self, index: int, start: int) -> bool:
         return start in self.graph.ancestors(index, self.tensors)
+
+    def _have(self, index: int) -> bool:
+        """Whether a node can be had for a finish; what needs no product is made first where it must be stored."""
+        if self._is_at_hand(index):
+            return True
+        if any(self.graph.nodes[one].target == PRODUCT for one in self.graph.ancestors(index, self.tensors)):
+            return False
+        try:
+            self._rows((index,))
+        except NotSupported:
+            return False
+        return True
 
     def _is_at_hand(self, index: int) -> bool:
         """Whether a node can be had from tensors in memory without a product or a reduction."""
