@@ -8,12 +8,14 @@ from collections.abc import Callable
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
+from tilewright.playbook.products.family import PRODUCTS
 from tilewright.playbook.rows_family import ROWS
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
-FAMILIES: tuple[Family, ...] = (ROWS,)  # in the order in which they are asked; the last takes what nobody claims
+# In the order in which they are asked; the last takes what nobody claims.
+FAMILIES: tuple[Family, ...] = (PRODUCTS, ROWS)
 
 _TRACE_SECONDS = 120.0
 
