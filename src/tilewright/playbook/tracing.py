@@ -222,7 +222,9 @@ class ProbeSet:
 
 
 # No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would.
-_SIZES = (13, 5, 29, 11, 41, 7, 53, 23, 17, 61, 31, 19, 73, 43, 37, 83, 59, 47, 97, 67, 101, 71, 89, 79)
+_SIZES = (
+    (61, 37, 97, 53, 113, 43, 131, 71, 59, 149, 79, 67, 163, 101, 89, 173, 127, 107, 197, 139, 211, 151, 181, 167)
+)
 
 
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:

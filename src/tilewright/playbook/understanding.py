@@ -9,13 +9,14 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
 from tilewright.playbook.moves_family import MOVES_FAMILY
+from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.rows_family import ROWS
 from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
-FAMILIES: tuple[Family, ...] = (SCANS_FAMILY, MOVES_FAMILY, ROWS)  # in the order in which they are asked; the last takes what nobody claims
+FAMILIES: tuple[Family, ...] = (SCANS_FAMILY, POOLING_FAMILY, MOVES_FAMILY, ROWS)  # in the order in which they are asked; the last takes what nobody claims
 
 _TRACE_SECONDS = 120.0
 

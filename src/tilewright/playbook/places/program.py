@@ -37,10 +37,16 @@ class PlacedProgram:
     outputs: tuple[Written, ...]
     out_lines: tuple[str, ...]
     needs: tuple[str, ...]
+    taken: tuple[int, ...] = ()  # values that a family takes into what it computes as a whole
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """Everything that a kernel computes for its own sake."""
+        return (*(one.value for one in self.outputs), *self.taken)
 
     @cached_property
     def live(self) -> frozenset[int]:
-        return self.closure(tuple(one.value for one in self.outputs))
+        return self.closure(self.targets)
 
     def arguments(self, index: int) -> tuple[int, ...]:
         value = self.values[index]
@@ -111,8 +117,7 @@ class PlacedProgram:
 
     @property
     def reads(self) -> dict[str, Read]:
-        live = self.leaves_of(tuple(one.value for one in self.outputs))
-        return {name: leaf for name, leaf in live.items() if isinstance(leaf, Read)}
+        return {name: leaf for name, leaf in self.leaves_of(self.targets).items() if isinstance(leaf, Read)}
 
 
 def _dtype_of_kind(kind: NumberKind) -> DType:
@@ -140,7 +145,8 @@ def variables_of(reader: PlaceReader, output: TaskOutput, node: int) -> tuple[Va
     """A loop variable for every dimension of a result; None for one of size 1."""
     made: list[Variable | None] = []
     taken: set[str] = set()
-    for place, (name, size) in enumerate(zip(output.shape, reader.shape(node), strict=True)):
+    for place, name in enumerate(output.shape):
+        size = reader.book.dimension(name) if isinstance(name, str) else reader.shape(node)[place]
         wanted = f"at_{name}" if isinstance(name, str) and f"at_{name}" not in taken else f"at_{place}"
         taken.add(wanted)
         made.append(None if size.is_always(1) else Variable(wanted, size))
@@ -163,7 +169,7 @@ def placed_program(reader: PlaceReader, which: tuple[int, ...]) -> PlacedProgram
     found = variables_of(reader, task.outputs[which[0]], first)
     zero, one = constant(reader.book.number(0)), reader.book.number(1)
     places = tuple(zero if variable is None else of_variable(variable) for variable in found)
-    flat = flat_place(places, reader.shape(first), one)
+    flat = flat_place(places, tuple(one if variable is None else variable.size for variable in found), one)
     outputs = []
     for number in which:
         output = task.outputs[number]

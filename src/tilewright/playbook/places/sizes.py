@@ -70,7 +70,7 @@ class Size:
         if self.text.startswith("0 - "):
             rest = self.text[4:]
             bare = rest[1:-1] if rest.startswith("(") and rest.endswith(")") and rest.count("(") == 1 else rest
-            return Size(values, bare, _SUM if bare != rest else _PRODUCT)
+            return Size(values, bare, _SUM)
         return Size(values, f"0 - {self._within(_PRODUCT)}", _SUM)
 
     def times(self, other: Size) -> Size:
@@ -88,7 +88,7 @@ class Size:
         values = self._with(other, lambda a, b: a // b)
         if self == other or (self.literal is not None and other.literal is not None):
             return self._like(values[0])
-        return self if other.literal == 1 else Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _PRODUCT)
+        return self if other.literal == 1 else Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _SUM)
 
 
 class SizeBook:
@@ -100,15 +100,23 @@ class SizeBook:
         self._fixed = traced.probes.fixed
         self._texts = dimension_texts(self._task)
         self._known: dict[tuple[int, ...], Size] = {}
-        for name, text in self._texts.items():
-            values = (*(sizes[name] for sizes in self._probes), self._task.sizes[name])
-            varies = len(set(values)) > 1
-            if varies and not self._fixed:
-                binds = _ATOM if text.endswith("]") else _SUM
-                self._known.setdefault(values[:-1], Size(values, text, binds))
+        for name in self._texts:
+            size = self.dimension(name)
+            if size.literal is None:
+                self._known.setdefault(size.values[:-1], size)
 
     def number(self, value: int) -> Size:
         return Size((value,) * (len(self._probes) + 1), str(value), _ATOM if value >= 0 else _SUM)
+
+    def dimension(self, name: str) -> Size:
+        """The size of a dimension of the task."""
+        values = (*(sizes[name] for sizes in self._probes), self._task.sizes[name])
+        if self._fixed or len(set(values)) == 1:
+            return self.number(self._task.sizes[name])
+        if name not in self._texts:
+            raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes")
+        text = self._texts[name]
+        return Size(values, text, _ATOM if text.endswith("]") else _SUM)
 
     def of(self, values: tuple[int, ...], what: str) -> Size:
         """The size that took these values at the probes."""
@@ -149,7 +157,7 @@ class SizeBook:
         whole = base.times(self.number(slope.numerator))
         part = Size(tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values), whole.text, whole.binds)
         if slope.denominator > 1:
-            part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _PRODUCT)
+            part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _SUM)
         strangeness = abs(slope.numerator) + slope.denominator + abs(int(constant)) + base.text.count(" ")
         return strangeness, part.plus(self.number(int(constant)))
 

@@ -298,6 +298,5 @@ def each_element(lines: list[str]) -> list[str]:
 
 def product_text(variables: tuple[Variable, ...]) -> str:
     """How many elements the variables go through, as the plan says it."""
-    sums = (" + ", " - ")
-    texts = [f"({one.size.text})" if any(sign in one.size.text for sign in sums) else one.size.text for one in variables]
+    texts = [f"({one.size.text})" if " " in one.size.text else one.size.text for one in variables]
     return " * ".join(texts) or "1"

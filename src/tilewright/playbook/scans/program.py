@@ -76,6 +76,7 @@ def scan_program(traced: TracedTask) -> ScanProgram:
         raise NotSupported("the playbook does not write a scan of a scan")
     leaves = {**placed.leaves, **{name: _without_needless(reader, leaf) for name, leaf in inner.items()}}
     placed = replace(placed, values=tuple(reader.values), kinds=tuple(reader.kinds), leaves=leaves)
+    placed = replace(placed, taken=tuple(one.value for one in found))
     return ScanProgram(placed, tuple(found), along)
 
 
