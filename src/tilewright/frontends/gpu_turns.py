@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,10 +76,9 @@ class TurnedReference:
         return self._reference.sees_gpu
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        if handler != JUDGE:
-            return self._reference.call(handler, request, answer, seconds)
-        with self._turns.turn():
-            return self._reference.call(handler, request, answer, seconds)
+        with self._turns.turn() if handler == JUDGE else nullcontext():
+            made: T = self._reference.call(handler, request, answer, seconds)
+            return made
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0

@@ -13,7 +13,7 @@ from tilewright.suites.suite_records import SuiteTask
 LISTING = "suite.toml"
 _PROBLEM = re.compile(r"(?P<number>\d+)_.*\.py")
 _MARKS = ("class Model", "def get_inputs", "def get_init_inputs")
-_OPTIONS = {"shape": "shapes", "set": "numbers", "fill": "values"}  # of a listed task, as `make` calls them
+_OPTIONS = ("shape", "set", "fill")  # of a listed task, as `make` calls them
 
 
 class NoTasks(ValueError):
@@ -122,13 +122,13 @@ def _listed_task(folder: Path, listing: Path, entry: dict[str, Any]) -> SuiteTas
         said = f"{unknown!r} is unknown" if unknown is not None else "a task has no request"
         raise NoTasks(f"{listing}: {said}; a task has request, name, {', '.join(_OPTIONS)}")
     given: dict[str, dict[str, str]] = {}
-    for key, field in _OPTIONS.items():
+    for key in _OPTIONS:
         table = entry.get(key, {})
         if not isinstance(table, dict):
             raise NoTasks(f'{listing}: {key} of {request} is no table; write such as {key} = {{ x = "..." }}')
-        given[field] = {name: _text(value) for name, value in table.items()}
+        given[key] = {name: _text(value) for name, value in table.items()}
     name = _file_name(entry.get("name") or request)
-    return SuiteTask(name, name, Request(_placed(folder, request), **given))
+    return SuiteTask(name, name, Request(_placed(folder, request), given["shape"], given["set"], given["fill"]))
 
 
 def _text(value: object) -> str:

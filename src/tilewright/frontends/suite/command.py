@@ -12,14 +12,14 @@ import typer
 from rich.text import Text
 
 from tilewright import __version__
-from tilewright.frontends.choices import ChosenDevice, check_key, choose_device
-from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.choices import ChosenDevice, check_key, choose_device, emulated_device, known_profile
+from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
 from tilewright.frontends.options import SuiteKind
 from tilewright.frontends.suite.display import SuiteDisplay
 from tilewright.frontends.suite.report_text import SuiteReport, closing_words, write_report
 from tilewright.frontends.suite.task_program import PROGRAM
 from tilewright.frontends.terminal import FAULT, INTERRUPTED, NotDone, print_json, stderr_console, stdout_console
-from tilewright.records import Precision, Settings
+from tilewright.records import PROFILES, Precision, Settings
 from tilewright.suites import (
     NoTasks,
     OtherSuite,
@@ -33,6 +33,7 @@ from tilewright.suites import (
     kernelbench_tasks,
 )
 from tilewright.suites.local_pool import LocalPool
+from tilewright.suites.ray_pool import NoRay, RayCluster, RayPool
 
 MOST_WORKERS = 6
 
@@ -66,15 +67,39 @@ def suite_command(wanted: Wanted, settings: Settings) -> None:
     except NoTasks as error:
         raise BadArgument(str(error)) from None
     check_key(settings.author, settings.base_url, os.environ)
-    device = choose_device(wanted.gpu, settings.spool)
     folder = SuiteFolder(wanted.out or Path(f"suite-{_slug(wanted)}"))
-    try:
-        suite = folder.begin(_suite(wanted, settings, device, tasks))
-    except OtherSuite as error:
-        raise BadArgument(str(error)) from None
-    with folder.lock():
-        _carry_out(folder, suite, device, wanted)
+    with ExitStack() as stack:
+        cluster = _cluster(wanted.ray, settings.spool)
+        stack.callback(cluster.close if cluster is not None else lambda: None)
+        device = choose_device(wanted.gpu, settings.spool) if cluster is None else _cluster_device(cluster, wanted.gpu)
+        try:
+            suite = folder.begin(_suite(wanted, settings, device, tasks))
+        except OtherSuite as error:
+            raise BadArgument(str(error)) from None
+        stack.enter_context(folder.lock())
+        _carry_out(folder, suite, device, wanted, cluster)
     _close(folder, wanted.as_json)
+
+
+def _cluster(address: str | None, spool: str) -> RayCluster | None:
+    """The Ray cluster that tasks run on; None where they run here."""
+    if address is None:
+        return None
+    if spool:
+        raise BadArgument("--ray has GPUs of its own, and --spool others; drop one")
+    try:
+        return RayCluster(address)
+    except NoRay as error:
+        raise BadArgument(str(error)) from None
+
+
+def _cluster_device(cluster: RayCluster, gpu: str | None) -> ChosenDevice:
+    """A GPU of the cluster, with a worker on each; emulated on its nodes where it has none."""
+    wanted = named_gpu(gpu) if gpu is not None else None
+    found = [one for one in cluster.open_gpus() if wanted is None or known_profile(one) == wanted]
+    if not found:
+        return emulated_device((wanted or PROFILES["H200"]).name, "the cluster has no such GPU")
+    return ChosenDevice(known_profile(found[0]).name, found[0].name, spool="the cluster's")
 
 
 def _tasks(wanted: Wanted) -> tuple[SuiteTask, ...]:
@@ -118,19 +143,24 @@ def _suite(wanted: Wanted, settings: Settings, device: ChosenDevice, tasks: tupl
     )
 
 
-def _carry_out(folder: SuiteFolder, suite: Suite, device: ChosenDevice, wanted: Wanted) -> None:
+def _carry_out(
+    folder: SuiteFolder, suite: Suite, device: ChosenDevice, wanted: Wanted, cluster: RayCluster | None
+) -> None:
     waiting = folder.waiting()
     console = stderr_console()
     display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))
     with ExitStack() as stack:
-        pool = _pool(folder, device, wanted, display)
+        pool = _pool(folder, device, wanted, cluster, display)
         stack.callback(pool.close)
         budget = suite.settings.budget
         for title, text in (
             ("suite", f"{suite.title}: {len(suite.tasks)} tasks, {len(suite.tasks) - len(waiting)} of them done"),
             ("author", f"{suite.settings.author}; at most {budget.attempts} attempts a task"),
             ("device", device.words),
-            ("workers", f"{pool.size} tasks at a time; the GPU is one task's at a time"),
+            (
+                "workers",
+                f"{pool.size} tasks at a time{'' if device.is_emulated else '; a GPU is used by one at a time'}",
+            ),
             ("folder", str(folder.path)),
         ):
             console.print(Text.assemble((f"{title:<8}", "bold"), text), soft_wrap=True)
@@ -141,14 +171,14 @@ def _carry_out(folder: SuiteFolder, suite: Suite, device: ChosenDevice, wanted: 
             raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
 
 
-def _pool(folder: SuiteFolder, device: ChosenDevice, wanted: Wanted, display: SuiteDisplay) -> Pool:
+def _pool(
+    folder: SuiteFolder, device: ChosenDevice, wanted: Wanted, cluster: RayCluster | None, display: SuiteDisplay
+) -> Pool:
+    if cluster is not None:
+        gpu = "" if device.is_emulated else device.label
+        return RayPool(folder, PROGRAM, cluster, gpu=gpu, size=wanted.workers, doing=display.doing)
     cores = len(os.sched_getaffinity(0))
-    size = wanted.workers or min(MOST_WORKERS, max(1, cores // 2))
-    if wanted.ray is not None:
-        from tilewright.suites.ray_pool import RayPool
-
-        return RayPool(folder, PROGRAM, wanted.ray, wanted.workers, device.is_emulated, display.doing)
-    return LocalPool(folder, PROGRAM, size, display.doing)
+    return LocalPool(folder, PROGRAM, wanted.workers or min(MOST_WORKERS, max(1, cores // 2)), display.doing)
 
 
 def _close(folder: SuiteFolder, as_json: bool) -> None:

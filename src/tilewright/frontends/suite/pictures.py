@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.frontends import svg
 from tilewright.suites.statistics import BASELINES, COMPILED, EAGER, fast_p, speedup
@@ -12,6 +13,7 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 300, 40, 72, 40
 _ROW = 18
 _CURVES = (700, 420, 60, 40)  # width, height, left, right
 _COLOURS = dict(zip(BASELINES, (svg.DOT, svg.BAD, svg.GOOD), strict=True))
+Across = Callable[[float], float]  # from a speedup to a place
 _MOST, _LEAST = 64.0, 0.125  # speedups that a picture tells apart
 
 
@@ -39,8 +41,7 @@ def _bounded(ratio: float) -> float:
     return min(max(ratio, _LEAST), _MOST)
 
 
-def _scale(x: object, low: float, high: float, height: float) -> list[str]:
-    assert callable(x)
+def _scale(x: Across, low: float, high: float, height: float) -> list[str]:
     parts = []
     ratio = low
     while ratio <= high:
@@ -54,8 +55,7 @@ def _scale(x: object, low: float, high: float, height: float) -> list[str]:
     return parts
 
 
-def _row(record: TaskRecord, ratios: dict[str, float | None], y: float, x: object) -> list[str]:
-    assert callable(x)
+def _row(record: TaskRecord, ratios: dict[str, float | None], y: float, x: Across) -> list[str]:
     known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
     said = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in known.items())
     marks = [svg.line(x(1.0), y, x(max(known.values(), key=lambda one: abs(math.log(one)))), y, svg.FAINT)]
@@ -68,8 +68,13 @@ def fast_picture(suite: Suite, records: tuple[TaskRecord, ...]) -> str:
     """fast_p from 0 to 4: the fraction of all tasks whose kernel is right and more than p times as fast."""
     width, height, left, right = _CURVES
     tasks, most = len(suite.tasks), 4.0
-    across = lambda p: left + (width - left - right) * p / most  # noqa: E731
-    up = lambda fraction: height - BOTTOM - (height - TOP - BOTTOM) * fraction  # noqa: E731
+
+    def across(p: float) -> float:
+        return left + (width - left - right) * p / most
+
+    def up(fraction: float) -> float:
+        return height - BOTTOM - (height - TOP - BOTTOM) * fraction
+
     body = []
     for tenth in range(0, 11, 2):
         body.append(svg.line(left, up(tenth / 10), width - right, up(tenth / 10), svg.FAINT))

@@ -138,7 +138,7 @@ def _tasks(report: SuiteReport) -> str:
 def verdict(record: TaskRecord) -> str:
     """A word or two for a table."""
     if record.status is not Status.MADE:
-        return record.status.value
+        return str(record.status.value)
     said = "provisional" if record.provisional else "verified"
     return f"{said}, degenerate task" if record.degenerate else said
 
