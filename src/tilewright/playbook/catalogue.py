@@ -8,8 +8,8 @@ from functools import partial
 
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.draft import draft_rows
+from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
@@ -69,6 +69,9 @@ def every_structure(program: RowProgram) -> tuple[Structure, ...]:
 def draft_way(program: RowProgram) -> Way:
     if program.column_sums:
         return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+    if program.layout is not Layout.ROWS:
+        owner = "thread" if program.layout is Layout.COLUMNS else "block"
+        return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
     if program.is_pointwise:
         return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
     return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
@@ -76,6 +79,8 @@ def draft_way(program: RowProgram) -> Way:
 
 def ways(program: RowProgram) -> tuple[Way, ...]:
     """The same as `structures`, for a file that holds more than this program."""
+    if program.layout is not Layout.ROWS:
+        return _scattered_ways(program)
     if program.is_flat:
         several = partial(vector_elements, several=True)
         return (
@@ -93,9 +98,14 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.column_sums:
         return (draft_way(program), *_strips(program))
-    if program.is_pointwise:
+    if program.is_pointwise or program.layout is not Layout.ROWS:
         return (draft_way(program), *ways(program))
     return (draft_way(program), *_all_row_ways(program).values())
+
+
+def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
+    """Where the elements of a row are not one after the other."""
+    return ()
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:

@@ -53,7 +53,17 @@ class PlanLines:
         """The numbers of rows and of columns, under names of the plan."""
         rows, cols = self.name("rows"), self.name("cols")
         self.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
+        for number, name in self.program.span_constants.items():
+            self.add("const", f"{name} = {number}", "columns for which a tensor has one element, or all of its own")
+        if self.program.span_constants:
+            self.add("need", f"{cols} <= {MOST_32_BIT}", "so that a 32-bit division finds an element that is broadcast")
         return rows, cols
+
+    def inner(self) -> str:
+        """How far apart the elements of a row are, or how long its runs: see `Layout`."""
+        inner = self.name("inner")
+        self.add("let", f"{inner} = {self.program.inner}")
+        return inner
 
     def limits(self, rows: str, cols: str) -> None:
         """What 32 bits ask for, where rows are divided or columns numbered in so many."""
@@ -179,6 +189,8 @@ def _part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
             found.append((f"unsigned {name}_divisor_{number}", part.divisor))
         if part.modulus:
             found.append((f"unsigned {name}_modulus_{number}", part.modulus))
+    if one.spans:
+        found.append((f"int {namer.tensors[one.name]}_cols", one.own_cols))
     return found
 
 
