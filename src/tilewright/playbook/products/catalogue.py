@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.playbook import catalogue as rows
@@ -13,12 +13,14 @@ from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.chains import WriteProduct, best_ways, chain_text, draft_ways
 from tilewright.playbook.products.draft import draft_product
+from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
 from tilewright.playbook.products.reading import Chain, RowsStage, read
 from tilewright.playbook.products.tensor_cores import tensor_core_product
 from tilewright.playbook.products.tiles import tiled_product
 from tilewright.playbook.products.vectors import is_vector_product, vector_product
+from tilewright.records import DType
 from tilewright.tasks import task_op_line
 
 _FEW_TILES = 132  # of 128 x 128 sums
@@ -44,7 +46,8 @@ def answer(traced: TracedTask) -> Answer:
     first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
     draft = _structure(chain, first, draft_ways(chain))
     op_line = task_op_line(chain.task)
-    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in product_ways(products))
+    found = product_ways(products, traced.task.profile.arch)
+    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
     return Answer(draft, every, (draft, *every), chain.notes)
 
 
@@ -57,22 +60,44 @@ def _only_rows(chain: Chain) -> Answer:
     return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 
-def product_ways(products: list[Contraction]) -> tuple[ProductWay, ...]:
-    """The ways that take every product of a chain, the most promising first."""
+def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ...]:
+    """The ways that take every product of a chain on a GPU, the most promising first."""
     if all(is_vector_product(one) for one in products):
-        return (
-            ProductWay(
-                "product-vector", "a matrix times a vector: its bytes read once", partial(_either, vector_product)
-            ),
-        )
-    found: list[ProductWay] = []
+        summary = "a matrix times a vector: its bytes read once"
+        return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
+    found = _hopper_ways(products, cut) if arch == "sm_90a" else []
     if all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
         summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
         found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
     found += _with_pieces("product-tiles", "eight by eight sums of a thread in registers", tiled_product, cut)
     return tuple(found)
+
+
+def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
+    """The ways by TMA and wgmma, which no emulator runs."""
+    if not all(is_vector_product(one) or can_write(one) for one in products):
+        return []
+    if any(one.element is not DType.F32 for one in products):
+        found = _with_pieces("product-hopper", "TMA and wgmma: a producer, two consumers", _hopper, cut)
+    else:
+        summary = "TMA and wgmma, f32 as two f16 parts that are made first"
+        found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
+        summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
+        fused = _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)
+        for way in reversed(fused):
+            pieces = way.id.endswith("pieces")
+            if all(is_vector_product(one) or can_fuse(one, pieces) for one in products):
+                found.insert(0, way)
+    return [replace(one, emulable=False) for one in found]
+
+
+def _hopper(
+    product: Contraction, op_line: str, choices: Choices, pieces: bool = False, fused: bool = False
+) -> Fragment:
+    """Whose few constants are left to autotuning in chains too."""
+    return hopper_product(product, op_line, pieces, fused)
 
 
 def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[ProductWay]:
