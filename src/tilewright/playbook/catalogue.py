@@ -9,6 +9,8 @@ from functools import partial
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
+from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
@@ -105,7 +107,18 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
 
 def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     """Where the elements of a row are not one after the other."""
-    return ()
+    if program.layout is not Layout.COLUMNS:
+        return ()
+    held, again = (partial(column_tiles, held=held) for held in (True, False))
+    found = []
+    if can_piece(program):
+        summary = "pieces of the columns for blocks of their own, aligned in phases"
+        found.append(_way(program, "column-pieces", summary, column_pieces))
+    elif fits_tile(program, program.task_cols):
+        summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
+        found.append(_way(program, "column-tiles", summary, held))
+    summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
+    return (*found, _way(program, "column-tiles-again", summary, again))
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:
