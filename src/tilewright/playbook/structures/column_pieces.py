@@ -6,7 +6,7 @@ every PHASES-th column starts at the same: a block takes those, and its vectors 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import indented
@@ -14,6 +14,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.columns import ColumnKernel, without_shuffles
+from tilewright.playbook.structures.parts import Part
 
 _LOAD_ROWS = """\
 // Neighbouring rows of a column; where not all of them exist, those from `low` to `high`.
@@ -28,38 +29,12 @@ __device__ __forceinline__ Vector<T> load_rows(const T* from, bool full, int low
   return found;
 }
 """
-_SCRATCH_DTYPES = {"float": "f32", "long long": "i64", "int": "i32", "double": "f64"}
 
 
 def can_piece(program: RowProgram) -> bool:
     """Whether one sweep is all, its results are of rows, and nothing of a row is needed on the way."""
     plain = all(one.varies or one.parts == () for one in program.inputs)
     return program.sweeps == 1 and not program.outputs_along and plain
-
-
-@dataclass(frozen=True)
-class Part:
-    """A scratch buffer for what pieces leave: a reduction, or one half of a candidate."""
-
-    index: int  # of the reduction
-    planned: str  # its name in the plan
-    own: str  # and in the kernels
-    type: str
-    field: str  # ".value" of a candidate, or ""
-
-    @classmethod
-    def of(cls, kernel: RowKernel, plan: PlanLines, shape: str) -> list[Part]:
-        """A buffer of this shape for every reduction; two where a place is looked for."""
-        found: list[Part] = []
-        for index in kernel.all_reductions:
-            kind, name = kernel.accumulator_type(index), kernel.namer.of(index)
-            halves = [("float", ".value"), ("int", ".index")] if kind == "Candidate" else [(kind, "")]
-            for held, part in halves:
-                wanted = f"{name}_{part[1:]}_parts" if part else f"{name}_parts"
-                found.append(cls(index, plan.name(wanted), kernel.namer.fresh(wanted), held, part))
-        for one in found:
-            plan.add("scratch", f"{one.planned}: {_SCRATCH_DTYPES[one.type]}[{shape}]")
-        return found
 
 
 def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
@@ -82,7 +57,7 @@ def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Frag
     plan.add("let", f"{vectors} = {inner} / WIDTH + (0 if PHASES == 1 else 2)", "two for the ends")
     plan.add("let", f"{tiles} = max(ceil_div({vectors}, LANES), 1)", "blocks side by side")
     plan.add("let", f"{lanes} = round_up(max(ceil_div({vectors}, {tiles}), 1), 32)", "threads of each")
-    parts = Part.of(kernel, plan, f"{outer}, {pieces}, {inner}")
+    parts = Part.of(kernel, plan, f"{outer}, {pieces}, {inner}", kernel.all_reductions)
     declared, given = [f"{one.type}* __restrict__ {one.own}" for one in parts], [one.planned for one in parts]
     sizes = [("int cols", cols), ("int inner", inner), ("int pieces", pieces)]
     reads = KernelSignature.of(replace(program, outputs=()), kernel.namer, [*sizes, ("int tiles", tiles)])
