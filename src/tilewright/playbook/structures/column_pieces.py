@@ -152,16 +152,17 @@ def _whole_body(program: RowProgram, first: ColumnKernel, parts: list[Part]) -> 
     lines = [
         "const long long row = blockIdx.x * 256ll + threadIdx.x;",
         "if (row >= rows) return;",
-        "const long long outer = row / inner, place = outer * pieces * inner + row % inner;",
+        "const long long first = row / inner * pieces * inner + row % inner;",
     ]
     lines += kernel.index_lines(*(one for one in program.inputs if not one.varies))
     inner: list[str] = []
     for index in kernel.all_reductions:
         name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
         lines.append(f"{kind} {name} = {kernel.start(index)};")
-        own = [f"{one.own}[place + static_cast<long long>(piece) * inner]" for one in parts if one.index == index]
+        own = [f"{one.own}[place]" for one in parts if one.index == index]
         left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
         inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
-    lines += ["for (int piece = 0; piece < pieces; ++piece) {", *indented(inner), "}"]
+    place = "const long long place = first + static_cast<long long>(piece) * inner;"
+    lines += ["for (int piece = 0; piece < pieces; ++piece) {", *indented([place, *inner]), "}"]
     kernel.reduced(0, "")
     return [*lines, *kernel.row_results()]

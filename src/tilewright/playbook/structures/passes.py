@@ -232,9 +232,10 @@ class _Passes:
             left = f"{kind}({left})" if kind == "double" and one is None else left
             lines.append(f"{kind} {name} = {kernel.start(index)};")
             inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
-        if any(COUNT in line for line in inner):
+        if any("moved_squares" in line for line in inner):
             lines.insert(0, "const long long vectors = cols / WIDTH;")
-            inner.insert(1, "const long long first = static_cast<long long>(piece) * THREADS * STEPS;")
+            first = "const long long first = static_cast<long long>(piece) * THREADS * STEPS;"
+            inner[1:1] = [first, f"const float count = {COUNT};"]
         loop = f"for (int piece = threadIdx.x; piece < pieces; piece += {_COMBINING}) {{"
         lines += ["#pragma unroll 4", loop, *indented(inner), "}"]
         return lines + kernel.reduced(level, f"block_reduce<{_COMBINING // 32}>({{v}}, {{v}}_of_warps, {{c}})")
@@ -243,7 +244,7 @@ class _Passes:
         whole = kernel.row_known[one.value].text
         self.helpers.append(CORRECTIONS[one.correction.value])
         if one.correction is Correction.MOMENTS:
-            return f"moved_squares({own}, {earlier} / {COUNT}, {whole}, {COUNT})"
+            return f"moved_squares({own}, {earlier} / count, {whole}, count)"
         return f"moved_exponentials({own}, {earlier}, {whole})"
 
     # -- elements --
