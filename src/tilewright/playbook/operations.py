@@ -172,6 +172,13 @@ def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> 
     return low.together(value, items, node)
 
 
+def _hardtanh(low: Lowering, node: TracedNode) -> Lowered:
+    """Between -1 and 1 where no bounds are given."""
+    item = low.item(node, 0)
+    raised = low.point("clamp_min", item.value, low.number(node, 1, "min_val", -1.0))
+    return low.together(low.point("clamp_max", raised, low.number(node, 2, "max_val", 1.0)), [item], node)
+
+
 def _log_sigmoid(low: Lowering, node: TracedNode) -> Lowered:
     item = low.item(node, 0)
     made = low.together(low.float_point("log_sigmoid", item.value), [item], node)
@@ -265,7 +272,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "gelu": _gelu,
     "leaky_relu": _with_numbers("leaky_relu", ("negative_slope", 0.01)),
     "softplus": _with_numbers("softplus", ("beta", 1.0), ("threshold", 20.0)),
-    "hardtanh": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min_val"), ("clamp_max", 2, "max_val")),
+    "hardtanh": _hardtanh,
     "elu": _elu,
     "celu": _celu,
     "clamp": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min"), ("clamp_max", 2, "max")),
