@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, Graph, renumbered, taken
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, renumbered, taken
 from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode, TracedTensor
 
 SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
@@ -137,7 +137,7 @@ def _column_sum(graph: Graph, index: int) -> _Rewrite | None:
         return None
     a, b = taken(graph.nodes[product])
     weights = graph.nodes[b]
-    turned = weights.target == "permute" and graph.nodes[taken(weights)[0]].target == "input"
+    turned = weights.target in TURNS and graph.nodes[taken(weights)[0]].target == "input"
     if len(graph.shape(b)) != 2 or not (turned or weights.target == "input") or graph.dtype(b) != "float32":
         return None
     keep = len(node.arguments) > 2 and bool(node.arguments[2])

@@ -15,6 +15,7 @@ from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, Trac
 PRODUCT = "product"
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
 SAME = frozenset(("clone", "alias", "detach", "lift_fresh", "lift", "contiguous"))
+TURNS = frozenset(("permute", "transpose", "t"))
 RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "flatten", "unflatten"))
 
 

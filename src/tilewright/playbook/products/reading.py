@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.lowering import ONE, Lowering, Rule
+from tilewright.playbook.lowering import Lowering, Rule
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.products.algebra import simplified
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, Graph, normalised, taken
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, normalised, taken
 from tilewright.playbook.products.layouts import DTYPES, Axes, Group, Tensor, View, operand, view_of
 from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
 from tilewright.playbook.products.rest import rest_program
 from tilewright.playbook.products.task_text import out_lines, shape_needs
+from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import (
     Load,
     Pointwise,
@@ -34,7 +35,7 @@ from tilewright.records import DType, Task
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
-_MOVES = RESHAPES | {"expand", "permute"}
+_MOVES = RESHAPES | TURNS | {"expand"}
 _FINISH: dict[str, Rule] = {name: rule for name, rule in POINTWISE_RULES.items() if name not in ("getitem",)}
 
 
@@ -192,7 +193,7 @@ class _Reader:
         node = self.graph.nodes[index]
         if node.target in RESHAPES:
             return True
-        if node.target != "permute":
+        if node.target not in TURNS:
             return False
         (before,) = taken(node)
         view = view_of(self.graph, index, {before: Tensor("", DType.F32, ())})
@@ -293,15 +294,15 @@ class _Reader:
         low = Lowering(self.task, graph.traces, self.traced.probes)
         (item,) = low.run(_FINISH)
         columns = self._columns(start, n)
-        axes = low.axes.resolve(low.input_axes[SUM])
-        rows, cols = axes[: len(axes) - columns], axes[len(axes) - columns :]
+        axes = low.input_axes[SUM]
+        rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
         live = sorted(_live(low, item.value))
         numbers = {old: new for new, old in enumerate(live)}
         values = tuple(_renumbered(low.values[old], numbers) for old in live)
         loaded = {value.input for value in values if isinstance(value, Load)}
         tensors = {self.tensors[one].name: self.tensors[one] for one in inputs}
         given = [
-            _finish_input(tensors[one], low.axes.resolve(low.input_axes[one]), rows, cols)
+            _finish_input(tensors[one], low.axes.atoms(low.input_axes[one]), rows, cols)
             for one in tensors
             if one in loaded
         ]
@@ -342,7 +343,7 @@ class _Reader:
             return
         except NotSupported as problem:
             refusal = problem
-        for cut in self._reductions(outputs):
+        for cut in self._borders(outputs):
             before = len(self.stages)
             try:
                 self._append_rows((cut,))
@@ -366,15 +367,16 @@ class _Reader:
             self._keep(index, tensor)
         self.stages.append(RowsStage(program))
 
-    def _reductions(self, outputs: tuple[int, ...]) -> list[int]:
-        """Nodes on the way with fewer elements than what they are made of: behind them other rows may begin."""
+    def _borders(self, outputs: tuple[int, ...]) -> list[int]:
+        """Nodes on the way at which other rows may begin: what is reduced, and what has become less by that."""
         before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
         found = []
         for index in sorted(before - self.tensors.keys() - set(outputs)):
             node = self.graph.nodes[index]
             sizes = [math.prod(self.graph.shape(one)) for one in taken(node)]
-            tuples = len(node.results) > 1 or index in self.graph.outputs
-            if sizes and not tuples and max(sizes) > math.prod(self.graph.shape(index)):
+            less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
+            reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
+            if (less or reduced) and len(node.results) == 1 and index not in self.graph.outputs:
                 found.append(index)
         return found
 
@@ -393,15 +395,13 @@ def _product(extents: list[Extent]) -> Extent:
 
 def _finish_input(tensor: Tensor, axes: Group, rows: Group, cols: Group) -> ProgramInput:
     """How a tensor goes with the sums: one element for each, for each column, for each row, or a single one."""
-    own = tuple(axis for axis in axes if axis != ONE)
-    row_axes, col_axes = (tuple(axis for axis in one if axis != ONE) for one in (rows, cols))
-    if own == ():
+    if axes == ():
         return ProgramInput(tensor.name, tensor.dtype, False, ())
-    if own == col_axes:
+    if axes == cols:
         return ProgramInput(tensor.name, tensor.dtype, True, ())
-    if own == row_axes:
+    if axes == rows:
         return ProgramInput(tensor.name, tensor.dtype, False, None)
-    if own == row_axes + col_axes:
+    if axes == rows + cols:
         return ProgramInput(tensor.name, tensor.dtype, True, None)
     raise NotSupported(f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others")
 

@@ -66,7 +66,7 @@ def vector_product(product: Contraction, op_line: str, quick: bool = True, choic
     widest = 16 // sides.operand.dtype.itemsize
     text.tune("THREADS", (256, 128, 512))
     if along:
-        text.tune("ROWS", (4, 2, 1, 8), "of the matrix that share what is read of the vector")
+        text.tune("ROWS", (2, 8, 4, 1), "of the matrix that share what is read of the vector")
     text.width("WIDTH", sides.operand, product.k if along else sides.extent, widest)
     plan.add("tune", "PIECES = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256", "that k is cut into")
     blocks = plan.name("blocks")
