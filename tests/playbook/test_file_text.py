@@ -12,7 +12,7 @@ from tests.playbook.functions import BY_NAME, program_of
 import tilewright
 from tilewright.playbook.catalogue import draft_way, every_way
 from tilewright.playbook.file_text import joined_file
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.row_program import Load, RowProgram
 
 HEAD = [
     ("//! op      f(x) -> y", ""),
@@ -28,7 +28,7 @@ def _halves() -> tuple[RowProgram, RowProgram]:
     first = replace(first, outputs=(replace(first.outputs[0], name="hidden"),), out_lines=(), shape_needs=())
     names = {"x": "hidden"}
     inputs = tuple(replace(one, name=names[one.name]) for one in second.inputs)
-    values = tuple(replace(one, input=names[one.input]) if hasattr(one, "input") else one for one in second.values)
+    values = tuple(replace(one, input=names[one.input]) if isinstance(one, Load) else one for one in second.values)
     return first, replace(second, inputs=inputs, values=values, outputs=(replace(second.outputs[0], name="y"),))
 
 

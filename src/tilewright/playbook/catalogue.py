@@ -8,9 +8,12 @@ from functools import partial
 
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.draft import draft_rows
+from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
+from tilewright.playbook.structures.columns import column_tiles, fits_tile
+from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
+from tilewright.playbook.structures.passes import pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
 from tilewright.playbook.structures.split_rows import can_split, split_rows
@@ -69,6 +72,9 @@ def every_structure(program: RowProgram) -> tuple[Structure, ...]:
 def draft_way(program: RowProgram) -> Way:
     if program.column_sums:
         return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+    if program.layout is not Layout.ROWS:
+        owner = "thread" if program.layout is Layout.COLUMNS else "block"
+        return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
     if program.is_pointwise:
         return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
     return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
@@ -76,6 +82,8 @@ def draft_way(program: RowProgram) -> Way:
 
 def ways(program: RowProgram) -> tuple[Way, ...]:
     """The same as `structures`, for a file that holds more than this program."""
+    if program.layout is not Layout.ROWS:
+        return _scattered_ways(program)
     if program.is_flat:
         several = partial(vector_elements, several=True)
         return (
@@ -93,9 +101,30 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
 def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.column_sums:
         return (draft_way(program), *_strips(program))
-    if program.is_pointwise:
+    if program.is_pointwise or program.layout is not Layout.ROWS:
         return (draft_way(program), *ways(program))
     return (draft_way(program), *_all_row_ways(program).values())
+
+
+def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
+    """Where the elements of a row are not one after the other."""
+    if program.layout is Layout.SEGMENTS:
+        return (_passes(program),)
+    held, again = (partial(column_tiles, held=held) for held in (True, False))
+    found = []
+    if can_piece(program):
+        summary = "pieces of the columns for blocks of their own, aligned in phases"
+        found.append(_way(program, "column-pieces", summary, column_pieces))
+    elif fits_tile(program, program.task_cols):
+        summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
+        found.append(_way(program, "column-tiles", summary, held))
+    summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
+    return (*found, _way(program, "column-tiles-again", summary, again))
+
+
+def _passes(program: RowProgram) -> Way:
+    summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
+    return _way(program, "passes", summary, pass_rows)
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:
@@ -113,6 +142,8 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
+    elif cols >= _LONG_ROW and (program.task_rows <= _FEW_ROWS or row_bytes > _CLUSTER_ROW_BYTES):
+        order = ["passes", "stream"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -155,6 +186,7 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("cluster", summary, cluster, emulable=False))
     if can_split(program):
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
+    found.append(_passes(program))
     return {one.id: one for one in found}
 
 

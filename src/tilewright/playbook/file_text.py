@@ -16,6 +16,7 @@ from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
+_LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
 
 
@@ -53,7 +54,17 @@ class PlanLines:
         """The numbers of rows and of columns, under names of the plan."""
         rows, cols = self.name("rows"), self.name("cols")
         self.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
+        for number, name in self.program.span_constants.items():
+            self.add("const", f"{name} = {number}", "columns for which a tensor has one element, or all of its own")
+        if self.program.span_constants:
+            self.add("need", f"{cols} <= {MOST_32_BIT}", "so that a 32-bit division finds an element that is broadcast")
         return rows, cols
+
+    def inner(self) -> str:
+        """How far apart the elements of a row are, or how long its runs: see `Layout`."""
+        inner = self.name("inner")
+        self.add("let", f"{inner} = {self.program.inner}")
+        return inner
 
     def limits(self, rows: str, cols: str) -> None:
         """What 32 bits ask for, where rows are divided or columns numbered in so many."""
@@ -92,14 +103,25 @@ class PlanLines:
         self.entries += [(f"//!             {line}".replace("\0", " "), "") for line in wrapped]
 
 
+def plan_entry(directive: str, text: str) -> Entry:
+    return _directive(directive, text), ""
+
+
 def _directive(directive: str, text: str) -> str:
     return f"//! {directive:<7} {text}"
 
 
 def _plan_text(entries: list[Entry]) -> list[str]:
-    """The lines, with remarks in one column."""
-    column = max((len(line) for line, remark in entries if remark), default=0)
-    return [f"{line:<{column}}  # {remark}" if remark else line for line, remark in entries]
+    """The lines, with remarks in one column where they fit."""
+    fitting = [(line, remark) for line, remark in entries if remark and len(line) + len(remark) + 4 <= _LINE_WIDTH]
+    column = max((len(line) for line, _ in fitting), default=0)
+    lines: list[str] = []
+    for line, remark in entries:
+        shown = f"{line:<{column}}  # {remark}"
+        if len(shown) > _LINE_WIDTH:
+            shown = f"{line}  # {remark}" if (line, remark) in fitting else line
+        lines.append(shown if remark else line)
+    return lines
 
 
 def _words(text: str) -> set[str]:
@@ -179,6 +201,8 @@ def _part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
             found.append((f"unsigned {name}_divisor_{number}", part.divisor))
         if part.modulus:
             found.append((f"unsigned {name}_modulus_{number}", part.modulus))
+    if one.spans:
+        found.append((f"int {namer.tensors[one.name]}_cols", one.own_cols))
     return found
 
 

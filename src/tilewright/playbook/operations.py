@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.lowering import ONE, Item, Lowered, Lowering, Rule, kind_of
+from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
@@ -216,7 +217,7 @@ def _full(position: int | None, default: float) -> Rule:
         result = node.results[0]
         assert result is not None
         value = low.constant(default) if position is None else low.item(node, position).value
-        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(result.shape), result.shape)
+        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(low.shapes()), result.shape)
 
     return rule
 
@@ -224,7 +225,8 @@ def _full(position: int | None, default: float) -> Rule:
 def _reshape(low: Lowering, node: TracedNode) -> Lowered:
     item, result = low.item(node, 0), node.results[0]
     assert result is not None
-    return Item(item.value, low.axes.reshaped(item.axes, item.sizes, result.shape, node.target), result.shape)
+    axes = low.axes.reshaped(item.axes, low.given_shapes(node, 0), low.shapes(), node.target)
+    return Item(item.value, axes, result.shape)
 
 
 def _expand(low: Lowering, node: TracedNode) -> Lowered:
@@ -233,7 +235,7 @@ def _expand(low: Lowering, node: TracedNode) -> Lowered:
     assert result is not None
     missing = len(result.shape) - len(item.sizes)
     old = (ONE,) * missing + item.axes
-    new = low.axes.new(result.shape)
+    new = low.axes.new(low.shapes())
     axes = tuple(after if before == ONE else before for before, after in zip(old, new, strict=True))
     return Item(item.value, axes, result.shape)
 

@@ -6,18 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tilewright.playbook import catalogue as rows
 from tilewright.playbook.catalogue import Way
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Structure, TracedTask
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.chains import RowsPart, WriteProduct, chain_text, rows_part
+from tilewright.playbook.products.chains import WriteProduct, best_ways, chain_text, draft_ways
 from tilewright.playbook.products.draft import draft_product
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
+from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import Chain, read
+from tilewright.playbook.products.reading import Chain, RowsStage, read
 from tilewright.playbook.products.tensor_cores import tensor_core_product
 from tilewright.playbook.products.tiles import tiled_product
 from tilewright.playbook.products.vectors import is_vector_product, vector_product
 from tilewright.records import DType
+from tilewright.tasks import task_op_line
 
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
@@ -36,18 +40,31 @@ class ProductWay:
 def answer(traced: TracedTask) -> Answer:
     """What is written for a task with products in it."""
     chain = read(traced)
-    rows = rows_part(chain, traced)
     products = [one for one in chain.stages if isinstance(one, Contraction)]
-    draft = _structure(chain, ProductWay("draft-product", "first version: tiles of sums", draft_product), _draft(rows))
-    ways = product_ways(products, traced.task.profile.arch)
-    every = tuple(_structure(chain, one, _best(rows)) for one in ways)
-    return Answer(draft, every, (draft, *every))
+    if not products:
+        return _only_rows(chain)
+    first = ProductWay("draft-product", "first version: tiles of sums", draft_product)
+    draft = _structure(chain, first, draft_ways(chain))
+    op_line = task_op_line(chain.task)
+    found = product_ways(products, traced.task.profile.arch)
+    every = tuple(_structure(chain, one, best_ways(chain, one.write, op_line)) for one in found)
+    return Answer(draft, every, (draft, *every), chain.notes)
+
+
+def _only_rows(chain: Chain) -> Answer:
+    """Where algebra has left no product."""
+    stages = [one for one in chain.stages if isinstance(one, RowsStage)]
+    if len(stages) > 1:
+        raise NotSupported("the playbook does not write several stages of rows without a product")
+    program = stages[0].program
+    return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 
 def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ...]:
     """The ways that take every product of a chain on a GPU, the most promising first."""
     if all(is_vector_product(one) for one in products):
-        return (ProductWay("product-vector", "a matrix times a vector: its bytes read once", vector_product),)
+        summary = "a matrix times a vector: its bytes read once"
+        return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
     found = _hopper_ways(products, cut) if arch == "sm_90a" else []
     if all(one.has_one_element_type or is_vector_product(one) for one in products):
@@ -63,17 +80,24 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
     if not all(is_vector_product(one) or can_write(one) for one in products):
         return []
     if any(one.element is not DType.F32 for one in products):
-        found = _with_pieces("product-hopper", "TMA and wgmma: a producer, two consumers", hopper_product, cut)
+        found = _with_pieces("product-hopper", "TMA and wgmma: a producer, two consumers", _hopper, cut)
     else:
         summary = "TMA and wgmma, f32 as two f16 parts that are made first"
-        found = _with_pieces("product-hopper-parts", summary, hopper_product, cut)
+        found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
         summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
-        fused = _with_pieces("product-hopper-fused", summary, partial(hopper_product, fused=True), cut)
+        fused = _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)
         for way in reversed(fused):
             pieces = way.id.endswith("pieces")
             if all(is_vector_product(one) or can_fuse(one, pieces) for one in products):
                 found.insert(0, way)
     return [replace(one, emulable=False) for one in found]
+
+
+def _hopper(
+    product: Contraction, op_line: str, choices: Choices, pieces: bool = False, fused: bool = False
+) -> Fragment:
+    """Whose few constants are left to autotuning in chains too."""
+    return hopper_product(product, op_line, pieces, fused)
 
 
 def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: bool) -> list[ProductWay]:
@@ -85,9 +109,10 @@ def _with_pieces(id: str, summary: str, write: Callable[..., Fragment], cut: boo
     return found
 
 
-def _either(write: Callable[..., Fragment], product: Contraction, op_line: str) -> Fragment:
+def _either(write: Callable[..., Fragment], product: Contraction, op_line: str, choices: Choices) -> Fragment:
     """A product as the way writes it; vectors as vectors."""
-    return vector_product(product, op_line) if is_vector_product(product) else write(product, op_line)
+    chosen = vector_product if is_vector_product(product) else write
+    return chosen(product, op_line, choices=choices)
 
 
 def _is_long(product: Contraction) -> bool:
@@ -96,19 +121,8 @@ def _is_long(product: Contraction) -> bool:
     return tiles < _FEW_TILES and product.k.size >= _LONG_K
 
 
-def _structure(chain: Chain, way: ProductWay, rows: Way | None) -> Structure:
-    summary = way.summary if rows is None else f"{way.summary}; then {rows.summary}"
-    write = partial(chain_text, chain, way.write, rows)
-    suffix = "" if rows is None else f"-then-{rows.id}"
-    emulable = way.emulable and (rows is None or rows.emulable)
-    return Structure(f"{way.id}{suffix}", summary, write, emulable=emulable)
-
-
-def _draft(rows: RowsPart | None) -> Way | None:
-    return None if rows is None else rows.draft
-
-
-def _best(rows: RowsPart | None) -> Way | None:
-    if rows is None:
-        return None
-    return next((one for one in rows.ways if one.emulable), rows.draft)
+def _structure(chain: Chain, way: ProductWay, chosen: tuple[Way, ...]) -> Structure:
+    summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
+    id = "-then-".join([way.id, *(one.id for one in chosen)])
+    write = partial(chain_text, chain, way.write, chosen)
+    return Structure(id, summary, write, emulable=way.emulable and all(one.emulable for one in chosen))

@@ -6,6 +6,6 @@ from tilewright.playbook.families import Family
 from tilewright.playbook.products.catalogue import answer
 from tilewright.playbook.products.graph import PRODUCTS as TARGETS
 
-_KEPT = TARGETS | {"triu", "tril"}
+_KEPT = TARGETS | {"triu", "tril", "diag_embed"}
 
 PRODUCTS = Family("products", _KEPT, lambda traced: bool(traced.targets & TARGETS), answer)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.plan_text import TILE_GROUP, ProductText
+from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.playbook.products.tiles import PACK, add_pieces, finished_store, partial_store
 from tilewright.records import DType
@@ -143,20 +143,22 @@ class _Side:
         return f"{tile}[({line}) * {self.upper}Copy::PITCH + {inner}]"
 
 
-def tensor_core_product(product: Contraction, op_line: str, quick: bool = True, pieces: bool = False) -> Fragment:
+def tensor_core_product(
+    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
+) -> Fragment:
     """BM x BN tiles of sums by warps that share it as a grid; STAGES steps along k are under way at once."""
-    text = ProductText(product, op_line, quick)
+    text = ProductText(product, op_line, quick, choices)
     plan, element = text.plan, product.element
     wide = element is DType.F32
     sides = (_Side("a", "m", "BM", product.a), _Side("b", "n", "BN", product.b))
     plan.add("need", "device.cc >= 80")
-    plan.add("tune", "BM = 128 | 64", "rows and columns of a tile")
-    plan.add("tune", "BN = 128 | 64" if wide else "BN = 128 | 256 | 64")
+    text.tile("BM", (128, 64), "rows and columns of a tile")
+    text.tile("BN", (128, 64) if wide else (128, 64, 256))
     tiles = plan.name("tiles")
     plan.add("let", f"{tiles} = ceil_div({text.m}, BM) * ceil_div({text.n}, BN){text.matrices}")
     _tile_needs(text, tiles, pieces)
-    plan.add(*(("const", "BK = 32") if wide else ("tune", "BK = 32 | 64")))
-    plan.add("tune", "STAGES = 3 | 2 | 4", "steps along k under way at once")
+    text.tune("BK", (32,) if wide else (32, 64))
+    text.tune("STAGES", (3, 2, 4), "steps along k under way at once")
     for side, inner in zip(sides, (product.m, product.n), strict=True):
         text.width(
             f"{side.upper}_WIDTH", side.operand, product.k if side.operand.along_k else inner, 16 // element.itemsize

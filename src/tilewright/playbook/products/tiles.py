@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.plan_text import TILE_GROUP, ProductText
+from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
 
 _PIECES = "64 | 32 | 16 | 8 | 4 | 2"
@@ -60,12 +60,14 @@ struct TileCopy {
 """
 
 
-def tiled_product(product: Contraction, op_line: str, quick: bool = True, pieces: bool = False) -> Fragment:
+def tiled_product(
+    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
+) -> Fragment:
     """Tiles of BM by BN sums; with `pieces`, k is cut and a second kernel adds."""
-    text = ProductText(product, op_line, quick)
+    text = ProductText(product, op_line, quick, choices)
     plan = text.plan
-    plan.add("tune", "BM = 128 | 64 | 32", "rows and columns of a tile")
-    plan.add("tune", "BN = 128 | 64 | 32")
+    text.tile("BM", (128, 64, 32), "rows and columns of a tile")
+    text.tile("BN", (128, 64, 32))
     plan.add("need", "BM * BN >= 4096")
     plan.add("const", "BK = 16")
     tiles = plan.name("tiles")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.plan_text import ProductText
+from tilewright.playbook.products.plan_text import Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Extent, Operand
 from tilewright.playbook.products.tiles import PACK
 
@@ -58,15 +58,15 @@ class _Sides:
         return self.product.m if self.product.n.is_one else self.product.n
 
 
-def vector_product(product: Contraction, op_line: str, quick: bool = True) -> Fragment:
+def vector_product(product: Contraction, op_line: str, quick: bool = True, choices: Choices = Choices.ALL) -> Fragment:
     """One sum for each row of the matrix, or for each column where k goes down the columns."""
-    text, sides = ProductText(product, op_line, quick), _Sides(product)
+    text, sides = ProductText(product, op_line, quick, choices), _Sides(product)
     plan, along = text.plan, sides.operand.along_k
     lines = text.m if product.n.is_one else text.n
     widest = 16 // sides.operand.dtype.itemsize
-    plan.add("tune", "THREADS = 256 | 128 | 512")
+    text.tune("THREADS", (256, 128, 512))
     if along:
-        plan.add("tune", "ROWS = 4 | 2 | 1 | 8", "of the matrix that share what is read of the vector")
+        text.tune("ROWS", (2, 8, 4, 1), "of the matrix that share what is read of the vector")
     text.width("WIDTH", sides.operand, product.k if along else sides.extent, widest)
     plan.add("tune", "PIECES = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256", "that k is cut into")
     blocks = plan.name("blocks")

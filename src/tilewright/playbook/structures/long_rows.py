@@ -210,7 +210,7 @@ class _LongRows:
 
     def _used(self, number: int) -> list[ProgramInput]:
         read = self.kernel.loaded(number, self.kernel.row_known)
-        return [one for one in self.program.inputs if one.varies and one.name in read]
+        return [one for one in self.program.inputs if one.varies and not one.spans and one.name in read]
 
     def _work(self, number: int, element: list[str]) -> list[str]:
         """What is done with a vector: its elements, and the results stored where the sweep is the last."""

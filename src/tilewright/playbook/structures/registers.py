@@ -273,7 +273,8 @@ class _RegisterRows:
             moved = " ".join(f"{one}_held[k] = {one}_next[k];" for one in names)
             inner.append(f"for_each_vector(thread, vectors, [&](int k, int) {{ {moved} }});")
             inner += ["if (row + gridDim.x < rows) {", *indented(self._fetch("row + gridDim.x")), "}"]
-        inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies))
+        inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies or one.spans))
+        inner += self.kernel.span_pointers()
         inner += self.kernel.target_pointers() + self._steps(hints)
         inner += ["turn ^= 1;"] if self._alternates() else []
         return lines + loop + indented(inner) + ["}", *self._left_sums(sums)]

@@ -86,7 +86,7 @@ def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
         "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
         "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
     ]
-    streams = [one for one in program.inputs if one.varies]
+    streams = [one for one in program.inputs if one.varies and not one.spans]
     lines += kernel.index_lines(*program.inputs) + kernel.pointers() + kernel.partials("THREADS / 32")
     sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here.at[i]", "place * WIDTH + i", {})
     inner = [
