@@ -225,6 +225,8 @@ class _Plan:
         self._tiles("128")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @K")
+        if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
+            self._add("need", "@batch <= 65535", "the third dimension of a grid")
         self._add(
             "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
         )
