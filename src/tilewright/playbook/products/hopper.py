@@ -268,7 +268,7 @@ class _Plan:
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@M", "b": "@N"}[name]
         outer, inner = (rows, "@K") if one.along_k else ("@K", rows)
-        self._add("let", f"@{name}_pitch = round_up({inner}, 8)")
+        self._add("let", f"@{name}_pitch = round_up({inner}, 64)", "rows begin at whole lines of the cache")
         self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
         self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
         whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
