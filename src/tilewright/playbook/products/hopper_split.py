@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(256)
 """
 
 _COLUMNS = """\
-// Columns, which are contiguous along m or n: a block takes 32 of them. It goes back up for the second reading, which
-// so begins with what was read last and is still in a cache.
+// Columns, which are contiguous along m or n: a block takes 32 of them. What does not fit the registers is read again,
+// from the end up: so the second reading begins with what was read last and is still in a cache.
 template <int WIDTH>
 __global__ void __launch_bounds__(1024)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
@@ -146,14 +146,21 @@ __global__ void __launch_bounds__(1024)
   __syncthreads();
 
   const float* from = x + matrix * matrix_pitch + column;
+  constexpr int HELD = 8;
+  Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {};
-  if (inside) {
-#pragma unroll 8
-    for (int k = first + team; k < last; k += TEAMS) {
-      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
+  auto look = [&](const Numbers<WIDTH>& some) {
 #pragma unroll
-      for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
-    }
+    for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
+  };
+  if (inside) {
+#pragma unroll
+    for (int h = 0; h < HELD; ++h)
+      if (first + team + h * TEAMS < last) held[h] = numbers_at<WIDTH>(from + (first + team + h * TEAMS) * pitch);
+#pragma unroll
+    for (int h = 0; h < HELD; ++h) look(held[h]);
+#pragma unroll 4
+    for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(numbers_at<WIDTH>(from + k * pitch));
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) atomicMax(&largest[mine + j], highest[j]);
   }
@@ -166,10 +173,7 @@ __global__ void __launch_bounds__(1024)
     __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
     __half* low_column = high_column + (long long)batch * K * parts_pitch;
     Counts counts[WIDTH];
-    const int steps = (last - first - team + TEAMS - 1) / TEAMS;
-#pragma unroll 8
-    for (int k = first + team + (steps - 1) * TEAMS; k >= first; k -= TEAMS) {
-      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
+    auto store = [&](int k, const Numbers<WIDTH>& some) {
       Halves<WIDTH> high, low;
 #pragma unroll
       for (int j = 0; j < WIDTH; ++j) {
@@ -179,7 +183,14 @@ __global__ void __launch_bounds__(1024)
       }
       *reinterpret_cast<Halves<WIDTH>*>(high_column + k * parts_pitch) = high;
       *reinterpret_cast<Halves<WIDTH>*>(low_column + k * parts_pitch) = low;
-    }
+    };
+#pragma unroll
+    for (int h = 0; h < HELD; ++h)
+      if (first + team + h * TEAMS < last) store(first + team + h * TEAMS, held[h]);
+    const int steps = (last - first - team + TEAMS - 1) / TEAMS;
+#pragma unroll 4
+    for (int k = first + team + (steps - 1) * TEAMS; k >= first + HELD * TEAMS; k -= TEAMS)
+      store(k, numbers_at<WIDTH>(from + k * pitch));
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
       if (counts[j].losing) atomicAdd(&losing[mine + j], counts[j].losing);
