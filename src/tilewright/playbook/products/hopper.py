@@ -275,7 +275,11 @@ class _Plan:
         whole += [f"({one.batch_pitch.expression}) % 4 == 0"] if one.batch_pitch.expression != "0" else []
         self._add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
         if one.along_k:
-            self._add("const", f"{name.upper()}_LANES = 32 if @piece <= 1024 else 256", "threads per row")
+            self._add(
+                "const",
+                f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
+                "threads per row",
+            )
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch", 32)
 
     def _split_launch(self, name: str, one: Operand) -> None:
