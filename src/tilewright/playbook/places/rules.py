@@ -375,5 +375,24 @@ PLACE_RULES: dict[str, PlaceRule] = {
 }
 # What only reads of moved elements are for: a graph that has one of these is not of rows.
 MOVES = frozenset(PLACE_RULES) - frozenset(
-    ["input", "getitem", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "expand", "remainder", "fmod", "full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"]
+    [
+        "input",
+        "getitem",
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "unsqueeze",
+        "squeeze",
+        "_reshape",
+        "expand",
+        "remainder",
+        "fmod",
+        "full",
+        "full_like",
+        "scalar_tensor",
+        "ones",
+        "ones_like",
+        "zeros",
+        "zeros_like",
+    ]
 ) | {"split_with_sizes", "split", "unbind"}

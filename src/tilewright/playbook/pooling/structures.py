@@ -225,7 +225,10 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
     kernel.width_line()
-    names = {one: plan.name(one) for one in ["span", "cells", "most", "tile", "tiles", "left", "strips", "chunks", "planes", "units"]}
+    names = {
+        one: plan.name(one)
+        for one in ["span", "cells", "most", "tile", "tiles", "left", "strips", "chunks", "planes", "units"]
+    }
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
