@@ -44,8 +44,10 @@ def refuse_in_place(traced: TracedTask) -> None:
 
 def _answer(traced: TracedTask) -> Answer:
     programs = moved(traced)
-    first = Structure("draft-places", "first version: one thread per element, which finds its places", partial(draft, programs))
-    later = ()
+    first = Structure(
+        "draft-places", "first version: one thread per element, which finds its places", partial(draft, programs)
+    )
+    later: tuple[Structure, ...] = ()
     if all(program.variables for program in programs):
         summary = "16-byte vectors of the result, each read from where its elements lie"
         later = (Structure("place-vectors", summary, partial(vectors, programs)),)

@@ -16,7 +16,12 @@ from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probe
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
-FAMILIES: tuple[Family, ...] = (SCANS_FAMILY, POOLING_FAMILY, MOVES_FAMILY, ROWS)  # in the order in which they are asked; the last takes what nobody claims
+FAMILIES: tuple[Family, ...] = (
+    SCANS_FAMILY,
+    POOLING_FAMILY,
+    MOVES_FAMILY,
+    ROWS,
+)  # in the order in which they are asked; the last takes what nobody claims
 
 _TRACE_SECONDS = 120.0
 

@@ -7,7 +7,7 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.scans.program import Scan, ScanProgram
 
@@ -41,9 +41,6 @@ class ScanKernel(PlacedKernel):
         super().__init__(program.placed, plan, program.along if vector else None, quick)
         self.scan = program
         self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
-
-    def loaded(self, name: str, leaf: Leaf, known: Known) -> str:
-        return self.load(leaf, known)
 
     def value_of(self, scan: Scan) -> int:
         """The number of the value that stands for the running one."""
@@ -81,7 +78,10 @@ def draft(program: ScanProgram, op_line: str) -> str:
         *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
         *kernel.split(program.rows, "blockIdx.x"),
-        *(f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles" for one in program.scans),
+        *(
+            f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles"
+            for one in program.scans
+        ),
         "for (int first = 0; first < steps; first += THREADS) {",
         *indented(_draft_tile(kernel, at)),
         "}",
@@ -91,9 +91,9 @@ def draft(program: ScanProgram, op_line: str) -> str:
     name = f"{program.placed.name}_rows"
     plan.launch(name, rows, "THREADS", signature.given)
     header = (
-        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along "
-        "it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's total is "
-        "carried on."
+        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes "
+        "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
+        "total is carried on."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
     return file_text(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text)
@@ -101,7 +101,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
 
 def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
     scans = kernel.scan.scans
-    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.loaded)
+    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.load_alone)
     names = [(one, kernel.names[one.leaf]) for one in scans]
     lines = [f"const int {at} = first + threadIdx.x;"]
     lines += [f"{one.kind.cpp} {name}_taken = {one.start};" for one, name in names]
@@ -121,14 +121,14 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
         own = own.replace("long long(", "static_cast<long long>(")
         lines += [
             f"{one.kind.cpp} {name}_earlier = {name}_carry;",
-            f"for (int other = 0; other < THREADS / 32; ++other) {{",
+            "for (int other = 0; other < THREADS / 32; ++other) {",
             f"  if (other < warp) {name}_earlier = {combine}({name}_earlier, {name}_totals[other]);",
             f"  {name}_carry = {combine}({name}_carry, {name}_totals[other]);",
             "}",
             f"const {one.kind.cpp} {name} = {combine}({name}_earlier, {own});",
         ]
         known[kernel.value_of(one)] = Text(name)
-    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.loaded)
+    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.load_alone)
     stores = [
         f"{kernel.pointer(one.name)}[{kernel.index(one.place, known)}] = {kernel.stored(one, texts[one.value])};"
         for one in kernel.program.outputs
@@ -146,16 +146,17 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan.add("tune", "VECTORS = 2 | 1 | 4", "of a thread in one tile")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
     kernel = ScanKernel(program, plan, vector=True, quick=quick)
-    kernel.width_line(program.placed.outputs)
+    width_line(plan, kernel)
     body = _rows_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
     name = f"{program.placed.name}_scan"
     plan.launch(name, rows, "THREADS", signature.given)
     header = (
-        f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte vectors.\n\n"
-        "The loads of the next tile are issued before this one is scanned, so memory never waits for arithmetic. A "
-        "thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps for itself: one "
-        "barrier a tile, with two sets of totals in turn. Where rows are not a whole number of vectors, WIDTH is 1."
+        f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
+        "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "
+        "arithmetic. A thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps "
+        "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
+        "vectors, WIDTH is 1."
     )
     text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
@@ -181,7 +182,10 @@ def _rows_body(kernel: ScanKernel) -> list[str]:
     lines = [f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans]
     lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
     lines += kernel.split(kernel.scan.rows, "blockIdx.x")
-    lines += [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];" for name, read in reads.items()]
+    lines += [
+        f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];"
+        for name, read in reads.items()
+    ]
     lines += [
         "const auto fetch = [&](int first) {",
         *indented([*each_vector, *indented([place, f"if ({at} < steps) {{", *indented(fetched), "}"]), "}"]),
@@ -240,7 +244,9 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
         )
         known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
     writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
-    carries = [f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans]
+    carries = [
+        f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans
+    ]
     return [*lines, *each_vector, *indented(writing), "}", *carries]
 
 

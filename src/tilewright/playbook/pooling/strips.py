@@ -1,132 +1,18 @@
-"""Kernels for pooling: one thread per result, and strips whose columns are reduced before their rows."""
+"""Pooling by strips: columns are combined first, in registers, and rows last, through shared memory."""
 
 from __future__ import annotations
 
 import math
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+from tilewright.playbook.places.text import Known, Mode, each_element, product_text, width_line
+from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
-from tilewright.playbook.row_program import Load
 
-_AXES = ("X", "Y", "Z")
-
-GREATER = """\
-// The greater of two; NaN if either is, as in PyTorch.
-__device__ __forceinline__ float combined(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-  float greater;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
-  return greater;
-#else
-  return a > b || a != a ? a : b;
-#endif
-}
-"""
-SUM = "__device__ __forceinline__ float combined(float a, float b) { return a + b; }\n"
-
-
-class PoolKernel(PlacedKernel):
-    """A kernel for pooling being written."""
-
-    def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
-        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick)
-        self.pool = program
-        self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
-
-    @property
-    def pooled(self) -> int:
-        """The number of the value that stands for the pooled one."""
-        return next(
-            index
-            for index, value in enumerate(self.program.values)
-            if isinstance(value, Load) and value.input == self.pool.leaf
-        )
-
-    def constants(self) -> list[str]:
-        lines = []
-        for axis, one in self.axes.items():
-            lines.append(
-                f"constexpr int KERNEL_{axis} = {one.kernel}, STRIDE_{axis} = {one.stride}, PAD_{axis} = {one.padding}, "
-                f"DILATION_{axis} = {one.dilation};"
-            )
-        return lines
-
-    def pieces(self) -> list[list[str]]:
-        return [[one] for one in (*self.forms.helpers(), SUM if self.pool.is_mean else GREATER)]
-
-    def result_lines(self, made: str) -> list[str]:
-        """Statements that turn the combined window into results and store them."""
-        lines, text = self._divided(made)
-        known: Known = {self.pooled: text}
-        more, texts = self.write(
-            tuple(one.value for one in self.program.outputs), known, lambda _, leaf, k: self.load(leaf, k)
-        )
-        lines += more
-        for one in self.program.outputs:
-            place = self.index(one.place, known)
-            lines.append(f"{self.pointer(one.name)}[{place}] = {self.stored(one, texts[one.value])};")
-        return lines
-
-    def _divided(self, made: str) -> tuple[list[str], Text]:
-        if not self.pool.is_mean:
-            return [], Text(made)
-        if self.pool.divisor is not None:
-            lines = [f"const float pooled = {made} / {self.pool.divisor}.0f;"]
-            return lines, Text("pooled")
-        lines, factors = [], []
-        for axis, one in self.axes.items():
-            start = f"{self.variable(one.outside)} * STRIDE_{axis} - PAD_{axis}"
-            size = self.size(one.inside.size, "int")
-            low = "" if self.pool.counts_padding else f"max({start}, 0)"
-            end = f"min({start} + KERNEL_{axis}, {size}{f' + PAD_{axis}' if self.pool.counts_padding else ''})"
-            lines.append(f"const int count_{axis.lower()} = {end} - ({low or start});")
-            factors.append(f"count_{axis.lower()}")
-        lines.append(f"const float pooled = {made} / static_cast<float>({' * '.join(factors)});")
-        return lines, Text("pooled")
-
-
-def draft(program: PoolProgram, op_line: str) -> str:
-    """One thread per result."""
-    plan = PlanLines(program.placed.as_rows(), op_line)
-    plan.add("const", "THREADS = 256")
-    kernel = PoolKernel(program, plan, vector=False, quick=False)
-    count = product_text(program.placed.variables)
-    inner, texts = kernel.write((program.value,), {}, lambda _, leaf, known: kernel.load(leaf, known))
-    body = [*inner, f"made = combined(made, {texts[program.value].text});"]
-    for axis, one in kernel.axes.items():
-        inside, outside = kernel.variable(one.inside), kernel.variable(one.outside)
-        tap = f"tap_{axis.lower()}"
-        body = [
-            f"for (int {tap} = 0; {tap} < KERNEL_{axis}; ++{tap}) {{",
-            f"  const int {inside} = {outside} * STRIDE_{axis} - PAD_{axis} + {tap} * DILATION_{axis};",
-            f"  if ({inside} < 0 || {inside} >= {kernel.size(one.inside.size, 'int')}) continue;",
-            *indented(body),
-            "}",
-        ]
-    lines = [
-        "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
-        "if (element >= n) return;",
-        *kernel.split(program.placed.variables, "element"),
-        f"float made = {program.start};",
-        *body,
-        *kernel.result_lines("made"),
-    ]
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("long long n", count)])
-    name = f"{program.placed.name}_windows"
-    plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
-    header = (
-        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window of one "
-        "result; places outside the input are skipped."
-    )
-    text = signature.kernel("__launch_bounds__(THREADS)", name, lines)
-    return file_text(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text)
-
-
-# -- strips --
+_NAMES = "span cells most tile tiles left strips chunks planes units"
 
 
 def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
@@ -139,15 +25,24 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     body = _strips_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
     name = f"{program.placed.name}_strips"
-    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {more[0][1]}", signature.given)
+    plan.launch(
+        name,
+        grid,
+        f"dim3(LANES, TEAMS), 4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {more[0][1]}",
+        signature.given,
+    )
     deep = (
-        " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a plane "
-        "is read once." if "Z" in kernel.axes else ""
+        " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
+        "plane is read once."
+        if "Z" in kernel.axes
+        else ""
     )
     header = (
-        f"{program.placed.name}, every input element read once or little more: a team of LANES threads makes a strip of ROWS "
-        "rows of the result.\n\nA thread owns whole 16-byte vectors of columns. It loads all rows that the strip needs "
-        "before it computes anything, and combines them column by column in registers." + deep + " What the columns come "
+        f"{program.placed.name}, every input element read once or little more: a team of LANES threads makes a strip "
+        "of ROWS rows of the result.\n\nA thread owns whole 16-byte vectors of columns. It loads all rows that the "
+        "strip needs before it computes anything, and combines them column by column in registers."
+        + deep
+        + " What the columns come "
         "to goes through shared memory, where the last combination, along the row, finds its neighbours. Cells outside "
         "the input hold what changes nothing."
     )
@@ -160,12 +55,16 @@ def _more_constants(kernel: PoolKernel) -> list[str]:
     lines = ["constexpr int REACH_X = (KERNEL_X - 1) * DILATION_X + 1;"]
     lines.append("constexpr int MARGIN = (PAD_X + WIDTH - 1) / WIDTH * WIDTH;  // cells before the first column")
     if "Y" in kernel.axes:
-        lines.append("constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;")
+        lines.append(
+            "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;"
+        )
     else:
         lines.append("constexpr int LOADED = 1;  // rows that a strip reads")
     if "Z" in kernel.axes:
         lines.append("constexpr int REACH_Z = (KERNEL_Z - 1) * DILATION_Z + 1;")
-        lines.append("constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches")
+        lines.append(
+            "constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches"
+        )
         lines.append("constexpr int LINES = 2 * ROWS;  // two sets in turn, so that one barrier a plane is enough")
     else:
         lines.append("constexpr int LINES = ROWS;")
@@ -176,7 +75,9 @@ def _used_pieces(kernel: PoolKernel) -> list[list[str]]:
     """Which rows and planes any window looks at: strides and dilations leave gaps."""
     pieces = []
     if "Y" in kernel.axes:
-        pieces.append(["""\
+        pieces.append(
+            [
+                """\
 // Whether any window of the strip looks at this row of those that it reaches over.
 __device__ constexpr bool row_is_used(int row) {
   for (int made = 0; made < ROWS; ++made) {
@@ -185,9 +86,13 @@ __device__ constexpr bool row_is_used(int row) {
   }
   return false;
 }
-"""])
+"""
+            ]
+        )
     if "Z" in kernel.axes:
-        pieces.append(["""\
+        pieces.append(
+            [
+                """\
 // Whether this window or a later one looks at this plane of those that it reaches over.
 __device__ constexpr bool plane_is_used(int plane) {
   for (int tap = plane; tap >= 0; tap -= STRIDE_Z) {
@@ -195,7 +100,9 @@ __device__ constexpr bool plane_is_used(int plane) {
   }
   return false;
 }
-"""])
+"""
+            ]
+        )
     return pieces
 
 
@@ -203,14 +110,20 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     x = kernel.axes["X"]
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
-    kernel.width_line()
-    names = {one: plan.name(one) for one in "span cells most tile tiles left strips chunks planes units".split()}
+    width_line(plan, kernel)
+    names = {one: plan.name(one) for one in _NAMES.split()}
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
-    plan.add("let", f"{names['cells']} = {margin} + {names['span']} + {math.ceil(x.reach / 4) * 4}", "of a line in shared memory")
+    plan.add(
+        "let",
+        f"{names['cells']} = {margin} + {names['span']} + {math.ceil(x.reach / 4) * 4}",
+        "of a line in shared memory",
+    )
     reach, stride = x.reach, x.stride
-    plan.add("let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1")
+    plan.add(
+        "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
+    )
     plan.add(
         "let",
         f"{names['tile']} = {out} if {names['span']} >= {width} else {names['most']} / WIDTH * WIDTH",
@@ -219,7 +132,8 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     plan.add("need", f"{names['tile']} >= 1")
     plan.add(
         "let",
-        f"{names['tiles']} = ceil_div({out}, {names['tile']}), {names['left']} = 0 if {names['span']} >= {width} else {margin}",
+        f"{names['tiles']} = ceil_div({out}, {names['tile']}), "
+        f"{names['left']} = 0 if {names['span']} >= {width} else {margin}",
     )
     units = [names["tiles"]]
     more = [("int cells", names["cells"]), ("int tile", names["tile"]), ("unsigned tiles", names["tiles"])]
@@ -287,6 +201,7 @@ def _strips_body(kernel: PoolKernel) -> list[str]:
         "float* line = all_lines + threadIdx.y * LINES * cells;",
         "const unsigned unit = blockIdx.x * TEAMS + threadIdx.y;",
         "const int first_x = static_cast<int>(unit % tiles) * tile, from_x = first_x * STRIDE_X - left;",
+        f"const int end_x = unit < units ? min(first_x + tile, {kernel.size(axes['X'].outside.size, 'int')}) : 0;",
         "auto rest_of_unit = unit / tiles;",
     ]
     if "Y" in axes:
@@ -300,34 +215,31 @@ def _strips_body(kernel: PoolKernel) -> list[str]:
     lines += [
         "// Cells beside what is loaded.",
         "for (int place = threadIdx.x; place < LINES * cells; place += LANES) {",
-        f"  const int cell = place % cells;",
+        "  const int cell = place % cells;",
         f"  if (cell < MARGIN || cell >= MARGIN + LANES * VECTORS * WIDTH) line[place] = {program.start};",
         "}",
         *_columns(kernel),
     ]
-    each = [
-        f"const int {out_x} = first_x + place % tile;",
-        f"if (unit >= units || {out_x} >= {kernel.size(axes['X'].outside.size, 'int')}) continue;",
-    ]
-    if "Y" in axes:
-        out_y = kernel.variable(axes["Y"].outside)
-        each = [
-            f"const int made_row = place / tile, {out_x} = first_x + place % tile;",
-            f"const int {out_y} = first_y + made_row;",
-            f"if (unit >= units || {out_x} >= {kernel.size(axes['X'].outside.size, 'int')} || "
-            f"{out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
-        ]
     cell = f"{out_x} * STRIDE_X - PAD_X - from_x + MARGIN"
     row = "made_row * cells + " if "Y" in axes else ""
-    base = "turned + " if "Z" in axes else "line + "
-    each += [
-        f"const float* cell = {base}{row}{cell};",
+    each = [
+        f"const float* cell = {'turned' if 'Z' in axes else 'line'} + {row}{cell};",
         "float made = cell[0];",
         "#pragma unroll",
         "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
         *kernel.result_lines("made"),
     ]
-    writing = ["for (int place = threadIdx.x; place < ROWS * tile; place += LANES) {", *indented(each), "}"]
+    writing = [f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{", *indented(each), "}"]
+    if "Y" in axes:
+        out_y = kernel.variable(axes["Y"].outside)
+        writing = [
+            "#pragma unroll",
+            "for (int made_row = 0; made_row < ROWS; ++made_row) {",
+            f"  const int {out_y} = first_y + made_row;",
+            f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
+            *indented(writing),
+            "}",
+        ]
     if "Z" in axes:
         return [*lines, *_walk(kernel, writing)]
     put = _put("columns", "line")
@@ -368,8 +280,17 @@ def _columns(kernel: PoolKernel) -> list[str]:
         tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
     inside = f"const bool is_inside = {' && '.join(tests)};"
     used = ["if (!row_is_used(j)) continue;"] if "Y" in axes else []
-    loops = ["#pragma unroll", "for (int v = 0; v < VECTORS; ++v) {", "#pragma unroll", "  for (int j = 0; j < LOADED; ++j) {"]
-    loads = [line for name, read in reads.items() for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")]
+    loops = [
+        "#pragma unroll",
+        "for (int v = 0; v < VECTORS; ++v) {",
+        "#pragma unroll",
+        "  for (int j = 0; j < LOADED; ++j) {",
+    ]
+    loads = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
+    ]
 
     def element(name: str, leaf: Leaf, known: Known) -> str:
         if name in reads:
@@ -412,7 +333,6 @@ def _walk(kernel: PoolKernel, writing: list[str]) -> list[str]:
     """Through the planes of a chunk, with what later windows need kept in registers."""
     z = kernel.axes["Z"]
     out_z = kernel.variable(z.outside)
-    copy = "for (int v = 0; v < VECTORS; ++v) for (int r = 0; r < ROWS; ++r) for (int i = 0; i < WIDTH; ++i)"
     over = [
         "#pragma unroll",
         "for (int v = 0; v < VECTORS; ++v) {",
@@ -425,7 +345,6 @@ def _walk(kernel: PoolKernel, writing: list[str]) -> list[str]:
         "  }",
         "}",
     ]
-    del copy
 
     def nested(statement: list[str]) -> list[str]:
         made: list[str] = []
@@ -462,7 +381,8 @@ def _walk(kernel: PoolKernel, writing: list[str]) -> list[str]:
         "  if (plane_is_used(q)) columns_of(first_z * STRIDE_Z - PAD_Z + q, planes[q]);",
         "}",
         "int turn = 0;",
-        f"for (int {out_z} = first_z; {out_z} < min(first_z + DEPTH, {kernel.size(z.outside.size, 'int')}); ++{out_z}) {{",
+        f"const int end_z = min(first_z + DEPTH, {kernel.size(z.outside.size, 'int')});",
+        f"for (int {out_z} = first_z; {out_z} < end_z; ++{out_z}) {{",
         *indented(step),
         "}",
     ]
