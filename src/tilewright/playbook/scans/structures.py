@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
@@ -37,8 +38,8 @@ __device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
 class ScanKernel(PlacedKernel):
     """A kernel for a scan being written."""
 
-    def __init__(self, program: ScanProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
-        super().__init__(program.placed, plan, program.along if vector else None, quick)
+    def __init__(self, program: ScanProgram, plan: PlanLines, vector: Variable | None, quick: bool) -> None:
+        super().__init__(program.placed, plan, vector, quick)
         self.scan = program
         self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
 
@@ -72,7 +73,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan_rows(program, plan)
     plan.add("const", "THREADS = 256")
-    kernel = ScanKernel(program, plan, vector=False, quick=False)
+    kernel = ScanKernel(program, plan, None, quick=False)
     at = kernel.variable(program.along)
     body = [
         *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
@@ -145,7 +146,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan.add("tune", "THREADS = 512 | 256 | 1024")
     plan.add("tune", "VECTORS = 2 | 1 | 4", "of a thread in one tile")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
-    kernel = ScanKernel(program, plan, vector=True, quick=quick)
+    kernel = ScanKernel(program, plan, program.along, quick)
     width_line(plan, kernel)
     body = _rows_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
