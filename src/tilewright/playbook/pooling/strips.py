@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element, product_text, width_line
+from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
+from tilewright.playbook.pooling.strip_body import slides, strip_body
 
+_TEAM = """\
+// Waits for the other threads of the team.
+__device__ __forceinline__ void wait_for_team() {
+  if constexpr (TEAMS == 1 || LANES < 32) {
+    __syncthreads();
+  } else if constexpr (LANES == 32) {
+    __syncwarp();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(LANES) : "memory");
+  }
+}
+"""
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
 
@@ -19,36 +28,46 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     """Columns first, in registers; then rows, through shared memory."""
     plan = PlanLines(program.placed.as_rows(), op_line)
     kernel = PoolKernel(program, plan, vector=True, quick=quick)
-    if "Y" not in kernel.axes:
-        kernel.axes = {"X": kernel.axes["X"]}
     more, grid = _strips_plan(kernel, plan)
-    body = _strips_body(kernel)
+    body = strip_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
     name = f"{program.placed.name}_strips"
-    plan.launch(
-        name,
-        grid,
-        f"dim3(LANES, TEAMS), 4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {more[0][1]}",
-        signature.given,
-    )
+    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}", signature.given)
     deep = (
         " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
         "plane is read once."
         if "Z" in kernel.axes
         else ""
     )
+    slid = (
+        " A thread slides along PER results, so that each cell is read about once, and results leave in order."
+        if slides(kernel)
+        else ""
+    )
     header = (
         f"{program.placed.name}, every input element read once or little more: a team of LANES threads makes a strip "
         "of ROWS rows of the result.\n\nA thread owns whole 16-byte vectors of columns. It loads all rows that the "
         "strip needs before it computes anything, and combines them column by column in registers."
-        + deep
-        + " What the columns come "
-        "to goes through shared memory, where the last combination, along the row, finds its neighbours. Cells outside "
-        "the input hold what changes nothing."
     )
-    text = signature.kernel("__launch_bounds__(LANES * TEAMS)", name, body)
-    pieces = [[*kernel.constants(), *_more_constants(kernel)], [VECTOR], *kernel.pieces(), *_used_pieces(kernel)]
+    header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
+    header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
+    bounds = "__launch_bounds__(LANES * TEAMS, LANES * TEAMS > 512 ? 1 : 512 / (LANES * TEAMS))"
+    text = signature.kernel(bounds, name, body)
+    pieces = [
+        [*kernel.constants(), *_more_constants(kernel)],
+        [VECTOR],
+        *kernel.pieces(),
+        [_TEAM],
+        *_used_pieces(kernel),
+    ]
     return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+
+
+def _lines(kernel: PoolKernel) -> str:
+    """How many lines of shared memory a team has."""
+    if "Z" in kernel.axes:
+        return "(2 * ROWS)"  # two sets in turn, so that one barrier a plane is enough
+    return "2" if slides(kernel) else "ROWS"
 
 
 def _more_constants(kernel: PoolKernel) -> list[str]:
@@ -65,9 +84,9 @@ def _more_constants(kernel: PoolKernel) -> list[str]:
         lines.append(
             "constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches"
         )
-        lines.append("constexpr int LINES = 2 * ROWS;  // two sets in turn, so that one barrier a plane is enough")
-    else:
-        lines.append("constexpr int LINES = ROWS;")
+    lines.append(f"constexpr int LINES = {_lines(kernel)};  // of shared memory, for each team")
+    if slides(kernel):
+        lines.append("constexpr int GROUPS = LANES / DILATION_X;  // threads side by side in one phase of the dilation")
     return lines
 
 
@@ -115,11 +134,7 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
-    plan.add(
-        "let",
-        f"{names['cells']} = {margin} + {names['span']} + {math.ceil(x.reach / 4) * 4}",
-        "of a line in shared memory",
-    )
+    plan.add("let", f"{names['cells']} = {margin} + {names['span']} + round_up({x.reach}, WIDTH)", "of a line")
     reach, stride = x.reach, x.stride
     plan.add(
         "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
@@ -149,7 +164,7 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     plan.add("let", f"{names['planes']} = {product_text(kernel.pool.planes)}")
     plan.add("let", f"{names['units']} = {' * '.join([*units, names['planes']])}", "strips in all, one for each team")
     plan.add("need", f"{names['units']} <= {MOST_32_BIT} and {width} <= {MOST_32_BIT}")
-    plan.add("need", f"4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {names['cells']} <= 48 * 1024")
+    plan.add("need", f"4 * TEAMS * {_lines(kernel)} * {names['cells']} <= 48 * 1024")
     more.append(("unsigned units", names["units"]))
     return more, f"ceil_div({names['units']}, TEAMS)"
 
@@ -160,16 +175,18 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     vectors = -(-x.inside.size.own // kernel.width)
     lanes = max(1 << max(vectors - 1, 0).bit_length(), 8)
     if "Y" not in kernel.axes:
-        return [
-            ("tune", "LANES = 256 | 128 | 512" if vectors >= 256 else f"LANES = {lanes}", "threads of a team"),
-            ("tune", "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}", ""),
-            ("tune", "VECTORS = 2 | 1 | 4", "of a thread"),
+        teams = "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}"
+        found = [
+            ("tune", "LANES = 128 | 256 | 512" if vectors >= 256 else f"LANES = {lanes}", "threads of a team"),
+            ("tune", teams, ""),
+            ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
             ("const", "ROWS = 1", ""),
         ]
-    lanes = min(lanes, 512)
+        return [*found, ("tune", "PER = 9 | 5 | 7", "results that a thread slides along")] if slides(kernel) else found
+    lanes = max(min(lanes, 512), 32 if "Z" in kernel.axes else 8)
     if 0 < vectors <= 512 and vectors % 32 == 0:
         lanes = vectors
-    teams = [max(one // lanes, 1) for one in ((256, 128, 512) if lanes < 256 else (lanes,))]
+    teams = [max(one // lanes, 1) for one in ((128, 256, 512) if lanes < 256 else (lanes,))]
     y = kernel.axes["Y"]
     rows = _row_choices(y, "Z" in kernel.axes)
     found = [
@@ -179,7 +196,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
         ("tune", f"ROWS = {' | '.join(map(str, rows))}", "of the result in a strip"),
     ]
     if "Z" in kernel.axes:
-        found.append(("tune", "DEPTH = 16 | 32 | 8", "planes of the result that a team walks through"))
+        found.append(("tune", "DEPTH = 32 | 16 | 8", "planes of the result that a team walks through"))
     return found
 
 
@@ -191,198 +208,3 @@ def _row_choices(y: Window, deep: bool) -> list[int]:
         return [2, 1, 4]
     most = max((16 - y.reach) // y.stride + 1, 1)
     return list(dict.fromkeys([most, max(most * 2 // 3, 1), max(most // 2, 1)]))
-
-
-def _strips_body(kernel: PoolKernel) -> list[str]:
-    program, axes = kernel.pool, kernel.axes
-    out_x = kernel.variable(axes["X"].outside)
-    lines = [
-        "extern __shared__ float all_lines[];",
-        "float* line = all_lines + threadIdx.y * LINES * cells;",
-        "const unsigned unit = blockIdx.x * TEAMS + threadIdx.y;",
-        "const int first_x = static_cast<int>(unit % tiles) * tile, from_x = first_x * STRIDE_X - left;",
-        f"const int end_x = unit < units ? min(first_x + tile, {kernel.size(axes['X'].outside.size, 'int')}) : 0;",
-        "auto rest_of_unit = unit / tiles;",
-    ]
-    if "Y" in axes:
-        lines += [
-            "const int first_y = static_cast<int>(rest_of_unit % strips) * ROWS;",
-            "rest_of_unit /= strips;",
-        ]
-    if "Z" in axes:
-        lines += ["const int first_z = static_cast<int>(rest_of_unit % chunks) * DEPTH;", "rest_of_unit /= chunks;"]
-    lines += kernel.split(program.planes, "rest_of_unit")
-    lines += [
-        "// Cells beside what is loaded.",
-        "for (int place = threadIdx.x; place < LINES * cells; place += LANES) {",
-        "  const int cell = place % cells;",
-        f"  if (cell < MARGIN || cell >= MARGIN + LANES * VECTORS * WIDTH) line[place] = {program.start};",
-        "}",
-        *_columns(kernel),
-    ]
-    cell = f"{out_x} * STRIDE_X - PAD_X - from_x + MARGIN"
-    row = "made_row * cells + " if "Y" in axes else ""
-    each = [
-        f"const float* cell = {'turned' if 'Z' in axes else 'line'} + {row}{cell};",
-        "float made = cell[0];",
-        "#pragma unroll",
-        "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
-        *kernel.result_lines("made"),
-    ]
-    writing = [f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{", *indented(each), "}"]
-    if "Y" in axes:
-        out_y = kernel.variable(axes["Y"].outside)
-        writing = [
-            "#pragma unroll",
-            "for (int made_row = 0; made_row < ROWS; ++made_row) {",
-            f"  const int {out_y} = first_y + made_row;",
-            f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
-            *indented(writing),
-            "}",
-        ]
-    if "Z" in axes:
-        return [*lines, *_walk(kernel, writing)]
-    put = _put("columns", "line")
-    return [*lines, "float columns[VECTORS][ROWS][WIDTH];", "columns_of(columns);", *put, "__syncthreads();", *writing]
-
-
-def _put(source: str, target: str) -> list[str]:
-    """A strip's columns to shared memory."""
-    return [
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
-        "#pragma unroll",
-        "  for (int r = 0; r < ROWS; ++r) {",
-        f"    float* cells_here = {target} + r * cells + MARGIN + (v * LANES + threadIdx.x) * WIDTH;",
-        "#pragma unroll",
-        f"    for (int i = 0; i < WIDTH; ++i) cells_here[i] = {source}[v][r][i];",
-        "  }",
-        "}",
-    ]
-
-
-def _columns(kernel: PoolKernel) -> list[str]:
-    """A function of the kernel: what the rows of the strip come to, column by column."""
-    program, axes = kernel.pool, kernel.axes
-    in_x = kernel.variable(axes["X"].inside)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    leaves = kernel.program.leaves_of((program.value,))
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.namer.tensors[name] for name in reads}
-    place = [f"const int {in_x} = from_x + (v * LANES + static_cast<int>(threadIdx.x)) * WIDTH;"]
-    tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {kernel.size(axes['X'].inside.size, 'int')}"]
-    if "Y" in axes:
-        in_y = kernel.variable(axes["Y"].inside)
-        place.append(f"const int {in_y} = first_y * STRIDE_Y - PAD_Y + j;")
-        tests += [f"{in_y} >= 0", f"{in_y} < {kernel.size(axes['Y'].inside.size, 'int')}"]
-    if "Z" in axes:
-        in_z = kernel.variable(axes["Z"].inside)
-        tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
-    inside = f"const bool is_inside = {' && '.join(tests)};"
-    used = ["if (!row_is_used(j)) continue;"] if "Y" in axes else []
-    loops = [
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
-        "#pragma unroll",
-        "  for (int j = 0; j < LOADED; ++j) {",
-    ]
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
-    ]
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[v][j].at[{i}]"
-        return kernel.load(leaf, known, "i")
-
-    inner, texts = kernel.write((program.value,), {}, element)
-    entered = [*inner, f"entered = {texts[program.value].text};"]
-    parameters = "float (&columns)[VECTORS][ROWS][WIDTH]"
-    if "Z" in axes:
-        parameters = f"int {kernel.variable(axes['Z'].inside)}, {parameters}"
-    body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS][LOADED];" for name, read in reads.items()]
-    body += [*loops, *indented([*used, *place, inside, "if (is_inside) {", *indented(loads), "}"], 2), "  }", "}"]
-    combined = [
-        "const int tap = j - r * STRIDE_Y;",
-        "if (tap < 0 || tap >= REACH_Y || tap % DILATION_Y != 0) continue;",
-        "columns[v][r][i] = combined(columns[v][r][i], entered);",
-    ]
-    combining = ["#pragma unroll", "for (int r = 0; r < ROWS; ++r) {", *indented(combined), "}"]
-    if "Y" not in axes:
-        combining = ["columns[v][0][i] = entered;"]
-    per_element = [f"float entered = {program.start};", "if (is_inside) {", *indented(entered), "}", *combining]
-    clear = [
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
-        "#pragma unroll",
-        "  for (int r = 0; r < ROWS; ++r) {",
-        "#pragma unroll",
-        f"    for (int i = 0; i < WIDTH; ++i) columns[v][r][i] = {program.start};",
-        "  }",
-        "}",
-    ]
-    body += clear if "Y" in axes else []
-    body += [*loops, *indented([*used, *place, inside, *each_element(per_element)], 2), "  }", "}"]
-    return [f"const auto columns_of = [&]({parameters}) {{", *indented(body), "};"]
-
-
-def _walk(kernel: PoolKernel, writing: list[str]) -> list[str]:
-    """Through the planes of a chunk, with what later windows need kept in registers."""
-    z = kernel.axes["Z"]
-    out_z = kernel.variable(z.outside)
-    over = [
-        "#pragma unroll",
-        "for (int v = 0; v < VECTORS; ++v) {",
-        "#pragma unroll",
-        "  for (int r = 0; r < ROWS; ++r) {",
-        "#pragma unroll",
-        "    for (int i = 0; i < WIDTH; ++i) {",
-        "{0}",
-        "    }",
-        "  }",
-        "}",
-    ]
-
-    def nested(statement: list[str]) -> list[str]:
-        made: list[str] = []
-        for line in over:
-            made += indented(statement, 3) if line == "{0}" else [line]
-        return made
-
-    step = [
-        "#pragma unroll",
-        "for (int q = KEPT; q < REACH_Z; ++q) {",
-        f"  if (plane_is_used(q)) columns_of({out_z} * STRIDE_Z - PAD_Z + q, planes[q]);",
-        "}",
-        "float made_columns[VECTORS][ROWS][WIDTH];",
-        *nested(
-            [
-                "float made = planes[0][v][r][i];",
-                "#pragma unroll",
-                "for (int tap = 1; tap < KERNEL_Z; ++tap) made = combined(made, planes[tap * DILATION_Z][v][r][i]);",
-                "made_columns[v][r][i] = made;",
-                "#pragma unroll",
-                "for (int q = 0; q < KEPT; ++q) planes[q][v][r][i] = planes[q + STRIDE_Z][v][r][i];",
-            ]
-        ),
-        "float* turned = line + turn * ROWS * cells;",
-        *_put("made_columns", "turned"),
-        "__syncthreads();",
-        *writing,
-        "turn ^= 1;",
-    ]
-    return [
-        "float planes[REACH_Z][VECTORS][ROWS][WIDTH];  // what rows come to, for the planes that a window reaches over",
-        "#pragma unroll",
-        "for (int q = 0; q < KEPT; ++q) {",
-        "  if (plane_is_used(q)) columns_of(first_z * STRIDE_Z - PAD_Z + q, planes[q]);",
-        "}",
-        "int turn = 0;",
-        f"const int end_z = min(first_z + DEPTH, {kernel.size(z.outside.size, 'int')});",
-        f"for (int {out_z} = first_z; {out_z} < end_z; ++{out_z}) {{",
-        *indented(step),
-        "}",
-    ]

@@ -143,8 +143,8 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
 def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan_rows(program, plan)
-    plan.add("tune", "THREADS = 512 | 256 | 1024")
-    plan.add("tune", "VECTORS = 2 | 1 | 4", "of a thread in one tile")
+    plan.add("tune", "THREADS = 1024 | 512 | 256")
+    plan.add("tune", "VECTORS = 1 | 2 | 4", "of a thread in one tile")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
     kernel = ScanKernel(program, plan, program.along, quick)
     width_line(plan, kernel)
