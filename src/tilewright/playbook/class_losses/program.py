@@ -67,8 +67,9 @@ def loss_program(traced: TracedTask) -> LossProgram:
         if reader.nodes[one.node].target in EXPONENTIALS
     }
     log_sums, along = _log_sums(reader, inner, rows)
-    placed = _renewed(reader, placed, tuple(one.value for one in (*sums, *log_sums)))
-    left = set(_wholes(reader, placed.targets, placed)) - {one.leaf for one in (*sums, *log_sums)}
+    known: tuple[Sum | LogSum, ...] = (*sums, *log_sums)
+    placed = _renewed(reader, placed, tuple(one.value for one in known))
+    left = set(_wholes(reader, placed.targets, placed)) - {one.leaf for one in known}
     if left:
         raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
     return LossProgram(placed, rows, along, sums, log_sums)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.playbook.class_losses.program import LossProgram
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
 from tilewright.playbook.row_program import Load, NumberKind
@@ -71,14 +71,14 @@ def _written(program: LossProgram, op_line: str, vector: bool) -> str:
     helpers = [*kernel.forms.helpers(), *([POWER] if program.log_sums else [])]
     if program.sums:
         texts.append(_total_kernel(program, plan, [name for name, _ in parts], blocks, helpers))
-    return file_text(
+    return fragment(
         _header(program, vector),
         plan,
         includes(program.placed.as_rows()),
         [VECTOR] if vector else [],
         *([one] for one in dict.fromkeys(helpers)),
         *texts,
-    )
+    ).file()
 
 
 def _header(program: LossProgram, vector: bool) -> str:
@@ -113,9 +113,9 @@ def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: st
     if program.sums:
         made += [f"{name}_sum += {texts[one.value].text};" for one, name in sums]
     else:
-        for one in program.placed.outputs:
-            place = kernel.index(one.place, known)
-            made.append(f"{kernel.pointer(one.name)}[{place}] = {kernel.stored(one, texts[one.value])};")
+        for output in program.placed.outputs:
+            place = kernel.index(output.place, known)
+            made.append(f"{kernel.pointer(output.name)}[{place}] = {kernel.stored(output, texts[output.value])};")
     row += ["if (lane == 0) {", *indented(made), "}"]
     lines += ["for (int turn = 0; turn < TURNS; ++turn) {", *indented(row), "}"]
     for number, (one, name) in enumerate(sums):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
@@ -37,7 +37,7 @@ def draft(programs: Programs, op_line: str) -> str:
         f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of "
         "the result: it finds out where the element lies, and reads what belongs there."
     )
-    return file_text(header, plan, _includes(programs), *([one] for one in helpers), *texts)
+    return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts).file()
 
 
 def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
@@ -59,7 +59,7 @@ def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
         "that one division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH "
         "is 1 and the same code moves single elements."
     )
-    return file_text(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts)
+    return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts).file()
 
 
 def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:

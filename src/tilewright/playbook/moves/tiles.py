@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
@@ -55,7 +55,7 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
     pieces = [[one] for one in kernel.forms.helpers()]
-    return file_text(header, plan, includes(program.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.as_rows()), *pieces, text).file()
 
 
 def _body(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import PlanLines, file_text, includes
+from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.playbook.places.text import Known, PlacedKernel, product_text
 from tilewright.playbook.pooling.program import PoolProgram
 from tilewright.playbook.row_program import Load
@@ -117,4 +117,4 @@ def draft(program: PoolProgram, op_line: str) -> str:
         "of one result; places outside the input are skipped."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, lines)
-    return file_text(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text)
+    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
@@ -60,7 +60,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
         [_TEAM],
         *_used_pieces(kernel),
     ]
-    return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
 def _lines(kernel: PoolKernel) -> str:
@@ -175,10 +175,10 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     vectors = -(-x.inside.size.own // kernel.width)
     lanes = max(1 << max(vectors - 1, 0).bit_length(), 8)
     if "Y" not in kernel.axes:
-        teams = "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}"
+        choices = "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}"
         found = [
             ("tune", "LANES = 128 | 256 | 512" if vectors >= 256 else f"LANES = {lanes}", "threads of a team"),
-            ("tune", teams, ""),
+            ("tune", choices, ""),
             ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
             ("const", "ROWS = 1", ""),
         ]

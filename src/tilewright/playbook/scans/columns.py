@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, each_element, product_text, width_line
@@ -53,7 +53,7 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     combiners = dict.fromkeys(COMBINERS[one.combiner] for one in program.scans)
     pieces = [[VECTOR], *([one] for one in (*kernel.forms.helpers(), *combiners))]
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
-    return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
 def _body(kernel: ScanKernel) -> list[str]:
@@ -90,9 +90,9 @@ def _body(kernel: ScanKernel) -> list[str]:
     row = [place, f"if ({along} >= steps) break;"]
     row += [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs]
     row += each_element(step)
-    for one in outputs:
-        target, where = kernel.pointer(one.name), kernel.index(one.place, {})
-        row.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({target} + {where}) = {target}_made;")
+    for output in outputs:
+        target, where = kernel.pointer(output.name), kernel.index(output.place, {})
+        row.append(f"*reinterpret_cast<Vector<{output.dtype.cpp}>*>({target} + {where}) = {target}_made;")
     each = ["#pragma unroll", "for (int k = 0; k < AHEAD; ++k) {"]
     body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[AHEAD];" for name, read in reads.items()]
     if reads:

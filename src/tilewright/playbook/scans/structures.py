@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
@@ -97,7 +97,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
         "total is carried on."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
-    return file_text(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
 
 
 def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
@@ -161,7 +161,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     )
     text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
-    return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
 def _prefetched(kernel: ScanKernel) -> dict[str, Read]:
