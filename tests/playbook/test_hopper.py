@@ -24,10 +24,11 @@ from tilewright.toolchain import build_plan, report_launch
 
 H200 = PROFILES["H200"]
 LAYOUTS = tuple(every((False, True), (False, True)))
-FORMS = tuple(
-    Product((batch, 256, 512, 4096), dtype, *layout, batched=batch > 1, pieces=pieces)
-    for batch, dtype, layout, pieces in every((1, 3), (DType.F32, DType.BF16), LAYOUTS, (False, True))
-) + (
+FORMS = (
+    *(
+        Product((batch, 256, 512, 4096), dtype, *layout, batched=batch > 1, pieces=pieces)
+        for batch, dtype, layout, pieces in every((1, 3), (DType.F32, DType.BF16), LAYOUTS, (False, True))
+    ),
     Product((1, 256, 512, 4096), fused=True),
     Product((3, 256, 512, 4096), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 512, 65536), fused=True, pieces=True, residual=True),
@@ -42,7 +43,7 @@ FORMS = tuple(
 def test_a_file_is_read_and_applies(form: Product) -> None:
     evaluation = evaluate(parse(form.text, "product.cu"), form.specs, H200)
     assert evaluation.build_request() is not None
-    with pytest.raises(DoesNotApply, match="device.cc"):
+    with pytest.raises(DoesNotApply, match=r"device\.cc"):
         evaluate(parse(form.text, "product.cu"), form.specs, PROFILES["A100"])
 
 
@@ -64,7 +65,6 @@ def test_what_tma_does_not_take_is_refused() -> None:
     assert can_fuse(Product((1, 5, 8, 4)).contraction, False)
     assert not can_fuse(Product((1, 5, 7, 4)).contraction, False)
     assert not can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
-    assert not can_fuse(Product((1, 5, 8, 1 << 20)).contraction, False)
     assert can_fuse(Product((1, 5, 8, 1 << 20)).contraction, True)
 
 
@@ -128,7 +128,7 @@ NOT_WIDE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("transposed", "batched"), every((False, True), (False, True)))
+@pytest.mark.parametrize(("transposed", "batched"), LAYOUTS)
 def test_rows_too_wide_for_parts_are_made_in_f32(transposed: bool, batched: bool, tmp_path: Path) -> None:
     """Row 130 of a is of each kind in turn; b is 0 where the large number meets it."""
     form = Product(
@@ -149,7 +149,7 @@ def _check_wide(form: Product, name: str, row: torch.Tensor, expected: bool, fol
     rows[..., 130, :] = row
     (b.mT if form.b_transposed else b)[..., 3, :] = 0.0
     c, *_, wide = _run(form, a, b, folder)
-    assert wide.tolist() == [[0, int(expected), 0]] * form.sizes[0], name
+    assert wide.tolist() == [int(expected), *[0, int(expected), 0] * form.sizes[0]], name
     if expected:
         truth = form.truth([a, b])[..., 128:, :]
         right = torch.isclose(c[..., 128:, :].double(), truth, rtol=1e-5, atol=1e-30, equal_nan=True)

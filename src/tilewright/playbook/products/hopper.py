@@ -14,7 +14,6 @@ from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
-MOST_COUNTED = 131040  # elements of a row, of which a thread counts a half at most, in 16 bits
 _HALF_HEADER = """
 A product of 16-bit matrices for Hopper. One thread of a producer warpgroup fills a ring of slots in shared memory by
 TMA; two consumer warpgroups multiply what has arrived with wgmma, 64 rows of the tile each, and add up in f32.
@@ -61,8 +60,7 @@ def can_fuse(product: Contraction, pieces: bool) -> bool:
     """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
     fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
     whole = product.n.size * (DType.F32 if pieces else product.output.dtype).itemsize % 16 == 0
-    counted = pieces or product.k.size <= MOST_COUNTED
-    return fits and whole and counted and product.a.along_k and not product.b.along_k
+    return fits and whole and product.a.along_k and not product.b.along_k
 
 
 def _is_shared(product: Contraction) -> bool:
@@ -118,8 +116,10 @@ class _Plan:
     def _add(self, directive: str, text: str, remark: str = "") -> None:
         self.lines.add(directive, self._named(text), remark)
 
-    def _launch(self, kernel: str, grid: str, block: str, given: list[str]) -> None:
-        self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given])
+    def _launch(self, kernel: str, grid: str, block: str, given: list[str], early: bool = False) -> None:
+        """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
+        rest = " pdl" if early else ""
+        self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
 
     def sizes(self, per_row: int) -> None:
         product = self._product
@@ -145,7 +145,7 @@ class _Plan:
             self._add("need", f"({pitch}) % 8 == 0", "and rows of the operands")
         self._add("tune", "BN = 256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
-        stores = " + 4 * 64 * 128" if form.tma_store else ""
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
@@ -202,11 +202,12 @@ class _Plan:
         jobs = "@tiles * @pieces" if form.pieces else "@tiles"
         blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
         given = [text for _, text in kernel_parameters(form)]
-        self._launch("product", jobs if form.fused else f"min({jobs}, {blocks})", f"{threads}, @smem", given)
+        grid = jobs if form.fused else f"min({jobs}, {blocks})"
+        self._launch("product", grid, f"{threads}, @smem", given, early=form.skips)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@N, 64) * @batch{' * @pieces' if form.pieces else ''}"
-            self._launch("tiles_in_f32", f"min({many}, device.sms * 4)", "256", given)
+            self._launch("tiles_in_f32", f"min({many}, device.sms * 4)", "256", given, early=True)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
             self._launch("add_pieces", "ceil_div(@batch * @M * @N, 256)", "256", given)
@@ -218,13 +219,15 @@ class _Plan:
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
-        stores = " + 4 * 64 * 128" if form.tma_store else ""
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
         self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{stores} + 2 * BN * 4 + STAGES * 16")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @K")
-        self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m + @tiles_n] zeroed")
+        self._add(
+            "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
+        )
         for name, one in (("a", self._product.a), ("b", self._product.b)):
             self._split_buffers(name, one)
         self._store_map()
@@ -244,10 +247,9 @@ class _Plan:
             self._pieces()
         else:
             self._add("let", "@pieces = 1, @piece = @K")
-        self._add("need", f"@piece <= {MOST_COUNTED}", "so that 16 bits count a quarter of a row")
         self._add("let", f"@smem = {SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
-        self._add("scratch", "@wide: i32[@batch * @pieces, @tiles_m, @tiles_n] zeroed")
+        self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
         for name, one in (("a", a), ("b", b)):
             outer, inner, box = ("@M", "@K", "1, 128, 32") if name == "a" else ("@K", "@N", "1, 32, 256")
             shared = one.batch_pitch.expression == "0"
@@ -284,11 +286,11 @@ class _Plan:
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
             given = [*buffers, rows, "@batch", "@K", *pitches, "@pieces", "@piece", *flags]
-            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given)
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=name == "b")
         else:
             grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
             given = [*buffers, rows, "@K", *pitches, "@piece", *flags]
-            self._launch(f"split_columns<{upper}_WIDTH>", grid, "512", given)
+            self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given, early=name == "b")
 
 
 def _adding_parameters(form: Form) -> list[tuple[str, str]]:

@@ -35,8 +35,11 @@ _SPLITTING = """\
 // fits. An element x is then high + low to 2^-23 of x; one that is below 2^-3 loses bits, because low has no smaller
 // steps than 2^-24, and one below 2^-11 keeps fewer than 14. Left to f32 are tiles with a row of which one element in
 // 16 loses bits, or one in 1024 keeps few: the rest of such a row may be the result, where what is large in it meets
-// zeros. So are tiles with a number that does not fit.
+// zeros. So are tiles with a number that does not fit: its parts are infinities, and its sums are no numbers.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+__device__ __forceinline__ uint32_t largest_of(float4 x) {
+  return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
+}
 __device__ __forceinline__ float scale_of(uint32_t largest_bits) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
   return __uint_as_float((uint32_t)(127 + 11 - min(max(exponent, -60), 60)) << 23);
@@ -47,19 +50,29 @@ __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t
   const float2 held = __half22float2(*reinterpret_cast<const __half2*>(&high));
   low = pack(x - held.x, y - held.y);
 }
-// Elements that lose bits, and, 16 bits higher, those that do not; zeros are neither. A thread sees fewer than 2^16.
-__device__ __forceinline__ uint32_t counted(float scaled) {
-  return scaled == 0.f ? 0 : fabsf(scaled) < 0x1p-3f ? 1 : 1 << 16;
-}
-__device__ __forceinline__ uint32_t keeps_few(float scaled) { return scaled != 0.f && fabsf(scaled) < 0x1p-11f; }
-__device__ __forceinline__ bool fits(float scaled) { return fabsf(scaled) <= 65504.f; }  // NaN does not
-__device__ __forceinline__ bool is_too_wide(uint32_t losing, uint32_t others, uint32_t few) {
-  return losing > 1 + (losing + others) / 16 || few > (losing + others) / 1024;
-}
+// What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSING is counted, and
+// ordinary rows have next to nothing there.
+constexpr float LOSING = 0x1p-3f, FEW = 0x1p-11f;
+struct Counts {
+  int losing, few, zeros;
+  __device__ __forceinline__ void add(float scaled) {
+    if (scaled == 0.f) atomicAdd(&zeros, 1);
+    else if (fabsf(scaled) < LOSING) {
+      atomicAdd(&losing, 1);
+      if (fabsf(scaled) < FEW) atomicAdd(&few, 1);
+    }
+  }
+  __device__ __forceinline__ bool is_too_wide(int length) const {
+    return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
+  }
+};
 __device__ __forceinline__ float4 shared_float4(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
   return v;
+}
+__device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
 }
 """
 
@@ -75,62 +88,71 @@ auto load = [&](int step) {
 if (thread == 0)
   for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
 
-// Four columns of half of the slot's k.
+// Four columns of half of the slot's k. What is known of columns lies where results will, which consumers store after
+// the last step; what is known of rows lies before it.
+Counts* of_columns = reinterpret_cast<Counts*>(shared + (c_buffers - slots)) + 64;
 const int column = thread % 64 * 4, first = thread / 64 * 16;
 const uint32_t to_column = column / 64 * BOX_BYTES + column % 8 * 2;
-float scale[4];
-uint32_t counts[4] = {}, few[2] = {};  // few: two columns in one number, the second 16 bits higher
-bool all_fit = true;
+float4 scale;
 for (int step = 0; step < tile.steps; ++step) {
   const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES + (first * BN + column) * 4;
   barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
   if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
+    of_columns[thread] = of_columns[thread + 128] = {};
     uint32_t largest[4] = {};
     for (int i = 0; i < 16; ++i) {
       const float4 x = shared_float4(from + i * BN * 4);
       largest[0] = max(largest[0], magnitude_bits(x.x)), largest[1] = max(largest[1], magnitude_bits(x.y));
       largest[2] = max(largest[2], magnitude_bits(x.z)), largest[3] = max(largest[3], magnitude_bits(x.w));
     }
-    uint32_t* found = reinterpret_cast<uint32_t*>(column_scales) + column;
-    if (first > 0)
-      for (int j = 0; j < 4; ++j) found[j] = largest[j];
+    uint4* found = reinterpret_cast<uint4*>(column_scales + column);
+    if (first > 0) *found = make_uint4(largest[0], largest[1], largest[2], largest[3]);
+    consumer_sync(2);
+    const uint4 other = *found;
     consumer_sync(2);
     if (first == 0)
-      for (int j = 0; j < 4; ++j) found[j] = max(found[j], largest[j]);
+      *found = make_uint4(max(other.x, largest[0]), max(other.y, largest[1]), max(other.z, largest[2]),
+                          max(other.w, largest[3]));
     consumer_sync(2);
-    for (int j = 0; j < 4; ++j) scale[j] = scale_of(found[j]);
+    scale = make_float4(scale_of(found->x), scale_of(found->y), scale_of(found->z), scale_of(found->w));
     consumer_sync(2);
     if (first == 0)
-      for (int j = 0; j < 4; ++j) column_scales[column + j] = 1.f / scale[j];
+      *reinterpret_cast<float4*>(found) = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
   }
   const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES + to_column;
   barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
+  float least = LOSING;
 #pragma unroll 2
   for (int i = 0; i < 16; ++i) {
     const float4 x = shared_float4(from + i * BN * 4);
-    const float s[4] = {x.x * scale[0], x.y * scale[1], x.z * scale[2], x.w * scale[3]};
+    const float4 s = make_float4(x.x * scale.x, x.y * scale.y, x.z * scale.z, x.w * scale.w);
     uint32_t high[2], low[2];
-    split(s[0], s[1], high[0], low[0]);
-    split(s[2], s[3], high[1], low[1]);
+    split(s.x, s.y, high[0], low[0]);
+    split(s.z, s.w, high[1], low[1]);
     const int k = first + i / 4 * 2 + i % 2 + i % 4 / 2 * 8;  // in the order in which lanes hold a
     const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(high[0]), "r"(high[1]) : "memory");
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to + PART_BYTES), "r"(low[0]), "r"(low[1]) : "memory");
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      counts[j] += counted(s[j]), few[j / 2] += keeps_few(s[j]) << j % 2 * 16;
-      all_fit = all_fit && fits(s[j]);
+    store_pair(to, high[0], high[1]);
+    store_pair(to + PART_BYTES, low[0], low[1]);
+    least = fminf(fminf(fminf(least, fabsf(s.x)), fminf(fabsf(s.y), fabsf(s.z))), fabsf(s.w));
+  }
+  if (least < LOSING) {
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+      const float4 x = shared_float4(from + i * BN * 4);
+      of_columns[column].add(x.x * scale.x), of_columns[column + 1].add(x.y * scale.y);
+      of_columns[column + 2].add(x.z * scale.z), of_columns[column + 3].add(x.w * scale.w);
     }
+  }
+  if (step == tile.steps - 1) {
+    consumer_sync(2);
+    if (of_columns[thread].is_too_wide(tile.steps * BK) || of_columns[thread + 128].is_too_wide(tile.steps * BK))
+      wide[0] = 1, wide[1 + which] = 1;
   }
   show_to_tma();
   __syncwarp();
   if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
   if (thread == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
 }
-bool too_wide = !all_fit;
-for (int j = 0; j < 4; ++j)
-  too_wide = too_wide || is_too_wide(counts[j] & 0xFFFF, counts[j] >> 16, few[j / 2] >> j % 2 * 16 & 0xFFFF);
-if (too_wide) wide[which] = 1;
 """
 
 _CONSUMER = """\
@@ -142,9 +164,10 @@ const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
 const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
 const uint32_t my_scales = scales;
 const uint64_t b_slots = descriptor(part_slots, BOX_BYTES, 1024, SWIZZLE_128);
+Counts* of_rows = reinterpret_cast<Counts*>(shared + (c_buffers - slots) + consumer * C_BUFFERS * C_BYTES);
+if (thread < 64) of_rows[thread] = {};
+consumer_sync(consumer);
 float sum[BN / 2] = {}, scale[2] = {};
-uint32_t counts[2] = {}, few[2] = {};
-bool all_fit = true;
 for (int step = 0; step < tile.steps; ++step) {
   const uint32_t from = slots + step % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
   barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
@@ -154,28 +177,29 @@ for (int step = 0; step < tile.steps; ++step) {
     x[i / 2][i % 2] = shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16);
   if (step == 0) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint32_t largest = 0;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        largest = max(largest, max(magnitude_bits(x[i][h].x), magnitude_bits(x[i][h].y)));
-        largest = max(largest, max(magnitude_bits(x[i][h].z), magnitude_bits(x[i][h].w)));
-      }
+    for (int r = 0; r < 2; ++r) {
+      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
       largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-      scale[i] = scale_of(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+      scale[r] = scale_of(max(largest, __shfl_xor_sync(~0u, largest, 2)));
     }
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
+  float least = LOSING;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = i / 2, h = i % 2;
-    const float s[4] = {x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]};
-    split(s[0], s[1], high[h][r], low[h][r]);
-    split(s[2], s[3], high[h][r + 2], low[h][r + 2]);
+    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
+    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+    least = fminf(fminf(least, fabsf(x[r][h].x)), fabsf(x[r][h].y));
+    least = fminf(fminf(least, fabsf(x[r][h].z)), fabsf(x[r][h].w));
+  }
+  if (least < LOSING) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      counts[r] += counted(s[j]), few[r] += keeps_few(s[j]);
-      all_fit = all_fit && fits(s[j]);
+    for (int i = 0; i < 4; ++i) {
+      const float4 s = x[i / 2][i % 2];
+      Counts& mine = of_rows[row + i / 2 * 8];
+      mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
     }
   }
   __syncwarp();
@@ -204,18 +228,13 @@ for (int step = 0; step < tile.steps; ++step) {
   }
 }
 
-bool too_wide = !all_fit;
+consumer_sync(consumer);
+bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
+float not_a_number = 0.f;
 #pragma unroll
-for (int r = 0; r < 2; ++r) {  // the four lanes of a row
-  uint32_t losing = counts[r] & 0xFFFF, others = counts[r] >> 16;
-#pragma unroll
-  for (int o = 1; o < 4; o *= 2) {
-    losing += __shfl_xor_sync(~0u, losing, o), others += __shfl_xor_sync(~0u, others, o);
-    few[r] += __shfl_xor_sync(~0u, few[r], o);
-  }
-  too_wide = too_wide || is_too_wide(losing, others, few[r]);
-}
-if (too_wide) wide[which] = 1;
+for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
+too_wide = too_wide || not_a_number != 0.f;
+if (too_wide) wide[0] = 1, wide[1 + which] = 1;
 const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
 """
 
@@ -251,6 +270,7 @@ def _kernel(form: Form) -> list[str]:
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
+        "cudaTriggerProgrammaticLaunchCompletion();",
         f"Walk tile({walk_arguments(form)});",
         "tile.next();",
         f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",

@@ -41,8 +41,7 @@ def _constants(form: Form) -> list[str]:
         f"constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, SLOT_BYTES = {parts}(A_BYTES + B_BYTES);",
         "constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand that is contiguous along m or n: BK rows of 64",
     ]
-    if form.tma_store:
-        lines.append("constexpr int C_BYTES = 64 * 128, C_BUFFERS = 2;  // per consumer")
+    lines.append(f"constexpr int C_BYTES = 64 * 128, C_BUFFERS = {2 if form.tma_store else 1};  // per consumer")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
     lines += [
@@ -62,6 +61,7 @@ def walk(form: Form) -> list[str]:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
     if form.skips:
         members += ["const int* wide;  // tiles whose operands f16 parts do not hold: another kernel makes them"]
+        members += ["bool any_wide;"]
     count = "(K + BK - 1) / BK"
     first = [
         "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
@@ -69,7 +69,7 @@ def walk(form: Form) -> list[str]:
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
-    first += ["this->wide = wide;"] if form.skips else []
+    first += ["this->wide = wide, any_wide = wide[0];"] if form.skips else []
     place = [
         "const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;",
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
@@ -94,8 +94,8 @@ def walk(form: Form) -> list[str]:
     if form.skips:
         body = ["while (job < jobs) {", *indented(place)]
         body += [
-            "  const int* flags = wide + matrix * (tiles_m + tiles_n);",
-            "  if (!flags[m_tile] && !flags[tiles_m + n_tile]) return true;",
+            "  const int* flags = wide + 1 + (long long)matrix * (tiles_m + tiles_n);",
+            "  if (!any_wide || (!flags[m_tile] && !flags[tiles_m + n_tile])) return true;",
             "}",
             "return false;",
         ]
@@ -119,12 +119,12 @@ def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
     stores = form.tma_store
-    after = "c_buffers + 2 * C_BUFFERS * C_BYTES" if stores else "slots + STAGES * SLOT_BYTES"
+    after = "c_buffers + 2 * C_BUFFERS * C_BYTES"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
     ]
-    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"] if stores else []
+    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"]
     if form.parts:
         body += [f"const uint32_t scales = {after}, full = scales + 2 * BN * 4, empty = full + STAGES * 8;"]
     else:
@@ -138,6 +138,7 @@ def _kernel(form: Form) -> list[str]:
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
+        *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
         "",
         f"Walk tile({walk_arguments(form)});",
         "int slot = 0;",

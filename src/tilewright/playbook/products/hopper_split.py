@@ -51,13 +51,15 @@ __device__ __forceinline__ void split(float scaled, __half& high, __half& low) {
 """
 
 _ROWS = """\
-// Rows that are contiguous along k: LANES threads take a row, or a piece of it. The second reading comes from a cache.
+// Rows that are contiguous along k: LANES threads take a row, or a piece of it. What does not fit the registers is read
+// again.
 template <int LANES, int WIDTH>
 __global__ void __launch_bounds__(256)
     split_rows(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
                long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
   __shared__ uint32_t of_warps[8][4];
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
   const long long job = (long long)blockIdx.x * (256 / LANES) + threadIdx.x / LANES;
   if (job >= (long long)rows * pieces * batch) return;  // where LANES is a warp, which waits for no other
@@ -65,13 +67,20 @@ __global__ void __launch_bounds__(256)
   const int first = number * piece, length = max(0, min(piece, K - first));
   const float* from = x + matrix * matrix_pitch + row * pitch + first;
 
+  constexpr int HELD = 8, STEP = LANES * WIDTH;
+  Numbers<WIDTH> held[HELD] = {};
+#pragma unroll
+  for (int h = 0; h < HELD; ++h)
+    if (lane * WIDTH + h * STEP < length) held[h] = numbers_at<WIDTH>(from + lane * WIDTH + h * STEP);
   uint32_t largest = 0;
-#pragma unroll 4
-  for (int i = lane * WIDTH; i < length; i += LANES * WIDTH) {
-    const Numbers<WIDTH> some = numbers_at<WIDTH>(from + i);
+  auto look = [&](const Numbers<WIDTH>& some) {
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) largest = max(largest, magnitude_bits(some.v[j]));
-  }
+  };
+#pragma unroll
+  for (int h = 0; h < HELD; ++h) look(held[h]);
+#pragma unroll 4
+  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(numbers_at<WIDTH>(from + i));
   largest = __reduce_max_sync(~0u, largest);
   if constexpr (LANES > 32) {
     if (lane % 32 == 0) of_warps[warp][0] = largest;
@@ -83,9 +92,7 @@ __global__ void __launch_bounds__(256)
   __half* high_row = parts + ((long long)matrix * rows + row) * parts_pitch + first;
   __half* low_row = high_row + (long long)batch * rows * parts_pitch;
   Counts counts;
-#pragma unroll 4
-  for (int i = lane * WIDTH; i < length; i += LANES * WIDTH) {
-    const Numbers<WIDTH> some = numbers_at<WIDTH>(from + i);
+  auto store = [&](int i, const Numbers<WIDTH>& some) {
     Halves<WIDTH> high, low;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
@@ -95,7 +102,12 @@ __global__ void __launch_bounds__(256)
     }
     *reinterpret_cast<Halves<WIDTH>*>(high_row + i) = high;
     *reinterpret_cast<Halves<WIDTH>*>(low_row + i) = low;
-  }
+  };
+#pragma unroll
+  for (int h = 0; h < HELD; ++h)
+    if (lane * WIDTH + h * STEP < length) store(lane * WIDTH + h * STEP, held[h]);
+#pragma unroll 4
+  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) store(i, numbers_at<WIDTH>(from + i));
   int losing = __reduce_add_sync(~0u, counts.losing), few = __reduce_add_sync(~0u, counts.few);
   int zeros = __reduce_add_sync(~0u, counts.zeros);
   if constexpr (LANES > 32) {
@@ -107,8 +119,10 @@ __global__ void __launch_bounds__(256)
   if (lane == 0) {
     const int which = matrix * pieces + number;
     scales[(long long)which * rows + row] = 1.f / scale;
-    if (is_too_wide(largest, losing, few, zeros, length)) wide[(long long)which * flags + first_flag + row / tile] = 1;
+    if (is_too_wide(largest, losing, few, zeros, length))
+      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
   }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 
@@ -116,17 +130,18 @@ _COLUMNS = """\
 // Columns, which are contiguous along m or n: a block takes 32 of them. It goes back up for the second reading, which
 // so begins with what was read last and is still in a cache.
 template <int WIDTH>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(1024)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                   int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
                   long long parts_pitch, int piece, int tile, int first_flag, int flags) {
-  constexpr int LANES = 32 / WIDTH, TEAMS = 512 / LANES;
+  constexpr int LANES = 32 / WIDTH, TEAMS = 1024 / LANES;
   __shared__ uint32_t largest[32];
   __shared__ int losing[32], few[32], zeros[32];
   const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, column = blockIdx.x * 32 + mine;
   const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
   const int first = number * piece, last = min(K, first + piece);
   const bool inside = column < columns;
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   if (threadIdx.x < 32) largest[threadIdx.x] = 0, losing[threadIdx.x] = 0, few[threadIdx.x] = 0, zeros[threadIdx.x] = 0;
   __syncthreads();
 
@@ -178,8 +193,9 @@ __global__ void __launch_bounds__(512)
     const int which = matrix * pieces + number;
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
     if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, last - first)))
-      wide[(long long)which * flags + first_flag + own / tile] = 1;
+      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
   }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 
@@ -213,6 +229,8 @@ def f32_tiles_text(form: Form) -> list[str]:
     body = [
         "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
         "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
+        "cudaGridDependencySynchronize();",
+        "if (!wide[0]) return;",
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
         "const int flags_n = (N + BN - 1) / BN, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
         f"for (int job = blockIdx.x; job < {jobs}; job += gridDim.x) {{",
@@ -230,10 +248,10 @@ def f32_tiles_text(form: Form) -> list[str]:
 
 def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
     flags = (
-        ["if (!wide[((long long)matrix * tiles_m + m0 / ROWS) * flags_n + n0 / BN]) continue;"]
+        ["if (!wide[1 + ((long long)matrix * tiles_m + m0 / ROWS) * flags_n + n0 / BN]) continue;"]
         if form.fused
         else [
-            "const int* flags = wide + (long long)matrix * (tiles_m + flags_n);",
+            "const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);",
             "if (!flags[m0 / ROWS] && !flags[tiles_m + n0 / BN]) continue;",
         ]
     )

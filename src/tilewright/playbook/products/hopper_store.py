@@ -12,17 +12,18 @@ def epilogue(form: Form) -> list[str]:
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
     lines += [] if form.fused else ["const int row = warp * 16 + lane / 4;"]
-    if "m[" in text or "row_at" in text or form.parts or not form.tma_store:
-        lines.append("const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};")
     row_values = [] if form.pieces else form.finish.row_values()
-    if "row_at" in text or "row_at" in "\n".join(row_values) or not form.tma_store:
+    needs_rows = "row_at" in text or "row_at" in "\n".join(row_values)
+    if "m[" in text or needs_rows or form.skips:
+        lines.append("const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};")
+    if needs_rows:
         copy = "(size_t)(tile.piece * batch + tile.z)" if form.pieces else "(size_t)tile.z"
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
     lines += row_values
     if form.skips:
-        places = ", ".join(f"a_scales[(size_t){matrix_text(form)} * M + min(m[{row}], M - 1)]" for row in range(2))
-        lines.append(f"const float row_scale[2] = {{{places}}};")
+        lines.append(f"const float* row_scales = a_scales + (size_t){matrix_text(form)} * M;")
+        lines.append("const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};")
     lines += ["auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
     if not form.tma_store:
         return [*lines, *_plain_store(form)]
@@ -61,14 +62,7 @@ def _store_f32(form: Form) -> list[str]:
         "  const uint32_t buffer = buffers + q % C_BUFFERS * C_BYTES;",
         "  if (thread == 0) wait_until_read<C_BUFFERS - 1>();",
         "  consumer_sync(consumer);",
-        "#pragma unroll",
-        "  for (int j = 0; j < 4; ++j) {",
-        "    float v[4];",
-        "    four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);",
-        "    const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;",
-        '    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");',
-        '    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(v[2]), "f"(v[3]) : "memory");',
-        "  }",
+        *indented(_to_buffer()),
         "  show_to_tma();",
         "  consumer_sync(consumer);",
         "  if (thread == 0)",
@@ -105,17 +99,39 @@ def _store_16_bit() -> list[str]:
 
 def _plain_store(form: Form) -> list[str]:
     cast = "" if form.stored is DType.F32 else f"({form.stored.cpp})"
+    copy = "(tile.piece * batch + tile.z)" if form.pieces else "tile.z"
     return [
         *(["consumer_sync(consumer);"] if form.parts else []),
+        "const uint32_t buffer = c_buffers + consumer * C_BYTES;",
         "#pragma unroll",
-        "for (int j = 0; j < BN / 8; ++j) {",
-        "  const int column = j * 8 + lane % 4 * 2;",
+        "for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer",
+        "  __syncwarp();",
+        *indented(_to_buffer()),
+        "  __syncwarp();",
+        "  const int n_of_lane = tile.n0 + q * 32 + lane;",
+        "#pragma unroll",
+        "  for (int r = warp * 16; r < warp * 16 + 16; ++r) {",
+        "    float value;",
+        "    const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;",
+        '    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");',
+        "    const int m_of_row = tile.m0 + consumer * 64 + r;",
+        "    if (m_of_row < M && n_of_lane < N)",
+        f"      c[((size_t){copy} * M + m_of_row) * N + n_of_lane] = {cast}value;",
+        "  }",
+        "}",
+    ]
+
+
+def _to_buffer() -> list[str]:
+    """64 rows of 32 results, 128 bytes each, swizzled so that lanes meet all banks."""
+    return [
+        "#pragma unroll",
+        "for (int j = 0; j < 4; ++j) {",
         "  float v[4];",
-        "  four(sum + j * 4, column, v);",
-        "#pragma unroll",
-        "  for (int i = 0; i < 4; ++i)",
-        "    if (m[i / 2] < M && tile.n0 + column + i % 2 < N)",
-        f"      c[row_at[i / 2] * N + tile.n0 + column + i % 2] = {cast}v[i];",
+        "  four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);",
+        "  const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;",
+        '  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");',
+        '  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(v[2]), "f"(v[3]) : "memory");',
         "}",
     ]
 
