@@ -139,10 +139,18 @@ def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float, inputs: In
 
 
 def time_candidate(
-    prepared: BuiltPlan, task: Task, gpu: Device, runs: int, id: str = "time", inputs: Inputs | None = None
+    prepared: BuiltPlan,
+    task: Task,
+    gpu: Device,
+    runs: int,
+    id: str = "time",
+    inputs: Inputs | None = None,
+    *,
+    digests: bool = True,
 ) -> CandidateRuns:
     """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
     changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+    changed = changed if digests else ()
     job = gpu_job(id, prepared, task, _JOB_SECONDS, inputs)
     execution = gpu.execute(replace(job, timed_runs=runs + 1, digests=changed))
     if isinstance(execution, Faulted):

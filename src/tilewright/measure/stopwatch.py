@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,7 +14,6 @@ from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, Not
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import (
-    RUNS,
     Contest,
     GpuFault,
     compile_baselines,
@@ -113,17 +111,22 @@ class Stopwatch:
             self._say(f"not measured: {problem}")
             return None
 
-    def score_us(self, file: KernelFile, choice: Choice | None = None) -> float | None:
-        """One number to compare choices of a file by, quicker to have than a measurement; None where there is none.
+    @property
+    def scatters(self) -> bool:
+        """Whether the same is timed otherwise each time: measured times are, modelled ones are not."""
+        return self._gpu is not None
 
-        Scores are compared with scores only: inputs may be smaller, and no baselines run.
+    def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
+        """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
+
+        They are compared with each other only: inputs may be smaller, and no baselines run. A model has one.
         """
         try:
             if self._gpu is None:
                 counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
-                return model_plan(counted, self.task, self.floor_us).modelled.time_us
+                return (model_plan(counted, self.task, self.floor_us).modelled.time_us,)
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            return statistics.median(time_candidate(prepared, self.task, self._gpu, RUNS).run_us)
+            return time_candidate(prepared, self.task, self._gpu, runs, digests=False).run_us
         except (NotPrepared, NotCounted, GpuFault):
             return None
 
