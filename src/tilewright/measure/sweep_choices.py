@@ -39,7 +39,7 @@ def built_choices(
     """Every choice built, on all cores at once; None for one that does not build."""
     arguments = task.arguments()
     evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
-    requests = {number: made for number, one in enumerate(evaluations) if (made := one.build_request()) is not None}
+    requests = {number: asked for number, one in enumerate(evaluations) if (asked := one.build_request()) is not None}
     builds = dict(zip(requests, build_many(list(requests.values())), strict=True))
     made: list[BuiltChoice | None] = []
     for number, evaluation in enumerate(evaluations):
