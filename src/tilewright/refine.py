@@ -269,7 +269,7 @@ class _Attempt:
     def _situation(self, stage: Stage) -> Situation:
         best, failing = self._run.best, self._step.failing
         evidence = ""
-        if stage is Stage.PROFILED and best is not None:
+        if stage is Stage.PROFILED and best is not None and self._workshop.author.reads_evidence:
             evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
         hints = [text for made, text in self._run.settings.hints if made < self._number]
         return Situation(

@@ -49,6 +49,7 @@ class Scripted:
     """An author that proposes the given files in order, and remembers what it was told."""
 
     name = "scripted"
+    reads_evidence = True
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self.texts = list(texts)

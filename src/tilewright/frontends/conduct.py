@@ -20,8 +20,7 @@ from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.judging import OpenJudges, judges
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.module_source import held_fields
-from tilewright.frontends.object_requests import resolved
+from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
@@ -124,6 +123,8 @@ def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | No
     options = _task_options(request)
     options = replace(options, foresee=foresee) if foresee else options
     if request.module:
+        from tilewright.frontends.module_source import held_fields  # needs torch, which takes seconds to import
+
         task = tasks.task_from_module_source(
             request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
         )

@@ -23,7 +23,7 @@ from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, cond
 from tilewright.frontends.judging import turned_judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.make import place_kernel
-from tilewright.frontends.object_requests import resolved
+from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.remedies import in_options
 from tilewright.frontends.run_words import verdict_words, why_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
