@@ -346,9 +346,9 @@ class _Attempt:
             ),
         )
         watch.working("measuring")
-        choice = dict(tune.choice)
+        choice, best_us = dict(tune.choice), self._run.best.time_us if self._run.best else None
         measurement = self._place.remember(
-            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer)
+            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer, best_us)
         )
         return tune, measurement
 

@@ -29,6 +29,7 @@ from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRec
 from tilewright.playbook.errors import NotSupported, PlaybookProblem
 from tilewright.playbook.foresight import foresee
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
+from tilewright.reference import ReferenceLimits, start_ahead
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 
@@ -99,7 +100,7 @@ def conduct(
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
-        task = given if given is not None else task_of(request, _foresight(store, settings, anew))
+        task = given if given is not None else read_task(store, request, settings, device, anew)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
@@ -113,6 +114,14 @@ def conduct(
         with wanted.opened(talk) as (folder, new):
             result = _go_on(store, folder, new, chosen, device, talk, judged, look=not anew, prepare=prepare)
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
+
+
+def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, anew: bool) -> Task | None:
+    """The task of a request; the children that are needed once there is one import torch while it is read."""
+    kinds = [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
+    kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
+    start_ahead(*kinds)
+    return task_of(request, _foresight(store, settings, anew))
 
 
 def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | None:
