@@ -1,6 +1,6 @@
 """What a call costs beside torch's own operators: eagerly, through the dispatcher, compiled, in a graph. Needs a GPU.
 
-    python benchmarks/bench_op_overhead.py [--out op-overhead.json]
+    python benchmarks/bench_op_overhead.py [--eager] [--out op-overhead.json]
 
 Host time is that of one call in a loop that is not waited for; end to end the loop is waited for, so a kernel on a
 tensor of 64x64 shows what the host costs, and one on 4096x4096 that it costs nothing. `custom_op` is the same CUDA work
@@ -84,7 +84,7 @@ def captured(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
     return graph.replay
 
 
-def measure(folder: Path) -> dict[str, dict[str, Any]]:
+def measure(folder: Path, eager_only: bool) -> dict[str, dict[str, Any]]:
     silu = tilewright.load(write(folder, "silu.cu", SILU))
     kinds: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "torch": torch.nn.functional.silu,
@@ -99,6 +99,8 @@ def measure(folder: Path) -> dict[str, dict[str, Any]]:
             torch.testing.assert_close(function(x), torch.nn.functional.silu(x), rtol=1e-4, atol=1e-5)
             row = found[f"{name}, {rows}x{columns}"] = {}
             row["eager"] = host_and_total_us(partial(function, x))
+            if eager_only:
+                continue
             with torch.no_grad():
                 row["eager, ten in a chain"] = host_and_total_us(partial(chain(function), x))
                 row["CUDA graph, ten"] = host_and_total_us(captured(chain(function), x))
@@ -124,11 +126,12 @@ def report(found: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
+    parser.add_argument("--eager", action="store_true", help="eager calls alone: a few seconds")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA device, and torch sees none")
     with tempfile.TemporaryDirectory() as name:
-        found = measure(Path(name))
+        found = measure(Path(name), options.eager)
     report(found)
     if options.out is not None:
         record = {"gpu": gpu_profile(0).name, "versions": versions(), "us": found}

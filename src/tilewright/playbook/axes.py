@@ -1,104 +1,117 @@
-"""Dimensions in words: "over the last dimension", "along dim 1", "of each column", "of all elements"."""
+"""Which dimensions of which tensors are one and the same, followed through broadcasts and changes of shape.
+
+A square matrix has two dimensions of one size, so sizes cannot say whether a vector goes along its rows or its columns.
+Dimensions are numbers; those found to be the same are joined. A view that regroups elements splits a dimension into
+parts or puts several together: whatever has the dimension then has its parts.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from tilewright.playbook.errors import NotSupported
 
-from tilewright.playbook.errors import NotUnderstood
+ONE = -1  # a dimension of size 1, which repeats along whatever it meets
 
-_MARK = re.compile(r"§(\d+)")
-_WITHIN = r"(?:\b(?:over|along|across|of|on|for|in|at) )?(?:the )?"
-_DIMENSION = r"(?:dim(?:ension)?s?|ax[ie]s)"
-_PLACES = {
-    "last": (-1,),
-    "innermost": (-1,),
-    "final": (-1,),
-    "last two": (-2, -1),
-    "last 2": (-2, -1),
-    "spatial": (-2, -1),
-    "first": (0,),
-    "leading": (0,),
-    "outermost": (0,),
-    "batch": (0,),
-    "second": (1,),
-    "third": (2,),
-    "channel": (1,),
-    "channels": (1,),
-    "all": (),
-    "both": (),
-}
-_PLACED = re.compile(rf"{_WITHIN}\b(?P<place>{'|'.join(sorted(_PLACES, key=len, reverse=True))}) {_DIMENSION}\b")
-_NUMBERED = re.compile(
-    rf",? ?(?:\b(?:over|along|across|on|in|of) )?(?:the )?\b{_DIMENSION} ?=? ?"
-    r"(?:[(\[] ?(?P<listed>-?\d+(?: ?, ?-?\d+)*) ?[)\]]|(?P<said>-?\d+(?: and -?\d+)?)(?![\d.]))"
-)
-_ROWS = re.compile(
-    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
-)
-_COLUMNS = re.compile(
-    r"\bcolumn (?=(?:sum|mean|average|max|min|norm|prod|var|std|arg)[a-z]*\b)|\bcolumn ?wise\b"
-    r"|\b(?:of|for|in|over) (?:each|every) column\b|\b(?:each|every|per) column\b"
-)
-_CHANNELS = re.compile(r"\b(?:over|along|across) (?:the |all )?channels\b")
-_EVERYTHING = re.compile(
-    r"\b(?:of|over|across|for) (?:all(?: of)? (?:the )?|every )(?:elements?|entries|values)\b"
-    r"|\b(?:of|over) (?:everything|the (?:whole|entire) (?:tensor|matrix|array|input))\b"
-)
-_READINGS = re.compile(r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b")
-_OTHER = re.compile(rf"\b\w+ {_DIMENSION}\b")
+Axes = tuple[int, ...]
+Shapes = tuple[tuple[int, ...], ...]  # of one tensor, at every probe
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Dimensions as PyTorch counts them; none are all of them."""
+class AxisTable:
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._sizes: list[tuple[int, ...]] = []  # of every dimension, at every probe
+        self._parts: dict[int, Axes] = {}  # of a dimension that was split or put together, outermost first
 
-    said: str
-    dimensions: tuple[int, ...]
+    def new(self, shapes: Shapes) -> Axes:
+        """A number for every dimension of a tensor."""
+        sizes = tuple(zip(*shapes, strict=True))
+        return tuple(ONE if size[0] == 1 else self._add(size) for size in sizes)
 
-    @property
-    def is_last(self) -> bool:
-        return self.dimensions == (-1,)
+    def _add(self, size: tuple[int, ...], parts: Axes = ()) -> int:
+        axis = len(self._parent)
+        self._parent.append(axis)
+        self._sizes.append(size)
+        if parts:
+            self._parts[axis] = parts
+        return axis
 
-    @property
-    def least_rank(self) -> int:
-        """Of a tensor that has these dimensions."""
-        return max((one + 1 if one >= 0 else -one for one in self.dimensions), default=1)
+    def size(self, axis: int) -> tuple[int, ...]:
+        return self._sizes[self.find(axis)]
 
+    def find(self, axis: int) -> int:
+        while axis != ONE and self._parent[axis] != axis:
+            axis = self._parent[axis]
+        return axis
 
-LAST = Axis("the last dimension", (-1,))
+    def atoms(self, axes: Axes) -> Axes:
+        """The dimensions without those of size 1, and parts in place of what has them."""
+        found: list[int] = []
+        for axis in (self.find(one) for one in axes):
+            if axis in self._parts:
+                found += self.atoms(self._parts[axis])
+            elif axis != ONE:
+                found.append(axis)
+        return tuple(found)
 
+    def join(self, a: int, b: int) -> int:
+        a, b = self.find(a), self.find(b)
+        if ONE in (a, b):
+            return max(a, b)
+        for split, other in ((a, b), (b, a)):
+            if split in self._parts and other not in self._parts:
+                self._parts[other] = self._parts[split]
+                return split
+        if a in self._parts:
+            self._join_parts(a, b)
+            return a
+        self._parent[max(a, b)] = min(a, b)
+        return min(a, b)
 
-def mark_axes(text: str) -> tuple[str, tuple[Axis, ...]]:
-    """The text with a mark in place of every phrase that says dimensions. What has two readings is refused."""
-    found: list[Axis] = []
+    def _join_parts(self, a: int, b: int) -> None:
+        ours, theirs = self.atoms((a,)), self.atoms((b,))
+        if [self.size(one) for one in ours] != [self.size(one) for one in theirs]:
+            raise NotSupported("the playbook does not support tensors whose elements were regrouped in two ways")
+        for one, other in zip(ours, theirs, strict=True):
+            self.join(one, other)
 
-    def marked(said: re.Match[str], dimensions: tuple[int, ...]) -> str:
-        found.append(Axis(said[0].strip(" ,"), dimensions))
-        return f" §{len(found) - 1} "
+    def broadcast(self, all_axes: list[Axes]) -> Axes:
+        """The dimensions of a pointwise result: lists are aligned at their ends, as in PyTorch."""
+        rank = max((len(axes) for axes in all_axes), default=0)
+        found: Axes = (ONE,) * rank
+        for axes in all_axes:
+            padded = (ONE,) * (rank - len(axes)) + axes
+            found = tuple(self.join(a, b) for a, b in zip(found, padded, strict=True))
+        return found
 
-    text = _NUMBERED.sub(lambda one: marked(one, _numbers(one["listed"] or one["said"])), text)
-    text = _PLACED.sub(lambda one: marked(one, _PLACES[one["place"]]), text)
-    text = _EVERYTHING.sub(lambda one: marked(one, ()), text)
-    for pattern, dimensions in ((_ROWS, (-1,)), (_COLUMNS, (-2,)), (_CHANNELS, (1,))):
-        text = pattern.sub(lambda one, held=dimensions: marked(one, held), text)  # type: ignore[misc]
-    if said := _READINGS.search(text):
-        raise NotUnderstood(
-            f'the playbook cannot tell which dimension "{said[0]}" is; say "of each row" or "over dim 1" for one '
-            f'result per row, "of each column" or "over dim 0" for one per column'
-        )
-    if said := _OTHER.search(text):
-        raise NotUnderstood(
-            f'the playbook does not understand "{said[0]}"; say the last dimension, the first, or "over dim 1"'
-        )
-    return text, tuple(found)
+    def reshaped(self, axes: Axes, old: Shapes, new: Shapes, what: str) -> Axes:
+        """Axes after a view, which keeps the order of elements: a new dimension is whole ones, or a part of one."""
+        # An expanded dimension may stand where its size is not 1 although nothing varies there: keep its number.
+        kept = tuple(axis for axis, size in zip(axes, old[0], strict=True) if size != 1)
+        waiting = list(self.atoms(kept))
+        made = tuple(ONE if size[0] == 1 else self._taken(waiting, size) for size in zip(*new, strict=True))
+        if waiting or None in made:
+            raise NotSupported(
+                f"the playbook does not support {what} from {list(old[0])} to {list(new[0])}, which regroups elements"
+            )
+        return tuple(one for one in made if one is not None)
 
-
-def take_axes(text: str, axes: tuple[Axis, ...]) -> tuple[str, tuple[Axis, ...]]:
-    """The text without its marks, and what they stand for."""
-    said = tuple(axes[int(one[1])] for one in _MARK.finditer(text))
-    return re.sub(r"\( *,? *\)", " ", _MARK.sub(" ", text)), said
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in re.findall(r"-?\d+", text))
+    def _taken(self, waiting: list[int], size: tuple[int, ...]) -> int | None:
+        """A dimension of this size from the first of those waiting; None where no whole parts of them make it."""
+        taken: list[int] = []
+        left = size
+        while any(one != 1 for one in left):
+            if not waiting:
+                return None
+            axis = waiting.pop(0)
+            own = self.size(axis)
+            if all(one % other == 0 for one, other in zip(left, own, strict=True)):
+                left = tuple(one // other for one, other in zip(left, own, strict=True))
+            elif all(other % one == 0 for one, other in zip(left, own, strict=True)):
+                outer = self._add(left)
+                inner = self._add(tuple(other // one for one, other in zip(left, own, strict=True)))
+                self._parts[axis] = (outer, inner)
+                waiting.insert(0, inner)
+                axis, left = outer, (1,) * len(left)
+            else:
+                return None
+            taken.append(axis)
+        return taken[0] if len(taken) == 1 else self._add(size, tuple(taken))

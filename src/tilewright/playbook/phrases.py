@@ -6,7 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from tilewright.playbook.axes import LAST, Axis
+from tilewright.playbook.dimension_words import LAST, Axis
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.named_operation import Effect, Form, NamedOperation
 from tilewright.playbook.vocabulary import NAMED_OPERATIONS, WORDS, nearest_example, readings

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.axes import Axis, mark_axes, take_axes
+from tilewright.playbook.dimension_words import Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form

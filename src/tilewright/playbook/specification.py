@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.playbook.axes import Axis
+from tilewright.playbook.dimension_words import Axis
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Number
 from tilewright.playbook.sentences import WordsRequest, parse_words

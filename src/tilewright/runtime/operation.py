@@ -30,7 +30,6 @@ from tilewright.kernel_file import (
     TunedChoices,
     try_evaluate,
 )
-from tilewright.kernel_file.syntax import Accept
 from tilewright.records import ALL_CHECKS, PROFILES, Check, Emulation, GpuProfile
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.call_devices import (
@@ -93,7 +92,7 @@ class Operation:
         late = [number for number, file in enumerate(self.files) if file.compiled.late_lets]
         self._first_undecided = late[0] if late else len(self.files)
         self._recent = Recent()
-        form = KeyForm(self.op, self._deciding, _strided(self.files))
+        form = KeyForm(self.op, self._deciding)
         self._key = make_key_function(form)
         self._quick = make_quick_call(form, self._recent, self._slow)
         # What the operator runs: the same without asking what else is going on.
@@ -387,9 +386,3 @@ def _deciding(files: Sequence[KernelFile]) -> frozenset[str]:
         return Dispatcher(files, PROFILES["H200"]).deciding
     except ValueError as error:
         raise LoadError(str(error)) from error
-
-
-def _strided(files: Sequence[KernelFile]) -> frozenset[str]:
-    """The tensors that some file takes with any strides."""
-    lines = (line for file in files for line in file.plan.directives)
-    return frozenset(line.name for line in lines if isinstance(line, Accept) and line.strided)

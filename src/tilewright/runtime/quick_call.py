@@ -1,8 +1,9 @@
 """The quick way into an operation: a function made for the op's parameters that recognises a call seen before.
 
 A call is recognised by what decides how it runs: for each tensor its layout, dtype, device, alignment and
-whether it requires grad; for each number its type, and its value if it decides something. The function is generated
-as text, as `dataclasses` does it, because a loop over parameters would cost more than the launch it leads to.
+whether it requires grad; for each number its type, and its value if it decides something. It is first
+compared with the latest kind of call, which is quicker than to make a key of it. The functions are generated as text,
+as `dataclasses` does it, because a loop over parameters would cost more than the launch it leads to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.autograd import forward_ad
 from tilewright.kernel_file import Op, Parameter
 from tilewright.records import ScalarType
 from tilewright.runtime import ordinary
+from tilewright.runtime.likeness import Alike, likeness, nothing_alike
 
 # tensors, their addresses (0 where absent), numbers: all in the order of the op's parameters
 Entry = Callable[[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]], Any]
@@ -28,36 +30,89 @@ _NOT_SEEN_BEFORE = (KeyError, AttributeError, TypeError, RuntimeError)
 
 @dataclass(frozen=True)
 class KeyForm:
-    """What a key is made of: the op's parameters, the numbers that decide, the tensors with strides of any kind."""
+    """What a key is made of: the op's parameters, and the numbers that decide."""
 
     op: Op
     deciding: frozenset[str]
-    strided: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of our own for the parameters: one may be called `lambda`."""
+        return [f"a{number}" for number in range(len(self.op.parameters))]
+
+    @property
+    def tensors(self) -> list[str]:
+        return [name for parameter, name in self.pairs if parameter.scalar is None]
+
+    @property
+    def numbers(self) -> list[tuple[Parameter, str]]:
+        return [(parameter, name) for parameter, name in self.pairs if parameter.scalar is not None]
+
+    @property
+    def pairs(self) -> list[tuple[Parameter, str]]:
+        return list(zip(self.op.parameters, self.names, strict=True))
+
+
+# Calls of a kind are looked up so many times before the next ones are compared with them: where two kinds alternate,
+# it would cost more to remember the latest each time than it saves.
+_OFTEN = 8
+
+
+class Known:
+    """An entry, how often it was looked up lately, and what tells that a call is like the one it was looked up for."""
+
+    __slots__ = ("entry", "latest", "times")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.times = 0
+        self.latest: Latest | None = None
+
+
+# Whether tensors are like those of the call, what else of it decides, its entry.
+Latest = tuple[Alike, tuple[Any, ...], Entry]
+
+
+def _no_entry(*_: Any) -> Any:
+    raise AssertionError("nothing is like a call that never was")
 
 
 class Recent:
     """Entries by key, at most about `capacity` of them: when full, the half used longest ago goes.
 
-    `entries` is what the generated function looks in; entries used again since the last sweep move back into it.
+    `entries` is what the generated functions look in; entries used again since the last sweep move back into it.
+    `latest` has one item: a call that was looked up often of late.
     """
 
     def __init__(self, capacity: int = 2048) -> None:
-        self.entries: dict[Any, Entry] = {}
-        self._older: dict[Any, Entry] = {}
+        self.entries: dict[Any, Known] = {}
+        self.latest: list[Latest] = [(nothing_alike, (), _no_entry)]
+        self._older: dict[Any, Known] = {}
         self._half = max(capacity // 2, 1)
 
     def find(self, key: Any) -> Entry | None:
         """An entry that was swept out of `entries` but not yet forgotten; it is recent again."""
-        entry = self._older.pop(key, None)
-        if entry is not None:
-            self.add(key, entry)
-        return entry
+        known = self._older.pop(key, None)
+        if known is None:
+            return None
+        self.add(key, known.entry)
+        return known.entry
 
     def add(self, key: Any, entry: Entry) -> None:
         if len(self.entries) >= self._half:
             self._older = dict(self.entries)
             self.entries.clear()
-        self.entries[key] = entry
+        self.entries[key] = Known(entry)
+
+    def notice(self, known: Known, tensors: tuple[Any, ...], same: tuple[Any, ...]) -> None:
+        """The call that was looked up now: the next ones are compared with it first.
+
+        Where it was the latest already, torch is in another state than it was, so it is looked at anew.
+        """
+        known.times = 0
+        if known.latest is None or known.latest is self.latest[0]:
+            known.latest = likeness(tensors), same, known.entry
+        self.latest[0] = known.latest
 
     def __len__(self) -> int:
         return len(self.entries) + len(self._older)
@@ -81,8 +136,7 @@ def _is_plain(parameter: Parameter, value: Any) -> bool:
 
 def make_key_function(form: KeyForm) -> Callable[..., tuple[Any, ...]]:
     """`key(*values)`: the key that `make_quick_call` looks up."""
-    names = _names(form.op)
-    text = f"def key({', '.join(names)}):\n    return ({_key_parts(form)})\n"
+    text = f"def key({', '.join(form.names)}):\n    return ({_key_parts(form)})\n"
     return _define(text, "key", form.op, {})
 
 
@@ -93,69 +147,108 @@ def make_quick_call(
 
     With `ordinary_only` whatever torch may have a part in is left to `slow`, too.
     """
-    names = _names(form.op)
-    pairs = list(zip(form.op.parameters, names, strict=True))
-    tensors = [name for parameter, name in pairs if parameter.scalar is None]
-    absent = [f"        p_{name} = 0" for parameter, name in pairs if parameter.scalar is None and parameter.optional]
-    numbers = [_number(parameter, name) for parameter, name in pairs if parameter.scalar is not None]
+    look_up = _make_look_up(form, recent, slow, ordinary_only)
+    if not ordinary_only or not form.tensors:
+        return look_up
+    tensors = form.tensors
+    addresses = [f"p_{name}" for name in tensors]
+    lines = [
+        f"def call({', '.join(form.names)}):",
+        "    try:",
+        "        alike, same, entry = latest[0]",
+        f"        known = alike({', '.join(tensors)}) and same == ({_same_parts(form)}) and {_ORDINARY}",
+        "    except not_seen_before:",
+        "        known = False",
+        f"    if known and {' and '.join(addresses)}:",  # what has no memory has no address
+        f"        return entry({_tuple(tensors)}, {_tuple(addresses)}, {_numbers(form)})",
+        f"    return look_up({', '.join(form.names)})",
+    ]
+    return _define("\n".join(lines), "call", form.op, {"latest": recent.latest, "look_up": look_up, **_SCOPE})
+
+
+def _make_look_up(form: KeyForm, recent: Recent, slow: Callable[..., Any], ordinary_only: bool) -> Callable[..., Any]:
+    """The same by a key alone."""
+    names, tensors = form.names, form.tensors
+    addresses = [f"p_{name}" for name in tensors]
+    absent = [
+        f"        p_{name} = 0" for parameter, name in form.pairs if parameter.scalar is None and parameter.optional
+    ]
     # Only of these is it known that an address means memory: a fake tensor would warn, or answer 0.
-    plain = [f"(type({name}) in plain or {name} is None)" for name in tensors] or ["True"]
-    here = plain
+    here = [f"(type({name}) in plain or {name} is None)" for name in tensors] or ["True"]
     if ordinary_only:
-        here = [*plain, "not (dispatch_modes() or function_modes() or tracing() or forward_ad._current_level >= 0)"]
+        here = [*here, _ORDINARY]
     # Nor has a tensor without memory an address, such as a wrapper of `torch.func` or a tensor known to be zero.
     there = [f"(p_{name} or {name} is None)" for name in tensors] if ordinary_only else []
+    notice = [
+        "            known.times += 1",
+        "            if known.times >= often:",
+        f"                notice(known, {_tuple(tensors)}, ({_same_parts(form, known_addresses=True)}))",
+    ]
     lines = [
-        f"def call({', '.join(names)}):",
+        f"def look_up({', '.join(names)}):",
         f"    if not ({' and '.join(here)}):",
         f"        return slow({', '.join(names)})",
         "    try:",
         *absent,
-        f"        entry = entries[({_key_parts(form)})]",
+        f"        known = entries[({_key_parts(form)})]",
         "    except not_seen_before:",
         "        pass",  # the slow way is outside, so that what it raises does not come with a KeyError's traceback
         "    else:",
         f"        if {' and '.join(there) or 'True'}:",
-        f"            return entry({_tuple(tensors)}, {_tuple([f'p_{name}' for name in tensors])}, {_tuple(numbers)})",
+        *(notice if ordinary_only and tensors else ()),
+        f"            return known.entry({_tuple(tensors)}, {_tuple(addresses)}, {_numbers(form)})",
         f"    return slow({', '.join(names)})",
     ]
-    scope = {
-        "entries": recent.entries,
-        "slow": slow,
-        "plain": ordinary.PLAIN_TENSORS,
-        "not_seen_before": _NOT_SEEN_BEFORE,
-        "dispatch_modes": ordinary.dispatch_modes,
-        "function_modes": ordinary.function_modes,
-        "tracing": ordinary.tracing,
-        "forward_ad": forward_ad,
-    }
-    return _define("\n".join(lines), "call", form.op, scope)
+    scope = {"entries": recent.entries, "notice": recent.notice, "often": _OFTEN, "slow": slow, **_SCOPE}
+    return _define("\n".join(lines), "look_up", form.op, scope)
+
+
+_ORDINARY = "not (dispatch_modes() or function_modes() or tracing() or forward_ad._current_level >= 0)"
+
+_SCOPE = {
+    "plain": ordinary.PLAIN_TENSORS,
+    "not_seen_before": _NOT_SEEN_BEFORE,
+    "dispatch_modes": ordinary.dispatch_modes,
+    "function_modes": ordinary.function_modes,
+    "tracing": ordinary.tracing,
+    "forward_ad": forward_ad,
+}
 
 
 def _key_parts(form: KeyForm) -> str:
-    pairs = zip(form.op.parameters, _names(form.op), strict=True)
-    return "".join(f"{_key_part(parameter, name, form)}, " for parameter, name in pairs)
+    return "".join(f"{_key_part(parameter, name, form)}, " for parameter, name in form.pairs)
 
 
-def _names(op: Op) -> list[str]:
-    """Names of our own: a parameter may be called `lambda`."""
-    return [f"a{number}" for number in range(len(op.parameters))]
+def _same_parts(form: KeyForm, known_addresses: bool = False) -> str:
+    """What of a key is not told by the likeness of tensors, none of which is absent."""
+    tensors = "".join(f"p_{name} & 15, " if known_addresses else f"{_alignment(name)}, " for name in form.tensors)
+    return tensors + "".join(f"{_number_part(parameter, name, form)}, " for parameter, name in form.numbers)
 
 
 def _key_part(parameter: Parameter, name: str, form: KeyForm) -> str:
-    if parameter.scalar is None:
-        part = (
-            f"{name}.shape, {name}.stride(), {name}.dtype, {name}.device, {name}.requires_grad, "
-            f"(p_{name} := {name}.data_ptr()) & 15"
-        )
-        if parameter.name in form.strided:  # a negated view is one more way of not being contiguous
-            part += f", {name}.is_neg()"
-        return f"None if {name} is None else ({part})" if parameter.optional else part
+    if parameter.scalar is not None:
+        return _number_part(parameter, name, form)
+    part = (
+        f"{name}.shape, {name}.stride(), {name}.dtype, {name}.device, {name}.requires_grad, {name}.is_neg(), "
+        f"{_alignment(name)}"
+    )
+    return f"None if {name} is None else ({part})" if parameter.optional else part
+
+
+def _alignment(name: str) -> str:
+    return f"(p_{name} := {name}.data_ptr()) & 15"
+
+
+def _number_part(parameter: Parameter, name: str, form: KeyForm) -> str:
     decides = parameter.name in form.deciding
     if parameter.is_list:
         part = f"tuple(map(type, {name}))" + (f", tuple({name})" if decides else "")
         return f"None if {name} is None else ({part},)" if parameter.optional else part
     return f"type({name}), {name}" if decides else f"type({name})"
+
+
+def _numbers(form: KeyForm) -> str:
+    return _tuple([_number(parameter, name) for parameter, name in form.numbers])
 
 
 def _number(parameter: Parameter, name: str) -> str:

@@ -84,12 +84,11 @@ class PreparedPlan:
         self._counters: dict[int, torch.Tensor] = {}  # one for each stream, zero between calls
         self._one_at_a_time = threading.Lock()
         self._results = results
-        self.run_at: Callable[[Tensors, Addresses, tuple[Number, ...]], tuple[torch.Tensor, ...]] = self._run_any
-        if self._is_plain():
+        self.is_plain = self._is_plain()
+        if self.is_plain:
             first = self._parts[0]
             assert isinstance(first, _DevicePart)
             self._record, self._sequence, self._allocate = first.record, first.sequence, self._allocators[0]
-            self.run_at = self._run_plain
 
     def run(self, tensors: Tensors, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
         """Run the plan on `tensors`, one for each input name and None for an absent optional; answers the results."""
@@ -110,16 +109,21 @@ class PreparedPlan:
             and self._results == (layout.allocated[0].name,)
         )
 
-    def _run_plain(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+    def run_plain(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> torch.Tensor:
+        """The one result of a plan that `is_plain`."""
         if self._memory.is_elsewhere():
-            return self._run_any(tensors, addresses, late)
+            with self._memory.here():
+                return self._run_here(tensors, addresses, late)[0]
         out = self._allocate()
         answer = self._launch(self._record, self._stream(), (*addresses, out.data_ptr()), (), late)
         if answer:
             raise failure_of(self._sequence, answer)
-        return (out,)
+        return out
 
-    def _run_any(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+    def run_at(self, tensors: Tensors, addresses: Addresses, late: tuple[Number, ...]) -> tuple[torch.Tensor, ...]:
+        """`run` for whoever has the tensors' addresses already."""
+        if self.is_plain:
+            return (self.run_plain(tensors, addresses, late),)
         if not self._memory.is_elsewhere():
             return self._run_here(tensors, addresses, late)
         with self._memory.here():
