@@ -44,7 +44,9 @@ def refuse_in_place(traced: TracedTask) -> None:
 
 def _answer(traced: TracedTask) -> Answer:
     programs = moved(traced)
-    first = Structure("draft-places", "first version: one thread per element, which finds its places", partial(draft, programs))
+    first = Structure(
+        "draft-places", "first version: one thread per element, which finds its places", partial(draft, programs)
+    )
     later = ()
     if all(program.variables for program in programs):
         summary = "16-byte vectors of the result, each read from where its elements lie"

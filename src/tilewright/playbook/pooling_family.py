@@ -11,8 +11,7 @@ from tilewright.playbook.pooling.program import POOLS, pool_program
 from tilewright.playbook.pooling.structures import draft, strips
 
 _REFUSED = frozenset(
-    "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d "
-    "fractional_max_pool3d max_unpool2d max_unpool3d".split()
+    ["_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d", "max_unpool2d", "max_unpool3d"]
 )
 
 

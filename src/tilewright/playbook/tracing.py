@@ -222,9 +222,7 @@ class ProbeSet:
 
 
 # No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would.
-_SIZES = (
-    (61, 37, 97, 53, 113, 43, 131, 71, 59, 149, 79, 67, 163, 101, 89, 173, 127, 107, 197, 139, 211, 151, 181, 167)
-)
+_SIZES = (61, 37, 97, 53, 113, 43, 131, 71, 59, 149, 79, 67, 163, 101, 89, 173, 127, 107, 197, 139, 211, 151, 181, 167)
 
 
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:

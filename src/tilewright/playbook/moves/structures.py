@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
@@ -25,7 +24,9 @@ def draft(programs: Programs, op_line: str) -> str:
             "if (element >= n) return;",
             *kernel.split(program.variables, "element"),
         ]
-        lines, known = kernel.write(tuple(one.value for one in program.outputs), {}, lambda _, leaf, k: kernel.load(leaf, k))  # noqa: B023
+        lines, known = kernel.write(
+            tuple(one.value for one in program.outputs), {}, lambda _, leaf, k: kernel.load(leaf, k)
+        )
         body += lines
         for one in program.outputs:
             body.append(f"{kernel.pointer(one.name)}[element] = {kernel.stored(one, known[one.value])};")
@@ -37,7 +38,7 @@ def draft(programs: Programs, op_line: str) -> str:
         f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of the "
         "result: it finds out where the element lies, and reads what belongs there."
     )
-    return file_text(header, plan, _includes(programs), *([one] for one in helpers), *texts)
+    return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts).file()
 
 
 def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
@@ -56,7 +57,7 @@ def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
         "division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH is 1 and the "
         "same code moves single elements."
     )
-    return file_text(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts)
+    return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts).file()
 
 
 def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:
@@ -83,7 +84,9 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
     more = [("unsigned rows", row_count), ("int vectors", vector_count), ("unsigned chunks", chunks)]
     signature = kernel.signature(tuple(one.name for one in program.outputs), more)
     name = f"{program.name}_vectors{suffix}"
-    plan.launch(name, f"{chunks} * ceil_div({row_count}, {block_rows})", f"dim3({lanes}, {block_rows})", signature.given)
+    plan.launch(
+        name, f"{chunks} * ceil_div({row_count}, {block_rows})", f"dim3({lanes}, {block_rows})", signature.given
+    )
     return signature.kernel("__launch_bounds__(THREADS)", name, body)
 
 

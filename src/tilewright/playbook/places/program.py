@@ -9,7 +9,7 @@ from functools import cached_property
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Condition, Index, Variable, constant, of_variable
-from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read, Whole
+from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read
 from tilewright.playbook.places.sizes import Size, dimension_texts
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.records import DType, NumberInput, ScalarType, TaskOutput
@@ -99,13 +99,22 @@ class PlacedProgram:
         """For the writers of C++: every leaf an input, which varies along a row where the leaf does along the variable."""
         varies = self.varying(variable) if variable is not None else dict.fromkeys(self.leaves, True)
         inputs = tuple(
-            ProgramInput(name, leaf.dtype if isinstance(leaf, Read) else _dtype_of_kind(self._kind(name)), varies[name], None)
+            ProgramInput(
+                name, leaf.dtype if isinstance(leaf, Read) else _dtype_of_kind(self._kind(name)), varies[name], None
+            )
             for name, leaf in self.leaves.items()
         )
         outputs = tuple(ProgramOutput(one.name, one.dtype, one.value, True) for one in self.outputs)
         empty = dict(rows="", cols="", task_rows=0, task_cols=0)
         return RowProgram(
-            self.name, inputs, outputs, self.values, self.kinds, self.out_lines, self.needs, **empty  # type: ignore[arg-type]
+            self.name,
+            inputs,
+            outputs,
+            self.values,
+            self.kinds,
+            self.out_lines,
+            self.needs,
+            **empty,  # type: ignore[arg-type]
         )
 
     def _kind(self, leaf: str) -> NumberKind:
@@ -250,7 +259,8 @@ def merged(program: PlacedProgram) -> PlacedProgram:
         variables[place : place + 2] = [joined]
         zero = constant(joined.size.minus(joined.size))
         program = program.changed(
-            tuple(variables), lambda one, a=outer, b=inner, j=joined, z=zero: z if one == a else of_variable(j) if one == b else None  # type: ignore[misc]
+            tuple(variables),
+            lambda one, a=outer, b=inner, j=joined, z=zero: z if one == a else of_variable(j) if one == b else None,  # type: ignore[misc]
         )
     return program
 

@@ -371,10 +371,9 @@ PLACE_RULES: dict[str, PlaceRule] = {
     "gather": _gather,
     "index": _index,
     **dict.fromkeys(("remainder", "fmod"), _whole_remainder),
-    **dict.fromkeys("full full_like scalar_tensor ones ones_like zeros zeros_like".split(), _full),
+    **dict.fromkeys(["full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"], _full),
 }
 # What only reads of moved elements are for: a graph that has one of these is not of rows.
 MOVES = frozenset(PLACE_RULES) - frozenset(
-    "input getitem view reshape _unsafe_view unsqueeze squeeze _reshape expand remainder fmod full full_like "
-    "scalar_tensor ones ones_like zeros zeros_like".split()
+    ["input", "getitem", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "expand", "remainder", "fmod", "full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"]
 ) | {"split_with_sizes", "split", "unbind"}

@@ -123,7 +123,9 @@ class SizeBook:
         found = self._known.get(values) or self._explained(values)
         if found is None:
             shown = ", ".join(map(str, values))
-            raise NotSupported(f"the playbook cannot tell how a size of {what} follows from the inputs' (it was {shown})")
+            raise NotSupported(
+                f"the playbook cannot tell how a size of {what} follows from the inputs' (it was {shown})"
+            )
         self._known[values] = found
         return found
 
@@ -155,7 +157,9 @@ class SizeBook:
         if any(slope * size + constant != value for size, value in zip(seen, values, strict=True)):
             return None
         whole = base.times(self.number(slope.numerator))
-        part = Size(tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values), whole.text, whole.binds)
+        part = Size(
+            tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values), whole.text, whole.binds
+        )
         if slope.denominator > 1:
             part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _SUM)
         strangeness = abs(slope.numerator) + slope.denominator + abs(int(constant)) + base.text.count(" ")

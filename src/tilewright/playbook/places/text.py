@@ -8,7 +8,7 @@ from enum import Enum
 
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
 from tilewright.playbook.file_text import KernelSignature, PlanLines
-from tilewright.playbook.places.indices import Atom, Condition, Index, Lookup, Quotient, Remainder, Variable
+from tilewright.playbook.places.indices import Atom, Condition, Index, Lookup, Quotient, Variable
 from tilewright.playbook.places.program import PlacedProgram, Written
 from tilewright.playbook.places.reader import Leaf, Position, Read, Whole
 from tilewright.playbook.places.sizes import Size
@@ -96,8 +96,10 @@ class PlacedKernel:
 
     def width_line(self, outputs: tuple[Written, ...] = ()) -> None:
         """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
-        tests = [f"({size.text}) % {self.width} == 0" if " " in size.text else f"{size.text} % {self.width} == 0"
-                 for size in self.alignment_sizes(outputs)]
+        tests = [
+            f"({size.text}) % {self.width} == 0" if " " in size.text else f"{size.text} % {self.width} == 0"
+            for size in self.alignment_sizes(outputs)
+        ]
         if not tests:
             self.plan.add("const", f"WIDTH = {self.width}", "elements of a 16-byte load")
             return
@@ -214,7 +216,11 @@ class PlacedKernel:
     # -- statements --
 
     def write(
-        self, targets: tuple[int, ...], known: Known, load: Callable[[str, Leaf, Known], str], named: frozenset[int] = frozenset()
+        self,
+        targets: tuple[int, ...],
+        known: Known,
+        load: Callable[[str, Leaf, Known], str],
+        named: frozenset[int] = frozenset(),
     ) -> tuple[list[str], Known]:
         """Statements after which every target has a text; what places are looked up by comes first."""
         lines: list[str] = []

@@ -124,5 +124,3 @@ def _divisor(reader: PlaceReader, node: int, windows: tuple[Window, ...], ceil: 
         count *= one.kernel
     same = not ceil and (counts or all(one.padding == 0 for one in windows))
     return (count if same else None), counts
-
-

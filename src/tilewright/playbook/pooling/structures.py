@@ -6,7 +6,7 @@ import math
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
 from tilewright.playbook.pooling.program import PoolProgram, Window
@@ -123,7 +123,7 @@ def draft(program: PoolProgram, op_line: str) -> str:
         "result; places outside the input are skipped."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, lines)
-    return file_text(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text)
+    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()
 
 
 # -- strips --
@@ -139,33 +139,46 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     body = _strips_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
     name = f"{program.placed.name}_strips"
-    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {more[0][1]}", signature.given)
+    plan.launch(
+        name,
+        grid,
+        f"dim3(LANES, TEAMS), 4 * TEAMS * {'2 * ' if 'Z' in kernel.axes else ''}ROWS * {more[0][1]}",
+        signature.given,
+    )
     deep = (
         " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a plane "
-        "is read once." if "Z" in kernel.axes else ""
+        "is read once."
+        if "Z" in kernel.axes
+        else ""
     )
     header = (
         f"{program.placed.name}, every input element read once or little more: a team of LANES threads makes a strip of ROWS "
         "rows of the result.\n\nA thread owns whole 16-byte vectors of columns. It loads all rows that the strip needs "
-        "before it computes anything, and combines them column by column in registers." + deep + " What the columns come "
+        "before it computes anything, and combines them column by column in registers."
+        + deep
+        + " What the columns come "
         "to goes through shared memory, where the last combination, along the row, finds its neighbours. Cells outside "
         "the input hold what changes nothing."
     )
     text = signature.kernel("__launch_bounds__(LANES * TEAMS)", name, body)
     pieces = [[*kernel.constants(), *_more_constants(kernel)], [VECTOR], *kernel.pieces(), *_used_pieces(kernel)]
-    return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
 def _more_constants(kernel: PoolKernel) -> list[str]:
     lines = ["constexpr int REACH_X = (KERNEL_X - 1) * DILATION_X + 1;"]
     lines.append("constexpr int MARGIN = (PAD_X + WIDTH - 1) / WIDTH * WIDTH;  // cells before the first column")
     if "Y" in kernel.axes:
-        lines.append("constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;")
+        lines.append(
+            "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;"
+        )
     else:
         lines.append("constexpr int LOADED = 1;  // rows that a strip reads")
     if "Z" in kernel.axes:
         lines.append("constexpr int REACH_Z = (KERNEL_Z - 1) * DILATION_Z + 1;")
-        lines.append("constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches")
+        lines.append(
+            "constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches"
+        )
         lines.append("constexpr int LINES = 2 * ROWS;  // two sets in turn, so that one barrier a plane is enough")
     else:
         lines.append("constexpr int LINES = ROWS;")
@@ -176,7 +189,9 @@ def _used_pieces(kernel: PoolKernel) -> list[list[str]]:
     """Which rows and planes any window looks at: strides and dilations leave gaps."""
     pieces = []
     if "Y" in kernel.axes:
-        pieces.append(["""\
+        pieces.append(
+            [
+                """\
 // Whether any window of the strip looks at this row of those that it reaches over.
 __device__ constexpr bool row_is_used(int row) {
   for (int made = 0; made < ROWS; ++made) {
@@ -185,9 +200,13 @@ __device__ constexpr bool row_is_used(int row) {
   }
   return false;
 }
-"""])
+"""
+            ]
+        )
     if "Z" in kernel.axes:
-        pieces.append(["""\
+        pieces.append(
+            [
+                """\
 // Whether this window or a later one looks at this plane of those that it reaches over.
 __device__ constexpr bool plane_is_used(int plane) {
   for (int tap = plane; tap >= 0; tap -= STRIDE_Z) {
@@ -195,7 +214,9 @@ __device__ constexpr bool plane_is_used(int plane) {
   }
   return false;
 }
-"""])
+"""
+            ]
+        )
     return pieces
 
 
@@ -204,13 +225,19 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     for directive, text, remark in _tunes(kernel):
         plan.add(directive, text, remark)
     kernel.width_line()
-    names = {one: plan.name(one) for one in "span cells most tile tiles left strips chunks planes units".split()}
+    names = {one: plan.name(one) for one in ["span", "cells", "most", "tile", "tiles", "left", "strips", "chunks", "planes", "units"]}
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
-    plan.add("let", f"{names['cells']} = {margin} + {names['span']} + {math.ceil(x.reach / 4) * 4}", "of a line in shared memory")
+    plan.add(
+        "let",
+        f"{names['cells']} = {margin} + {names['span']} + {math.ceil(x.reach / 4) * 4}",
+        "of a line in shared memory",
+    )
     reach, stride = x.reach, x.stride
-    plan.add("let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1")
+    plan.add(
+        "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
+    )
     plan.add(
         "let",
         f"{names['tile']} = {out} if {names['span']} >= {width} else {names['most']} / WIDTH * WIDTH",
@@ -300,7 +327,7 @@ def _strips_body(kernel: PoolKernel) -> list[str]:
     lines += [
         "// Cells beside what is loaded.",
         "for (int place = threadIdx.x; place < LINES * cells; place += LANES) {",
-        f"  const int cell = place % cells;",
+        "  const int cell = place % cells;",
         f"  if (cell < MARGIN || cell >= MARGIN + LANES * VECTORS * WIDTH) line[place] = {program.start};",
         "}",
         *_columns(kernel),
@@ -368,8 +395,17 @@ def _columns(kernel: PoolKernel) -> list[str]:
         tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
     inside = f"const bool is_inside = {' && '.join(tests)};"
     used = ["if (!row_is_used(j)) continue;"] if "Y" in axes else []
-    loops = ["#pragma unroll", "for (int v = 0; v < VECTORS; ++v) {", "#pragma unroll", "  for (int j = 0; j < LOADED; ++j) {"]
-    loads = [line for name, read in reads.items() for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")]
+    loops = [
+        "#pragma unroll",
+        "for (int v = 0; v < VECTORS; ++v) {",
+        "#pragma unroll",
+        "  for (int j = 0; j < LOADED; ++j) {",
+    ]
+    loads = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
+    ]
 
     def element(name: str, leaf: Leaf, known: Known) -> str:
         if name in reads:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
+from tilewright.playbook.lowering import kind_of
 from tilewright.playbook.places.indices import Condition, Index, Variable, of_variable
 from tilewright.playbook.places.program import PlacedProgram, placed_program
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Read, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind, Reduction
-from tilewright.playbook.lowering import kind_of
 
 SCANS = {"cumsum": Reduction.SUM, "cumprod": Reduction.PRODUCT}
 
@@ -57,7 +57,7 @@ class ScanProgram:
 
     def _factor_is_one(self, place: Index) -> bool:
         factor = place.factor(self.along)
-        return factor is not None and factor.is_always(1) or factor is not None and factor.is_always(-1)
+        return (factor is not None and factor.is_always(1)) or (factor is not None and factor.is_always(-1))
 
 
 def scan_program(traced: TracedTask) -> ScanProgram:

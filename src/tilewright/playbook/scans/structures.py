@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
@@ -81,7 +81,10 @@ def draft(program: ScanProgram, op_line: str) -> str:
         *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
         *kernel.split(program.rows, "blockIdx.x"),
-        *(f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles" for one in program.scans),
+        *(
+            f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles"
+            for one in program.scans
+        ),
         "for (int first = 0; first < steps; first += THREADS) {",
         *indented(_draft_tile(kernel, at)),
         "}",
@@ -96,7 +99,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
         "carried on."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
-    return file_text(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
 
 
 def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
@@ -121,7 +124,7 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
         own = own.replace("long long(", "static_cast<long long>(")
         lines += [
             f"{one.kind.cpp} {name}_earlier = {name}_carry;",
-            f"for (int other = 0; other < THREADS / 32; ++other) {{",
+            "for (int other = 0; other < THREADS / 32; ++other) {",
             f"  if (other < warp) {name}_earlier = {combine}({name}_earlier, {name}_totals[other]);",
             f"  {name}_carry = {combine}({name}_carry, {name}_totals[other]);",
             "}",
@@ -159,7 +162,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     )
     text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
-    return file_text(header, plan, includes(program.placed.as_rows()), *pieces, text)
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
 def _prefetched(kernel: ScanKernel) -> dict[str, Read]:
@@ -181,7 +184,10 @@ def _rows_body(kernel: ScanKernel) -> list[str]:
     lines = [f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans]
     lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
     lines += kernel.split(kernel.scan.rows, "blockIdx.x")
-    lines += [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];" for name, read in reads.items()]
+    lines += [
+        f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];"
+        for name, read in reads.items()
+    ]
     lines += [
         "const auto fetch = [&](int first) {",
         *indented([*each_vector, *indented([place, f"if ({at} < steps) {{", *indented(fetched), "}"]), "}"]),
@@ -240,7 +246,9 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
         )
         known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
     writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
-    carries = [f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans]
+    carries = [
+        f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans
+    ]
     return [*lines, *each_vector, *indented(writing), "}", *carries]
 
 
