@@ -162,13 +162,12 @@ def test_the_last_stage_offers_one_hint_and_ends(task: Task) -> None:
 
 
 def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
-    inputs = (TensorInput("a", DType.F32, ("m", "k")), TensorInput("b", DType.F32, ("k", "n")))
-    sizes = tuple(Dimension(name, 64) for name in "mkn")
-    product = Task(
-        "f", "def f(a, b):\n    return a @ b\n", "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes
-    )
-    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*model"):
-        AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
+    inputs = (TensorInput("a", DType.F32, ("m", "k")),)
+    sizes = tuple(Dimension(name, 64) for name in "mk")
+    source = "import torch\n\n\ndef f(a):\n    return torch.linalg.svdvals(a)\n"
+    solved = Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("k",)),), sizes)
+    with pytest.raises(NotSupported, match=r"does not support .*svd.*;.*model"):
+        AUTHOR.propose(Situation(solved, Stage.DRAFT, 1), no_model)
 
 
 def test_words_outside_the_grammar_are_refused() -> None:
