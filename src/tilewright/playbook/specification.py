@@ -134,7 +134,7 @@ class _SpecificationWriter:
     def _description(self, name: str) -> str:
         lines = [f'name = "{name}"', f'function = "{name}"', "assumptions = ["]
         lines += [f'    "{one}",' for one in self.assumptions]
-        lines += ["]", "", "[dimensions]", *(f"{one} = {size}" for one, size in self.sizes.dimensions.items())]
+        lines += ["]", "", "[dimensions]", *self._dimension_lines()]
         lines += ["", "[inputs]", *(f'{one} = "{text}"' for one, text in self._inputs().items())]
         lines += [f"{one} = {value!r}" for one, value in self.numbers.items()]
         values = {one.name: one.values for one in self.sizes.tensors if one.values}
@@ -143,6 +143,12 @@ class _SpecificationWriter:
         if values:
             lines += ["", "[values]", *(f'{one} = "{text}"' for one, text in values.items())]
         return "\n".join(lines) + "\n"
+
+    def _dimension_lines(self) -> list[str]:
+        return [
+            f"{one} = {{size = {size}, multiple_of = 2}}" if one in self.sizes.even else f"{one} = {size}"
+            for one, size in self.sizes.dimensions.items()
+        ]
 
     def _wants_positive(self) -> bool:
         """Whether a root or a logarithm meets x before anything has made it positive."""

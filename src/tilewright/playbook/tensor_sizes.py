@@ -38,6 +38,7 @@ class TensorSizes:
         first = operation.takes or Tensor("x")
         self.steps = _named_steps(request.clauses, first.name)
         self.sizes: dict[str, int] = {}
+        self.even: set[str] = set()
         self.first = replace(first, dimensions=self._first_dimensions(first))
         self.tensors: tuple[Tensor, ...] = (self.first, *self._extras())
         self._set_sizes()
@@ -124,6 +125,8 @@ class TensorSizes:
         for step in self.steps:
             operation, clause = step.clause.operation, step.clause
             self._check_follows(clause, before, value)
+            if operation.even is not None:
+                self.even.add(str(value[operation.even]))
             for extra in operation.tensors:
                 dimensions = value if extra.dimensions is None else _resolved(extra.dimensions, value)
                 if dimensions is None or UNKNOWN in dimensions:
@@ -189,6 +192,9 @@ class TensorSizes:
         for name in known:
             if not name.isdigit() and name not in self.sizes:
                 self.sizes[name] = self._usual(name)
+        for name in self.even:
+            if self.sizes[name] % 2:
+                raise NotUnderstood(f"{name} is {self.sizes[name]}, and must be even; give another size")
 
     def _usual(self, name: str) -> int:
         """The usual size; the columns of a product that was said to be square are as many."""

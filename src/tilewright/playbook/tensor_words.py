@@ -145,6 +145,7 @@ _MOVES = (
         (Tensor("cos", (-2, -1)), Tensor("sin", (-2, -1))),
         "the rotary embedding turns the two halves of the last dimension, with tables cos and sin of [sequence, width]",
         takes=Tensor("x", ("batch", "heads", "sequence", "width")),
+        even=-1,
     ),
     NamedOperation(
         "embedding",
