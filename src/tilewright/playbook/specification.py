@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tilewright.playbook.dimension_words import Axis
@@ -59,8 +60,14 @@ class _SpecificationWriter:
         name = self._name()
         parameters = [*self._inputs(), *(f"{number}: float = {value!r}" for number, value in self.numbers.items())]
         says = self._says()
-        lines = ["", "", f"def {name}({', '.join(parameters)}):", f'    """{says[0].upper()}{says[1:]}."""']
-        reference = "\n".join([*_imports(body), *lines, *(f"    {line}" for line in body), ""])
+        imports = _imports(body)
+        lines = [
+            *imports,
+            *(["", ""] if imports else []),
+            f"def {name}({', '.join(parameters)}):",
+            f'    """{_sentence(says)}"""',
+        ]
+        reference = "\n".join([*lines, *(f"    {line}" for line in body), ""])
         return Specification(reference, self._description(name), tuple(self.assumptions))
 
     def _body(self) -> list[str]:
@@ -156,6 +163,11 @@ class _SpecificationWriter:
             if clause.operation.needs_positive or clause.operation.makes_positive:
                 return clause.operation.needs_positive
         return False
+
+
+def _sentence(says: str) -> str:
+    """With a capital, unless it begins with the name of a tensor."""
+    return f"{says}." if re.match(r"[b-z] ", says) else f"{says[0].upper()}{says[1:]}."
 
 
 def _over(axis: Axis) -> str:
