@@ -24,6 +24,7 @@ def card(kind: Kind) -> str:
         cute=False,
         hopper=True,
         few_long=None,
+        columns=False,
     )
     patterns = [f"Tested pattern `{name}`:\n\n```cuda\n{idiom(name)}\n```" for name in idioms]
     return "\n\n".join([f"# {kind.value}", advice, *patterns]) + "\n"

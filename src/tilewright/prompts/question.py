@@ -69,6 +69,7 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
         cute=names_cute(task),
         hopper=task.profile.cc == _HOPPER and not emulated_only,
         few_long=few_long_rows(task),
+        columns=keeps_columns(task),
     )
     return render(
         "system",
@@ -108,6 +109,14 @@ def few_long_rows(task: Task) -> FewLongRows | None:
     rows = largest.numel * largest.dtype.itemsize // max(row, 1)
     few = rows < _ROWS_PER_SM * task.profile.sms and row >= _LONG_ROW_BYTES
     return FewLongRows(rows, row // KIB) if few else None
+
+
+def keeps_columns(task: Task) -> bool:
+    """Whether every result has fewer dimensions than the largest input and yet its last: it goes over others."""
+    largest = max(task.tensors, key=lambda one: len(one.dimensions), default=None)
+    return largest is not None and all(
+        0 < len(one.shape) < len(largest.dimensions) and one.shape[-1] == largest.dimensions[-1] for one in task.outputs
+    )
 
 
 def names_cute(task: Task) -> bool:
