@@ -52,9 +52,10 @@ def test_many_calls_alike_and_then_another(gpu_make: Make) -> None:
     for _ in range(3):  # contiguous, and no plain tensor all the same
         with pytest.raises(NoKernelApplies, match=r"negated view; pass x\.resolve_neg\(\)"):
             twice(torch._neg_view(one))
-    for other in (randn(3, 5), randn(5, 3).t().contiguous(), randn(7)[1:], randn(1, dtype=torch.float16)):
-        for x in (other, other + 1):
-            assert torch.equal(twice(x), x + x)
+    with pytest.raises(NoKernelApplies, match="aligned"):
+        twice(randn(2)[1:])
+    for other in (randn(3, 5), randn(5, 3), randn(1, 1), randn(1, dtype=torch.float16)):
+        assert torch.equal(twice(other), other + other)
     wanting = torch.ones(1, device="cuda", requires_grad=True)
     for _ in range(10):
         with torch.no_grad():
