@@ -40,6 +40,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 slow: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'ray>=2.40' || echo 'Ray cannot be installed; its tests are skipped'
 	$(BIN)/pytest -m slow
 	$(BIN)/pytest -m hypothesis --hypothesis-profile=thorough
 

@@ -1,6 +1,6 @@
 """How many wrong kernels of the corpus the published rules of other harnesses accept.
 
-    python -m benchmarks.harness_table [--jobs 8] [--only GLOB] [--ours ROWS.jsonl...] [-o result.json]
+    python -m benchmarks.harness_table [--jobs 8] [--only GLOB...] [--ours ROWS.jsonl...] [-o result.json]
 
 Needs a GPU. Every file runs in a process of its own, by this package's runtime, at the task's own sizes and with the
 task's own values, and is compared with the reference in eager PyTorch as each harness does: its number of trials, its
@@ -254,11 +254,15 @@ def ours_from(paths: list[Path]) -> dict[str, tuple[int, int, int, int]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--only", default="*")
+    parser.add_argument("--only", nargs="+", default=["*"])
     parser.add_argument("--ours", type=Path, nargs="*", default=[])
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    entries = [one for one in load(WRONG, HONEST) if fnmatch.fnmatch(one.name, options.only) and not one.choice]
+    entries = [
+        one
+        for one in load(WRONG, HONEST)
+        if any(fnmatch.fnmatch(one.name, pattern) for pattern in options.only) and not one.choice
+    ]
     PROCESSES.set_forkserver_preload(["torch", "tilewright.runtime", "tests.tasks.in_process"])
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = []

@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "authors": {"records", "kernel_file", "reference", "tasks", "models", "prompts", "playbook"},
     "refine": {"records", "kernel_file", "store", "devices", "reference", "tasks", "verify", "measure", "authors"},
     "exports": {"records", "kernel_file", "store", "toolchain", "reference", "__init__"},
+    "suites": {"records", "store", "child", "devices"},
     "__init__": {"runtime", "frontends"},
     "__main__": {"frontends"},
 }
@@ -59,6 +60,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "authors": set(),
     "refine": set(),
     "exports": {"jinja2", "torch", "kernels", "huggingface_hub"},
+    "suites": {"ray"},
     "frontends": {"torch", "typer", "rich", "click", "mcp", "anyio", "smolagents", "transformers"},
     "__init__": set(),
     "__main__": set(),

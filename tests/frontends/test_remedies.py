@@ -58,8 +58,10 @@ def test_every_remedy_is_worded_for_both(kind: RemedyKind) -> None:
         ),
         (
             NotSupported("the playbook does not support mm"),
-            "the playbook does not support mm; --model PROVIDER:NAME asks a model instead",
-            'the playbook does not support mm; model="PROVIDER:NAME" asks a model instead',
+            "the playbook does not support mm; --model PROVIDER:NAME asks a model instead, "
+            "and --model relay:DIR anybody who answers files",
+            'the playbook does not support mm; model="PROVIDER:NAME" asks a model instead, '
+            'and model="relay:DIR" anybody who answers files',
         ),
     ],
 )

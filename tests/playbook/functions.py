@@ -235,5 +235,47 @@ ROWS = (
     Function("products", "return x.abs().clamp(0.9, 1.1).prod(-1)"),
 )
 
-FUNCTIONS = (*POINTWISE, *ROWS, *SUMS_OVER_ROWS)
+_IMAGE = "x: f32[batch, channels, height, width]"
+
+ANY_DIMENSIONS = (
+    Function("middle_sum", "return x.sum(1, keepdim=True)", "x: f32[batch, rows, cols]"),
+    Function("middle_mean", "return x.mean(1)", "x: f16[batch, rows, cols]"),
+    Function("middle_places", "return x.argmax(1), x.amin(1)", "x: f32[batch, rows, cols]"),
+    Function("middle_least", "return torch.min(x, dim=1)", "x: f32[batch, rows, cols]"),
+    Function("first_softmax", "return torch.softmax(x, 0)", "x: f32[rows, cols]"),
+    Function("first_mean", "return x.mean(0)", "x: bf16[rows, cols]"),
+    Function(
+        "channel_rmsnorm",
+        "return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5) * w[:, None, None]",
+        f"{_IMAGE}; w: f32[channels]",
+    ),
+    Function("channel_log_softmax", "return F.log_softmax(x, dim=1)", "x: bf16[batch, rows, cols]"),
+    Function("two_middle", "return x.std((1, 2))", "x: f32[batch, rows, heads, cols]"),
+    Function("instance_norm", "return F.instance_norm(x)", _IMAGE),
+    Function(
+        "batch_norm_train",
+        "return F.batch_norm(x, None, None, w, b, training=True)",
+        f"{_IMAGE}; w: f32[channels]; b: f32[channels]",
+    ),
+    Function(
+        "batch_norm_running",
+        "return F.relu(F.batch_norm(x, m, v, w, b))",
+        f"{_IMAGE}; m: f32[channels]; v: f32[channels]; w: f32[channels]; b: f32[channels]",
+    ),
+    Function(
+        "channel_moments", "return x.var((0, 2, 3)), x.mean((0, 2, 3))", "x: bf16[batch, channels, height, width]"
+    ),
+    Function(
+        "group_norm",
+        "return F.group_norm(x, 3, w, b)",
+        "x: f32[batch, channels, height, width]; w: f32[channels]; b: f32[channels]",
+        ("channels",),
+    ),
+    Function("grouped_by_hand", "return x.view(x.shape[0], 3, -1).softmax(-1).view_as(x)", _IMAGE, ("channels",)),
+    Function("flattened", "return x.flatten(1).amax(1)", _IMAGE),
+    Function("hinge", "return torch.mean(torch.clamp(1 - x * t, min=0))", "x: f32[rows, cols]; t: f32[cols]"),
+    Function("row_weighted_loss", "return (x * t).sum()", "x: f32[rows, cols]; t: f32[rows, one]"),
+)
+
+FUNCTIONS = (*POINTWISE, *ROWS, *SUMS_OVER_ROWS, *ANY_DIMENSIONS)
 BY_NAME = {one.name: one for one in FUNCTIONS}

@@ -409,3 +409,20 @@ def test_few_wrong_elements_are_looked_at_again() -> None:
     assert (seen.right, asked) == (False, [1, 1])
     _, (seen,) = compare_all([truth.float()], first, ValueTraits(), again)
     assert (seen.right, asked) == (True, [1, 1])
+
+
+def test_a_rounding_that_a_row_has_in_common_moves_few_rows_and_not_many() -> None:
+    """A weight of attention rounded to 16 bits moves all of its row; where many rows move so, it is no rounding."""
+    generator = torch.Generator().manual_seed(5)
+    truth = torch.rand(64, 128, generator=generator, dtype=torch.float64) + 0.5
+    moved = tuple(truth * (1 + 1e-7 * step) for step in (-1.0, 1.0, 0.5))
+    step = 3.0 / math.sqrt(3.0) * 2.0**-11
+
+    def narrow(rows: int, contracted: bool = True) -> bool:
+        found = truth.clone()
+        found[:rows] *= 1.0 + step
+        return compare(found.half(), Expected(truth.half(), truth, moved, contracted=contracted)).right
+
+    assert narrow(2)
+    assert not narrow(3)
+    assert not narrow(2, contracted=False)

@@ -52,6 +52,7 @@ app = typer.Typer(
 FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
 _BASELINES = ",".join(USUAL_BASELINES)
 _BUDGET = Budget()
+_SUITE_BUDGET = Budget(attempts=6, seconds=300.0)  # of each task
 
 
 @app.callback(invoke_without_command=True)
@@ -207,6 +208,53 @@ def make(
     settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
     delivery = Delivery(as_json, output, author=chosen if model or author else "")
     make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
+
+
+@app.command()
+def suite(
+    kind: options.SuiteKindArgument,
+    folder: options.SuiteFolderArgument,
+    level: options.LevelOption = 1,
+    ids: options.IdsOption = "",
+    gpu: options.GpuOption = None,
+    arch: options.ArchOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    baselines: options.BaselinesOption = _BASELINES,
+    attempts: options.AttemptsOption = _SUITE_BUDGET.attempts,
+    tokens: options.TokensOption = _SUITE_BUDGET.tokens,
+    dollars: options.DollarsOption = _SUITE_BUDGET.dollars,
+    seconds: options.SecondsOption = _SUITE_BUDGET.seconds,
+    enough: options.EnoughOption = Settings.good_enough,
+    precision: options.PrecisionOption = Precision.DTYPE,
+    fixed: options.FixedOption = None,
+    allow_degenerate: options.AllowDegenerateOption = False,
+    fresh: options.FreshOption = False,
+    workers: options.WorkersOption = None,
+    ray: options.RayOption = None,
+    spool: options.SpoolOption = None,
+    out: options.SuiteOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make kernels for many tasks side by side and report on them: KernelBench, or a folder of tasks.
+
+    Budgets are of each task. The same command goes on where it was stopped. `report DIR` writes the report of a suite
+    again.
+    """
+    from tilewright.frontends.choices import author_name, checked_baselines, with_checked
+    from tilewright.frontends.suite.command import Wanted, suite_command
+
+    chosen = author_name(model, author, os.environ)
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = Settings(author=chosen, budget=budget, good_enough=enough)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    tasks = Wanted(kind, folder, level, ids, wanted_gpu(gpu, arch), precision, allow_degenerate)
+    suite_command(
+        replace(tasks, fixed=tuple(fixed or ()), fresh=fresh, workers=workers, ray=ray, out=out, as_json=as_json),
+        settings,
+    )
 
 
 @app.command()

@@ -27,7 +27,8 @@ from tilewright.frontends.run_words import dollars_words, seconds_words, task_wo
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.kernel_file import TunedChoices, parse
 from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRecordedReply
-from tilewright.playbook.errors import PlaybookProblem
+from tilewright.playbook.errors import NotSupported, PlaybookProblem
+from tilewright.playbook.foresight import foresee
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
@@ -99,7 +100,7 @@ def conduct(
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
-        task = given if given is not None else task_of(request)
+        task = given if given is not None else task_of(request, _foresight(store, settings, anew))
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
@@ -115,9 +116,13 @@ def conduct(
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
-def task_of(request: Request) -> Task | None:
-    """The task, where the request is code; None where it is words. Runs the reference in a limited child process."""
+def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | None:
+    """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
+
+    `foresee` sees its source before that, and may refuse it.
+    """
     options = _task_options(request)
+    options = replace(options, foresee=foresee) if foresee else options
     if request.module:
         task = tasks.task_from_module_source(
             request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
@@ -131,6 +136,21 @@ def task_of(request: Request) -> Task | None:
         closed = (node for node in ast.parse(request.text).body if isinstance(node, ast.Assign))
         return replace(task, assumptions=(*task.assumptions, *(f"always {ast.unparse(node)}" for node in closed)))
     return tasks.open_task(request.text, request.shapes, request.numbers, request.values, options)
+
+
+def _foresight(store: Store, settings: Settings, anew: bool) -> tasks.Foresee | None:
+    """Whether the built-in author can do it, by the source alone; what the library has needs no author."""
+    if settings.author != choices.PLAYBOOK:
+        return None
+
+    def look(source: str, function: str) -> None:
+        try:
+            foresee(source, function)
+        except NotSupported:
+            if anew or all(source.strip() not in one.task().reference for one in store.library.all()):
+                raise
+
+    return look
 
 
 def _task_options(request: Request) -> tasks.TaskOptions:

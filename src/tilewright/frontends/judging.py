@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 
 from tilewright.child.process import uninterrupted
 from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenDevice
+from tilewright.frontends.gpu_turns import GpuTurns, TurnedDevice, TurnedReference
 from tilewright.measure import Stopwatch
 from tilewright.records import Settings, Task
-from tilewright.reference import Reference, ReferenceLimits
+from tilewright.reference import AnyReference, Reference, ReferenceLimits
 from tilewright.verify import Referee
 
 Say = Callable[[str], None]
@@ -25,14 +28,21 @@ def judges(
     device: ChosenDevice,
     say: Say,
     interrupt: Callable[[], bool] = uninterrupted,
+    turns: GpuTurns | None = None,
 ) -> Iterator[Judges]:
-    """The referee and the stopwatch of a task. Where `interrupt` says yes, what is in hand ends with `Interrupted`."""
+    """The referee and the stopwatch of a task. Where `interrupt` says yes, what is in hand ends with `Interrupted`.
+
+    `turns`: other processes use the same GPU of this machine, and each waits for its turn.
+    """
     # Inputs too large to carry are drawn where the kernel runs, and judged there.
     limits = ReferenceLimits.on_gpu(device.index) if device.index is not None else None
     with (
-        Reference(task.reference, task.function, limits=limits, interrupt=interrupt) as reference,
+        Reference(task.reference, task.function, limits=limits, interrupt=interrupt) as own,
         choices.open_devices(device, interrupt) as (emulator, gpu),
     ):
+        reference: AnyReference = own
+        if turns is not None and gpu is not None:
+            reference, gpu = TurnedReference(own, turns), TurnedDevice(gpu, turns)
         far = choices.gpu_reference(device, task, gpu)
         with (
             Referee(task, reference, emulator=emulator, gpu=gpu, gpu_reference=far, say=say) as referee,
@@ -45,6 +55,12 @@ def judges(
                 baselines=settings.baselines,
                 against=settings.against,
                 say=say,
+                turn=turns.turn if turns is not None else nullcontext,
             ) as stopwatch,
         ):
             yield referee, stopwatch
+
+
+def turned_judges(lock: Path | None) -> OpenJudges:
+    """Judges that take turns at this machine's GPU with all who have the same lock file; without one they need none."""
+    return judges if lock is None else partial(judges, turns=GpuTurns(lock))

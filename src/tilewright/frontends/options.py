@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tilewright.records import ARCHITECTURES, PROFILES, Goal, Precision
+
+
+class SuiteKind(str, Enum):
+    """What a suite's folder is."""
+
+    KERNELBENCH = "kernelbench"
+    FOLDER = "folder"
+    REPORT = "report"
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a machine-readable record instead of text.")]
 ShapeOption = Annotated[
@@ -129,4 +139,27 @@ ArchesOption = Annotated[
 ]
 LayerOption = Annotated[
     str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
+]
+SuiteKindArgument = Annotated[
+    SuiteKind,
+    typer.Argument(help="What DIR is.", show_default=False),
+]
+SuiteFolderArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="A checkout of KernelBench; a folder of problem files and task folders, or with a suite.toml; a suite.",
+        show_default=False,
+    ),
+]
+LevelOption = Annotated[int, typer.Option(min=1, help="Level of KernelBench.")]
+IdsOption = Annotated[str, typer.Option(metavar="1-49,51", help="Problems of that level; all where it is left out.")]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Tasks at a time; half the cores, at most 6, where it is left out.")
+]
+RayOption = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Run the tasks on this Ray cluster: HOST:PORT, or auto.")
+]
+SuiteOutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the suite and its report.")
 ]

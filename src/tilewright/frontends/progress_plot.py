@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from tilewright.frontends import svg
 from tilewright.frontends.run_words import Row, is_measured, microseconds, rows, scatter_words
 from tilewright.records import Measured, Run, Timing
 
@@ -55,7 +56,6 @@ def _floor_us(run: Run) -> float:
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 56, 52
-_INK, _FAINT, _BEST, _DOT, _BAD = "#1f2933", "#d5dbe1", "#0b7a4b", "#2f6fb5", "#c2452d"
 
 
 class _Frame:
@@ -79,18 +79,7 @@ def svg_plot(run: Run) -> str:
     frame = _Frame(len(shown), 1.08 * max([*times, _floor_us(run), 1e-3]))
     body = [*_grid(run, frame), *_roofline(run, frame), *_best_line(shown, frame), *_marks(shown, frame)]
     title = f"{run.task.name} on {run.task.gpu}: {_kind(run)} time by attempt"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" role="img">',
-            f"<title>{escape(title)}</title>",
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-            _text(LEFT, 26, title, size=16, anchor="start"),
-            _text(LEFT, 44, f"run {run.id}, author {run.settings.author}", colour="#5b6770", anchor="start"),
-            *body,
-            "</svg>\n",
-        ]
-    )
+    return svg.page(WIDTH, HEIGHT, title, f"run {run.id}, author {run.settings.author}", LEFT, body)
 
 
 def _grid(run: Run, frame: _Frame) -> list[str]:
@@ -98,16 +87,16 @@ def _grid(run: Run, frame: _Frame) -> list[str]:
     step = _round_step(frame.top_us / 5)
     for tick in range(int(frame.top_us / step) + 1):
         y = frame.y(tick * step)
-        parts.append(_line(LEFT, y, WIDTH - RIGHT, y, _FAINT))
-        parts.append(_text(LEFT - 8, y + 4, f"{tick * step:g}", anchor="end"))
+        parts.append(svg.line(LEFT, y, WIDTH - RIGHT, y, svg.FAINT))
+        parts.append(svg.text(LEFT - 8, y + 4, f"{tick * step:g}", anchor="end"))
     every = max(1, round(frame.attempts / 20))
     for number in range(1, frame.attempts + 1, every):
-        parts.append(_text(frame.x(number), HEIGHT - BOTTOM + 18, str(number)))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "attempt"))
+        parts.append(svg.text(frame.x(number), HEIGHT - BOTTOM + 18, str(number)))
+    parts.append(svg.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "attempt"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     label = escape(f"{_kind(run)} time, us")
     parts.append(
-        f'<text x="18" y="{middle:.1f}" fill="{_INK}" text-anchor="middle" '
+        f'<text x="18" y="{middle:.1f}" fill="{svg.INK}" text-anchor="middle" '
         f'transform="rotate(-90 18 {middle:.1f})">{label}</text>'
     )
     return parts
@@ -119,8 +108,8 @@ def _roofline(run: Run, frame: _Frame) -> list[str]:
         return []
     y = frame.y(floor_us)
     return [
-        _line(LEFT, y, WIDTH - RIGHT, y, _INK, dashes="5 4"),
-        _text(WIDTH - RIGHT, y - 6, f"roofline {microseconds(floor_us)} us", anchor="end"),
+        svg.line(LEFT, y, WIDTH - RIGHT, y, svg.INK, dashes="5 4"),
+        svg.text(WIDTH - RIGHT, y - 6, f"roofline {microseconds(floor_us)} us", anchor="end"),
     ]
 
 
@@ -134,8 +123,7 @@ def _best_line(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
     if not points:
         return []
     points.append((frame.x(frame.attempts + 0.5), points[-1][1]))
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return [f'<polyline points="{path}" fill="none" stroke="{_BEST}" stroke-width="2.5"/>']
+    return [svg.polyline(points, svg.GOOD)]
 
 
 def _marks(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
@@ -145,19 +133,19 @@ def _marks(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
         label = escape(f"{row.attempt.number}: {row.attempt.stage.value}, {row.verdict}. {row.attempt.summary}")
         if row.time_us is None:
             y = HEIGHT - BOTTOM - 8
-            colour = _DOT if row.attempt.passed else _BAD
+            colour = svg.DOT if row.attempt.passed else svg.BAD
             mark = f'<path d="M{x - 5:.1f},{y - 5} l10,10 m0,-10 l-10,10" stroke="{colour}" stroke-width="2"/>'
         else:
-            colour = _BEST if row.kept else _DOT
+            colour = svg.GOOD if row.kept else svg.DOT
             mark = f'<circle cx="{x:.1f}" cy="{frame.y(row.time_us):.1f}" r="{6 if row.best else 4}" fill="{colour}"/>'
             timing = _timing(row)
             if timing is not None:
                 low, high = frame.y(timing.interval_us.low), frame.y(timing.interval_us.high)
-                mark += _line(x, low, x, high, _INK) + _line(x - 4, low, x + 4, low, _INK)
-                mark += _line(x - 4, high, x + 4, high, _INK)
+                mark += svg.line(x, low, x, high, svg.INK) + svg.line(x - 4, low, x + 4, low, svg.INK)
+                mark += svg.line(x - 4, high, x + 4, high, svg.INK)
         parts.append(f"<g><title>{label}</title>{mark}</g>")
         if row.best and row.time_us is not None:
-            parts.append(_text(x, frame.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=_BEST))
+            parts.append(svg.text(x, frame.y(row.time_us) - 12, f"{microseconds(row.time_us)} us", colour=svg.GOOD))
     return parts
 
 
@@ -167,14 +155,3 @@ def _round_step(rough: float) -> float:
     while power * 10 <= rough:
         power *= 10
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough or factor == 10.0)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = "") -> str:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'
-
-
-def _text(x: float, y: float, text: str, *, colour: str = _INK, anchor: str = "middle", size: int = 12) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
-    )

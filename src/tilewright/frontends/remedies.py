@@ -15,7 +15,10 @@ OPTION_WORDS = {
     RemedyKind.GIVE_VALUES: "give other values, such as --fill {name}={example}",
     RemedyKind.GIVE_ARGUMENTS: "give them with --shape and --set",
     RemedyKind.ALLOW_DEGENERATE: "--allow-degenerate makes it anyway",
-    RemedyKind.CHOOSE_MODEL: "--model PROVIDER:NAME asks a model instead",
+    RemedyKind.WRITE_FUNCTION: "give it as a PyTorch function, FILE.py:function with --shape",
+    RemedyKind.CHOOSE_MODEL: (
+        "--model PROVIDER:NAME asks a model instead, and --model relay:DIR anybody who answers files"
+    ),
 }
 
 KEYWORD_WORDS = {
@@ -26,7 +29,10 @@ KEYWORD_WORDS = {
     RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
     RemedyKind.GIVE_ARGUMENTS: "give them as keywords",
     RemedyKind.ALLOW_DEGENERATE: "allow_degenerate=True makes it anyway",
-    RemedyKind.CHOOSE_MODEL: 'model="PROVIDER:NAME" asks a model instead',
+    RemedyKind.WRITE_FUNCTION: "give a PyTorch function instead of words",
+    RemedyKind.CHOOSE_MODEL: (
+        'model="PROVIDER:NAME" asks a model instead, and model="relay:DIR" anybody who answers files'
+    ),
 }
 
 ARGUMENT_WORDS = {
@@ -37,6 +43,7 @@ ARGUMENT_WORDS = {
     RemedyKind.GIVE_VALUES: 'give other values, such as values={{"{name}": "{example}"}}',
     RemedyKind.GIVE_ARGUMENTS: "give them as shapes and numbers",
     RemedyKind.ALLOW_DEGENERATE: "specify a function whose result depends on its inputs",
+    RemedyKind.WRITE_FUNCTION: "say it otherwise",
     RemedyKind.CHOOSE_MODEL: "write the PyTorch function yourself and give it as source",
 }
 

@@ -9,6 +9,7 @@ is fixed before the first. What every timed call of the kernel answered is compa
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tilewright.devices.protocol import Device
 from tilewright.measure.baselines import (
     AGAINST,
     BASELINES,
+    COMPILE_BASELINES,
     TIME_BASELINES,
     BaselineAnswer,
     BaselineRequest,
@@ -180,6 +182,13 @@ def measure_on_gpu(
         if rounds.answered_otherwise:
             break
     return measured(rounds, task, gpu.profile.name, floor_us)
+
+
+def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: Contest) -> None:
+    """Have the baselines compile what they compile, without running it; one that cannot be says so when it is timed."""
+    request = BaselineRequest(task, RUNS, contest.contenders, contest.against, getattr(gpu, "index", 0))
+    with contextlib.suppress(ReferenceProblem):
+        baselines.call(COMPILE_BASELINES, request, BaselineAnswer, _FIRST_BASELINE_SECONDS)
 
 
 def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference, first: bool) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,7 +14,14 @@ from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
-from tilewright.measure.gpu_timing import RUNS, Contest, GpuFault, measure_on_gpu, time_candidate
+from tilewright.measure.gpu_timing import (
+    RUNS,
+    Contest,
+    GpuFault,
+    compile_baselines,
+    measure_on_gpu,
+    time_candidate,
+)
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import USUAL_BASELINES, GpuProfile, JudgedAnswer, Measured, Measurement, Task
@@ -35,6 +43,7 @@ class Stopwatch:
     `baselines` are names of `measure.baselines.BASELINES`, timed on a GPU beside the candidate. `against` is
     "module:function", a further one, imported from the current folder or the environment.
     `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
+    `turn` is entered while times are taken, where others use the same GPU.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class Stopwatch:
         baselines: tuple[str, ...] = USUAL_BASELINES,
         against: str = "",
         say: Say = _silent,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.task = task
         self._reference = reference
@@ -56,7 +66,9 @@ class Stopwatch:
         self._gpu_reference = gpu_reference
         self._contest = Contest(baselines, against)
         self._say = say
+        self._turn = turn
         self._baselines: Reference | None = None
+        self._compiled = False  # what the baselines compile
         self._models: dict[_Key, PlanModel] = {}
         self._measured: dict[_Key, Measured] = {}
 
@@ -91,15 +103,10 @@ class Stopwatch:
             if self._gpu is None:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            made = measure_on_gpu(
-                prepared,
-                self.task,
-                self._gpu,
-                self._baseline_reference(),
-                self.floor_us,
-                replace(self._contest, answer=answer),
-                self._say,
-            )
+            floor_us, baselines = self.floor_us, self._compiled_baselines(self._gpu)
+            contest = replace(self._contest, answer=answer)
+            with self._turn():
+                made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, contest, self._say)
             self._measured[_key(file, choice)] = made
             return made
         except (NotPrepared, NotCounted, GpuFault) as problem:
@@ -147,6 +154,15 @@ class Stopwatch:
                 del self._models[next(iter(self._models))]
             self._models[key] = model_plan(counted, self.task, self.floor_us)
         return self._models[key]
+
+    def _compiled_baselines(self, gpu: Device) -> AnyReference:
+        """The baselines, once they have compiled what they compile: that takes long, and needs no turn at the GPU."""
+        baselines = self._baseline_reference()
+        if not self._compiled and self._gpu_reference is None:
+            self._say("compiling the baselines")
+            compile_baselines(self.task, gpu, baselines, self._contest)
+        self._compiled = True
+        return baselines
 
     def _baseline_reference(self) -> AnyReference:
         """The reference where the GPU is: the caller's, or once more in a child that may see it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.families import Structure
-from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.draft import draft_rows
+from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
@@ -23,51 +25,99 @@ _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
 
 
+@dataclass(frozen=True)
+class Way:
+    """A way to compute a program. Its fragment is a file, or one of several in a file."""
+
+    program: RowProgram
+    id: str
+    summary: str
+    fragment: Callable[..., Fragment]  # from the op line; `quick` and `hints` as the structures have them
+    hints: bool = False  # whether results may be stored past the cache
+    emulable: bool = True
+
+    @property
+    def structure(self) -> Structure:
+        """The way as a file, with what to try where it fails or pays."""
+        safer = polished = None
+        if self.program.is_sixteen_bit and not self.id.startswith("draft-"):
+            exact = partial(self._file, quick=False)
+            safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact, emulable=self.emulable)
+        if self.hints and self.program.outputs_along:
+            past = partial(self._file, hints=True)
+            polished = Structure(f"{self.id}-uncached", f"{self.summary}; results stored past the cache", past)
+        return Structure(self.id, self.summary, self._file, safer, polished, self.emulable)
+
+    def _file(self, op_line: str, **options: bool) -> str:
+        return self.fragment(op_line, **options).file()
+
+
 def draft(program: RowProgram) -> Structure:
-    if program.column_sums:
-        return Structure(
-            "draft-strips", "first version: a block goes down a strip of rows", partial(draft_rows, program)
-        )
-    if program.is_pointwise:
-        return Structure("draft-elements", "first version: one thread per element", partial(draft_elements, program))
-    return Structure("draft-rows", "first version: one block per row, element by element", partial(draft_rows, program))
+    return draft_way(program).structure
 
 
 def structures(program: RowProgram) -> tuple[Structure, ...]:
     """What comes after the draft, the most promising first."""
+    return tuple(one.structure for one in ways(program))
+
+
+def every_structure(program: RowProgram) -> tuple[Structure, ...]:
+    """All that can be written for the program, whether it pays there or not."""
+    return tuple(one.structure for one in every_way(program))
+
+
+def draft_way(program: RowProgram) -> Way:
+    if program.column_sums:
+        return _way(program, "draft-strips", "first version: a block goes down a strip of rows", draft_rows)
+    if program.layout is not Layout.ROWS:
+        owner = "thread" if program.layout is Layout.COLUMNS else "block"
+        return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
+    if program.is_pointwise:
+        return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
+    return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
+
+
+def ways(program: RowProgram) -> tuple[Way, ...]:
+    """The same as `structures`, for a file that holds more than this program."""
+    if program.layout is not Layout.ROWS:
+        return _scattered_ways(program)
     if program.is_flat:
         several = partial(vector_elements, several=True)
         return (
-            _structure(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
-            _structure(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
+            _way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
+            _way(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
         )
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
         summary = "16-byte vectors, blocks that are rectangles of rows and columns"
-        return (_structure(program, "rectangles", summary, rectangle_elements),)
-    return _row_structures(program)
+        return (_way(program, "rectangles", summary, rectangle_elements),)
+    return _row_ways(program)
 
 
-def every_structure(program: RowProgram) -> tuple[Structure, ...]:
-    """All that can be written for the program, whether it pays there or not."""
+def every_way(program: RowProgram) -> tuple[Way, ...]:
     if program.column_sums:
-        return (draft(program), *_strips(program))
-    if program.is_pointwise:
-        return (draft(program), *structures(program))
-    return (draft(program), *_all_row_structures(program).values())
+        return (draft_way(program), *_strips(program))
+    if program.is_pointwise or program.layout is not Layout.ROWS:
+        return (draft_way(program), *ways(program))
+    return (draft_way(program), *_all_row_ways(program).values())
 
 
-def _strips(program: RowProgram) -> tuple[Structure, ...]:
+def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
+    """Where the elements of a row are not one after the other."""
+    return ()
+
+
+def _strips(program: RowProgram) -> tuple[Way, ...]:
     """With sums over rows: blocks that stay, since a strip's sums live in their registers."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     write = partial(register_rows, team=Team.PERSISTENT, teams=_around(min(vectors // 32, 16)))
     summary = "blocks that go down strips of rows, sums over rows kept in registers"
-    return (_structure(program, "strips", summary, write, hints=True),)
+    return (_way(program, "strips", summary, write, hints=True),)
 
 
-def _row_structures(program: RowProgram) -> tuple[Structure, ...]:
-    known = _all_row_structures(program)
+def _row_ways(program: RowProgram) -> tuple[Way, ...]:
+    known = _all_row_ways(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
     order: list[str] = []
@@ -93,14 +143,14 @@ def _row_structures(program: RowProgram) -> tuple[Structure, ...]:
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
-def _all_row_structures(program: RowProgram) -> dict[str, Structure]:
+def _all_row_ways(program: RowProgram) -> dict[str, Way]:
     """By id."""
     vectors = -(-program.task_cols * program.widest.itemsize // 16)
     warps = _around(min(vectors // 128, 16))
     lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
     block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
     stream, shared, cluster = (partial(long_rows, holding=holding) for holding in Holding)
-    make = partial(_structure, program)
+    make = partial(_way, program)
     found = [
         make("lanes", "short rows: lanes of a warp share a row held in registers", lanes, hints=True),
         make("block", "the row held in registers by the warps of a block", block, hints=True),
@@ -118,18 +168,15 @@ def _all_row_structures(program: RowProgram) -> dict[str, Structure]:
     return {one.id: one for one in found}
 
 
-def _structure(
-    program: RowProgram, id: str, summary: str, write: Callable[..., str], hints: bool = False, emulable: bool = True
-) -> Structure:
-    write = partial(write, program)
-    safer = polished = None
-    if program.is_sixteen_bit:
-        exact = partial(write, quick=False)
-        safer = Structure(f"{id}-exact", f"{summary}; exact functions", exact, emulable=emulable)
-    if hints and program.outputs_along:
-        past = partial(write, hints=True)
-        polished = Structure(f"{id}-uncached", f"{summary}; results stored past the cache", past)
-    return Structure(id, summary, write, safer, polished, emulable)
+def _way(
+    program: RowProgram,
+    id: str,
+    summary: str,
+    write: Callable[..., Fragment],
+    hints: bool = False,
+    emulable: bool = True,
+) -> Way:
+    return Way(program, id, summary, partial(write, program), hints, emulable)
 
 
 def _around(wanted: int) -> tuple[int, ...]:

@@ -59,6 +59,9 @@ __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
     "hardswish": _line("hardswish", "v * fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
     "hardsigmoid": _line("hardsigmoid", "fminf(fmaxf(v + 3.0f, 0.0f), 6.0f) / 6.0f"),
     "relu": "// A NaN stays one: it is not below zero.\n" + _template("relu", "v < T(0) ? T(0) : v"),
+    "whole_remainder": "// What is left of a / b, with the sign of b.\n"
+    + _line("whole_remainder", "(a % b + b) % b", "long long a, long long b", "long long"),
+    "whole_fmod": _line("whole_fmod", "a % b", "long long a, long long b", "long long"),
     "abs": _line("abs", "v < 0 ? -v : v", "long long v", "long long"),
     "sign": _template("sign", "static_cast<T>((v > T(0)) - (v < T(0)))"),
     "clamp_min": _template("clamp_min", "v < bound ? bound : v", "T v, T bound"),

@@ -122,11 +122,11 @@ _OF_REDUCTION = {
 
 
 class Namer:
-    """Gives each value a name of its own in one kernel."""
+    """Gives each value a name of its own in one kernel, whose own text has the `reserved` ones."""
 
-    def __init__(self, program: RowProgram) -> None:
+    def __init__(self, program: RowProgram, reserved: frozenset[str] = frozenset()) -> None:
         self._program = program
-        self._taken = set(TAKEN)
+        self._taken = {*TAKEN, *reserved}
         self._names: dict[int, str] = {}
         self.tensors = {one.name: self.fresh(one.name) for one in program.inputs}
         self.tensors |= {one.name: self.fresh(one.name) for one in program.outputs if not one.in_place}

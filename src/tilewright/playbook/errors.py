@@ -20,6 +20,7 @@ class NotSupported(PlaybookProblem):
         super().__init__(found, Remedy(RemedyKind.CHOOSE_MODEL))
 
 
-def outside_grammar(found: str) -> NotUnderstood:
-    """Words for which there are others, or a model."""
-    return NotUnderstood(f"{found}; docs/playbook.md lists the words", Remedy(RemedyKind.CHOOSE_MODEL))
+def outside_grammar(found: str, near: str = "") -> NotUnderstood:
+    """Words for which there are others, or a function, or a model. `near`: a request like it that works."""
+    instead = (f'the nearest it reads is "{near}", and ' if near else "") + "docs/playbook.md lists the words"
+    return NotUnderstood(f"{found}; {instead}", Remedy(RemedyKind.WRITE_FUNCTION), Remedy(RemedyKind.CHOOSE_MODEL))

@@ -1,7 +1,12 @@
-"""A kernel file put together: comment, launch plan, helpers, kernel."""
+"""A kernel file put together: comment, launch plan, helpers, kernels.
+
+A structure writes a `Fragment`. Alone it is a file; several stand in one file, each in a namespace of its own, so that
+what one launch leaves in a scratch tensor the next one's program reads.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 
@@ -14,26 +19,51 @@ _NEED_WIDTH = 100
 MOST_32_BIT = 2000000000
 
 
+Entry = tuple[str, str]  # a line of the plan and the remark beside it
+
+
 @dataclass
 class PlanLines:
     """Plan lines in order; names that the plan introduces avoid the op's own."""
 
     program: RowProgram
     op_line: str
-    entries: list[tuple[str, str]] = field(default_factory=list)  # a line and the remark beside it
+    entries: list[Entry] = field(default_factory=list)  # those of the structure itself
 
-    def __post_init__(self) -> None:
-        self.add("op", self.op_line)
-        for line in self.program.out_lines:
-            self.add("out", line)
-        for need in _joined(self.program.shape_needs):
-            self.add("need", need)
+    @property
+    def head(self) -> list[Entry]:
+        """What comes before them: the op, its results, and what the program asks of its tensors."""
+        directives = [("op", self.op_line), *(("out", line) for line in self.program.out_lines)]
+        directives += [("need", need) for need in _joined(self.program.shape_needs)]
+        return [(_directive(*one), "") for one in directives]
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the structure's lines give to numbers, constants and scratch buffers."""
+        found: list[str] = []
+        for line, _ in self.entries:
+            directive, _, rest = line.removeprefix("//! ").partition(" ")
+            if directive in ("let", "const", "tune"):
+                found += re.findall(r"(?:^|, )(\w+) = ", rest.strip())
+            elif directive == "scratch":
+                found.append(rest.strip().partition(":")[0])
+        return found
 
     def sizes(self) -> tuple[str, str]:
         """The numbers of rows and of columns, under names of the plan."""
         rows, cols = self.name("rows"), self.name("cols")
         self.add("let", f"{cols} = {self.program.cols}, {rows} = {self.program.rows}")
+        for number, name in self.program.span_constants.items():
+            self.add("const", f"{name} = {number}", "columns for which a tensor has one element, or all of its own")
+        if self.program.span_constants:
+            self.add("need", f"{cols} <= {MOST_32_BIT}", "so that a 32-bit division finds an element that is broadcast")
         return rows, cols
+
+    def inner(self) -> str:
+        """How far apart the elements of a row are, or how long its runs: see `Layout`."""
+        inner = self.name("inner")
+        self.add("let", f"{inner} = {self.program.inner}")
+        return inner
 
     def limits(self, rows: str, cols: str) -> None:
         """What 32 bits ask for, where rows are divided or columns numbered in so many."""
@@ -58,13 +88,7 @@ class PlanLines:
         return wanted
 
     def add(self, directive: str, text: str, remark: str = "") -> None:
-        self.entries.append((f"//! {directive:<7} {text}", remark))
-
-    @property
-    def lines(self) -> list[str]:
-        """The text, with remarks in one column."""
-        column = max((len(line) for line, remark in self.entries if remark), default=0)
-        return [f"{line:<{column}}  # {remark}" if remark else line for line, remark in self.entries]
+        self.entries.append((_directive(directive, text), remark))
 
     def launch(self, kernel: str, grid: str, block: str, arguments: list[str], rest: str = "") -> None:
         head = f"//! launch  {kernel}<<<{grid}, {block}>>>("
@@ -76,6 +100,16 @@ class PlanLines:
         whole = ", ".join(arguments) + ")" + rest.replace(" ", "\0")  # a line ends only where a bracket is open
         wrapped = textwrap.wrap(whole, 104, break_long_words=False, break_on_hyphens=False)
         self.entries += [(f"//!             {line}".replace("\0", " "), "") for line in wrapped]
+
+
+def _directive(directive: str, text: str) -> str:
+    return f"//! {directive:<7} {text}"
+
+
+def _plan_text(entries: list[Entry]) -> list[str]:
+    """The lines, with remarks in one column."""
+    column = max((len(line) for line, remark in entries if remark), default=0)
+    return [f"{line:<{column}}  # {remark}" if remark else line for line, remark in entries]
 
 
 def _words(text: str) -> set[str]:
@@ -155,6 +189,8 @@ def _part_parameters(namer: Namer, one: ProgramInput) -> list[tuple[str, str]]:
             found.append((f"unsigned {name}_divisor_{number}", part.divisor))
         if part.modulus:
             found.append((f"unsigned {name}_modulus_{number}", part.modulus))
+    if one.spans:
+        found.append((f"int {namer.tensors[one.name]}_cols", one.own_cols))
     return found
 
 
@@ -180,7 +216,47 @@ def _comment(text: str) -> list[str]:
     return lines
 
 
-def file_text(header: str, plan: PlanLines, *pieces: list[str]) -> str:
+@dataclass(frozen=True)
+class Fragment:
+    """A structure's share of a file: a comment, plan lines, and pieces of code in order."""
+
+    header: str
+    plan: PlanLines
+    includes: list[str]
+    pieces: tuple[list[str], ...]
+
+    def file(self) -> str:
+        """The fragment as a file of its own."""
+        return _file(self.header, [*self.plan.head, *self.plan.entries], self.includes, *self.pieces)
+
+
+def fragment(header: str, plan: PlanLines, includes: list[str], *pieces: list[str]) -> Fragment:
+    return Fragment(header, plan, includes, pieces)
+
+
+def joined_file(header: str, head: list[Entry], parts: dict[str, Fragment]) -> str:
+    """A file of several fragments, whose launches run in this order.
+
+    Every fragment has a namespace, after which its plan's names are called too; `head` has the op, the results, and all
+    that the fragments' programs name and do not say themselves, such as the scratch tensor between two of them.
+    """
+    entries = list(head)
+    pieces: list[list[str]] = []
+    for label, part in parts.items():
+        names = {one: f"{label.upper()}_{one}" if one.isupper() else f"{label}_{one}" for one in part.plan.names}
+        entries += [(_renamed(line, names, label), remark) for line, remark in part.plan.entries]
+        own = [f"constexpr auto {one} = {names[one]};" for one in names if one.isupper()]
+        pieces += [[*_comment(part.header), f"namespace {label} {{"], own, *part.pieces, [f"}}  // namespace {label}"]]
+    included = sorted({line for part in parts.values() for line in part.includes})
+    return _file(header, entries, included, *pieces)
+
+
+def _renamed(line: str, names: dict[str, str], label: str) -> str:
+    line = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), line)
+    return line.replace("//! launch  ", f"//! launch  {label}::", 1)
+
+
+def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
     """The file: its parts with an empty line between them."""
-    parts = [_comment(header), plan.lines, *pieces]
+    parts = [_comment(header), _plan_text(entries), *pieces]
     return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.playbook.axes import ONE, Axes, AxisTable, Shapes
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.row_program import (
-    COLS,
     Constant,
+    Count,
     Load,
     NumberKind,
     Pointwise,
@@ -29,65 +30,6 @@ NARROW = {"int32": "to_i32", "int16": "to_i16", "int8": "to_i8", "uint8": "to_u8
 _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 _LOGICAL = frozenset(("and", "or", "xor", "not", "isnan", "isinf"))
 _ORDER = (NumberKind.BOOL, NumberKind.INT, NumberKind.FLOAT)
-ONE = -1  # a dimension of size 1, which repeats along whatever it meets
-
-Axes = tuple[int, ...]
-
-
-class AxisTable:
-    """Which dimensions of which tensors are one and the same: found by following broadcasts, not by comparing sizes.
-
-    A square matrix has two dimensions of one size, so sizes cannot say whether a vector goes along its rows or its
-    columns. Dimensions are numbers; those found to be the same are joined.
-    """
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-
-    def new(self, sizes: tuple[int, ...]) -> Axes:
-        """A number for every dimension of a tensor."""
-        made: list[int] = []
-        for size in sizes:
-            if size == 1:
-                made.append(ONE)
-            else:
-                made.append(len(self._parent))
-                self._parent.append(len(self._parent))
-        return tuple(made)
-
-    def find(self, axis: int) -> int:
-        while axis != ONE and self._parent[axis] != axis:
-            axis = self._parent[axis]
-        return axis
-
-    def resolve(self, axes: Axes) -> Axes:
-        return tuple(self.find(axis) for axis in axes)
-
-    def join(self, a: int, b: int) -> int:
-        a, b = self.find(a), self.find(b)
-        if ONE in (a, b):
-            return max(a, b)
-        self._parent[max(a, b)] = min(a, b)
-        return min(a, b)
-
-    def broadcast(self, all_axes: list[Axes]) -> Axes:
-        """The dimensions of a pointwise result: lists are aligned at their ends, as in PyTorch."""
-        rank = max((len(axes) for axes in all_axes), default=0)
-        found: Axes = (ONE,) * rank
-        for axes in all_axes:
-            padded = (ONE,) * (rank - len(axes)) + axes
-            found = tuple(self.join(a, b) for a, b in zip(found, padded, strict=True))
-        return found
-
-    def reshaped(self, axes: Axes, sizes: tuple[int, ...], new_sizes: tuple[int, ...], what: str) -> Axes:
-        """Axes after a view that only adds or removes dimensions of size 1."""
-        if [size for size in sizes if size != 1] != [size for size in new_sizes if size != 1]:
-            raise NotSupported(
-                f"the playbook does not support {what} from {list(sizes)} to {list(new_sizes)}, which regroups elements"
-            )
-        # An expanded dimension may stand where its size is not 1 although nothing varies there: keep its number.
-        kept = iter(axis for axis, size in zip(axes, sizes, strict=True) if size != 1)
-        return tuple(ONE if size == 1 else next(kept) for size in new_sizes)
 
 
 @dataclass(frozen=True)
@@ -129,7 +71,7 @@ class Lowering:
         if names:
             raise NotSupported(
                 f"the playbook does not support the operation{'s' * (len(names) > 1)} {', '.join(names[:4])}; it knows "
-                "pointwise operations and reductions over the last dimensions"
+                "pointwise operations and reductions"
             )
         for index, node in enumerate(first.nodes):
             if index not in wanted:
@@ -193,8 +135,19 @@ class Lowering:
 
     # -- tensors --
 
+    def shapes(self, index: int | None = None) -> Shapes:
+        """The shape of a node's result at every probe; without an index, of the node that is being lowered."""
+        results = [trace.nodes[self._place if index is None else index].results[0] for trace in self._traces]
+        return tuple(one.shape for one in results if one is not None)
+
+    def given_shapes(self, node: TracedNode, position: int) -> Shapes:
+        """The same of a tensor that the node was given."""
+        given = node.arguments[position]
+        assert isinstance(given, Node)
+        return self.shapes(given.index)
+
     def load(self, name: str, kind: NumberKind, sizes: tuple[int, ...]) -> Item:
-        self.input_axes[name] = self.axes.new(sizes)
+        self.input_axes[name] = self.axes.new(self.shapes())
         return Item(self.add(Load(name), kind), self.input_axes[name], sizes)
 
     def together(self, value: int, items: list[Item], node: TracedNode) -> Item:
@@ -233,7 +186,8 @@ class Lowering:
         gone = {dim % rank for dim in dims} if dims and rank else set(range(rank))
         if all(item.axes[dim] == ONE for dim in gone):
             return self.constant(1.0)
-        return self.convert(self.add(COLS, NumberKind.INT), NumberKind.FLOAT)
+        over = tuple(item.axes[dim] for dim in sorted(gone) if item.axes[dim] != ONE)
+        return self.convert(self.add(Count(over), NumberKind.INT), NumberKind.FLOAT)
 
     # -- what a node was given --
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.lowering import ONE, Item, Lowered, Lowering, Rule, kind_of
+from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.tracing import Node, TracedNode
 
@@ -171,6 +172,13 @@ def _clamped(low: Lowering, node: TracedNode, *bounds: tuple[str, int, str]) -> 
     return low.together(value, items, node)
 
 
+def _hardtanh(low: Lowering, node: TracedNode) -> Lowered:
+    """Between -1 and 1 where no bounds are given."""
+    item = low.item(node, 0)
+    raised = low.point("clamp_min", item.value, low.number(node, 1, "min_val", -1.0))
+    return low.together(low.point("clamp_max", raised, low.number(node, 2, "max_val", 1.0)), [item], node)
+
+
 def _log_sigmoid(low: Lowering, node: TracedNode) -> Lowered:
     item = low.item(node, 0)
     made = low.together(low.float_point("log_sigmoid", item.value), [item], node)
@@ -209,7 +217,7 @@ def _full(position: int | None, default: float) -> Rule:
         result = node.results[0]
         assert result is not None
         value = low.constant(default) if position is None else low.item(node, position).value
-        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(result.shape), result.shape)
+        return Item(low.convert(value, kind_of(result.dtype)), low.axes.new(low.shapes()), result.shape)
 
     return rule
 
@@ -217,7 +225,8 @@ def _full(position: int | None, default: float) -> Rule:
 def _reshape(low: Lowering, node: TracedNode) -> Lowered:
     item, result = low.item(node, 0), node.results[0]
     assert result is not None
-    return Item(item.value, low.axes.reshaped(item.axes, item.sizes, result.shape, node.target), result.shape)
+    axes = low.axes.reshaped(item.axes, low.given_shapes(node, 0), low.shapes(), node.target)
+    return Item(item.value, axes, result.shape)
 
 
 def _expand(low: Lowering, node: TracedNode) -> Lowered:
@@ -226,7 +235,7 @@ def _expand(low: Lowering, node: TracedNode) -> Lowered:
     assert result is not None
     missing = len(result.shape) - len(item.sizes)
     old = (ONE,) * missing + item.axes
-    new = low.axes.new(result.shape)
+    new = low.axes.new(low.shapes())
     axes = tuple(after if before == ONE else before for before, after in zip(old, new, strict=True))
     return Item(item.value, axes, result.shape)
 
@@ -263,7 +272,7 @@ POINTWISE_RULES: dict[str, Rule] = {
     "gelu": _gelu,
     "leaky_relu": _with_numbers("leaky_relu", ("negative_slope", 0.01)),
     "softplus": _with_numbers("softplus", ("beta", 1.0), ("threshold", 20.0)),
-    "hardtanh": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min_val"), ("clamp_max", 2, "max_val")),
+    "hardtanh": _hardtanh,
     "elu": _elu,
     "celu": _celu,
     "clamp": lambda low, node: _clamped(low, node, ("clamp_min", 1, "min"), ("clamp_max", 2, "max")),

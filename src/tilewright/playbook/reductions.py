@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tilewright.playbook.axes import ONE
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Item, Lowered, Lowering, Rule, kind_of
 from tilewright.playbook.row_program import NumberKind, Reduction
@@ -164,6 +165,61 @@ def _rms_norm(low: Lowering, node: TracedNode) -> Lowered:
     return (normal, Item(scale, mean.axes, mean.sizes))
 
 
+def _channels(low: Lowering, item: Item, given: Item) -> Item:
+    """A vector along the second dimension of a tensor, as a tensor of its rank."""
+    axis = low.axes.join(given.axes[0], item.axes[1])
+    return Item(low.convert(given.value, NumberKind.FLOAT), (axis,) + (ONE,) * (len(item.sizes) - 2), ())
+
+
+def _normal(low: Lowering, item: Item, mean: int, variance: int, eps: int, node: TracedNode) -> tuple[Item, int]:
+    """(x - mean) / sqrt(variance + eps), times a weight and plus a bias of channels where given; and the scale."""
+    scale = low.point("rsqrt", low.float_point("add", variance, eps))
+    normal = low.point("mul", low.point("sub", item.value, mean), scale)
+    for op, position in (("mul", 1), ("add", 2)):
+        if low.given(node, position) is not None:
+            normal = low.point(op, normal, _channels(low, item, low.item(node, position)).value)
+    return Item(normal, item.axes, item.sizes), scale
+
+
+def _batch_norm(low: Lowering, node: TracedNode) -> Lowered:
+    """By the moments of the batch, or by running ones where it is not in training."""
+    item = _as_float(low, low.item(node, 0))
+    own = node.overload == "no_stats"
+    if own or low.flag(node, 5, "training"):
+        if not own:
+            raise NotSupported("the playbook does not support batch norm that changes its running statistics")
+        over = tuple(dim for dim in range(len(item.sizes)) if dim != 1)
+        variance, mean = _moments(low, item, over, False, low.constant(0.0))
+        made, scale = _normal(low, item, mean.value, variance.value, low.item(node, 5, "eps").value, node)
+        return made, mean, Item(scale, mean.axes, mean.sizes)
+    return _running(low, node, item, low.item(node, 7, "eps").value)
+
+
+def _batch_norm_without_training(low: Lowering, node: TracedNode) -> Lowered:
+    return _running(low, node, _as_float(low, low.item(node, 0)), low.item(node, 6, "eps").value)
+
+
+def _running(low: Lowering, node: TracedNode, item: Item, eps: int) -> Lowered:
+    mean, variance = (_channels(low, item, low.item(node, position)) for position in (3, 4))
+    made, _ = _normal(low, item, mean.value, variance.value, eps, node)
+    empty = Item(low.constant(0.0), (), ())  # in training these would be the batch's own moments
+    return made, empty, empty
+
+
+def _group_norm(low: Lowering, node: TracedNode) -> Lowered:
+    """The channels are split into groups, and what is in a group is normalised."""
+    item = _as_float(low, low.item(node, 0))
+    groups = low.given(node, 6)
+    assert isinstance(groups, int)
+    shapes = low.given_shapes(node, 0)
+    grouped = tuple((shape[0], groups, shape[1] // groups, *shape[2:]) for shape in shapes)
+    axes = low.axes.reshaped(item.axes, shapes, grouped, node.target)
+    split = Item(item.value, axes, grouped[0])
+    variance, mean = _moments(low, split, tuple(range(2, len(axes))), False, low.constant(0.0))
+    made, scale = _normal(low, item, mean.value, variance.value, low.item(node, 7, "eps").value, node)
+    return made, mean, Item(scale, mean.axes, mean.sizes)
+
+
 REDUCTION_RULES: dict[str, Rule] = {
     "sum": _plain(Reduction.SUM),
     "prod": _plain(Reduction.PRODUCT),
@@ -186,4 +242,7 @@ REDUCTION_RULES: dict[str, Rule] = {
     "linalg_vector_norm": _vector_norm,
     "native_layer_norm": _layer_norm,
     "_fused_rms_norm": _rms_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm_without_training,
+    "native_group_norm": _group_norm,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.playbook import row_program
 from tilewright.playbook.cpp_helpers import CANDIDATE, COMBINERS, SHUFFLE, SHUFFLE_CANDIDATE
 from tilewright.playbook.cpp_text import CHEAP, EQUALITY, Forms, LoadText, Namer, Statements, Text, indented, write_text
-from tilewright.playbook.row_program import NumberKind, Reduce, Reduction, RowProgram
+from tilewright.playbook.row_program import Layout, NumberKind, Reduce, Reduction, RowProgram
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,11 @@ class RowKernel:
         for index in self.own_reductions(number):
             before.append(f"{self.accumulator_type(index)} {self.namer.of(index)} = {self.start(index)};")
         known = self.known()
-        lines, texts = self.statements.write(targets, known, load, frozenset(hold))
+
+        def own(one: row_program.ProgramInput) -> str:
+            return self.span_load(one, column) if one.spans else load(one)
+
+        lines, texts = self.statements.write(targets, known, own, frozenset(hold))
         for index in hold:
             array = self.namer.fresh(f"{self.namer.of(index)}_held")
             before.append(f"{self.program.kinds[index].cpp} {array}[VECTORS][WIDTH];")
@@ -115,11 +119,14 @@ class RowKernel:
         return lines
 
     def reduced(self, number: int, call: str) -> list[str]:
-        """After a sweep: the threads' parts combined by `call`, in which {v} is the variable and {c} the combiner."""
+        """After a sweep: the threads' parts combined by `call`, in which {v} is the variable and {c} the combiner.
+
+        Without a call, a thread has the whole row.
+        """
         lines = []
         for index in self.own_reductions(number):
             name = self.namer.of(index)
-            lines.append(f"{name} = {call.format(v=name, c=self.combiner(index) + '{}')};")
+            lines += [f"{name} = {call.format(v=name, c=self.combiner(index) + '{}')};"] if call else []
             op = self._reduce(index).op
             if op.finds_place:
                 self.row_known[index] = Text(f"{name}.index")
@@ -193,7 +200,23 @@ class RowKernel:
     def row_start(self, input: row_program.ProgramInput) -> str:
         """The address of the input's own row."""
         name, row = self.name(input.name), self.row_of(input)
-        return name if row == "0" else f"{name} + {row} * cols"
+        length = f"{name}_cols" if input.spans else "cols"
+        return name if row == "0" else f"{name} + {row} * {length}"
+
+    def element_start(self, tensor: row_program.ProgramInput | row_program.ProgramOutput) -> str:
+        """The address of the row's first element, wherever its other elements lie."""
+        if isinstance(tensor, row_program.ProgramInput) and not tensor.is_whole:
+            return self.row_start(tensor)
+        name = self.name(tensor.name)
+        starts = {Layout.COLUMNS: "row / inner * cols * inner + row % inner", Layout.SEGMENTS: "row * inner"}
+        return f"{name} + {starts.get(self.program.layout, 'row * cols')}"
+
+    def element_place(self, tensor: row_program.ProgramInput | row_program.ProgramOutput) -> str:
+        """How far from there an element is, by its column."""
+        if isinstance(tensor, row_program.ProgramInput) and not tensor.is_whole:
+            return "column"
+        segment = "column / inner * rows * inner + column % inner"
+        return {Layout.COLUMNS: "column * inner", Layout.SEGMENTS: segment}.get(self.program.layout, "column")
 
     def row_load(self, input: row_program.ProgramInput) -> str:
         """How inputs without columns are read."""
@@ -207,9 +230,27 @@ class RowKernel:
             f"const auto* {self.name(one.name)}_along = "
             f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({self.row_start(one)}){first};"
             for one in self.program.inputs
-            if one.varies
+            if one.varies and not one.spans
         ]
-        return [*lines, *self.target_pointers(first)]
+        return [*lines, *self.span_pointers(), *self.target_pointers(first)]
+
+    def span_pointers(self) -> list[str]:
+        """Where the row begins in tensors that have some of the columns' dimensions; they are read one by one."""
+        return [
+            f"const {one.dtype.cpp}* {self.name(one.name)}_along = {self.row_start(one)};"
+            for one in self.program.inputs
+            if one.spans
+        ]
+
+    def span_load(self, input: row_program.ProgramInput, column: str) -> str:
+        """The element of such a tensor that belongs to a column."""
+        constants, text = self.program.span_constants, ""
+        for part in input.spans:
+            piece = f"static_cast<unsigned>({column})"
+            piece += f" / {constants[part.divisor]}" if part.divisor else ""
+            piece += f" % {constants[part.modulus]}" if part.modulus else ""
+            text = piece if not text else f"({text}) * {constants[part.modulus]} + {piece}"
+        return f"{self.name(input.name)}_along[{text}]"
 
     def target_pointers(self, first: str = "") -> list[str]:
         return [

@@ -1,8 +1,8 @@
 """The playbook's own form of a computation: rows of elements, pointwise operations, and reductions along a row.
 
-Every tensor is seen as `rows` x `cols`, where `cols` runs over the dimensions that are reduced. A value belongs to an
-element, or to a whole row (`varies` is false: a reduction, a number, an input with one element per row). Values are
-numbered in an order in which each needs only earlier ones.
+Every tensor is seen as `rows` x `cols`, where `cols` runs over the dimensions that are reduced, wherever they lie in
+memory: `Layout` says that. A value belongs to an element, or to a whole row (`varies` is false: a reduction, a number,
+an input with one element per row). Values are numbered in an order in which each needs only earlier ones.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ class LaunchNumber:
 
 
 @dataclass(frozen=True)
+class Count:
+    """How many elements these dimensions have together: in a program it is `COLS`, or what the plan says of sizes."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Pointwise:
     op: str  # a name of `cpp_text`
     arguments: tuple[int, ...]
@@ -76,9 +83,17 @@ class Reduce:
     argument: int
 
 
-Value = Load | Constant | LaunchNumber | Pointwise | Reduce
+Value = Load | Constant | LaunchNumber | Count | Pointwise | Reduce
 
 COLS = LaunchNumber("cols", "cols")
+
+
+class Layout(str, Enum):
+    """Where the elements of a row lie in memory."""
+
+    ROWS = "rows"  # one after the other
+    COLUMNS = "columns"  # `inner` apart, and the rows in between: the reduced dimensions are first, or in the middle
+    SEGMENTS = "segments"  # in runs of `inner`, one in every outer part: the first and the last dimensions are reduced
 
 
 @dataclass(frozen=True)
@@ -98,16 +113,18 @@ class ProgramInput:
     varies: bool  # has an element for every column
     parts: tuple[RowPart, ...] | None
     in_place: bool = False
+    spans: tuple[RowPart, ...] = ()  # where it has some of the columns' dimensions: parts of the column's number
+    own_cols: str = ""  # and how many columns it has itself
 
     @property
     def is_whole(self) -> bool:
         """One element for every element of the row space."""
-        return self.varies and self.parts is None
+        return self.varies and self.parts is None and not self.spans
 
     @property
     def is_column(self) -> bool:
         """The same for every row."""
-        return self.varies and self.parts == ()
+        return self.varies and self.parts == () and not self.spans
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,9 @@ class RowProgram:
     cols: str
     task_rows: int  # at the task's own sizes
     task_cols: int
+    layout: Layout = Layout.ROWS
+    inner: str = ""  # a plan expression, where the layout is not `ROWS`
+    task_inner: int = 1
 
     @cached_property
     def varies(self) -> tuple[bool, ...]:
@@ -177,6 +197,13 @@ class RowProgram:
         return self.is_pointwise and all(one.is_whole or (not one.varies and one.parts == ()) for one in self.inputs)
 
     @property
+    def span_constants(self) -> dict[str, str]:
+        """Constants for the numbers that columns are divided by where tensors have some of their dimensions."""
+        parts = [part for one in self.inputs for part in one.spans]
+        numbers = dict.fromkeys(one for part in parts for one in (part.divisor, part.modulus) if one)
+        return {one: f"SPAN_{place}" if place else "SPAN" for place, one in enumerate(numbers)}
+
+    @property
     def tensors(self) -> tuple[ProgramInput | ProgramOutput, ...]:
         return (*self.inputs, *self.outputs)
 
@@ -188,7 +215,8 @@ class RowProgram:
     def streams(self) -> tuple[ProgramInput, ...]:
         """Inputs whose elements a row reads for itself; not what is only written."""
         read = {value.input for value in self.values if isinstance(value, Load)}
-        return tuple(one for one in self.inputs if one.varies and not one.is_column and one.name in read)
+        own = (one for one in self.inputs if one.varies and not one.is_column and not one.spans)
+        return tuple(one for one in own if one.name in read)
 
     @property
     def widest(self) -> DType:

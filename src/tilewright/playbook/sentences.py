@@ -8,38 +8,50 @@ with "of".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tilewright.playbook.dimension_words import Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
-from tilewright.playbook.phrases import Clause, read_formula, unordered
-from tilewright.playbook.vocabulary import NUMBER, Effect, Form
+from tilewright.playbook.formulas import read_formula
+from tilewright.playbook.named_operation import NUMBER, Effect, Form
+from tilewright.playbook.phrases import Clause, unordered
+from tilewright.playbook.vocabulary import absent
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
 _DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16"), DType.BF16),
-    **dict.fromkeys(("f16", "fp16", "float16", "half precision"), DType.F16),
+    **dict.fromkeys(("f16", "fp16", "float16", "half precision", "in half"), DType.F16),
     **dict.fromkeys(("f32", "fp32", "float32", "single precision", "float"), DType.F32),
 }
-_DTYPE = re.compile(rf"\b(?:in |for |with )?\b({'|'.join(_DTYPES)})(?: precision)?\b")
+_DTYPE = re.compile(rf"\b(?:in |for |with |to |as )?\b({'|'.join(_DTYPES)})(?: precision)?\b")
 _SIZES = re.compile(
-    r"(?:\b(?:of shape|of size|for|on) )?(?:\[ ?(\d+(?: ?, ?\d+)*) ?\]|(?<![\d.])\b(\d+(?: ?(?:x|by) ?\d+)+)\b)"
+    r"(?:\b(?:of shape|of size|for|on|over|of|shape|size|with) )?"
+    r"(?:\[ ?(\d+(?: ?, ?\d+)*) ?\]|(?<!\w)\( ?(\d+(?: ?, ?\d+)+) ?\)"
+    r"|(?<![\d.])\b(\d+(?: ?[x×] ?\d+)+|\d+(?: by \d+)+)\b)"
 )
-
-_DIMENSION = r"(?:dim(?:ension)?s?|ax[ie]s)"
-_LAST = re.compile(
-    r"(?:\b(?:over|along|across|of|on|for|in) )?(?:the )?\b(?:last|innermost|final) (?:dim|dimension|axis)\b"
-    r"|,? ?(?:\b(?:over|along|across|on) )?(?:the )?\b(?:dim|dimension|axis) ?=? ?-1\b"
-    r"|\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
+_COUNT = re.compile(
+    r"(?:\b(?:of|for|on|with) )?"
+    r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
+    r"|\b(?:of )?(?:length|size) (\d+)\b)"
 )
-_OTHER_AXES = re.compile(
-    r"\b(?:(?:first|second|third|leading|middle|outer|batch|channel|sequence|feature|all|both|every|other|two|three) )"
-    rf"+{_DIMENSION}\b|\b{_DIMENSION} ?=? ?\(?-?\d[^a-z]*"
-    r"|\bcolumn ?wise\b|\b(?:each|every|per|over|along|across) columns?\b"
-    r"|\b(?:over|along|across|of|for) (?:the |all |all the )?rows\b"
+_MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
+_NAMED_SIZE = re.compile(
+    r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|height|width|heads|sequence|hidden|classes|"
+    r"vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
 )
 _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b|\band\b(?! [\d.-])))*")
+_IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
+_WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
+_POOLING = re.compile(
+    r"(?:\b(?P<before>\d+(?:x\d+)+) )?(?<!global )\b(?P<kind>max(?:imum)?|av(?:era)?ge?|mean) ?pool(?:ing)?"
+    r" ?(?P<rank>[123](?= ?d\b))?(?: ?d\b)?"
+    rf"(?P<rest>{_WINDOW}*)\)?"
+)
+_VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
+_VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
+_VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
 _POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
@@ -53,38 +65,72 @@ class WordsRequest:
 
     clauses: tuple[Clause, ...]
     dtype: DType | None
-    sizes: tuple[int, ...]
+    sizes: tuple[tuple[int, ...], ...]  # of the tensors in their order, as far as they were said
+    named: tuple[tuple[str, int], ...] = ()  # dimensions by name
+    in_place: bool = False
 
 
 def parse_words(words: str) -> WordsRequest:
     """The steps, and a dtype and sizes where they are said. Raises `NotUnderstood`, quoting the word."""
     text = _normal(words)
-    dtype, text = _take_dtype(text)
+    if known := absent(text):
+        raise outside_grammar(f"the playbook reads no words about {known[0]}", near=known[1])
+    in_place = _IN_PLACE.search(text) is not None
+    dtype, text = _take_dtype(_IN_PLACE.sub(" ", text))
+    text, axes = mark_axes(text)
+    named, text = _take_named_sizes(text)
     sizes, text = _take_sizes(text)
-    text = _without_axes(text)
-    clauses = _in_order(_segments(text), words)
+    clauses = _in_order(_segments(text), words, axes)
     if not clauses:
         raise outside_grammar(f'the playbook finds no operation in "{words}"')
     _check_parameters(clauses)
-    return WordsRequest(clauses, dtype, sizes)
+    return WordsRequest(clauses, dtype, sizes, named, in_place)
 
 
 def _normal(words: str) -> str:
     text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? ")).replace("_", " ")
     text = _POLITE.sub("", text)
-    text = re.sub(r"^(?:y|out|output|result) ?= ?", "", text)
+    text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
+    text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
+    text = _VERBS.sub(lambda one: _VERB[one[0]], text)
+    text = re.sub(r"\bgroup ?norm ?\((\d+)(?:, ?\d+)?\)", r"group norm with \1 groups", text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch|f)\.(?=[a-z])", "", text)
     text = re.sub(r"\blayer\b(?! ?norm)", " ", text)  # "a gelu layer"
-    text = re.sub(
-        r"\b(log|l2|hard|soft|leaky|layer|rms|unit|row|column|element|point|half|single)-(?=[a-z])", r"\1 ", text
-    )
-    text = re.sub(r"\broot-mean-square\b", "root mean square", text)
+    text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
+    text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
+    text = re.sub(r"\btop-(?=\d)", "top ", text)
+    text = re.sub(r"\btop ?k(?: with| for|,)? k ?=? ?(\d+)", r"top \1", text)
+    text = re.sub(rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)})\b", _cast, text)
+    text = _POOLING.sub(_pooling, text)
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
     text = re.sub(r"^first,? (?!dim|ax)", "", text)
     text = re.sub(r"\band (?:with )?(?:an )?(?=eps)", "with ", text)
     text = _CLAMP.sub(r"clamp \1 to \2 ", text)
     return re.sub(r"[\"'`]", "", text)
+
+
+def _cast(said: re.Match[str]) -> str:
+    """A cast, so that its dtype is not taken for that of the elements; what it is from stays as that."""
+    source = re.search("|".join(_DTYPES), said[0].partition(" to ")[0])
+    return f"cast{_DTYPES[said[1]]} {source[0] if source else ''}"
+
+
+def _pooling(said: re.Match[str]) -> str:
+    """A pooling with its window, stride and padding in one order: maxpool2 3 2 1."""
+    rest, kind = said["rest"] or "", "max" if said["kind"].startswith("max") else "avg"
+
+    def number(word: str) -> str | None:
+        found = re.search(rf"{word}[s ]*(?:size|of|=)?[ =]*(\d+)", rest)
+        return found and found[1]
+
+    loose = re.sub(r"(?:strides?|padding)[ =]*(?:of )?\d+", "", rest)
+    window = said["before"] or next(iter(re.findall(r"\d+(?:x\d+)*", loose)), "2")
+    sides = window.split("x")
+    rank = said["rank"] or (str(len(sides)) if len(sides) > 1 else "2")
+    if len(set(sides)) > 1:
+        raise NotUnderstood(f'the playbook reads windows with equal sides, and "{window}" has others; say one size')
+    return f"{kind}pool{rank} {sides[0]} {number('stride') or sides[0]} {number('padding') or '0'} "
 
 
 def _take_dtype(text: str) -> tuple[DType | None, str]:
@@ -95,22 +141,24 @@ def _take_dtype(text: str) -> tuple[DType | None, str]:
     return next(iter(found), None), _DTYPE.sub(" ", text)
 
 
-def _take_sizes(text: str) -> tuple[tuple[int, ...], str]:
-    found = {tuple(int(size) for size in re.findall(r"\d+", one[1] or one[2])) for one in _SIZES.finditer(text)}
-    if len(found) > 1:
-        raise NotUnderstood("the words name several sizes", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
-    return next(iter(found), ()), _SIZES.sub(" ", text)
+def _take_named_sizes(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
+    """m=1024 and the like."""
+    found = tuple(("cols" if one[1] == "columns" else one[1], int(one[2])) for one in _NAMED_SIZE.finditer(text))
+    return found, _NAMED_SIZE.sub(" ", text)
 
 
-def _without_axes(text: str) -> str:
-    """The text without "over the last dimension"; any other dimension is refused."""
-    text = re.sub(r"\( *,? *\)", " ", _LAST.sub(" ", text))  # softmax(dim=-1)
-    if other := _OTHER_AXES.search(text):
-        said = other[0].strip()
-        raise outside_grammar(
-            f'the playbook does not understand "{said}": its steps go along each row, over the last dimension'
-        )
-    return text
+def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """Sizes of tensors: 4096x1024, (4096, 1024), 4096 by 1024; 1000000 elements."""
+    text = re.sub(r"\b(\d+) (?:matrices|images|tensors|batches) of (?=\d+ ?x)", r"\1x", text)
+    found = tuple(
+        tuple(int(size) for size in re.findall(r"\d+", one[1] or one[2] or one[3])) for one in _SIZES.finditer(text)
+    )
+    text = re.sub(r"¤(?: ?(?:by|with|and|times|@|x)(?: an?)? ?¤)*", " ", _SIZES.sub("¤", text))
+    counts = tuple(
+        (int(one[3]) if one[3] else int(float(one[1]) * _MULTIPLES.get(one[2] or "", 1)),)
+        for one in _COUNT.finditer(text)
+    )
+    return found or counts, _COUNT.sub(" ", text)
 
 
 def _segments(text: str) -> list[str]:
@@ -143,22 +191,54 @@ def _split(text: str) -> list[str]:
 # -- order --
 
 
-def _in_order(segments: list[str], words: str) -> tuple[Clause, ...]:
+def _in_order(segments: list[str], words: str, axes: tuple[Axis, ...]) -> tuple[Clause, ...]:
     if len(segments) == 2 and (found := re.match(r"(before|after) ", segments[0])):
         # "after layernorm, apply gelu"
         segments = [segments[0][found.end() :], segments[1]]
         segments = segments if found[1] == "after" else segments[::-1]
     clauses: tuple[Clause, ...] = ()
+    pending: tuple[Axis, ...] = ()  # "over the last axis, softmax"
     for place, segment in enumerate(segments):
+        segment, said = take_axes(segment, axes)
+        if not segment.strip():
+            pending += said
+            continue
         parts = [one.strip() for one in re.split(r"\b(?:before|after)\b", segment)]
         order = re.findall(r"\b(?:before|after)\b", segment)
         if order and (place > 0 or len(order) > 1 or not all(parts)):
             raise unordered(words)
         if order == ["after"]:
             parts.reverse()
+        steps: tuple[Clause, ...] = ()
         for part in parts:
-            clauses += _joined_by_and(part, first=not clauses)
-    return clauses
+            steps += _joined_by_and(part, first=not clauses and not steps)
+        clauses += _along(steps, (*pending, *said))
+        pending = ()
+    return _along(clauses, pending)
+
+
+def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause, ...]:
+    """The steps with the dimensions that were said for them."""
+    if not axes or all(one.is_last for one in axes):
+        return clauses
+    can = [place for place, one in enumerate(clauses) if one.operation.goes_over or one.operation.elsewhere]
+    steps = " and ".join(clauses[place].says for place in can) or " and ".join(one.says for one in clauses)
+    if not can:
+        raise outside_grammar(f'{steps} cannot go "{axes[0].said}" in words')
+    if len(can) > 1:
+        raise outside_grammar(
+            f'the playbook cannot tell whether "{axes[0].said}" is said of {steps}; join them by "then"'
+        )
+    if len(axes) > 1:
+        raise outside_grammar(f'{steps} goes over "{axes[0].said}" or over "{axes[1].said}", not both; say one')
+    step = clauses[can[0]]
+    operation = step.operation if step.operation.goes_over else step.operation.elsewhere
+    assert operation is not None
+    one_by_one = len(axes[0].dimensions) == 1
+    if not one_by_one and not (operation.several and (axes[0].dimensions or operation.effect is Effect.REDUCES)):
+        raise outside_grammar(f'{step.says} goes over one dimension at a time, and "{axes[0].said}" is not one')
+    step = replace(step, operation=operation, axis=axes[0])
+    return (*clauses[: can[0]], step, *clauses[can[0] + 1 :])
 
 
 def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
@@ -185,12 +265,12 @@ def _kind(clause: Clause) -> Form | Effect:
 def _check_parameters(clauses: tuple[Clause, ...]) -> None:
     """A weight or bias said after a norm may be the norm's own."""
     for norm, after in pairwise(clauses):
-        own = {one.name for one in norm.operation.extras} if norm.operation.name in ("layernorm", "rmsnorm") else set()
+        own = {one.name for one in norm.operation.extras} if norm.operation.leads else set()
         said = re.search(r"with (?:affine|weight)", " ".join(norm.words))
         brought = {"weight" if one.name == "scale" else one.name for one in after.operation.extras}
         if own & brought and not said and after.operation.form is Form.ACTION:
             name = norm.operation.says
-            parameters = " and ".join(one.name for one in norm.operation.extras if one.shape)
+            parameters = " and ".join(one.name for one in norm.operation.tensors)
             raise NotUnderstood(
                 f'the playbook cannot tell whether "{after.says}" is a part of {name}; say "{name} with {parameters}" '
                 f'or "{name} without parameters" before it'

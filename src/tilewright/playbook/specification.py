@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.playbook.dimension_words import Axis
 from tilewright.playbook.errors import NotUnderstood
-from tilewright.playbook.phrases import Clause
+from tilewright.playbook.named_operation import Effect, Number
 from tilewright.playbook.sentences import WordsRequest, parse_words
-from tilewright.playbook.vocabulary import Effect, Shape
+from tilewright.playbook.tensor_sizes import Step, TensorSizes
 from tilewright.records import DType, Specification, TensorSpec
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind
 
-_FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh"))  # of C++: no op is called so
-_DEFAULT_ROWS, _DEFAULT_COLS = 4096, 1024
+_FUNCTIONS = frozenset(("exp", "log", "sqrt", "abs", "tanh", "round", "erf", "sin", "cos", "rsqrt"))  # of C++
 
 
 def specification(words: str, shapes: Mapping[str, str]) -> Specification:
@@ -30,135 +30,118 @@ def _parsed_shape(name: str, text: str) -> TensorSpec:
 class _SpecificationWriter:
     def __init__(self, request: WordsRequest, shapes: Mapping[str, str]) -> None:
         self.request = request
-        self.given = {name: _parsed_shape(name, text) for name, text in shapes.items()}
-        self.extras = _named_extras(request.clauses)
-        self.dtype = self._dtype(shapes.get("x", ""))
-        sizes = self._sizes()
-        self.dimensions = dict(zip(_dimension_names(len(sizes)), sizes, strict=True))
-        self.inputs: dict[str, str] = {"x": self._tensor("x", tuple(self.dimensions))}
+        self.sizes = TensorSizes(request, {name: _parsed_shape(name, text) for name, text in shapes.items()})
+        self.dtype = self._dtype(shapes.get(self.sizes.first.name, ""))
         self.numbers: dict[str, float] = {}
         self.assumptions: list[str] = []
 
-    def _dtype(self, shape_of_x: str) -> DType:
-        """That of x: as given, as said, or that of another tensor that was given."""
-        said = self.request.dtype
-        if "x" in self.given:
-            dtype, given = self.given["x"].dtype, GivenArgument(ArgumentKind.SHAPE, "x", shape_of_x)
-            if ":" not in shape_of_x and said not in (None, dtype):
-                remedy = Remedy(RemedyKind.GIVE_SHAPE, "x", f"{shape_of_x}:{said}")
-                raise NotUnderstood(f"this means {dtype}, and the words say {said}", remedy, given=given)
+    def _dtype(self, first_shape: str) -> DType:
+        """That of the elements: as given for the first tensor, as said, or that of another tensor that was given."""
+        said, first, given = self.request.dtype, self.sizes.first, self.sizes.given
+        if first.name in given and first.dtype is None:
+            dtype, argument = given[first.name].dtype, GivenArgument(ArgumentKind.SHAPE, first.name, first_shape)
+            if ":" not in first_shape and said not in (None, dtype):
+                remedy = Remedy(RemedyKind.GIVE_SHAPE, first.name, f"{first_shape}:{said}")
+                raise NotUnderstood(f"this means {dtype}, and the words say {said}", remedy, given=argument)
             if not dtype.is_float:
-                raise NotUnderstood("the playbook reads words about floating-point x only", given=given)
+                raise NotUnderstood(f"the playbook reads words about floating-point {first.name} only", given=argument)
             return dtype
-        tensors = (name for names in self.extras for name, _ in names.values() if name in self.given)
-        others = [self.given[name].dtype for name in tensors if self.given[name].dtype.is_float]
-        return said or (others[0] if others else DType.BF16)
-
-    def _sizes(self) -> tuple[int, ...]:
-        """Those of x: as given, as a tensor like x was given, as said, or as a vector along the columns was given."""
-        whole: list[tuple[int, ...]] = []
-        columns: list[tuple[int, ...]] = []
-        for names in self.extras:
-            for name, shape in names.values():
-                if name in self.given:
-                    (whole if shape is Shape.WHOLE else columns).append(self.given[name].shape)
-        sizes = self.request.sizes or (_DEFAULT_ROWS, columns[0][-1] if columns and columns[0] else _DEFAULT_COLS)
-        sizes = whole[0] if whole and not self.request.sizes else sizes
-        sizes = self.given["x"].shape if "x" in self.given else sizes
-        if not sizes or 0 in sizes:
-            found = "x needs at least one dimension, and no size of 0"
-            raise NotUnderstood(found, Remedy(RemedyKind.GIVE_SHAPE, "x", f"{_DEFAULT_ROWS}x{_DEFAULT_COLS}:bf16"))
-        return sizes
+        others = [given[one.name].dtype for one in self.sizes.tensors if one.name in given and one.dtype is None]
+        floats = [one for one in others if one.is_float]
+        usual = next((one.operation.dtype for one in self.request.clauses if one.operation.dtype), DType.BF16)
+        return said or (floats[0] if floats else usual)
 
     def specification(self) -> Specification:
-        self._check_order()
         if self._wants_positive():
-            self._assume("x is positive")
+            self._assume(f"{self.sizes.first.name} is positive")
         self._assume(f"elements are {self.dtype}" + ("" if self._dtype_said() else ", as no dtype was said"))
-        steps = zip(self.request.clauses, self.extras, strict=True)
-        lines = [
-            f"    y = {self._code(clause, names, 'y' if place else 'x')}" for place, (clause, names) in enumerate(steps)
-        ]
+        body = self._body()
         name = self._name()
-        parameters = [*self.inputs, *(f"{number}: float = {value!r}" for number, value in self.numbers.items())]
+        parameters = [*self._inputs(), *(f"{number}: float = {value!r}" for number, value in self.numbers.items())]
         says = self._says()
-        reference = "\n".join(
-            [
-                *_imports(lines),
-                "",
-                "",
-                f"def {name}({', '.join(parameters)}):",
-                f'    """{says[0].upper()}{says[1:]}."""',
-                *lines,
-                "    return y",
-                "",
-            ]
-        )
+        lines = ["", "", f"def {name}({', '.join(parameters)}):", f'    """{says[0].upper()}{says[1:]}."""']
+        reference = "\n".join([*_imports(body), *lines, *(f"    {line}" for line in body), ""])
         return Specification(reference, self._description(name), tuple(self.assumptions))
 
+    def _body(self) -> list[str]:
+        """The statements: a step each, and the results."""
+        lines, value = [], self.sizes.first.name
+        for step in self.sizes.steps:
+            *before, result = self._code(step, value).split("\n")
+            value = ", ".join(step.clause.operation.results) or self._result()
+            lines += [*before, *([f"{value} = {result}"] if result != value else [])]
+        if self.request.in_place:
+            first = self.sizes.first.name
+            if self.sizes.reshaped:
+                raise NotUnderstood(
+                    f"{self._says()} cannot be done in place: its result has another shape than {first}"
+                )
+            return [*lines, f"{first}.copy_({value})"]
+        return [*lines, f"return {value}"]
+
+    def _result(self) -> str:
+        """What the reference calls its result: y where that is no input."""
+        taken = {one.name for one in self.sizes.tensors}
+        return next(one for one in ("y", "z", "out") if one not in taken)
+
     def _says(self) -> str:
-        """The steps in a sentence; the first that goes along rows says so."""
-        along = [one.operation.effect is not Effect.ELEMENTS for one in self.request.clauses]
-        first = along.index(True) if True in along else -1
-        return ", then ".join(
-            one.says + (" over the last dimension" if place == first else "")
-            for place, one in enumerate(self.request.clauses)
-        )
+        """The steps in a sentence; the first that goes along rows says so, and each that goes over other dimensions."""
+        steps: list[str] = []
+        for clause in self.request.clauses:
+            named = any("dimension" in one for one in steps)
+            along = clause.operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES) and clause.operation.takes is None
+            said = clause.axis.is_last and (not along or named)
+            steps.append(clause.says if said else f"{clause.says} {_over(clause.axis)}")
+        return ", then ".join(steps)
 
     def _dtype_said(self) -> bool:
-        return "x" in self.given or self.request.dtype is not None
+        return self.sizes.first.name in self.sizes.given or self.request.dtype is not None
 
     def _assume(self, text: str) -> None:
         if text and text not in self.assumptions:
             self.assumptions.append(text)
 
-    def _check_order(self) -> None:
-        reduced: Clause | None = None
-        for clause in self.request.clauses:
-            operation = clause.operation
-            if reduced is not None and (operation.effect is not Effect.ELEMENTS or operation.extras):
-                raise NotUnderstood(
-                    f'"{clause.says}" cannot follow "{reduced.says}", which leaves one element per row; put it first',
-                    Remedy(RemedyKind.CHOOSE_MODEL),
-                )
-            reduced = clause if operation.effect is Effect.REDUCES else reduced
+    def _code(self, step: Step, value: str) -> str:
+        clause, operation = step.clause, step.clause.operation
+        names = dict(step.names)
+        for extra in operation.extras:
+            if isinstance(extra, Number):
+                self.numbers[names[extra.name]] = float(clause.numbers[extra.place])
+        dimensions = clause.axis.dimensions
+        if operation.assumption:
+            self._assume(operation.assumption.format(*clause.numbers, along=_along(clause.axis)))
+        axis = str(dimensions[0]) if len(dimensions) == 1 else str(dimensions)
+        over = f"dim={axis}" if dimensions else ""
+        return operation.code.format(*clause.numbers, v=value, over=over, axis=axis, **names)
 
-    def _code(self, clause: Clause, names: Mapping[str, tuple[str, Shape | None]], value: str) -> str:
-        for name, shape in names.values():
-            if shape is None:
-                self.numbers[name] = float(clause.numbers[0])
-            else:
-                dimensions = tuple(self.dimensions) if shape is Shape.WHOLE else tuple(self.dimensions)[-1:]
-                self.inputs[name] = self._tensor(name, dimensions)
-        self._assume(clause.operation.assumption.format(*clause.numbers))
-        return clause.operation.code.format(*clause.numbers, v=value, **{one: name for one, (name, _) in names.items()})
-
-    def _tensor(self, name: str, dimensions: tuple[str, ...]) -> str:
-        if name not in self.given:
-            return f"{self.dtype}[{', '.join(dimensions)}]"
-        given, wanted = self.given[name], tuple(self.dimensions[one] for one in dimensions)
-        if given.shape != wanted:
-            x = "x".join(str(size) for size in self.dimensions.values())
-            raise NotUnderstood(
-                f"{name} goes with x, which is {x}, and so has the shape {'x'.join(map(str, wanted))}",
-                given=GivenArgument(ArgumentKind.SHAPE, name, "x".join(map(str, given.shape))),
-            )
-        return f"{given.dtype}[{', '.join(dimensions)}]"
+    def _inputs(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for one in self.sizes.tensors:
+            dtype = self.sizes.given[one.name].dtype if one.name in self.sizes.given else one.dtype or self.dtype
+            mode = "inplace " if self.request.in_place and not found else ""
+            found[one.name] = f"{mode}{dtype}[{', '.join(map(str, one.dimensions or ()))}]"
+        return found
 
     def _name(self) -> str:
-        names = [clause.operation.name for clause in self.request.clauses]
+        names = [
+            one.operation.name if one.axis.is_last else one.operation.name.removeprefix("row_")
+            for one in self.request.clauses
+        ]
         unique = [one for place, one in enumerate(names) if place == 0 or names[place - 1] != one]
         name = "_".join(unique[:5])
-        return f"{name}_op" if name in {*_FUNCTIONS, *self.inputs, *self.numbers} else name
+        return f"{name}_op" if name in {*_FUNCTIONS, *self._inputs(), *self.numbers} else name
 
     def _description(self, name: str) -> str:
         lines = [f'name = "{name}"', f'function = "{name}"', "assumptions = ["]
         lines += [f'    "{one}",' for one in self.assumptions]
-        lines += ["]", "", "[dimensions]", *(f"{one} = {size}" for one, size in self.dimensions.items())]
-        lines += ["", "[inputs]", *(f'{one} = "{text}"' for one, text in self.inputs.items())]
+        lines += ["]", "", "[dimensions]", *(f"{one} = {size}" for one, size in self.sizes.dimensions.items())]
+        lines += ["", "[inputs]", *(f'{one} = "{text}"' for one, text in self._inputs().items())]
         lines += [f"{one} = {value!r}" for one, value in self.numbers.items()]
+        values = {one.name: one.values for one in self.sizes.tensors if one.values}
         if self._wants_positive():
-            lines += ["", "[values]", 'x = "uniform 0.1 4"']
+            values = {self.sizes.first.name: "uniform 0.1 4", **values}
+        if values:
+            lines += ["", "[values]", *(f'{one} = "{text}"' for one, text in values.items())]
         return "\n".join(lines) + "\n"
 
     def _wants_positive(self) -> bool:
@@ -169,25 +152,15 @@ class _SpecificationWriter:
         return False
 
 
-def _named_extras(clauses: tuple[Clause, ...]) -> list[dict[str, tuple[str, Shape | None]]]:
-    """For every clause: what its operation calls its tensors and numbers, and what the reference calls them."""
-    taken = {"x"}
-    found = []
-    for clause in clauses:
-        names: dict[str, tuple[str, Shape | None]] = {}
-        for extra in clause.operation.extras:
-            name, number = extra.name, 2
-            while name in taken:
-                name, number = f"{extra.name}_{number}", number + 1
-            taken.add(name)
-            names[extra.name] = (name, extra.shape)
-        found.append(names)
-    return found
+def _over(axis: Axis) -> str:
+    if axis.is_last:
+        return "over the last dimension"
+    listed = " and ".join(map(str, axis.dimensions))
+    return f"over dimension{'s' * (len(axis.dimensions) > 1)} {listed}" if axis.dimensions else "over all elements"
 
 
-def _dimension_names(rank: int) -> tuple[str, ...]:
-    known = {1: ("cols",), 2: ("rows", "cols"), 3: ("batch", "rows", "cols")}
-    return known.get(rank) or (*(f"batch_{place}" for place in range(1, rank - 1)), "rows", "cols")
+def _along(axis: Axis) -> str:
+    return "of each row, along the last dimension" if axis.is_last else _over(axis)
 
 
 def _imports(lines: list[str]) -> list[str]:

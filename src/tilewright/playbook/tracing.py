@@ -221,10 +221,14 @@ class ProbeSet:
     fixed: bool = False
 
 
-def probes_of(task: Task) -> ProbeSet:
-    """Three calls whose sizes and float arguments all differ."""
+# No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would.
+_SIZES = (61, 37, 97, 53, 113, 43, 131, 71, 59, 149, 79, 67, 163, 101, 89, 173, 127, 107, 197, 139, 211, 151, 181, 167)
+
+
+def probes_of(task: Task, larger: bool = False) -> ProbeSet:
+    """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
     probes: list[Probe] = []
-    primes = iter((5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101))
+    primes = iter(size * 8 + 1 if larger else size for size in _SIZES)
     for factor in (1.0, 1.0625, 0.9375):
         sizes = {one.name: one.size if not one.varies else _probed(one, next(primes)) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}

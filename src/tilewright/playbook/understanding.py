@@ -8,12 +8,17 @@ from collections.abc import Callable
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
+from tilewright.playbook.moves_family import MOVES_FAMILY
+from tilewright.playbook.pooling_family import POOLING_FAMILY
+from tilewright.playbook.products.family import PRODUCTS
 from tilewright.playbook.rows_family import ROWS
+from tilewright.playbook.scans_family import SCANS_FAMILY
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
-FAMILIES: tuple[Family, ...] = (ROWS,)  # in the order in which they are asked; the last takes what nobody claims
+# In the order in which they are asked; the last takes what nobody claims.
+FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, MOVES_FAMILY, ROWS)
 
 _TRACE_SECONDS = 120.0
 
@@ -51,13 +56,14 @@ def traced_task(task: Task, ask: Ask) -> TracedTask:
     for one in task.tensors:
         if one.memory_order not in ((), tuple(range(len(one.dimensions)))):
             raise NotSupported(f"the playbook reads row-major tensors only, and {one.name} is not")
-    probes = probes_of(task)
-    try:
-        traces = ask(TraceRequest(task, probes.probes))
-        if same_graph(traces.traces):
-            return TracedTask(task, traces.traces, probes)
-    except ReferenceProblem:
-        pass  # it does not take other sizes, or needs the content of its tensors: the next call tells
+    for larger in (False, True):
+        probes = probes_of(task, larger)
+        try:
+            traces = ask(TraceRequest(task, probes.probes))
+            if same_graph(traces.traces):
+                return TracedTask(task, traces.traces, probes)
+        except ReferenceProblem:
+            pass  # it does not take other sizes, or needs the content of its tensors: the next call tells
     probes = fixed_probe(task)
     try:
         return TracedTask(task, ask(TraceRequest(task, probes.probes)).traces, probes)

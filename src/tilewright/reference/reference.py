@@ -13,6 +13,7 @@ from tilewright.child.envelope import Envelope, message
 from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrupted
 from tilewright.devices.protocol import Closing, Device
 from tilewright.records import Execution, Job
+from tilewright.reference import compile_cache as caches
 from tilewright.reference import wire
 from tilewright.reference.protocol import ReferenceProblem
 
@@ -139,6 +140,8 @@ class Reference(Closing):
         environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
         if self._limits.visible_gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self._limits.visible_gpus
+        if self._limits.gpu and (cache := caches.compile_cache(self._setup.source)) is not None:
+            environment[caches.VARIABLE] = str(cache)
         self._child = SupervisedChild(
             _PROGRAM,
             resident_bytes=self._limits.resident_bytes,

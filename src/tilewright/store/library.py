@@ -121,10 +121,14 @@ class Library:
             durable.write_record(filling / ENTRY, _entry(run, best, provenance.kernel))
         return LibraryKernel(durable.read_record(folder / ENTRY, LibraryEntry), folder)
 
-    def find(self, task_hash: str) -> LibraryKernel | None:
+    def find(self, task_hash: str, *, author: str = "", device: str = "") -> LibraryKernel | None:
         """The best kernel of a task: a verified one before a provisional one, a measured one before a modelled one,
-        then the fastest, then the newest."""
-        found = list(self._entries(self.path / task_hash))
+        then the fastest, then the newest. `author` and `device`: only by that author, only judged and timed there."""
+        found = [
+            one
+            for one in self._entries(self.path / task_hash)
+            if author in ("", one.entry.author) and device in ("", one.entry.device)
+        ]
         return min(found, key=_rank) if found else None
 
     def all(self) -> tuple[LibraryKernel, ...]:

@@ -1,8 +1,9 @@
 """From a request to a `Task`: a reference that was run, inputs whose shapes were probed, a lint of what it proves."""
 
-from tilewright.tasks.drafts import TaskOptions, task_op_line
+from tilewright.tasks.drafts import Foresee, TaskOptions, task_op_line
 from tilewright.tasks.errors import RefusedRequest, TaskError
 from tilewright.tasks.gradients import backward_task, derivative_words, refuse_without_gradients
+from tilewright.tasks.kinds import called_names
 from tilewright.tasks.reading.folders import (
     fit_specification,
     task_from_folder,
@@ -19,11 +20,13 @@ from tilewright.tasks.reading.modules import (
 from tilewright.tasks.reading.requests import open_task, task_from_source
 
 __all__ = [
+    "Foresee",
     "ModuleCall",
     "RefusedRequest",
     "TaskError",
     "TaskOptions",
     "backward_task",
+    "called_names",
     "derivative_words",
     "fit_specification",
     "module_call",

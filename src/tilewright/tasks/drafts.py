@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.kernel_file import op_of_task, print_op
@@ -31,6 +31,12 @@ from tilewright.tasks.questions import ANSWER_SECONDS, BOUND, PROBE, BoundAnswer
 _OTHER_VALUES = "normal:0:1"
 
 
+Foresee = Callable[[str, str], None]  # of a source and its function, before anything is run; it may refuse them
+
+
+def _foreseen(source: str, function: str) -> None: ...
+
+
 @dataclass(frozen=True)
 class TaskOptions:
     """What a person may ask of a task beside what it computes."""
@@ -42,6 +48,7 @@ class TaskOptions:
     fixed: tuple[str, ...] = ()  # names of dimensions that must not vary
     fixed_all: bool = False
     allow_degenerate: bool = False
+    foresee: Foresee = _foreseen
 
     def __post_init__(self) -> None:
         if self.gpu not in PROFILES:
@@ -92,6 +99,7 @@ def make_task(draft: Draft, options: TaskOptions) -> Task:
 
 def probe_task(draft: Draft, options: TaskOptions, reference: Reference) -> Task:
     """The task without the lint: outputs, and which dimensions vary, from calling the reference."""
+    options.foresee(draft.source, draft.function)
     answer = _probed(draft, options, reference)
     taken = [one.name for one in draft.inputs]
     results = output_names(len(answer.outputs), draft.results, taken)

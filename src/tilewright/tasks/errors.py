@@ -25,6 +25,7 @@ class RemedyKind(Enum):
     GIVE_VALUES = "give other values for {name}, such as {example}"
     GIVE_ARGUMENTS = "give shapes and numbers apart from it"
     ALLOW_DEGENERATE = "a degenerate task can be allowed"
+    WRITE_FUNCTION = "it can be given as a function in PyTorch"
     CHOOSE_MODEL = "a model can be asked instead"
 
 

@@ -112,6 +112,16 @@ def kind_of(source: str, function: str) -> Kind:
     return Kind.OTHER
 
 
+def called_names(source: str, function: str) -> frozenset[str]:
+    """The last names, in lower case, of what the function calls and the source does not define itself."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    own = {node.name.lower() for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return frozenset(_used(tree, function)[0] - own)
+
+
 def _kinds(names: set[str], operators: set[type]) -> list[Kind]:
     found = [kind for kind, known in _NAMES if names & known]
     if ast.MatMult in operators and Kind.MATMUL not in found:

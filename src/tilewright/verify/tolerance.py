@@ -45,6 +45,7 @@ _SAMPLE = 50_000
 _ROW_TILE = 256  # elements; longer rows are cut into such pieces
 _LONGEST_ROW = 512
 _LEAST_TILE = 64  # shorter rows are taken together
+_RARE = 1 / 32  # of all tiles
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,10 @@ class _Yardstick:
         self._own = own_error
         # Where nothing is added up, an element of a narrow type is off by roundings of its own size, whatever else is
         # in the tile.
-        self._by_itself = self.rounding >= _NARROW_ROUNDING and not contracted
+        narrow = self.rounding >= _NARROW_ROUNDING
+        self._by_itself = narrow and not contracted
+        # Terms rounded before they are added up move a whole row by what one of them loses: attention's weights.
+        self._rows_move = narrow and contracted
         excess = (own_error - self.rounding * size).clamp(min=0.0)
         self._tile_excess = self._tiles.mean_square(excess)
         mean_size = self._tiles.mean_square(size)
@@ -307,7 +311,11 @@ class _Yardstick:
         factor = torch.where(self._tiles.counts < _LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
         factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
         limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self.least
-        return self._tiles.spread(found > limit), _worst(found, limit)
+        too_large = found > limit
+        if self._rows_move and int(too_large.sum()) <= _RARE * too_large.numel():
+            limit = limit * (FEW_ROUNDING / TILE_ROUNDING)
+            too_large = found > limit
+        return self._tiles.spread(too_large), _worst(found, limit)
 
 
 def _middle(values: torch.Tensor) -> float:

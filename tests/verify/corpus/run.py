@@ -1,6 +1,6 @@
 """The whole corpus, or a part of it, before the referee, on several cores.
 
-    python -m tests.verify.corpus.run [--jobs 14] [--device emulator|gpu|both] [--only GLOB] [--side wrong|honest]
+    python -m tests.verify.corpus.run [--jobs 14] [--device emulator|gpu|both] [--only GLOB...] [--side wrong|honest]
                                       [--seeds N] [-o rows.jsonl]
 
 Prints one JSON line for every file as its verdict comes, then what differs from what was expected, and totals. A file
@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--device", choices=("emulator", "gpu", "both"), default="emulator")
-    parser.add_argument("--only", default="*", help="a pattern of names")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
     parser.add_argument("--side", choices=(WRONG, HONEST))
     parser.add_argument("--seeds", type=int, default=1, help="how often each is judged, with other values each time")
     parser.add_argument("-o", "--output", type=Path, help="where the lines go as well")
@@ -54,7 +54,9 @@ def main() -> int:
     if options.serve:
         return _serve()
     entries = [
-        one for one in load(*([options.side] if options.side else [])) if fnmatch.fnmatch(one.name, options.only)
+        one
+        for one in load(*([options.side] if options.side else []))
+        if any(fnmatch.fnmatch(one.name, pattern) for pattern in options.only)
     ]
     devices = ("emulator", "gpu") if options.device == "both" else (options.device,)
     began = time.monotonic()

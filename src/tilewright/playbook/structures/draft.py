@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel
-from tilewright.playbook.row_program import ProgramInput, RowProgram
+from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.column_sums import NOTE, StripSums
 
 _STRIPS = 256
 _WIDE_SUMS = 65536  # columns from which sums of a simple loop are kept in f64
 
 
-def draft_rows(program: RowProgram, op_line: str) -> str:
+def draft_rows(program: RowProgram, op_line: str) -> Fragment:
     """One block per row, which goes along it once for every step that needs the whole row."""
     plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
@@ -37,7 +37,48 @@ def draft_rows(program: RowProgram, op_line: str) -> str:
     header += NOTE if program.column_sums else ""
     constants = ["constexpr int WARPS = THREADS / 32;"]
     helpers = ([one] for one in looped.helpers)
-    return file_text(header, plan, includes(program), constants, *helpers, looped.text, sums.text())
+    return fragment(header, plan, includes(program), constants, *helpers, looped.text, sums.text())
+
+
+def draft_scattered(program: RowProgram, op_line: str) -> Fragment:
+    """The same where a row's elements are not one after the other."""
+    kernel = RowKernel(program, quick=False)
+    kernel.wide_sums = True
+    by_thread = program.layout is Layout.COLUMNS
+    plan = PlanLines(program, op_line)
+    rows, cols = plan.sizes()
+    sizes = [("long long rows", rows), ("long long cols", cols), ("long long inner", plan.inner())]
+    plan.limits(rows, cols)
+    plan.add("const", "THREADS = 256")
+    signature = KernelSignature.of(program, kernel.namer, sizes)
+    name = f"{program.name}_{program.layout.value}"
+    plan.launch(name, f"ceil_div({rows}, THREADS)" if by_thread else rows, "THREADS", signature.given)
+    call = "" if by_thread else "block_reduce({v}, {v}_of_warps, {c})"
+    body = _row_pointers(kernel)
+    for number in range(program.sweeps):
+        body += ["", *_sweep(kernel, number, {}, "0" if by_thread else "threadIdx.x", "1" if by_thread else "THREADS")]
+        body += kernel.reduced(number, call)
+    results = kernel.row_results() if program.outputs_of_row else []
+    if by_thread:
+        first = ["const long long row = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;"]
+        body = [*first, "if (row >= rows) return;", *body, *results]
+    else:
+        body = ["const long long row = blockIdx.x;", *kernel.partials("WARPS"), *body]
+        body += ["", "if (threadIdx.x == 0) {", *indented(results), "}"] if results else []
+    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    header = (
+        f"{program.name}, a first version: simple, and right at any size.\n\n"
+        + (
+            "The elements of a row lie `inner` apart, those of neighbouring rows side by side: a thread owns a row, "
+            "so that the threads of a warp read neighbours."
+            if by_thread
+            else "The elements of a row lie in runs of `inner`: a block owns a row and goes along all of its runs."
+        )
+        + " It goes along once for each step that needs the whole row before it. Arithmetic is in f32, sums in f64."
+    )
+    constants = [] if by_thread else ["constexpr int WARPS = THREADS / 32;"]
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), *([] if by_thread else [BLOCK_REDUCE])]
+    return fragment(header, plan, includes(program), constants, *([one] for one in helpers), text)
 
 
 @dataclass(frozen=True)
@@ -89,17 +130,19 @@ def looped_rows(
     return LoopedRows(name, signature, [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE], text)
 
 
-def _sweep(kernel: RowKernel, number: int, parts: dict[str, str]) -> list[str]:
-    def load(one: ProgramInput) -> str:
-        return f"{kernel.name(one.name)}_along[column]"
+def _sweep(
+    kernel: RowKernel, number: int, parts: dict[str, str], first: str = "threadIdx.x", step: str = "THREADS"
+) -> list[str]:
+    def load(one: ProgramInput | ProgramOutput) -> str:
+        return f"{kernel.name(one.name)}_along[{kernel.element_place(one)}]"
 
-    store = {one.name: f"{kernel.name(one.name)}_along[column]" for one in kernel.program.outputs_along}
+    store = {one.name: load(one) for one in kernel.program.outputs_along}
     store |= {name: f"{part}[blockIdx.x * cols + column]" for name, part in parts.items()}
     sweep = kernel.sweep(number, load, "column", store)
     if parts and number == kernel.program.sweeps - 1:
         starts = (f"{store[name]} = 0.0f;" for name in parts)
         sweep = replace(sweep, element=["if (row == blockIdx.x) {", *indented(list(starts)), "}", *sweep.element])
-    loop = "for (long long column = threadIdx.x; column < cols; column += THREADS) {"
+    loop = f"for (long long column = {first}; column < cols; column += {step}) {{"
     return [*sweep.before, loop, *indented(sweep.element), "}"]
 
 
@@ -109,9 +152,9 @@ def _row_pointers(kernel: RowKernel) -> list[str]:
         lines += kernel.index_lines(one)
         if one.varies:
             qualifier = "" if one.in_place else "const "
-            lines.append(f"{qualifier}{one.dtype.cpp}* {kernel.name(one.name)}_along = {kernel.row_start(one)};")
+            lines.append(f"{qualifier}{one.dtype.cpp}* {kernel.name(one.name)}_along = {kernel.element_start(one)};")
     for output in kernel.program.outputs_along:
         if not output.in_place:
             name = kernel.name(output.name)
-            lines.append(f"{output.dtype.cpp}* {name}_along = {name} + row * cols;")
+            lines.append(f"{output.dtype.cpp}* {name}_along = {kernel.element_start(output)};")
     return lines

@@ -6,7 +6,7 @@ from enum import Enum
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, CLUSTER_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
@@ -44,7 +44,7 @@ _HEADERS = {
 }
 
 
-def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> str:
+def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool = True) -> Fragment:
     kernel = RowKernel(program, quick)
     writer = _LongRows(kernel, holding)
     plan = PlanLines(program, op_line)
@@ -61,8 +61,8 @@ def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool =
     if holding is not Holding.NOWHERE:
         more.append("cuda_pipeline.h")
     header = _HEADERS[holding].format(name=program.name) + (_LONGER if longer else "")
-    pieces = [includes(program, *more), lines, [VECTOR], *([one] for one in helpers), text]
-    return file_text(header, plan, *pieces, longer.text if longer else [])
+    pieces = [lines, [VECTOR], *([one] for one in helpers), text, longer.text if longer else []]
+    return fragment(header, plan, includes(program, *more), *pieces)
 
 
 def held_inputs(program: RowProgram) -> tuple[ProgramInput, ...]:
@@ -210,7 +210,7 @@ class _LongRows:
 
     def _used(self, number: int) -> list[ProgramInput]:
         read = self.kernel.loaded(number, self.kernel.row_known)
-        return [one for one in self.program.inputs if one.varies and one.name in read]
+        return [one for one in self.program.inputs if one.varies and not one.spans and one.name in read]
 
     def _work(self, number: int, element: list[str]) -> list[str]:
         """What is done with a vector: its elements, and the results stored where the sweep is the last."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, includes
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 
 
-def draft_elements(program: RowProgram, op_line: str) -> str:
+def draft_elements(program: RowProgram, op_line: str) -> Fragment:
     """One thread per element."""
     kernel = RowKernel(program, quick=False)
     plan = PlanLines(program, op_line)
@@ -41,12 +41,12 @@ def draft_elements(program: RowProgram, op_line: str) -> str:
     header = (
         f"{program.name}, a first version: simple, and right at any size.\n\nOne thread computes one element, in f32."
     )
-    return file_text(header, plan, includes(program), *kernel.helper_pieces(), text)
+    return fragment(header, plan, includes(program), *kernel.helper_pieces(), text)
 
 
 def vector_elements(
     program: RowProgram, op_line: str, several: bool = False, hints: bool = False, quick: bool = True
-) -> str:
+) -> Fragment:
     """16-byte vectors over flat memory; `several` vectors for each thread; `hints`: results bypass the cache."""
     kernel = RowKernel(program, quick)
     plan = PlanLines(program, op_line)
@@ -72,7 +72,7 @@ def vector_elements(
         f"{program.name} at memory speed: a pointwise kernel has nothing to reuse, so all that matters is how bytes "
         f"move.\n\n{moves} Arithmetic is in f32 whatever the element type."
     )
-    return file_text(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
+    return fragment(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 
 
 def _total(program: RowProgram) -> str:
@@ -134,7 +134,7 @@ def _tail(kernel: RowKernel, place: str) -> list[str]:
     return [f"for (long long i = {place} * WIDTH; i < n; ++i) {{", *indented(sweep.element), "}"]
 
 
-def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) -> str:
+def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
     """16-byte vectors where tensors are broadcast: a block is a rectangle of rows and columns."""
     kernel = RowKernel(program, quick)
     plan = PlanLines(program, op_line)
@@ -146,7 +146,7 @@ def rectangle_elements(program: RowProgram, op_line: str, quick: bool = True) ->
         "share a block. Where rows are not a whole number of 16-byte vectors, their starts are not aligned either: "
         "WIDTH is 1 and the same code moves single elements. Arithmetic is in f32 whatever the element type."
     )
-    return file_text(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
+    return fragment(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 
 
 def _rectangle_plan(kernel: RowKernel, plan: PlanLines) -> tuple[KernelSignature, str]:

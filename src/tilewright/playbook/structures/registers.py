@@ -6,7 +6,15 @@ from enum import Enum
 
 from tilewright.playbook.cpp_helpers import FOR_EACH_VECTOR, LANES_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
+from tilewright.playbook.file_text import (
+    MOST_32_BIT,
+    Fragment,
+    KernelSignature,
+    PlanLines,
+    fragment,
+    has_parts,
+    includes,
+)
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, ProgramOutput, RowProgram
 from tilewright.playbook.structures.column_sums import NOTE, StripSums
@@ -67,7 +75,7 @@ def fits(program: RowProgram, team: Team, cols: int) -> bool:
 
 def register_rows(
     program: RowProgram, op_line: str, team: Team, teams: tuple[int, ...], hints: bool = False, quick: bool = True
-) -> str:
+) -> Fragment:
     """A file in which `team` shares a row that it holds in registers.
 
     `teams` are the numbers of warps or lanes that the tuner is offered; the first that fits is the default.
@@ -82,7 +90,7 @@ def register_rows(
     helpers = ([one] for one in dict.fromkeys(needed))
     header = _HEADERS[team].format(name=program.name) + (NOTE if program.column_sums else "") + _LONGER
     pieces = (*helpers, text, longer.text, sums.text())
-    return file_text(header, plan, includes(program), writer.constants(), [VECTOR], *pieces)
+    return fragment(header, plan, includes(program), writer.constants(), [VECTOR], *pieces)
 
 
 class _RegisterRows:
@@ -265,7 +273,8 @@ class _RegisterRows:
             moved = " ".join(f"{one}_held[k] = {one}_next[k];" for one in names)
             inner.append(f"for_each_vector(thread, vectors, [&](int k, int) {{ {moved} }});")
             inner += ["if (row + gridDim.x < rows) {", *indented(self._fetch("row + gridDim.x")), "}"]
-        inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies))
+        inner += self.kernel.index_lines(*(one for one in self.program.inputs if not one.varies or one.spans))
+        inner += self.kernel.span_pointers()
         inner += self.kernel.target_pointers() + self._steps(hints)
         inner += ["turn ^= 1;"] if self._alternates() else []
         return lines + loop + indented(inner) + ["}", *self._left_sums(sums)]

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, file_text, has_parts, includes
+from tilewright.playbook.file_text import (
+    MOST_32_BIT,
+    Fragment,
+    KernelSignature,
+    PlanLines,
+    fragment,
+    has_parts,
+    includes,
+)
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
 
@@ -22,7 +30,7 @@ def _types(program: RowProgram) -> list[str]:
     return [kernel.accumulator_type(index) for index in kernel.all_reductions]
 
 
-def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
+def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
     """Two launches: PIECES blocks for each row leave their part in a scratch buffer, one warp per row adds them."""
     kernel = RowKernel(program, quick)
     plan = PlanLines(program, op_line)
@@ -69,7 +77,7 @@ def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> str:
         *kernel.reduction_helpers(),
         BLOCK_REDUCE.replace("template <typename T, typename", "template <int WARPS, typename T, typename", 1),
     ]
-    return file_text(header, plan, includes(program), [VECTOR], *([one] for one in helpers), part_text, whole_text)
+    return fragment(header, plan, includes(program), [VECTOR], *([one] for one in helpers), part_text, whole_text)
 
 
 def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
@@ -78,7 +86,7 @@ def _part_body(kernel: RowKernel, parts: list[str]) -> list[str]:
         "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
         "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
     ]
-    streams = [one for one in program.inputs if one.varies]
+    streams = [one for one in program.inputs if one.varies and not one.spans]
     lines += kernel.index_lines(*program.inputs) + kernel.pointers() + kernel.partials("THREADS / 32")
     sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here.at[i]", "place * WIDTH + i", {})
     inner = [

@@ -36,7 +36,7 @@ def task_from_kernelbench(path: Path, options: TaskOptions, values: Mapping[str,
     if not is_kernelbench(source, str(path)):
         raise TaskError(f"{path} is no KernelBench problem: it must define {', '.join(KERNELBENCH_NAMES)}")
     maker = _ModuleMaker(source, path, "Model", "Model(*get_init_inputs())", Origin.KERNELBENCH)
-    answer = maker.describe("get_inputs()")
+    answer = maker.describe("get_inputs()", options)
     forward, rest = answer.forward[: len(answer.inputs)], answer.forward[len(answer.inputs) :]
     if len(forward) != len(answer.inputs) or any(one.default is None for one in rest):
         raise TaskError(
@@ -111,7 +111,7 @@ def _from_maker(
     numbers: Mapping[str, str],
     values: Mapping[str, str],
 ) -> Task:
-    answer = maker.describe("")
+    answer = maker.describe("", options)
     own = {one.name for one in answer.parameters}
     of_parameters = {name: text for name, text in values.items() if name in own}
     of_arguments = {name: text for name, text in values.items() if name not in own}
@@ -155,7 +155,8 @@ class _ModuleMaker:
             raise TaskError(f"{path} has no {name!r}; it has {', '.join(sorted(bound)) or 'nothing'}")
         self._function = usable_name("reference", bound)
 
-    def describe(self, inputs: str) -> questions.ModuleAnswer:
+    def describe(self, inputs: str, options: TaskOptions) -> questions.ModuleAnswer:
+        options.foresee(self._source, self._class)
         with Reference(self._source, self._class) as reference:
             try:
                 request = questions.ModuleRequest(self._build, inputs)

@@ -1,0 +1,104 @@
+"""Dimensions in words: "over the last dimension", "along dim 1", "of each column", "of all elements"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilewright.playbook.errors import NotUnderstood
+
+_MARK = re.compile(r"§(\d+)")
+_WITHIN = r"(?:\b(?:over|along|across|of|on|for|in|at) )?(?:the )?"
+_DIMENSION = r"(?:dim(?:ension)?s?|ax[ie]s)"
+_PLACES = {
+    "last": (-1,),
+    "innermost": (-1,),
+    "final": (-1,),
+    "last two": (-2, -1),
+    "last 2": (-2, -1),
+    "spatial": (-2, -1),
+    "first": (0,),
+    "leading": (0,),
+    "outermost": (0,),
+    "batch": (0,),
+    "second": (1,),
+    "third": (2,),
+    "channel": (1,),
+    "channels": (1,),
+    "all": (),
+    "both": (),
+}
+_PLACED = re.compile(rf"{_WITHIN}\b(?P<place>{'|'.join(sorted(_PLACES, key=len, reverse=True))}) {_DIMENSION}\b")
+_NUMBERED = re.compile(
+    rf",? ?(?:\b(?:over|along|across|on|in|of) )?(?:the )?\b{_DIMENSION} ?=? ?"
+    r"(?:[(\[] ?(?P<listed>-?\d+(?: ?, ?-?\d+)*) ?[)\]]|(?P<said>-?\d+(?: and -?\d+)?)(?![\d.]))"
+)
+_ROWS = re.compile(
+    r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"
+)
+_COLUMNS = re.compile(
+    r"\bcolumn (?=(?:sum|mean|average|max|min|norm|prod|var|std|arg)[a-z]*\b)|\bcolumn ?wise\b"
+    r"|\b(?:of|for|in|over) (?:each|every) column\b|\b(?:each|every|per) column\b"
+)
+_CHANNELS = re.compile(r"\b(?:over|along|across) (?:the |all )?channels\b")
+_EVERYTHING = re.compile(
+    r"\b(?:of|over|across|for) (?:all(?: of)? (?:the )?|every )(?:elements?|entries|values)\b"
+    r"|\b(?:of|over) (?:everything|the (?:whole|entire) (?:tensor|matrix|array|input))\b"
+)
+_READINGS = re.compile(r"\b(over|along|across|of|for) (?:the |all |all the )?(rows|columns)\b|\bper channel\b")
+_OTHER = re.compile(rf"\b\w+ {_DIMENSION}\b")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Dimensions as PyTorch counts them; none are all of them."""
+
+    said: str
+    dimensions: tuple[int, ...]
+
+    @property
+    def is_last(self) -> bool:
+        return self.dimensions == (-1,)
+
+    @property
+    def least_rank(self) -> int:
+        """Of a tensor that has these dimensions."""
+        return max((one + 1 if one >= 0 else -one for one in self.dimensions), default=1)
+
+
+LAST = Axis("the last dimension", (-1,))
+
+
+def mark_axes(text: str) -> tuple[str, tuple[Axis, ...]]:
+    """The text with a mark in place of every phrase that says dimensions. What has two readings is refused."""
+    found: list[Axis] = []
+
+    def marked(said: re.Match[str], dimensions: tuple[int, ...]) -> str:
+        found.append(Axis(said[0].strip(" ,"), dimensions))
+        return f" §{len(found) - 1} "
+
+    text = _NUMBERED.sub(lambda one: marked(one, _numbers(one["listed"] or one["said"])), text)
+    text = _PLACED.sub(lambda one: marked(one, _PLACES[one["place"]]), text)
+    text = _EVERYTHING.sub(lambda one: marked(one, ()), text)
+    for pattern, dimensions in ((_ROWS, (-1,)), (_COLUMNS, (-2,)), (_CHANNELS, (1,))):
+        text = pattern.sub(lambda one, held=dimensions: marked(one, held), text)  # type: ignore[misc]
+    if said := _READINGS.search(text):
+        raise NotUnderstood(
+            f'the playbook cannot tell which dimension "{said[0]}" is; say "of each row" or "over dim 1" for one '
+            f'result per row, "of each column" or "over dim 0" for one per column'
+        )
+    if said := _OTHER.search(text):
+        raise NotUnderstood(
+            f'the playbook does not understand "{said[0]}"; say the last dimension, the first, or "over dim 1"'
+        )
+    return text, tuple(found)
+
+
+def take_axes(text: str, axes: tuple[Axis, ...]) -> tuple[str, tuple[Axis, ...]]:
+    """The text without its marks, and what they stand for."""
+    said = tuple(axes[int(one[1])] for one in _MARK.finditer(text))
+    return re.sub(r"\( *,? *\)", " ", _MARK.sub(" ", text)), said
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in re.findall(r"-?\d+", text))

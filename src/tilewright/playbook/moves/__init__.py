@@ -1,0 +1,1 @@
+"""Elements moved and combined: transposes, slices, joins, look-ups, with pointwise work on the way."""

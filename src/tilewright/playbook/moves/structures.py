@@ -1,0 +1,148 @@
+"""Kernels whose results' elements each read a few places: one thread per element, vectors, and tiles for transposes."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.program import PlacedProgram
+from tilewright.playbook.places.reader import Leaf, Read
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+
+Programs = tuple[PlacedProgram, ...]  # one for each shape of results
+
+
+def draft(programs: Programs, op_line: str) -> str:
+    """One thread per element."""
+    plan = PlanLines(programs[0].as_rows(), op_line)
+    plan.add("const", "THREADS = 256")
+    texts, helpers = [], {}
+    for number, program in enumerate(programs):
+        kernel = PlacedKernel(program, plan, None, quick=False)
+        count, name = _count(program), f"{program.name}_elements{_suffix(programs, number)}"
+        body = [
+            "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
+            "if (element >= n) return;",
+            *kernel.split(program.variables, "element"),
+        ]
+        lines, known = kernel.write(
+            tuple(one.value for one in program.outputs), {}, lambda _, leaf, k: kernel.load(leaf, k)
+        )
+        body += lines
+        for one in program.outputs:
+            body.append(f"{kernel.pointer(one.name)}[element] = {kernel.stored(one, known[one.value])};")
+        signature = kernel.signature(tuple(one.name for one in program.outputs), [("long long n", count)])
+        plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
+        texts.append(signature.kernel("__launch_bounds__(THREADS)", name, body))
+        helpers |= dict.fromkeys(kernel.forms.helpers())
+    header = (
+        f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of the "
+        "result: it finds out where the element lies, and reads what belongs there."
+    )
+    return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts).file()
+
+
+def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
+    """16-byte vectors along the last dimension; a block is a rectangle of rows and columns."""
+    plan = PlanLines(programs[0].as_rows(), op_line)
+    plan.add("tune", "THREADS = 128 | 256 | 512")
+    texts, helpers = [], {}
+    for number, program in enumerate(programs):
+        suffix = _suffix(programs, number)
+        kernel = PlacedKernel(program, plan, program.variables[-1], quick)
+        texts.append(_vector_kernel(kernel, plan, suffix))
+        helpers |= dict.fromkeys(kernel.forms.helpers())
+    header = (
+        f"{programs[0].name} at memory speed: every element of the result reads the few places that it needs.\n\nA thread "
+        "makes one 16-byte vector. The block is a rectangle, x along a row of the result and y over rows, so that one "
+        "division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH is 1 and the "
+        "same code moves single elements."
+    )
+    return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts).file()
+
+
+def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[str]:
+    program = kernel.program
+    column, rows = program.variables[-1], program.variables[:-1]
+    names = [plan.name(f"{one}{suffix}") for one in ("rows", "vectors", "lanes", "block_rows", "chunks")]
+    row_count, vector_count, lanes, block_rows, chunks = names
+    if not suffix:
+        kernel.width_line(program.outputs)
+    width = "WIDTH"
+    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.text} / {width}")
+    plan.add("need", f"{row_count} <= {MOST_32_BIT} and {column.size.text} <= {MOST_32_BIT}")
+    plan.add("let", f"{lanes} = min(next_pow2(max({vector_count}, 1)), THREADS), {block_rows} = THREADS / {lanes}")
+    plan.add("let", f"{chunks} = ceil_div({vector_count}, {lanes})")
+    body = [
+        "// Blocks are numbered along the row first, so that they run in address order.",
+        "const int vector = static_cast<int>(blockIdx.x % chunks) * blockDim.x + threadIdx.x;",
+        "const unsigned row = blockIdx.x / chunks * blockDim.y + threadIdx.y;",
+        "if (vector >= vectors || row >= rows) return;",
+        *kernel.split(rows, "row"),
+        f"const int {kernel.variable(column)} = vector * WIDTH;",
+        *_vector_body(kernel),
+    ]
+    more = [("unsigned rows", row_count), ("int vectors", vector_count), ("unsigned chunks", chunks)]
+    signature = kernel.signature(tuple(one.name for one in program.outputs), more)
+    name = f"{program.name}_vectors{suffix}"
+    plan.launch(
+        name, f"{chunks} * ceil_div({row_count}, {block_rows})", f"dim3({lanes}, {block_rows})", signature.given
+    )
+    return signature.kernel("__launch_bounds__(THREADS)", name, body)
+
+
+def _vector_body(kernel: PlacedKernel) -> list[str]:
+    """Loads, the work on each element of the vector, and stores."""
+    program = kernel.program
+    targets = tuple(one.value for one in program.outputs)
+    lines, known = same_values(kernel, targets)
+    for name, read in program.reads.items():
+        if kernel.modes[name] in (Mode.VECTOR, Mode.REVERSED):
+            target = f"{kernel.namer.tensors[name]}_here"
+            kind = f"Vector<{read.dtype.cpp}>"
+            loads = kernel.load_vector(read, kernel.modes[name], known, target)
+            lines += [f"{kind} {target} = {{}};", *loads] if read.conditions else [f"const {kind} {loads[0]}"]
+    lines += [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in program.outputs]
+    inner, texts = kernel.write(targets, known, lambda name, leaf, k: element_of(kernel, name, leaf, k))
+    for one in program.outputs:
+        inner.append(f"{kernel.pointer(one.name)}_made.at[i] = {kernel.stored(one, texts[one.value])};")
+    lines += each_element(inner)
+    for one in program.outputs:
+        name, place = kernel.pointer(one.name), kernel.index(one.place, known)
+        lines.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({name} + {place}) = {name}_made;")
+    return lines
+
+
+def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[str], Known]:
+    """Statements for what all elements of a vector have in common."""
+    program = kernel.program
+    common = tuple(
+        index
+        for index in sorted(program.closure(targets))
+        if not kernel.rows.varies[index] and kernel.forms.leaf(index) is None
+    )
+    used = {one for index in program.closure(targets) for one in program.arguments(index) if kernel.rows.varies[index]}
+    used |= {one for index in kernel._lookups(targets, {}) for one in (index,)} | set(targets)
+    wanted = tuple(index for index in common if index in used)
+    lines, known = kernel.write(wanted, {}, lambda _, leaf, k: kernel.load(leaf, k), frozenset(wanted))
+    return lines, {index: known[index] for index in wanted}
+
+
+def element_of(kernel: PlacedKernel, name: str, leaf: Leaf, known: Known) -> str:
+    """Element i of a leaf inside the loop over a vector."""
+    if isinstance(leaf, Read) and kernel.modes[name] is Mode.VECTOR:
+        return f"{kernel.namer.tensors[name]}_here.at[i]"
+    if isinstance(leaf, Read) and kernel.modes[name] is Mode.REVERSED:
+        return f"{kernel.namer.tensors[name]}_here.at[WIDTH - 1 - i]"
+    return kernel.load(leaf, known, "i")
+
+
+def _suffix(programs: Programs, number: int) -> str:
+    return f"_{number + 1}" if len(programs) > 1 else ""
+
+
+def _count(program: PlacedProgram) -> str:
+    return product_text(program.variables)
+
+
+def _includes(programs: Programs) -> list[str]:
+    return sorted({line for program in programs for line in includes(program.as_rows())})

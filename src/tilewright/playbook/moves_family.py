@@ -1,0 +1,57 @@
+"""Moves: results whose elements read a few places of the inputs each, whatever views, joins and look-ups say so."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.moves.structures import draft, vectors
+from tilewright.playbook.operations import POINTWISE_RULES
+from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
+from tilewright.playbook.places.reader import PlaceReader
+from tilewright.playbook.places.rules import MOVES, PLACE_RULES
+
+KEPT = frozenset(PLACE_RULES) - {"remainder", "fmod"}
+
+
+def _claims(traced: TracedTask) -> bool:
+    known = POINTWISE_RULES.keys() | PLACE_RULES.keys() | MOVES
+    return bool(traced.targets & MOVES) and traced.targets <= known
+
+
+def moved(traced: TracedTask) -> tuple[PlacedProgram, ...]:
+    """A program for the results of each shape."""
+    refuse_in_place(traced)
+    outputs = traced.traces[0].outputs
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for number, node in enumerate(outputs):
+        result = traced.traces[0].nodes[node].results[0]
+        assert result is not None
+        shapes.setdefault(result.shape, []).append(number)
+    found = []
+    for which in shapes.values():
+        reader = PlaceReader(traced, PLACE_RULES)
+        found.append(merged(placed_program(reader, tuple(which))))
+    return tuple(found)
+
+
+def refuse_in_place(traced: TracedTask) -> None:
+    for one in traced.task.tensors:
+        if one.in_place and not one.optional:
+            raise NotSupported(f"the playbook moves elements to new tensors only, and {one.name} is changed in place")
+
+
+def _answer(traced: TracedTask) -> Answer:
+    programs = moved(traced)
+    first = Structure(
+        "draft-places", "first version: one thread per element, which finds its places", partial(draft, programs)
+    )
+    later = ()
+    if all(program.variables for program in programs):
+        summary = "16-byte vectors of the result, each read from where its elements lie"
+        later = (Structure("place-vectors", summary, partial(vectors, programs)),)
+    return Answer(first, later, (first, *later))
+
+
+MOVES_FAMILY = Family("moves", KEPT, _claims, _answer)

@@ -1,0 +1,308 @@
+"""Placed elements as C++: places, loads one by one and by vectors, and the numbers that a launch must give for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
+from tilewright.playbook.file_text import KernelSignature, PlanLines
+from tilewright.playbook.places.indices import Atom, Condition, Index, Lookup, Quotient, Variable
+from tilewright.playbook.places.program import PlacedProgram, Written
+from tilewright.playbook.places.reader import Leaf, Position, Read, Whole
+from tilewright.playbook.places.sizes import Size
+from tilewright.playbook.row_program import COLS, LaunchNumber, ProgramInput
+
+Known = dict[int, Text]
+
+
+class Mode(Enum):
+    """How the elements of a vector get their values of a read."""
+
+    SAME = "one for all"
+    VECTOR = "a vector"
+    REVERSED = "a vector from its end"
+    EACH = "one by one"
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Numbers that must be multiples of the vector's width."""
+
+    sizes: tuple[Size, ...]
+
+    def holds(self, width: int) -> bool:
+        return all(size.own % width == 0 for size in self.sizes)
+
+
+class PlacedKernel:
+    """One kernel being written. The innermost loop variable is `vector`, if a thread has several elements along it."""
+
+    def __init__(self, program: PlacedProgram, plan: PlanLines, vector: Variable | None, quick: bool = True) -> None:
+        self.program = program
+        self.plan = plan
+        self.vector = vector
+        rows = program.as_rows(vector)
+        self.namer = Namer(rows)
+        self.forms = Forms(rows, self.namer, quick)
+        self.statements = Statements(rows, self.forms, self.namer)
+        self.rows = rows
+        self.pointers: dict[str, str] = {}
+        self._sizes: dict[tuple[str, str], str] = {}  # parameters, by plan text and type
+        self._variables: dict[Variable, str] = {}
+        self.width = 16 // max((one.itemsize for one in self._vector_dtypes()), default=4)
+        self.modes = {name: self._mode(name, leaf) for name, leaf in program.leaves.items() if isinstance(leaf, Read)}
+
+    # -- vectors --
+
+    def _vector_dtypes(self) -> list:  # type: ignore[type-arg]
+        reads = [one.dtype for one in self.program.reads.values() if self.vector and one.place.mentions(self.vector)]
+        return [*reads, *(one.dtype for one in self.program.outputs)]
+
+    def _mode(self, name: str, read: Read) -> Mode:
+        if self.vector is None:
+            return Mode.EACH
+        if not self.program.varying(self.vector)[name]:
+            return Mode.SAME
+        factor = read.place.factor(self.vector)
+        found = alignment(read, self.vector)
+        if found is None or factor is None or not found.holds(self.width):
+            return Mode.EACH
+        return Mode.VECTOR if factor.is_always(1) else Mode.REVERSED
+
+    def alignment_sizes(self, outputs: tuple[Written, ...] = ()) -> list[Size]:
+        """What must be multiples of WIDTH for whole vectors, beside the length of what vectors go along."""
+        assert self.vector is not None
+        sizes: list[Size] = [self.vector.size]
+        for name, mode in self.modes.items():
+            read = self.program.leaves[name]
+            if mode in (Mode.VECTOR, Mode.REVERSED) and isinstance(read, Read):
+                found = alignment(read, self.vector)
+                assert found is not None
+                sizes += found.sizes
+        for one in outputs:
+            sizes += [factor for atom, factor in one.place.terms if atom != self.vector]
+            along = one.place.factor(self.vector)
+            turned = along is not None and along.own < 0
+            sizes.append(one.place.constant.plus(self._one) if turned else one.place.constant)
+        kept: list[Size] = []
+        for size in sizes:
+            always = size.literal is not None and size.literal % self.width == 0
+            inferred = any(one.divides(size) and size.text.count(one.text) for one in kept)
+            if not always and size not in kept and not inferred:
+                kept.append(size)
+        return kept
+
+    def width_line(self, outputs: tuple[Written, ...] = ()) -> None:
+        """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
+        tests = [
+            f"({size.text}) % {self.width} == 0" if " " in size.text else f"{size.text} % {self.width} == 0"
+            for size in self.alignment_sizes(outputs)
+        ]
+        if not tests:
+            self.plan.add("const", f"WIDTH = {self.width}", "elements of a 16-byte load")
+            return
+        self.plan.add("const", f"WIDTH = {self.width} if {' and '.join(tests)} else 1", "elements of a load")
+
+    @property
+    def _one(self) -> Size:
+        return Size((1,) * len(self.program.variables[0].size.values), "1")
+
+    # -- names --
+
+    def pointer(self, tensor: str) -> str:
+        if tensor not in self.pointers:
+            self.pointers[tensor] = self.namer.fresh(tensor)
+        return self.pointers[tensor]
+
+    def variable(self, variable: Variable) -> str:
+        if variable not in self._variables:
+            self._variables[variable] = self.namer.fresh(variable.name)
+        return self._variables[variable]
+
+    def size(self, size: Size, kind: str = "long long") -> str:
+        """A number of the plan in the kernel: itself, or a parameter."""
+        if size.literal is not None:
+            return f"{size.literal}ll" if kind == "long long" else str(size.literal)
+        key = (size.text, kind)
+        if key not in self._sizes:
+            words = "".join(c if c.isalnum() else " " for c in size.text.replace(".shape", "")).split()
+            name = "_".join(words)[:32] + ("" if kind == "long long" else "_count")
+            self._sizes[key] = self.namer.fresh(name if not name[0].isdigit() else f"size_{name}")
+        return self._sizes[key]
+
+    def signature(self, outputs: tuple[str, ...], more: list[tuple[str, str]]) -> KernelSignature:
+        """Tensors that were mentioned, results, what a structure adds as (declaration, plan expression), and numbers."""
+        types = {one.tensor: one.dtype for one in self.program.leaves.values() if isinstance(one, Read)}
+        results = {one.name: one.dtype for one in self.program.outputs}
+        pairs = [
+            (f"const {types[name].cpp}* __restrict__ {cpp}", name)
+            for name, cpp in self.pointers.items()
+            if name not in outputs
+        ]
+        pairs += [(f"{results[name].cpp}* __restrict__ {self.pointer(name)}", name) for name in outputs]
+        pairs += more
+        pairs += [(f"{kind} {name}", text) for (text, kind), name in self._sizes.items()]
+        values, kinds = self.program.values, self.program.kinds
+        used = {values[index] for index in self.program.live}
+        pairs += [
+            (f"{kinds[values.index(parameter)].cpp} {name}", parameter.expression)
+            for parameter, name in self.namer.parameters.items()
+            if parameter != COLS and parameter in used and isinstance(parameter, LaunchNumber)
+        ]
+        return KernelSignature([one for one, _ in pairs], [one for _, one in pairs])
+
+    # -- places --
+
+    def index(self, index: Index, known: Known, shift: str = "") -> str:
+        """The text of a place; `shift` is added to the variable that vectors go along."""
+        parts: list[str] = []
+        for atom, factor in index.terms:
+            text = self._atom(atom, known, shift)
+            if factor.is_always(1):
+                parts.append(text)
+            elif factor.is_always(-1):
+                parts.append(f"-{text}")
+            else:
+                parts.append(f"{self.size(factor)} * {text}")
+        if not index.constant.is_always(0) or not parts:
+            parts.append(self.size(index.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def _atom(self, atom: Atom, known: Known, shift: str) -> str:
+        if isinstance(atom, Variable):
+            name = self.variable(atom)
+            return f"({name} + {shift})" if shift and atom == self.vector else name
+        if isinstance(atom, Lookup):
+            text = known[atom.value].text
+            if atom.size is None:
+                return text if text.isidentifier() else f"({text})"
+            return f"({text} < 0 ? {text} + {self.size(atom.size)} : {text})"
+        sign = "/" if isinstance(atom, Quotient) else "%"
+        inner = self.index(atom.index, known, shift)
+        return f"({inner if inner.isidentifier() else f'({inner})'} {sign} {self.size(atom.divisor, 'int')})"
+
+    def test(self, conditions: tuple[Condition, ...], known: Known, shift: str = "") -> str:
+        tests: list[str] = []
+        for one in conditions:
+            place = self.index(one.index, known, shift)
+            tests += [f"{place} >= {self.size(one.low)}"] if one.low is not None else []
+            tests += [f"{place} < {self.size(one.high)}"] if one.high is not None else []
+        return " && ".join(tests)
+
+    # -- loads --
+
+    def load(self, leaf: Leaf, known: Known, shift: str = "") -> str:
+        """A leaf's element by itself."""
+        if isinstance(leaf, Position):
+            return f"static_cast<long long>({self.index(leaf.place, known, shift)})"
+        assert isinstance(leaf, Read), "a family knows its own"
+        element = f"{self.pointer(leaf.tensor)}[{self.index(leaf.place, known, shift)}]"
+        if not leaf.conditions:
+            return element
+        return f"({self.test(leaf.conditions, known, shift)} ? {element} : {zero_of(leaf.dtype.cpp)})"
+
+    def load_vector(self, read: Read, mode: Mode, known: Known, target: str) -> list[str]:
+        """Statements that fill a declared vector."""
+        shift = "WIDTH - 1" if mode is Mode.REVERSED else ""
+        place = self.index(read.place, known, shift)
+        kind = f"Vector<{read.dtype.cpp}>"
+        text = f"{target} = *reinterpret_cast<const {kind}*>({self.pointer(read.tensor)} + {place});"
+        if not read.conditions:
+            return [text]
+        return [f"if ({self.test(read.conditions, known)}) {text}"]
+
+    # -- statements --
+
+    def write(
+        self,
+        targets: tuple[int, ...],
+        known: Known,
+        load: Callable[[str, Leaf, Known], str],
+        named: frozenset[int] = frozenset(),
+    ) -> tuple[list[str], Known]:
+        """Statements after which every target has a text; what places are looked up by comes first."""
+        lines: list[str] = []
+        needed = [index for index in self._lookups(targets, known) if index not in known]
+        for index in needed:
+            more, texts = self.write((index,), known, load, frozenset((index,)))
+            lines += more
+            known = {**known, **{one: text for one, text in texts.items() if one in needed or one in known}}
+        leaves = self.program.leaves
+
+        def text_of(one: ProgramInput) -> str:
+            return load(one.name, leaves[one.name], known)
+
+        more, texts = self.statements.write(targets, known, text_of, named)
+        return [*lines, *more], texts
+
+    def _lookups(self, targets: tuple[int, ...], known: Known) -> list[int]:
+        from tilewright.playbook.places.program import places_of
+
+        direct = self.statements.closure(targets, set(known))
+        found: list[int] = []
+        for index in sorted(direct):
+            value = self.program.values[index]
+            leaf = self.program.leaves.get(getattr(value, "input", ""))
+            if leaf is not None and not isinstance(leaf, Whole):
+                found += [one.value for place in places_of(leaf) for one in place.lookups]
+        return list(dict.fromkeys(found))
+
+    # -- what threads own --
+
+    def split(self, variables: tuple[Variable, ...], flat: str) -> list[str]:
+        """The variables, outermost first, from a number that counts through all of them."""
+        lines: list[str] = []
+        for place, variable in enumerate(reversed(variables)):
+            name = self.variable(variable)
+            last = place == len(variables) - 1
+            source = flat if place == 0 else "rest"
+            if last:
+                lines.append(f"const int {name} = static_cast<int>({source});")
+                break
+            size = self.size(variable.size, "int")
+            lines.append(f"const int {name} = static_cast<int>({source} % {size});")
+            lines.append(f"{'auto rest' if place == 0 else 'rest'} = {source} / {size};")
+        return lines
+
+    def stored(self, output: Written, text: Text) -> str:
+        return write_text(output.dtype, text)
+
+
+def zero_of(cpp: str) -> str:
+    return f"static_cast<{cpp}>({'0.0f' if 'float' in cpp or 'half' in cpp else '0'})"
+
+
+def alignment(read: Read, vector: Variable) -> Alignment | None:
+    """What must be multiples of the width for the read to be of vectors; None where it cannot be."""
+    place, factor = read.place, read.place.factor(vector)
+    if factor is None or not (factor.is_always(1) or factor.is_always(-1)) or not place.is_linear_in(vector):
+        return None
+    one = Size((1,) * len(factor.values), "1")
+    others = [part for atom, part in place.terms if atom != vector]
+    first = place.constant if factor.is_always(1) else place.constant.plus(one)
+    sizes = [*others, first]
+    for condition in read.conditions:
+        index = condition.index
+        if not index.mentions(vector):
+            continue
+        along = index.factor(vector)
+        if along is None or not index.is_linear_in(vector) or not (along.is_always(1) or along.is_always(-1)):
+            return None
+        sizes += [part for atom, part in index.terms if atom != vector]
+        for bound in (condition.low, condition.high):
+            if bound is not None:
+                edge = bound.minus(index.constant)
+                sizes.append(edge if along.is_always(1) else edge.minus(one))
+    return Alignment(tuple(size.negated() if size.own < 0 else size for size in sizes))
+
+
+def each_element(lines: list[str]) -> list[str]:
+    return ["#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(lines), "}"]
+
+
+def product_text(variables: tuple[Variable, ...]) -> str:
+    """How many elements the variables go through, as the plan says it."""
+    texts = [f"({one.size.text})" if " " in one.size.text else one.size.text for one in variables]
+    return " * ".join(texts) or "1"

@@ -1,0 +1,36 @@
+"""Pooling: maxima and means of windows, in one to three dimensions, with pointwise work before and after."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.moves_family import refuse_in_place
+from tilewright.playbook.pooling.program import POOLS, pool_program
+from tilewright.playbook.pooling.structures import draft, strips
+
+_REFUSED = frozenset(
+    ["_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d", "max_unpool2d", "max_unpool3d"]
+)
+
+
+def _claims(traced: TracedTask) -> bool:
+    return bool(traced.targets & (POOLS | _REFUSED))
+
+
+def _answer(traced: TracedTask) -> Answer:
+    for name in sorted(traced.targets & _REFUSED):
+        raise NotSupported(
+            f"the playbook does not support the operation {name.strip('_')}; it writes max and average pooling with a "
+            "window of given sizes"
+        )
+    refuse_in_place(traced)
+    program = pool_program(traced)
+    first = Structure("draft-pool", "first version: one thread goes through one window", partial(draft, program))
+    summary = "strips of the result: columns combined in registers, then rows through shared memory"
+    later = (Structure("pool-strips", summary, partial(strips, program)),)
+    return Answer(first, later, (first, *later))
+
+
+POOLING_FAMILY = Family("pooling", POOLS | _REFUSED, _claims, _answer)

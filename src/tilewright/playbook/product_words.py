@@ -1,0 +1,201 @@
+"""Operations on two tensors and products of matrices, as people say them."""
+
+from __future__ import annotations
+
+from tilewright.playbook.named_operation import LEADING, UNKNOWN, Effect, NamedOperation, Number, Tensor
+from tilewright.records import DType
+
+_VECTORS = r"(?:(?:two|2) )?(?:arrays|vectors|lists|1d tensors)"
+_TENSORS = r"(?:(?:two|2) )?(?:tensors|inputs|matrices|images)"
+_ROWS = ("rows", "cols")
+_VECTOR = Tensor("x", ("elements",))
+_MATRIX = Tensor("a", ("m", "k"))
+
+
+def _two(name: str, sign: str, says: str, verb: str, noun: str) -> tuple[NamedOperation, NamedOperation]:
+    """Two tensors, element by element: of arrays, and of anything else."""
+    joined = r"(?: of| for)?"
+    alone = (
+        rf"vector (?:{noun})(?: of {_VECTORS})?"
+        rf"|(?:elementwise |pointwise )?(?:{verb}|{noun}){joined} {_VECTORS}(?: elementwise)?"
+    )
+    # "multiply two matrices" is a product of matrices
+    among = _TENSORS if sign != "*" else _TENSORS.replace("|matrices", "")
+    matrix = rf"|matrix (?:{noun})" if sign in "+-" else ""
+    whole = (
+        rf"(?:elementwise |pointwise )(?:{verb}|{noun})(?:{joined} {_TENSORS})?"
+        rf"|(?:{verb}|{noun}){joined} {among}{matrix}"
+        rf"|(?:{verb}|{noun}){joined} {_TENSORS} (?:elementwise|element by element)"
+    )
+    code = f"{{v}} {sign} {{y}}"
+    return (
+        NamedOperation(f"vector_{name}", says, alone, code, extras=(Tensor("y"),), takes=_VECTOR, leads=True),
+        NamedOperation(name, says, whole, code, extras=(Tensor("y"),), takes=Tensor("x", _ROWS), leads=True),
+    )
+
+
+_TWO_OPERANDS = (
+    *_two("add", "+", "x plus y", "add|sum", "add(?:ition)?|sum"),
+    *_two("subtract", "-", "x minus y", "subtract", "subtract(?:ion)?|difference"),
+    *_two("multiply", "*", "x times y", "multiply|mul", "multiply|multiplication|mul|hadamard product"),
+    *_two("divide", "/", "x over y", "divide|div", "divi(?:de|sion)"),
+    NamedOperation(
+        "multiply", "x times y", r"hadamard(?: product)?", "{v} * {y}", extras=(Tensor("y"),), takes=Tensor("x", _ROWS)
+    ),
+    NamedOperation(
+        "axpy",
+        "a number times x, plus y",
+        r"[sd]?axpy",
+        "{alpha} * {v} + {y}",
+        extras=(Tensor("y"), Number("alpha")),
+        assumption="alpha is a number",
+        defaults=("2.0",),
+        takes=_VECTOR,
+    ),
+    NamedOperation(
+        "dot",
+        "the sum of x times y",
+        rf"(?:vector )?(?:dot|inner) product(?: of {_VECTORS})?|dot(?: of {_VECTORS})?",
+        "torch.sum({v} * {y})",
+        Effect.RESHAPES,
+        (Tensor("y"),),
+        takes=_VECTOR,
+        gives=(),
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "cosine_similarity",
+        "the cosine similarity of x and y",
+        r"cosine similarity(?: of (?:two|2) (?:tensors|inputs|vectors))?",
+        "F.cosine_similarity({v}, {y}, {over})",
+        Effect.REDUCES,
+        (Tensor("y"),),
+        "the cosine is that {along}",
+        takes=Tensor("x", _ROWS),
+    ),
+    NamedOperation(
+        "concat",
+        "x and y side by side",
+        r"concat(?:enate|enation|enating)?(?: of)?(?: (?:two|2) (?:tensors|matrices|inputs|arrays))?|cat",
+        "torch.cat(({v}, {y}), {over})",
+        Effect.RESHAPES,
+        (Tensor("y"),),
+        "they are joined {along}",
+        takes=Tensor("x", _ROWS),
+        gives=(UNKNOWN, UNKNOWN),
+    ),
+)
+
+_PRODUCT = r"(?:multiplication|multiply|mul|product|multiplies)"
+_MATMUL = (
+    rf"mat ?mul(?:tiplication)?|gemm|sgemm|hgemm|matrix (?:matrix )?{_PRODUCT}"
+    r"|(?:multiply|product of|multiplication of) (?:(?:two|2) )?matrices|mm"
+)
+_TRANSPOSED = r"(?:b transposed|transposed b|transposed (?:second )?(?:weights?|operand|matrix)|b t)"
+_LINEAR = r"(?:linear|fully connected|dense|projection)(?: projection)?"
+_FEED = r"(?: (?:feed ?forward|ffn|mlp)(?: network| block)?)"
+_UP, _DOWN = Tensor("w_up", ("hidden", -1)), Tensor("w_down", (-1, "hidden"))
+
+_PRODUCTS = (
+    NamedOperation(
+        "matmul",
+        "the product of two matrices",
+        rf"(?:{_MATMUL})(?: of (?:(?:two|2) )?matri(?:x|ces))?",
+        "{v} @ {b}",
+        Effect.RESHAPES,
+        (Tensor("b", (-1, "n")),),
+        takes=_MATRIX,
+        gives=(LEADING, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "matmul_transposed",
+        "the product of a and the transpose of b",
+        rf"(?:{_MATMUL}) with {_TRANSPOSED}",
+        "{v} @ {b}.T",
+        Effect.RESHAPES,
+        (Tensor("b", ("n", -1)),),
+        takes=_MATRIX,
+        gives=(LEADING, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "batched_matmul",
+        "the products of matrices in pairs",
+        rf"batch(?:ed)? (?:{_MATMUL})|bmm",
+        "torch.bmm({v}, {b})",
+        Effect.RESHAPES,
+        (Tensor("b", (0, -1, "n")),),
+        takes=Tensor("a", ("batch", "m", "k")),
+        gives=(0, 1, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "matvec",
+        "the product of a matrix and a vector",
+        rf"(?:matrix vector|matrix times vector) ?{_PRODUCT}?|mat ?vec|gemv|multiply matrix (?:by|with) vector",
+        "{v} @ {vector}",
+        Effect.RESHAPES,
+        (Tensor("vector", (-1,)),),
+        takes=_MATRIX,
+        gives=(0,),
+        leads=True,
+    ),
+    NamedOperation(
+        "outer_product",
+        "the outer product of two vectors",
+        rf"outer product(?: of {_VECTORS})?",
+        "torch.outer({v}, {y})",
+        Effect.RESHAPES,
+        (Tensor("y", ("n",)),),
+        takes=Tensor("x", ("m",)),
+        gives=(0, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "linear",
+        "a linear layer without a bias",
+        rf"{_LINEAR} (?:without|with no|no) bias",
+        "F.linear({v}, {weight})",
+        Effect.RESHAPES,
+        (Tensor("weight", ("n", -1)),),
+        "the linear layer has a weight of [out, in] and no bias",
+        takes=Tensor("x", ("rows", "k")),
+        gives=(LEADING, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "linear",
+        "a linear layer",
+        rf"{_LINEAR}(?: with bias)?",
+        "F.linear({v}, {weight}, {bias})",
+        Effect.RESHAPES,
+        (Tensor("weight", ("n", -1)), Tensor("bias", ("n",))),
+        "the linear layer has a weight of [out, in] and a bias",
+        takes=Tensor("x", ("rows", "k")),
+        gives=(LEADING, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "swiglu_feed_forward",
+        "a SwiGLU feed-forward network",
+        rf"(?:swiglu|llama){_FEED}",
+        "F.linear(F.silu(F.linear({v}, {w_gate})) * F.linear({v}, {w_up}), {w_down})",
+        Effect.ELEMENTS,
+        (Tensor("w_gate", ("hidden", -1)), _UP, _DOWN),
+        "the network is w_down(silu(w_gate(x)) * w_up(x)), weights of [out, in] without biases",
+        takes=Tensor("x", _ROWS),
+    ),
+    NamedOperation(
+        "feed_forward",
+        "a feed-forward network with GELU",
+        r"(?:gelu )?(?:feed ?forward|ffn|mlp)(?: network| block)?(?: with gelu)?",
+        "F.linear(F.gelu(F.linear({v}, {w_up})), {w_down})",
+        Effect.ELEMENTS,
+        (_UP, _DOWN),
+        "the network is w_down(gelu(w_up(x))) with the exact GELU, weights of [out, in] without biases",
+        takes=Tensor("x", _ROWS),
+    ),
+)
+
+PRODUCT_OPERATIONS: tuple[NamedOperation, ...] = (*_TWO_OPERANDS, *_PRODUCTS)

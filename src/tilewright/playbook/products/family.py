@@ -1,0 +1,9 @@
+"""Products: matrix products in every layout, with pointwise work on their sums and rows after them."""
+
+from __future__ import annotations
+
+from tilewright.playbook.families import Family
+from tilewright.playbook.products.catalogue import answer
+from tilewright.playbook.products.graph import PRODUCTS as TARGETS
+
+PRODUCTS = Family("products", frozenset(("triu", "tril")), lambda traced: bool(traced.targets & TARGETS), answer)

@@ -1,0 +1,150 @@
+"""The graph of a task with products in it, in one form: every product is a node `product` of two operands.
+
+The graphs of all probes are changed in step, so that a number which follows a size can still be told from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode, TracedTensor
+
+PRODUCT = "product"
+PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
+SAME = frozenset(("clone", "alias", "detach", "lift_fresh", "lift", "contiguous"))
+RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "flatten", "unflatten"))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph, at every probe."""
+
+    traces: tuple[Trace, ...]
+
+    @property
+    def nodes(self) -> tuple[TracedNode, ...]:
+        return self.traces[0].nodes
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return self.traces[0].outputs
+
+    def sizes(self, index: int) -> tuple[tuple[int, ...], ...]:
+        """The shape of a node's first result: for each dimension its size at every probe."""
+        return tuple(zip(*(_result(trace.nodes[index]).shape for trace in self.traces), strict=True))
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        return _result(self.nodes[index]).shape
+
+    def dtype(self, index: int) -> str:
+        return _result(self.nodes[index]).dtype
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            for one in dict.fromkeys(taken(node)):
+                found[one].append(index)
+        return tuple(tuple(one) for one in found)
+
+    def ancestors(self, index: int, stop: Iterable[int] = ()) -> set[int]:
+        """What a node is made from, itself included; nothing behind a node of `stop`."""
+        ends, found, todo = set(stop), set[int](), [index]
+        while todo:
+            one = todo.pop()
+            if one not in found:
+                found.add(one)
+                todo += () if one in ends else taken(self.nodes[one])
+        return found
+
+    def extracted(self, outputs: tuple[int, ...], inputs: Mapping[int, str]) -> Graph:
+        """The part that makes the outputs from nodes that are given, by names that they have as inputs."""
+        wanted = set[int]().union(*(self.ancestors(one, inputs) for one in outputs))
+        numbers = {old: new for new, old in enumerate(sorted(wanted))}
+        traces = []
+        for trace in self.traces:
+            nodes = []
+            for old in sorted(wanted):
+                node = trace.nodes[old]
+                if old in inputs:
+                    nodes.append(TracedNode("input", (inputs[old],), {}, (_result(node),)))
+                else:
+                    nodes.append(_renumbered(node, numbers))
+            traces.append(Trace(tuple(nodes), tuple(numbers[one] for one in outputs)))
+        return Graph(tuple(traces))
+
+
+def normalised(traces: tuple[Trace, ...]) -> Graph:
+    """Sums, products and copies in one form: `addmm` is a product and an addition, and copies are what they copy."""
+    return Graph(tuple(_normalised(trace) for trace in traces))
+
+
+def _normalised(trace: Trace) -> Trace:
+    made: list[TracedNode] = []
+    numbers: dict[int, int] = {}
+
+    def add(node: TracedNode) -> int:
+        made.append(node)
+        return len(made) - 1
+
+    for index, node in enumerate(trace.nodes):
+        if node.target in SAME and isinstance(node.arguments[0], Node):
+            numbers[index] = numbers[node.arguments[0].index]
+        elif node.target in PRODUCTS:
+            numbers[index] = _add_product(_renumbered(node, numbers), add)
+        else:
+            numbers[index] = add(_renumbered(node, numbers))
+    return Trace(tuple(made), tuple(numbers[one] for one in trace.outputs))
+
+
+def _add_product(node: TracedNode, add: Callable[[TracedNode], int]) -> int:
+    """A product as `product`; what is added to it, and what both are scaled by, as operations of their own."""
+    given = node.arguments
+    with_sum = node.target in ("addmm", "baddbmm", "addmv")
+    made = add(TracedNode(PRODUCT, given[1:3] if with_sum else given[:2], {}, node.results))
+    if not with_sum:
+        return made
+    for place, keyword in ((4, "alpha"), (3, "beta")):
+        factor = given[place] if place < len(given) else node.keywords.get(keyword, 1)
+        if factor == 1:
+            continue
+        if keyword == "beta" and factor == 0:
+            return made  # PyTorch does not look at what is added then
+        scaled = Node(made) if keyword == "alpha" else given[0]
+        result = add(TracedNode("mul", (scaled, factor), {}, node.results, "Tensor"))
+        if keyword == "alpha":
+            made = result
+        else:
+            given = (Node(result), *given[1:])
+    return add(TracedNode("add", (Node(made), given[0]), {}, node.results, "Tensor"))
+
+
+def taken(node: TracedNode) -> tuple[int, ...]:
+    """The nodes that a node takes."""
+    found: list[int] = []
+    for one in (*node.arguments, *node.keywords.values()):
+        items = one.values if isinstance(one, Items) else (one,)
+        found += [item.index for item in items if isinstance(item, Node)]
+    return tuple(found)
+
+
+def _renumbered(node: TracedNode, numbers: Mapping[int, int]) -> TracedNode:
+    def of(one: TracedArgument) -> TracedArgument:
+        if isinstance(one, Node):
+            return Node(numbers[one.index])
+        if isinstance(one, Items):
+            return Items(tuple(Node(numbers[item.index]) if isinstance(item, Node) else item for item in one.values))
+        return one
+
+    arguments = tuple(of(one) for one in node.arguments)
+    return replace(node, arguments=arguments, keywords={key: of(one) for key, one in node.keywords.items()})
+
+
+def _result(node: TracedNode) -> TracedTensor:
+    found = node.results[0]
+    if found is None:
+        raise NotSupported(f"the playbook does not support the result of {node.target}")
+    return found

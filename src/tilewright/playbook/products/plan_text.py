@@ -1,0 +1,159 @@
+"""What the files of all products have in common: sizes in the plan, parameters of kernels, which tile a block has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
+from tilewright.playbook.products.finish_text import FinishText, finish_text
+from tilewright.playbook.products.program import Contraction, Extent, Operand, Triangle
+from tilewright.records import DType
+
+
+@dataclass
+class ProductText:
+    """The state of one product being written."""
+
+    product: Contraction
+    op_line: str
+    quick: bool = True
+
+    def __post_init__(self) -> None:
+        self.plan = PlanLines(self.product.finish, self.op_line)
+        name = self.plan.name
+        self.m, self.n, self.k, self.batch = (name(one) for one in ("m", "n", "k", "batch"))
+        one = self.product
+        sizes = [f"{self.m} = {one.m.expression}, {self.n} = {one.n.expression}, {self.k} = {one.k.expression}"]
+        sizes += [f"{self.batch} = {one.batch.expression}"] if one.is_batched else []
+        self.plan.add("let", ", ".join(sizes))
+        limit = f"max({self.m}, {self.n}, {self.k}) <= {MOST_32_BIT}"
+        self.plan.add("need", limit, "places, rounded up to a tile, fit an int")
+
+    @cached_property
+    def finish(self) -> FinishText:
+        return finish_text(self.product, self.quick)
+
+    @property
+    def name(self) -> str:
+        return self.product.finish.name
+
+    # -- the plan --
+
+    @property
+    def matrices(self) -> str:
+        """How many matrices the batch has, as a factor behind something; "" for one."""
+        return f" * {self.batch}" if self.product.is_batched else ""
+
+    @property
+    def rows(self) -> str:
+        """The rows of all matrices."""
+        return f"{self.batch} * {self.m}" if self.product.is_batched else self.m
+
+    def width(self, constant: str, operand: Operand, inner: Extent, widest: int) -> None:
+        """A constant: as many elements as are read at once, where every row of neighbours is so many long."""
+        lengths = [self._named(inner), self._named(operand.pitch)]
+        if self.product.is_batched and operand.batch_pitch.expression != "0":
+            lengths.append(f"{operand.batch_pitch.expression}")
+        whole = " and ".join(f"{_bracketed(one)} % {widest} == 0" for one in dict.fromkeys(lengths))
+        self.plan.add("const", f"{constant} = {widest} if {whole} else 1")
+
+    def _named(self, extent: Extent) -> str:
+        """A size by its name in the plan, where it has one."""
+        named = {self.product.m: self.m, self.product.n: self.n, self.product.k: self.k}
+        return named.get(extent, extent.expression)
+
+    # -- kernels --
+
+    def parameters(self, target: tuple[str, str] | None = None) -> list[tuple[str, str]]:
+        """Operands, the tensor that is written, sizes and pitches: declarations and plan expressions."""
+        one = self.product
+        written = target or (f"{one.output.dtype.cpp}* __restrict__ c", one.output.name)
+        pairs = [
+            (f"const {one.a.dtype.cpp}* __restrict__ a", one.a.tensor),
+            (f"const {one.b.dtype.cpp}* __restrict__ b", one.b.tensor),
+            written,
+            ("int m", self.m),
+            ("int n", self.n),
+            ("int k", self.k),
+            ("long long a_pitch", self._named(one.a.pitch)),
+            ("long long b_pitch", self._named(one.b.pitch)),
+        ]
+        if one.is_batched:
+            pairs += [
+                ("long long a_batch", one.a.batch_pitch.expression),
+                ("long long b_batch", one.b.batch_pitch.expression),
+            ]
+        return pairs
+
+    @property
+    def finish_parameters(self) -> list[tuple[str, str]]:
+        return list(zip(self.finish.declared, self.finish.given, strict=True))
+
+    def signature(self, pairs: list[tuple[str, str]]) -> KernelSignature:
+        return KernelSignature([one for one, _ in pairs], [other for _, other in pairs])
+
+    # -- pieces of the kernels' text --
+
+    def batch_lines(self, tiles: str) -> list[str]:
+        """Which matrix of the batch a block works on, and its operands moved there."""
+        if not self.product.is_batched:
+            return [f"const int tile = blockIdx.x % ({tiles}), matrix = 0;"][:0]
+        lines = [f"const int matrix = blockIdx.x / ({tiles});"]
+        for name, operand in (("a", self.product.a), ("b", self.product.b)):
+            if operand.batch_pitch.expression != "0":
+                lines.append(f"{name} += matrix * {name}_batch;")
+        return lines
+
+    def tile_lines(self, rows: str, columns: str) -> list[str]:
+        """Which tile: groups of tile rows, column by column inside a group."""
+        tile = "blockIdx.x % (tiles_m * tiles_n)" if self.product.is_batched else "blockIdx.x"
+        return [
+            f"const int tiles_m = (m + {rows} - 1) / {rows}, tiles_n = (n + {columns} - 1) / {columns};",
+            *self.batch_lines("tiles_m * tiles_n"),
+            f"const int tile = {tile};",
+            "const int group = tile / (TILE_GROUP * tiles_n), in_group = tile % (TILE_GROUP * tiles_n);",
+            "const int group_rows = min(TILE_GROUP, tiles_m - group * TILE_GROUP);",
+            f"const int m0 = (group * TILE_GROUP + in_group % group_rows) * {rows};",
+            f"const int n0 = in_group / group_rows * {columns};",
+        ]
+
+    def skipped_tile(self, rows: str, columns: str) -> str:
+        """A condition on m0 and n0: nothing of the tile is kept; "" where all of the product is."""
+        kept = self.product.kept
+        if kept is None:
+            return ""
+        if kept.triangle is Triangle.UPPER:
+            return f"n0 + {columns} - 1 - m0 < {kept.diagonal}"
+        return f"n0 - (m0 + {rows} - 1) > {kept.diagonal}"
+
+    def kept_sum(self, sum: str, row: str, column: str) -> str:
+        """The sum, or 0 where the product is not kept."""
+        kept = self.product.kept
+        if kept is None:
+            return sum
+        sign = ">=" if kept.triangle is Triangle.UPPER else "<="
+        return f"{column} - {row} {sign} {kept.diagonal} ? {sum} : 0.0f"
+
+    @property
+    def first_row(self) -> str:
+        """The number of the matrix's first row among the rows of all matrices."""
+        return "static_cast<long long>(matrix) * m" if self.product.is_batched else "0ll"
+
+    def stored(self, value: str) -> str:
+        """A finished value as an element of the result."""
+        dtype = self.product.output.dtype
+        return value if dtype is DType.F32 else f"static_cast<{dtype.cpp}>({value})"
+
+    def fragment(self, header: str, *pieces: list[str]) -> Fragment:
+        dtypes = {self.product.a.dtype, self.product.b.dtype}
+        more = {DType.BF16: "cuda_bf16.h", DType.F16: "cuda_fp16.h"}
+        included = {*includes(self.product.finish), *(f"#include <{more[one]}>" for one in dtypes if one in more)}
+        return fragment(header, self.plan, sorted(included), *self.finish.helpers, *pieces)
+
+
+def _bracketed(expression: str) -> str:
+    return f"({expression})" if " " in expression else expression
+
+
+TILE_GROUP = "constexpr int TILE_GROUP = 8;  // rows of tiles walked together: blocks in flight share operands in L2"

@@ -1,0 +1,1 @@
+"""Scans: running sums and products along any dimension, with the work before and after them."""

@@ -1,0 +1,274 @@
+"""Kernels for scans: a first version, and one block per row with the next tile under way."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.program import Written
+from tilewright.playbook.places.reader import Leaf, Read
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+from tilewright.playbook.row_program import Load
+from tilewright.playbook.scans.program import Scan, ScanProgram
+
+WARP_SCAN = """\
+// The values of the lanes up to this one combined; `combine` is given the earlier one first.
+template <typename T, typename Combine>
+__device__ __forceinline__ T scan_warp(T value, int lane, Combine combine) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const T earlier = __shfl_up_sync(~0u, value, offset);
+    if (lane >= offset) value = combine(earlier, value);
+  }
+  return value;
+}
+"""
+
+BEFORE = """\
+// What lane 0 to the one before this have together, from the scan of the warp; `start` for lane 0.
+template <typename T>
+__device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
+  const T earlier = __shfl_up_sync(~0u, scanned, 1);
+  return lane == 0 ? start : earlier;
+}
+"""
+
+
+class ScanKernel(PlacedKernel):
+    """A kernel for a scan being written."""
+
+    def __init__(self, program: ScanProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
+        super().__init__(program.placed, plan, program.along if vector else None, quick)
+        self.scan = program
+        self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
+
+    def loaded(self, name: str, leaf: Leaf, known: Known) -> str:
+        return self.load(leaf, known)
+
+    def value_of(self, scan: Scan) -> int:
+        """The number of the value that stands for the running one."""
+        return next(
+            index
+            for index, value in enumerate(self.program.values)
+            if isinstance(value, Load) and value.input == scan.leaf
+        )
+
+    def helper_pieces(self) -> list[list[str]]:
+        combiners = dict.fromkeys(one.combiner for one in self.scan.scans)
+        return [[one] for one in (*self.forms.helpers(), *(COMBINERS[name] for name in combiners), WARP_SCAN, BEFORE)]
+
+    def inner_reads(self) -> dict[str, Read]:
+        leaves = self.program.leaves_of(self.scan.inner)
+        return {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read)}
+
+
+def plan_rows(program: ScanProgram, plan: PlanLines) -> tuple[str, str]:
+    """The numbers of rows and of steps along a row, under names of the plan."""
+    rows, steps = plan.name("rows"), plan.name("steps")
+    plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
+    plan.add("need", f"{rows} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
+    return rows, steps
+
+
+def draft(program: ScanProgram, op_line: str) -> str:
+    """One block per row, which takes THREADS elements at a time."""
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    rows, steps = plan_rows(program, plan)
+    plan.add("const", "THREADS = 256")
+    kernel = ScanKernel(program, plan, vector=False, quick=False)
+    at = kernel.variable(program.along)
+    body = [
+        *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        *kernel.split(program.rows, "blockIdx.x"),
+        *(
+            f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles"
+            for one in program.scans
+        ),
+        "for (int first = 0; first < steps; first += THREADS) {",
+        *indented(_draft_tile(kernel, at)),
+        "}",
+    ]
+    outputs = tuple(one.name for one in program.placed.outputs)
+    signature = kernel.signature(outputs, [("int steps", steps)])
+    name = f"{program.placed.name}_rows"
+    plan.launch(name, rows, "THREADS", signature.given)
+    header = (
+        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along "
+        "it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's total is "
+        "carried on."
+    )
+    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
+
+
+def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
+    scans = kernel.scan.scans
+    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.loaded)
+    names = [(one, kernel.names[one.leaf]) for one in scans]
+    lines = [f"const int {at} = first + threadIdx.x;"]
+    lines += [f"{one.kind.cpp} {name}_taken = {one.start};" for one, name in names]
+    lines += [f"if ({at} < steps) {{", *indented(inner)]
+    lines += [f"  {name}_taken = {texts[one.value].text};" for one, name in names]
+    lines += ["}"]
+    for one, name in names:
+        lines += [
+            f"const {one.kind.cpp} {name}_scanned = scan_warp({name}_taken, lane, {one.combiner}{{}});",
+            f"if (lane == 31) {name}_totals[warp] = {name}_scanned;",
+        ]
+    lines += ["__syncthreads();"]
+    known: Known = {}
+    for one, name in names:
+        combine = f"{one.combiner}{{}}"
+        own = f"before_lane({name}_scanned, lane, {one.kind.cpp}({one.start}))" if one.before else f"{name}_scanned"
+        own = own.replace("long long(", "static_cast<long long>(")
+        lines += [
+            f"{one.kind.cpp} {name}_earlier = {name}_carry;",
+            "for (int other = 0; other < THREADS / 32; ++other) {",
+            f"  if (other < warp) {name}_earlier = {combine}({name}_earlier, {name}_totals[other]);",
+            f"  {name}_carry = {combine}({name}_carry, {name}_totals[other]);",
+            "}",
+            f"const {one.kind.cpp} {name} = {combine}({name}_earlier, {own});",
+        ]
+        known[kernel.value_of(one)] = Text(name)
+    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.loaded)
+    stores = [
+        f"{kernel.pointer(one.name)}[{kernel.index(one.place, known)}] = {kernel.stored(one, texts[one.value])};"
+        for one in kernel.program.outputs
+    ]
+    return [*lines, f"if ({at} < steps) {{", *indented([*outer, *stores]), "}", "__syncthreads();"]
+
+
+# -- one block per row, vectors, the next tile under way --
+
+
+def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    rows, steps = plan_rows(program, plan)
+    plan.add("tune", "THREADS = 512 | 256 | 1024")
+    plan.add("tune", "VECTORS = 2 | 1 | 4", "of a thread in one tile")
+    plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
+    kernel = ScanKernel(program, plan, vector=True, quick=quick)
+    kernel.width_line(program.placed.outputs)
+    body = _rows_body(kernel)
+    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
+    name = f"{program.placed.name}_scan"
+    plan.launch(name, rows, "THREADS", signature.given)
+    header = (
+        f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte vectors.\n\n"
+        "The loads of the next tile are issued before this one is scanned, so memory never waits for arithmetic. A "
+        "thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps for itself: one "
+        "barrier a tile, with two sets of totals in turn. Where rows are not a whole number of vectors, WIDTH is 1."
+    )
+    text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
+    pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
+
+
+def _prefetched(kernel: ScanKernel) -> dict[str, Read]:
+    whole = (Mode.VECTOR, Mode.REVERSED)
+    return {name: read for name, read in kernel.inner_reads().items() if kernel.modes[name] in whole}
+
+
+def _rows_body(kernel: ScanKernel) -> list[str]:
+    scans, at = kernel.scan.scans, kernel.variable(kernel.scan.along)
+    place = f"const int {at} = (first + k * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;"
+    each_vector = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
+    reads = _prefetched(kernel)
+    names = {name: kernel.namer.tensors[name] for name in reads}
+    fetched = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_next[k]")
+    ]
+    lines = [f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans]
+    lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
+    lines += kernel.split(kernel.scan.rows, "blockIdx.x")
+    lines += [
+        f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];"
+        for name, read in reads.items()
+    ]
+    lines += [
+        "const auto fetch = [&](int first) {",
+        *indented([*each_vector, *indented([place, f"if ({at} < steps) {{", *indented(fetched), "}"]), "}"]),
+        "};",
+        "fetch(0);",
+        *(f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles" for one in scans),
+        "int turn = 0;",
+        "for (int first = 0; first * WIDTH < steps; first += TILE, turn ^= 1) {",
+    ]
+    copies = [f"{name}_here[k] = {name}_next[k];" for name in names.values()]
+    tile = [*each_vector, *indented(copies), "}", "if ((first + TILE) * WIDTH < steps) fetch(first + TILE);"]
+    return [*lines, *indented([*tile, *_tile(kernel, at, place, each_vector)]), "}"]
+
+
+def _element(kernel: ScanKernel, name: str, leaf: Leaf, known: Known) -> str:
+    if isinstance(leaf, Read) and name in _prefetched(kernel):
+        i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
+        return f"{kernel.namer.tensors[name]}_here[k].at[{i}]"
+    return kernel.load(leaf, known, "i")
+
+
+def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> list[str]:
+    """One tile scanned and written."""
+    scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
+    inner, texts = kernel.write(kernel.scan.inner, {}, lambda name, leaf, known: _element(kernel, name, leaf, known))
+    lines: list[str] = []
+    for one, name in scans:
+        lines += [f"{one.kind.cpp} {name}_in[VECTORS][WIDTH], {name}_ahead[VECTORS];"]
+    step = []
+    for one, name in scans:
+        taken = f"{name}_sum = {one.combiner}{{}}({name}_sum, {texts[one.value].text});"
+        kept = f"{name}_in[k][i] = {name}_sum;"
+        step += [kept, taken] if one.before else [taken, kept]
+    scanning = [place, *(f"{one.kind.cpp} {name}_sum = {one.start};" for one, name in scans)]
+    scanning += [f"if ({at} < steps) {{", *indented(each_element([*inner, *step])), "}"]
+    for one, name in scans:
+        scanning += [
+            f"const {one.kind.cpp} {name}_scanned = scan_warp({name}_sum, lane, {one.combiner}{{}});",
+            f"if (lane == 31) {name}_totals[turn][k * WARPS + warp] = {name}_scanned;",
+            f"{name}_ahead[k] = before_lane<{one.kind.cpp}>({name}_scanned, lane, {one.start});",
+        ]
+    lines += [*each_vector, *indented(scanning), "}", "__syncthreads();"]
+    for one, name in scans:
+        lines += [
+            f"const {one.kind.cpp} {name}_total = lane < WARPS * VECTORS ? {name}_totals[turn][lane] : {one.start};",
+            f"const {one.kind.cpp} {name}_all = scan_warp({name}_total, lane, {one.combiner}{{}});",
+            f"const {one.kind.cpp} {name}_earlier = before_lane<{one.kind.cpp}>({name}_all, lane, {one.start});",
+        ]
+    writing = [place]
+    known: Known = {}
+    for one, name in scans:
+        combine = f"{one.combiner}{{}}"
+        earlier = f"__shfl_sync(~0u, {name}_earlier, k * WARPS + warp)"
+        writing.append(
+            f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {earlier}), {name}_ahead[k]);"
+        )
+        known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
+    writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
+    carries = [
+        f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans
+    ]
+    return [*lines, *each_vector, *indented(writing), "}", *carries]
+
+
+def _stores(kernel: ScanKernel, known: Known) -> list[str]:
+    """The results of one vector."""
+    outputs = kernel.program.outputs
+    lines = [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs]
+    targets = tuple(one.value for one in outputs)
+    inner, texts = kernel.write(targets, known, lambda name, leaf, more: _element(kernel, name, leaf, more))
+    for one in outputs:
+        turned = "WIDTH - 1 - i" if _is_reversed(kernel, one) else "i"
+        inner.append(f"{kernel.pointer(one.name)}_made.at[{turned}] = {kernel.stored(one, texts[one.value])};")
+    lines += each_element(inner)
+    for one in outputs:
+        shift = "WIDTH - 1" if _is_reversed(kernel, one) else ""
+        name, place = kernel.pointer(one.name), kernel.index(one.place, known, shift)
+        lines.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({name} + {place}) = {name}_made;")
+    return lines
+
+
+def _is_reversed(kernel: ScanKernel, output: Written) -> bool:
+    factor = output.place.factor(kernel.scan.along)
+    return factor is not None and factor.own < 0

@@ -1,0 +1,35 @@
+"""Scans: running sums and products, in either direction, with or without their own element."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import Answer, Family, Structure, TracedTask
+from tilewright.playbook.moves_family import refuse_in_place
+from tilewright.playbook.scans.program import SCANS, scan_program
+from tilewright.playbook.scans.structures import draft, scan_rows
+
+_REFUSED = {"cummax", "cummin", "logcumsumexp"}
+
+
+def _claims(traced: TracedTask) -> bool:
+    return bool(traced.targets & (SCANS.keys() | _REFUSED))
+
+
+def _answer(traced: TracedTask) -> Answer:
+    for name in sorted(traced.targets & _REFUSED):
+        raise NotSupported(f"the playbook does not support the operation {name}; of scans it writes cumsum and cumprod")
+    refuse_in_place(traced)
+    program = scan_program(traced)
+    first = Structure(
+        "draft-scan", "first version: one block per row, a tile of elements at a time", partial(draft, program)
+    )
+    later = []
+    if program.is_contiguous:
+        summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
+        later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
+    return Answer(first, tuple(later), (first, *later))
+
+
+SCANS_FAMILY = Family("scans", frozenset((*SCANS, *_REFUSED)), _claims, _answer)

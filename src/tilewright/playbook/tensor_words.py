@@ -1,0 +1,333 @@
+"""Operations on images, by indices, along rows in order, and losses, as people say them."""
+
+from __future__ import annotations
+
+from tilewright.playbook.named_operation import (
+    ALL,
+    LEADING,
+    NUMBER,
+    UNKNOWN,
+    WHOLE_NUMBER,
+    Effect,
+    NamedOperation,
+    Number,
+    Tensor,
+)
+from tilewright.records import DType
+
+_ROWS = ("rows", "cols")
+_IMAGE = ("batch", "channels", "height", "width")
+_PIXELS = Tensor("x", _IMAGE)
+_EPS = Number("eps")
+_CHANNEL_WEIGHT, _CHANNEL_BIAS = Tensor("weight", (1,)), Tensor("bias", (1,))
+_SAID_EPS = rf"(?:(?: with)? eps(?:ilon)?(?: of)? {NUMBER})?"
+
+
+def _pooling(kind: str, word: str, places: int) -> NamedOperation:
+    """Of windows along the last `places` dimensions; the words are those that `sentences` writes for a pooling."""
+    inner = _IMAGE[2:] if places == 2 else ("length",) if places == 1 else ("depth", *_IMAGE[2:])
+    return NamedOperation(
+        f"{kind}_pool_{places}d",
+        f"{word} pooling over windows of {{0}}",
+        rf"{kind}pool{places} {WHOLE_NUMBER} {WHOLE_NUMBER} {WHOLE_NUMBER}",
+        f"F.{kind}_pool{places}d({{v}}, {{0}}, stride={{1}}, padding={{2}})",
+        Effect.RESHAPES,
+        assumption="windows are {0} wide, {1} apart, with {2} of padding",
+        takes=Tensor("x", ("batch", "channels", *inner)),
+        gives=(0, 1, *(UNKNOWN,) * places),
+        whole=3,
+        leads=True,
+    )
+
+
+_GROUPS = rf"(?:(?: with)? {WHOLE_NUMBER} groups)?"
+_STATISTICS = (
+    Tensor("running_mean", (1,)),
+    Tensor("running_var", (1,), values="uniform 0.5 1.5"),
+    _CHANNEL_WEIGHT,
+    _CHANNEL_BIAS,
+)
+_IMAGES = (
+    *(_pooling(kind, word, n) for kind, word in (("max", "maximum"), ("avg", "average")) for n in (1, 2, 3)),
+    NamedOperation(
+        "global_avg_pool",
+        "the mean of each channel",
+        r"global (?:average|avg|mean) pool(?:ing)?",
+        "{v}.mean(dim=(2, 3))",
+        Effect.RESHAPES,
+        takes=_PIXELS,
+        gives=(0, 1),
+        leads=True,
+    ),
+    NamedOperation(
+        "global_max_pool",
+        "the maximum of each channel",
+        r"global max(?:imum)? pool(?:ing)?",
+        "{v}.amax(dim=(2, 3))",
+        Effect.RESHAPES,
+        takes=_PIXELS,
+        gives=(0, 1),
+        leads=True,
+    ),
+    NamedOperation(
+        "batch_norm",
+        "BatchNorm by its running statistics",
+        rf"batch ?norm(?:ali[sz]ation)?(?: (?:in |for )?(?:inference|eval(?:uation)?)(?: mode)?)?{_SAID_EPS}",
+        "F.batch_norm({v}, {running_mean}, {running_var}, {weight}, {bias}, eps={eps})",
+        Effect.ELEMENTS,
+        (*_STATISTICS, _EPS),
+        "BatchNorm is that of inference, by its running mean and variance, with a weight and a bias; its eps is {0}",
+        ("1e-5",),
+        takes=_PIXELS,
+        leads=True,
+    ),
+    NamedOperation(
+        "group_norm",
+        "GroupNorm",
+        rf"group ?norm(?:ali[sz]ation)?{_GROUPS}",
+        "F.group_norm({v}, {0}, {weight}, {bias}, eps={eps})",
+        Effect.WHOLE_ROW,
+        (_CHANNEL_WEIGHT, _CHANNEL_BIAS, Number("eps", 1)),
+        "GroupNorm has {0} groups of channels, a weight and a bias; its eps is 1e-5",
+        ("8", "1e-5"),
+        whole=1,
+        takes=_PIXELS,
+        leads=True,
+    ),
+    NamedOperation(
+        "instance_norm",
+        "InstanceNorm without a weight",
+        rf"instance ?norm(?:ali[sz]ation)?{_SAID_EPS}",
+        "F.instance_norm({v}, eps={eps})",
+        Effect.WHOLE_ROW,
+        (_EPS,),
+        "InstanceNorm has neither weight nor bias; its eps is {0}",
+        ("1e-5",),
+        takes=_PIXELS,
+        leads=True,
+    ),
+    NamedOperation(
+        "nchw_to_nhwc",
+        "channels moved to the end",
+        r"(?:convert |permute )?nchw (?:to|into) nhwc",
+        "{v}.permute(0, 2, 3, 1).contiguous()",
+        Effect.RESHAPES,
+        takes=_PIXELS,
+        gives=(0, 2, 3, 1),
+    ),
+)
+
+_ROTATED = """\
+half = {v}.shape[-1] // 2
+turned = torch.cat((-{v}[..., half:], {v}[..., :half]), dim=-1)
+{v} * {cos} + turned * {sin}"""
+_QUANTISED = """\
+scale = {v}.float().abs().amax(dim=-1, keepdim=True) / 127
+q = torch.round({v}.float() / scale).clamp(-127, 127).to(torch.int8)
+q, scale"""
+_ENTRIES = r"(?: (?:values?|elements?|entries))?"
+_MOVES = (
+    NamedOperation(
+        "transpose",
+        "the transpose",
+        r"(?:matrix )?transpos(?:e|ed|ition)(?: (?:of )?matrix)?",
+        "{v}.transpose(-2, -1).contiguous()",
+        Effect.RESHAPES,
+        takes=Tensor("x", _ROWS),
+        gives=(LEADING, -1, -2),
+    ),
+    NamedOperation(
+        "rotary",
+        "a rotary position embedding",
+        r"(?:rotary|rope)(?: (?:position(?:al)? )?(?:embeddings?|encoding))?",
+        _ROTATED,
+        Effect.WHOLE_ROW,
+        (Tensor("cos", (-2, -1)), Tensor("sin", (-2, -1))),
+        "the rotary embedding turns the two halves of the last dimension, with tables cos and sin of [sequence, width]",
+        takes=Tensor("x", ("batch", "heads", "sequence", "width")),
+    ),
+    NamedOperation(
+        "embedding",
+        "rows of a table by index",
+        r"embedding(?: (?:table )?look ?up| table| layer)?|look ?up (?:in )?embeddings?(?: table)?",
+        "F.embedding({v}, {table})",
+        Effect.RESHAPES,
+        (Tensor("table", ("vocabulary", "features")),),
+        takes=Tensor("indices", ("tokens",), DType.I64, "index vocabulary"),
+        gives=(ALL, "features"),
+        leads=True,
+    ),
+    NamedOperation(
+        "gather_rows",
+        "rows by index",
+        r"(?:gather|select|index|take) rows(?: by (?:index|indices))?|index ?select|row gather|gather",
+        "{v}[{indices}]",
+        Effect.RESHAPES,
+        (Tensor("indices", ("picked",), DType.I64, "index rows"),),
+        takes=Tensor("x", _ROWS),
+        gives=("picked", 1),
+    ),
+    NamedOperation(
+        "cumsum",
+        "the cumulative sum",
+        r"(?:inclusive )?(?:cumulative sum|cum ?sum|prefix sum|scan)",
+        "torch.cumsum({v}, {over})",
+        Effect.WHOLE_ROW,
+        assumption="the sum runs {along}",
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "exclusive_cumsum",
+        "the cumulative sum without the element itself",
+        r"exclusive (?:cumulative sum|cum ?sum|prefix sum|scan)",
+        "torch.cumsum({v}, {over}) - {v}",
+        Effect.WHOLE_ROW,
+        assumption="the sum runs {along}",
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "reverse_cumsum",
+        "the cumulative sum from the end",
+        r"(?:reverse|backward|suffix) (?:cumulative sum|cum ?sum|prefix sum|scan|sum)",
+        "{v}.flip({axis}).cumsum({over}).flip({axis})",
+        Effect.WHOLE_ROW,
+        assumption="the sum runs from the end {along}",
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "cumprod",
+        "the cumulative product",
+        r"cumulative product|cum ?prod|prefix product",
+        "torch.cumprod({v}, {over})",
+        Effect.WHOLE_ROW,
+        assumption="the product runs {along}",
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "top_k",
+        "the {0} largest of each row",
+        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:{WHOLE_NUMBER} )?largest{_ENTRIES}",
+        "torch.topk({v}, {0}, dim=-1)",
+        Effect.RESHAPES,
+        assumption="k is {0}; values and indices are given, the largest first",
+        defaults=("8",),
+        whole=1,
+        gives=(UNKNOWN, UNKNOWN),
+        results=("values", "indices"),
+    ),
+    NamedOperation(
+        "quantise_int8",
+        "int8 with a scale for each row",
+        r"(?:dynamic )?(?:quanti[sz]e|quanti[sz]ation)(?: (?:to|into))? int ?8|int ?8 quanti[sz](?:e|ation)",
+        _QUANTISED,
+        Effect.WHOLE_ROW,
+        assumption="each row is divided by its largest magnitude / 127 and rounded; the scales are f32, [rows, 1]",
+        results=("q", "scale"),
+    ),
+    NamedOperation(
+        "dequantise_int8",
+        "int8 times the scale of its row",
+        r"(?:de ?quanti[sz]e|de ?quanti[sz]ation)(?: (?:from )?int ?8)?|int ?8 de ?quanti[sz](?:e|ation)",
+        "{v}.to({scale}.dtype) * {scale}",
+        Effect.ELEMENTS,
+        (Tensor("scale", (0, "1"), values="uniform 0.01 0.1"),),
+        "x is int8, the scale has one element per row, and the result is of its dtype",
+        dtype=DType.F32,
+        takes=Tensor("x", _ROWS, DType.I8, "integers -127 127"),
+    ),
+)
+
+_PREDICTION, _TARGET = Tensor("prediction", _ROWS), Tensor("target")
+
+
+def _loss(
+    name: str, says: str, pattern: str, code: str, assumption: str = "", target: Tensor = _TARGET
+) -> NamedOperation:
+    return NamedOperation(
+        name,
+        says,
+        rf"(?:{pattern})(?: loss| error)?(?: between (?:two|2) tensors)?",
+        code,
+        Effect.RESHAPES,
+        (target,),
+        assumption or "the loss is the mean over all elements",
+        takes=_PREDICTION,
+        gives=(),
+        dtype=DType.F32,
+    )
+
+
+_LOSSES = (
+    _loss("mse", "the mean squared error", r"mse|mean squared?(?: error)?|l2 loss", "F.mse_loss({v}, {target})"),
+    _loss("mae", "the mean absolute error", r"mae|l1 loss|l1|mean absolute error", "F.l1_loss({v}, {target})"),
+    _loss("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target})"),
+    _loss("huber", "the Huber loss", r"huber", "F.huber_loss({v}, {target})", "delta is 1; the mean over all elements"),
+    _loss(
+        *("hinge", "the hinge loss", r"hinge", "torch.mean(torch.clamp(1 - {v} * {target}, min=0))"),
+        "the loss is mean(max(0, 1 - prediction * target))",
+    ),
+    _loss(
+        *("bce", "binary cross entropy of logits", r"bce|binary cross entropy(?: with logits)?|bce with logits"),
+        "F.binary_cross_entropy_with_logits({v}, {target})",
+        "predictions are logits, targets lie between 0 and 1; the mean over all elements",
+        Tensor("target", None, None, "uniform 0 1"),
+    ),
+    _loss(
+        *("kl_divergence", "the KL divergence", r"kl(?: div(?:ergence)?)?|kullback leibler(?: divergence)?"),
+        'F.kl_div(F.log_softmax({v}, dim=-1), F.softmax({target}, dim=-1), reduction="batchmean")',
+        "both are logits; the divergence of softmax(target) from softmax(prediction), the mean over rows",
+    ),
+    NamedOperation(
+        "cross_entropy",
+        "cross entropy of logits",
+        r"(?:softmax )?cross entropy(?: loss)?(?: with logits)?",
+        "F.cross_entropy({v}, {target})",
+        Effect.RESHAPES,
+        (Tensor("target", (0,), DType.I64, "index classes"),),
+        "targets are class indices; the loss is the mean over rows",
+        takes=Tensor("logits", ("rows", "classes")),
+        gives=(),
+        dtype=DType.F32,
+    ),
+    NamedOperation(
+        "triplet_loss",
+        "the triplet margin loss",
+        r"triplet(?: margin)?(?: loss)?",
+        "F.triplet_margin_loss({v}, {positive}, {negative})",
+        Effect.RESHAPES,
+        (Tensor("positive"), Tensor("negative")),
+        "the margin is 1, distances are Euclidean; the mean over rows",
+        takes=Tensor("anchor", _ROWS),
+        gives=(),
+        dtype=DType.F32,
+    ),
+)
+
+TENSOR_OPERATIONS: tuple[NamedOperation, ...] = (*_IMAGES, *_MOVES, *_LOSSES)
+
+# Sizes of dimensions that nobody said.
+USUAL_SIZES = {
+    "rows": 4096,
+    "cols": 1024,
+    "n": 4096,
+    "m": 4096,
+    "k": 4096,
+    "p": 4096,
+    "q": 4096,
+    "r": 4096,
+    "batch": 16,
+    "channels": 64,
+    "depth": 16,
+    "height": 128,
+    "width": 128,
+    "length": 4096,
+    "hidden": 4096,
+    "heads": 16,
+    "sequence": 2048,
+    "tokens": 8192,
+    "picked": 8192,
+    "features": 1024,
+    "elements": 1 << 24,
+    "vocabulary": 32000,
+    "classes": 32000,
+}

@@ -1,0 +1,127 @@
+"""A suite's folder: the truth about a suite, whole whenever its writer was killed.
+
+suite.json        which tasks, by whom, on what
+tasks/ID.json     what became of a task, written when it is done
+tasks/ID.run      the run that makes a task's kernel, from its first step on
+kernels/NAME.cu   the kernels
+gpu.lock          held by whoever uses the GPU of this machine
+lock              held by the one process that works on the suite
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.store import StoreError, durable
+from tilewright.suites.suite_records import FORMAT, Status, Suite, SuiteTask, TaskRecord
+
+HEADER, TASKS, KERNELS, LOCK, GPU_LOCK = "suite.json", "tasks", "kernels", "lock", "gpu.lock"
+
+
+class OtherSuite(StoreError):
+    """The folder is another suite's, or something else's."""
+
+
+class SuiteFolder:
+    """The folder of one suite. Every task's record is written by one process; reading needs no lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- the suite --
+
+    def begin(self, suite: Suite) -> Suite:
+        """Put a suite on record, or go on with the one that is there: the same but for which tasks are wanted.
+
+        Raises `OtherSuite` where another is there.
+        """
+        before: Suite | None = durable.find_record(self.path / HEADER, Suite)
+        if before is None:
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise OtherSuite(f"{self.path} is not empty and holds no suite; give another folder with --out")
+            durable.make_folder(self.path / TASKS)
+            durable.make_folder(self.path / KERNELS)
+        else:
+            other = _difference(before, suite)
+            if other:
+                raise OtherSuite(f"{self.path} holds a suite with {other}; give another folder with --out")
+            suite = replace(suite, created=before.created)
+        durable.write_record(self.path / HEADER, suite)
+        return suite
+
+    def suite(self) -> Suite:
+        if not (self.path / HEADER).is_file():
+            raise OtherSuite(f"{self.path} holds no suite; give the folder of one")
+        suite: Suite = durable.read_record(self.path / HEADER, Suite)
+        if suite.format != FORMAT:
+            raise OtherSuite(f"{self.path} is of format {suite.format}, and this version of tilewright reads {FORMAT}")
+        return suite
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that works on this suite. It ends with the process, however that ends."""
+        with open(self.path / LOCK, "a", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(f"another process works on the suite in {self.path}; wait for it") from None
+            durable.sweep_unfinished(self.path)
+            yield
+
+    # -- its tasks --
+
+    def record(self, record: TaskRecord) -> None:
+        durable.write_record(self._task(record.id, "json"), record)
+
+    def find(self, id: str) -> TaskRecord | None:
+        found: TaskRecord | None = durable.find_record(self._task(id, "json"), TaskRecord)
+        return found
+
+    def records(self) -> tuple[TaskRecord, ...]:
+        """Of the tasks that are done, in the suite's order."""
+        found = (self.find(task.id) for task in self.suite().tasks)
+        return tuple(one for one in found if one is not None)
+
+    def waiting(self) -> tuple[SuiteTask, ...]:
+        """The tasks that are not done, or that a fault kept from being done."""
+        done = {one.id for one in self.records() if one.status is not Status.FAILED}
+        return tuple(task for task in self.suite().tasks if task.id not in done)
+
+    def note_run(self, id: str, run: str) -> None:
+        durable.write_text(self._task(id, "run"), run)
+
+    def run_of(self, id: str) -> str:
+        """The run that was begun for a task; "" where none was."""
+        return durable.read_text(self._task(id, "run")) or ""
+
+    def kernel_path(self, task: SuiteTask) -> Path:
+        return self.path / KERNELS / f"{_file(task.name)}.cu"
+
+    @property
+    def gpu_lock(self) -> Path:
+        return self.path / GPU_LOCK
+
+    def _task(self, id: str, suffix: str) -> Path:
+        return self.path / TASKS / f"{_file(id)}.{suffix}"
+
+
+def _file(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _difference(before: Suite, now: Suite) -> str:
+    """In what a suite on record differs from the one that is wanted, beyond its tasks; "" for nothing."""
+    parts = (
+        (before.title, now.title, before.title),
+        (before.settings.author, now.settings.author, f"the author {before.settings.author}"),
+        (before.gpu, now.gpu, f"the GPU {before.gpu}"),
+        (before.emulated, now.emulated, f"the device {before.device}"),
+        (before.settings, now.settings, "another budget or other settings"),
+        (before.fresh, now.fresh, "kernels made anew" if before.fresh else "kernels of the library"),
+    )
+    return next((words for one, other, words in parts if one != other), "")

@@ -1,0 +1,185 @@
+"""What people type, and what it means, said independently in PyTorch; and what is refused, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Request:
+    """`means` takes the inputs by name; `shapes` are small ones, for the tests to run it at."""
+
+    words: str
+    means: Callable[..., Tensor | tuple[Tensor, ...]]
+    shapes: dict[str, str]
+
+
+def _turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.float().abs().amax(-1, keepdim=True) / 127
+    return torch.round(x.float() / scale).to(torch.int8), scale
+
+
+def _rows(**more: str) -> dict[str, str]:
+    return {"x": "6x40:f32", **more}
+
+
+def _image(size: int = 10, channels: int = 8) -> dict[str, str]:
+    return {"x": f"2x{channels}x{size}x{size}:f32"}
+
+
+_PAIR = {"a": "9x24:f32", "b": "24x17:f32"}
+_LOSS = {"prediction": "6x40:f32"}
+
+REQUESTS: tuple[Request, ...] = (
+    # two operands
+    Request("vector add", lambda x, y: x + y, {"x": "100:f32"}),
+    Request("add two arrays", lambda x, y: x + y, {"x": "100:f32"}),
+    Request("x + y", lambda x, y: x + y, _rows()),
+    Request("add two vectors of 1000000 elements in float32", lambda x, y: x + y, {"x": "100:f32"}),
+    Request("elementwise multiply of two tensors", lambda x, y: x * y, _rows()),
+    Request("x * y + z", lambda x, y, z: x * y + z, _rows()),
+    Request("saxpy", lambda x, y, alpha: alpha * x + y, {"x": "100:f32"}),
+    Request("x * sigmoid(x)", lambda x: x * torch.sigmoid(x), _rows()),
+    Request("relu(x) + y", lambda x, y: torch.relu(x) + y, _rows()),
+    Request("dot product of two vectors", lambda x, y: x @ y, {"x": "100:f32"}),
+    Request("cosine similarity", lambda x, y: F.cosine_similarity(x, y), _rows()),
+    Request("concatenate two tensors along dim 1", lambda x, y: torch.cat((x, y), 1), _rows()),
+    # elements
+    Request("fused bias gelu", lambda x, bias: F.gelu(x + bias), _rows()),
+    Request("leaky ReLU with slope 0.2 in half precision", lambda x: F.leaky_relu(x, 0.2), {"x": "6x40:f16"}),
+    Request("clip to [0, 1]", lambda x: x.clamp(0, 1), _rows()),
+    Request("swish activation for a (4096, 1024) tensor", lambda x: x * torch.sigmoid(x), _rows()),
+    Request("SwiGLU", lambda x, gate: F.silu(x) * gate, _rows()),
+    # norms and softmax
+    Request(
+        *("layernorm then gelu", lambda x, weight, bias, eps: F.gelu(F.layer_norm(x, (40,), weight, bias, eps))),
+        _rows(),
+    ),
+    Request(
+        "fused residual add + RMSNorm",
+        lambda x, residual, weight, eps: F.rms_norm(x + residual, (40,), weight, eps),
+        _rows(),
+    ),
+    Request(
+        "RMSNorm over dim 1",
+        lambda x, eps: x / torch.sqrt(x.pow(2).mean(1, keepdim=True) + eps),
+        {"x": "3x8x5x5:f32"},
+    ),
+    Request("group norm + SiLU", lambda x, weight, bias, eps: F.silu(F.group_norm(x, 8, weight, bias, eps)), _image()),
+    Request(
+        "batch norm inference",
+        lambda x, running_mean, running_var, weight, bias, eps: (
+            (x - running_mean[:, None, None]) / torch.sqrt(running_var[:, None, None] + eps) * weight[:, None, None]
+            + bias[:, None, None]
+        ),
+        _image(),
+    ),
+    Request("instance norm", lambda x, eps: F.instance_norm(x, eps=eps), _image()),
+    Request("L2 normalise rows", lambda x: x / x.norm(dim=1, keepdim=True), _rows()),
+    Request("softmax", lambda x: x.softmax(-1), _rows()),
+    Request("softmax with temperature", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
+    Request("log softmax over dim 1", lambda x: x.log_softmax(1), _rows()),
+    Request("softmax over the channels", lambda x: x.softmax(1), _image()),
+    # reductions and scans
+    Request("sum of all elements", lambda x: x.sum(), _rows()),
+    Request("mean over dim 1", lambda x: x.mean(1), {"x": "3x7x5:f32"}),
+    Request("sum over dims 1 and 2", lambda x: x.sum((1, 2)), {"x": "3x7x5:f32"}),
+    Request("max of each column", lambda x: x.amax(0), _rows()),
+    Request("max over the first dimension", lambda x: x.amax(0), _rows()),
+    Request("argmax over the last axis", lambda x: x.argmax(-1), _rows()),
+    Request("standard deviation of each row", lambda x: x.std(-1), _rows()),
+    Request("logsumexp", lambda x: x.logsumexp(-1), _rows()),
+    Request("Frobenius norm", lambda x: x.square().sum().sqrt(), _rows()),
+    Request("cumulative sum along dim 1", lambda x: x.cumsum(1), _rows()),
+    Request("exclusive prefix sum", lambda x: x.cumsum(-1) - x, _rows()),
+    Request("reverse cumsum", lambda x: x.flip(-1).cumsum(-1).flip(-1), _rows()),
+    Request("top-k", lambda x: tuple(x.topk(8)), _rows()),
+    # images
+    Request("max pooling 2x2", lambda x: F.max_pool2d(x, 2), _image()),
+    Request("average pooling with a 3x3 window and stride 2", lambda x: F.avg_pool2d(x, 3, 2), _image()),
+    Request("3x3 max pool stride 2 padding 1", lambda x: F.max_pool2d(x, 3, 2, 1), _image()),
+    Request("MaxPool1d(kernel_size=3, stride=2)", lambda x: F.max_pool1d(x, 3, 2), {"x": "2x3x20:f32"}),
+    Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
+    # moves
+    Request("transpose", lambda x: x.T.contiguous(), _rows()),
+    Request("transpose a 4096x1024 matrix", lambda x: x.T.contiguous(), _rows()),
+    Request("NCHW to NHWC", lambda x: x.permute(0, 2, 3, 1).contiguous(), _image()),
+    Request("rotary embedding", lambda x, cos, sin: x * cos + _turned(x) * sin, {"x": "2x3x5x8:f32"}),
+    Request("embedding lookup", lambda indices, table: table[indices], {"indices": "9:i64", "table": "30x16:f32"}),
+    Request("gather rows by index", lambda x, indices: x[indices], {"x": "30x16:f32", "indices": "9:i64"}),
+    Request("quantise to int8 per row", _quantised, _rows()),
+    Request("dequantise int8", lambda x, scale: x.float() * scale, {"x": "6x40:i8"}),
+    # products
+    Request("matrix multiplication 4096x4096 in bf16", lambda a, b: a @ b, _PAIR),
+    Request("matmul", lambda a, b: a @ b, _PAIR),
+    Request("gemm 1024x512 by 512x2048 in fp16", lambda a, b: a @ b, _PAIR),
+    Request("matmul m=1024 n=512 k=2048", lambda a, b: a @ b, _PAIR),
+    Request("matmul with bias and GELU", lambda a, b, bias: F.gelu(a @ b + bias), _PAIR),
+    Request("matmul + bias + relu", lambda a, b, bias: torch.relu(a @ b + bias), _PAIR),
+    Request("a @ b.T", lambda a, b: a @ b.T, {"a": "9x24:f32", "b": "17x24:f32"}),
+    Request("x @ w + b", lambda x, w, b: x @ w + b, {"x": "9x24:f32", "w": "24x17:f32"}),
+    Request("batched matrix multiplication", lambda a, b: a @ b, {"a": "3x9x24:f32", "b": "3x24x17:f32"}),
+    Request("matrix-vector multiplication", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
+    Request("outer product", lambda x, y: x[:, None] * y, {"x": "9:f32", "y": "17:f32"}),
+    Request(
+        "linear layer followed by relu",
+        lambda x, weight, bias: torch.relu(x @ weight.T + bias),
+        {"x": "9x24:f32", "weight": "17x24:f32"},
+    ),
+    Request(
+        "SwiGLU feed-forward",
+        lambda x, w_gate, w_up, w_down: (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T,
+        {"x": "9x24:f32", "w_up": "32x24:f32"},
+    ),
+    # losses
+    Request(
+        "cross entropy",
+        lambda logits, target: -logits.log_softmax(-1)[torch.arange(len(target)), target].mean(),
+        {"logits": "6x40:f32"},
+    ),
+    Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
+    Request("MSE loss in fp32", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
+    Request("Huber loss", lambda prediction, target: F.huber_loss(prediction, target), _LOSS),
+    Request(
+        *("hinge loss", lambda prediction, target: torch.relu(1 - prediction * target).mean(), _LOSS),
+    ),
+    Request(
+        "KL divergence",
+        lambda prediction, target: (
+            (target.softmax(-1) * (target.log_softmax(-1) - prediction.log_softmax(-1))).sum() / len(target)
+        ),
+        _LOSS,
+    ),
+)
+
+# What is refused, and a word of the sentence that helps.
+REFUSED: tuple[tuple[str, str], ...] = (
+    ("attention", "attention"),
+    ("dropout-free attention", "attention"),
+    ("flash attention with a causal mask", "attention"),
+    ("3x3 convolution", "convolutions"),
+    ("conv2d with bias and relu", "convolutions"),
+    ("sort each row", "sorting"),
+    ("dropout", "random"),
+    ("fft", "Fourier"),
+    ("LSTM cell", "recurrent"),
+    ("sparse matrix times dense matrix", "sparse"),
+    ("backward pass of gelu", "gradients"),
+    ("sum over rows", "of each column"),
+    ("a * x + y", "alpha"),
+    ("matmul 1024x512", "512x1024"),
+    ("relu of x plus bias", "brackets"),
+    ("frobnicate the tensor", "frobnicate"),
+    ("layernrom then gelu", "layernorm"),
+    ("make it fast", "no operation"),
+)

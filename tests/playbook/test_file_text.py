@@ -1,0 +1,45 @@
+"""Fragments of several programs in one file: what one leaves in a scratch tensor, the next one reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.playbook.functions import BY_NAME, program_of
+
+import tilewright
+from tilewright.playbook.catalogue import draft_way, every_way
+from tilewright.playbook.file_text import joined_file
+from tilewright.playbook.row_program import Load, RowProgram
+
+HEAD = [
+    ("//! op      f(x) -> y", ""),
+    ("//! out     y: f32[x.shape]", ""),
+    ("//! need    x.dtype == f32 and x.ndim == 2", ""),
+    ("//! scratch hidden: f32[x.shape]", "between the launches"),
+]
+
+
+def _halves() -> tuple[RowProgram, RowProgram]:
+    """A pointwise program that writes `hidden`, and a softmax that reads it."""
+    first, second = program_of(BY_NAME["many_activations"]), program_of(BY_NAME["softmax"])
+    first = replace(first, outputs=(replace(first.outputs[0], name="hidden"),), out_lines=(), shape_needs=())
+    names = {"x": "hidden"}
+    inputs = tuple(replace(one, name=names[one.name]) for one in second.inputs)
+    values = tuple(replace(one, input=names[one.input]) if isinstance(one, Load) else one for one in second.values)
+    return first, replace(second, inputs=inputs, values=values, outputs=(replace(second.outputs[0], name="y"),))
+
+
+@pytest.mark.parametrize("way", ["lanes", "block", "shared", "draft-rows"])
+def test_fragments_of_two_programs_are_one_file(way: str, tmp_path: Path) -> None:
+    first, second = _halves()
+    chosen = {one.id: one for one in (draft_way(second), *every_way(second))}[way]
+    parts = {"activated": draft_way(first).fragment("f(x) -> y"), "normal": chosen.fragment("f(x) -> y")}
+    path = tmp_path / "f.cu"
+    path.write_text(joined_file("Two programs.", HEAD, parts))
+    x = torch.randn(5, 37, generator=torch.Generator().manual_seed(1))
+    wanted = torch.softmax(BY_NAME["many_activations"].callable(x.double()), -1)
+    got = tilewright.load(str(path))(x)
+    assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,82 @@
+"""Everyday requests become references that compute what they say, or are refused with a sentence that helps."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+import torch
+from tests.playbook.requests import REFUSED, REQUESTS, Request
+
+from tilewright.frontends.remedies import in_keywords, in_options
+from tilewright.playbook.errors import NotUnderstood
+from tilewright.playbook.specification import specification
+from tilewright.playbook.vocabulary import EXAMPLES
+from tilewright.records import TensorSpec
+
+_TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def _drawn(spec: str, values: str, dimensions: dict[str, int], seed: int) -> torch.Tensor:
+    """A tensor as the description says, its sizes by the dimensions' names."""
+    dtype, _, inside = spec.rstrip("]").partition("[")
+    shape = tuple(int(one) if one.isdigit() else dimensions[one] for one in inside.split(", ") if one)
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == "i64":
+        return torch.randint(0, dimensions[values.removeprefix("index ")], shape, generator=generator)
+    if dtype == "i8":
+        return torch.randint(-127, 128, shape, generator=generator).to(torch.int8)
+    drawn = torch.randn(shape, generator=generator)
+    return (drawn.abs() + 0.1 if values.startswith("uniform") else drawn).to(_TORCH[dtype])
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one.words)
+def test_the_reference_computes_what_was_asked_for(request_: Request) -> None:
+    made = specification(request_.words, request_.shapes)
+    described = tomllib.loads(made.description)
+    values = described.get("values", {})
+    inputs = {
+        name: _drawn(one, values.get(name, ""), described["dimensions"], place) if isinstance(one, str) else one
+        for place, (name, one) in enumerate(described["inputs"].items())
+    }
+    scope: dict[str, Any] = {}
+    exec(made.reference, scope)
+    got = scope[described["function"]](**inputs)
+    expected = request_.means(**inputs)
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one.words)
+def test_sizes_that_nobody_gave_are_sensible(request_: Request) -> None:
+    described = tomllib.loads(specification(request_.words, {}).description)
+    sizes = described["dimensions"]
+    tensors = [one for one in described["inputs"].values() if isinstance(one, str)]
+    assert tensors
+    for one in tensors:
+        inside = one.rstrip("]").partition("[")[2]
+        count = 1
+        for name in filter(None, inside.split(", ")):
+            count *= int(name) if name.isdigit() else sizes[name]
+        assert count <= 1 << 27, one
+    assert max(TensorSpec.parse("x".join(map(str, sizes.values()))).shape) >= 1024 or len(sizes) > 3
+
+
+@pytest.mark.parametrize(("words", "named"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_a_refusal_names_what_and_the_ways_on(words: str, named: str) -> None:
+    with pytest.raises(NotUnderstood) as caught:
+        specification(words, {})
+    said = in_options(caught.value)
+    assert named in said
+    assert "\n" not in said
+    assert len(said) < 420
+    if named not in ("of each column", "alpha", "512x1024"):  # where other words will do
+        assert "FILE.py:function" in said
+        assert "--model PROVIDER:NAME" in said
+        assert "relay:" in said
+        assert "--" not in in_keywords(caught.value)
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_what_refusals_offer_is_understood(words: str) -> None:
+    assert specification(words, {}).reference
