@@ -9,6 +9,7 @@ from functools import partial
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
 from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
@@ -152,7 +153,9 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["ahead"] if _BLOCK_ROW_BYTES // 2 < row_bytes <= SHARE_BYTES else []
+        order += ["cluster-ahead", "cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
         order += ["stream"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -160,6 +163,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster": row_bytes <= _CLUSTER_ROW_BYTES,
+        "cluster-ahead": row_bytes <= 8 * SHARE_BYTES,
     }
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
@@ -184,6 +188,10 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         summary = "the row held in the shared memory of a cluster of blocks"
         found.append(make("cluster", summary, cluster, emulable=False))
+        alone, together = (partial(ahead_rows, clustered=clustered) for clustered in (False, True))
+        found.append(make("ahead", "the row in registers, the next one on its way to shared memory", alone))
+        summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
+        found.append(make("cluster-ahead", summary, together, emulable=False))
     if can_split(program):
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
     found.append(_passes(program))

@@ -136,10 +136,10 @@ def without_shuffles(kernel: RowKernel) -> list[str]:
 
 
 def _teams(program: RowProgram, held: bool) -> list[int]:
-    """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 64 bytes each."""
+    """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
     size = 16 // program.widest.itemsize
     column = sum(one.dtype.itemsize for one in program.streams) * size
-    wanted = program.task_cols * column / 64 if held else 8
+    wanted = program.task_cols * column / _HELD_BYTES if held else 8
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
     return [best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS))]

@@ -66,12 +66,12 @@ class _Passes:
         plan.limits(self.rows, self.cols)
         inner = plan.inner() if self.segments else ""
         plan.add("tune", "THREADS = 256 | 512 | 128")
-        plan.add("tune", "STEPS = 8 | 16 | 4 | 2", "vectors of a thread, all in flight together")
+        plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
         size = 16 // self.program.widest.itemsize
         plan.add("const", f"WIDTH = {size} if {inner or self.cols} % {size} == 0 else 1", "elements per load")
         if self.segments:
             plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
-        held = sum(one.dtype.itemsize for one in self.program.inputs if one.varies and not one.spans)
+        held = sum(one.dtype.itemsize for one in self.program.streams)
         plan.add("need", f"STEPS * WIDTH * {held} <= {_HELD_BYTES} or STEPS == 2")
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
         plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
