@@ -18,6 +18,7 @@ import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
+from tilewright.playbook.products.hopper_finish import Finish
 from tilewright.playbook.products.program import Kept, Triangle
 from tilewright.records import BuildFailure, DType
 from tilewright.records.gpu import PROFILES
@@ -90,6 +91,34 @@ def test_what_tma_does_not_take_is_refused() -> None:
     assert not can_fuse(Product((1, 5, 7, 4)).contraction, False)
     assert not can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
     assert can_fuse(Product((1, 5, 8, 1 << 20)).contraction, True)
+
+
+GELU = """\
+//! op      gelu(x) -> y
+//! out     y: f32[x.shape]
+//! launch  run<<<ceil_div(x.numel, 256), 256>>>(x, y, x.numel)
+
+{helper}
+__global__ void run(const float* x, float* y, int n) {{
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n) y[i] = gelu_of(x[i]);
+}}
+"""
+
+
+def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
+    finish = Finish(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction)
+    function = "\n".join(finish.text).partition("// What becomes of a sum.")[0]
+    path = tmp_path / "gelu.cu"
+    path.write_text(GELU.format(helper=function))
+    x = torch.cat((torch.linspace(-12, 12, 2000), torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30, -1e30])))
+    found, truth = tilewright.load(str(path))(x), torch.nn.functional.gelu(x.double())
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found.isnan(), truth.isnan())
+    usual = (x > -4) & (x < 12)
+    assert ((found - truth).abs()[usual] <= 2.0**-9 * truth.abs()[usual]).all()
+    assert ((found - truth).abs()[x.isfinite() & (x < 12)] < 1e-4).all()
+    assert torch.equal(found[x >= 12], x[x >= 12])
 
 
 # -- what runs before and after the product --
