@@ -27,6 +27,8 @@ _SHARED_ROW_BYTES = 220 * 1024
 _CLUSTER_ROW_BYTES = 8 * _SHARED_ROW_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
+_VERY_LONG_ROW = 65536
+_MULTIPROCESSORS = 128  # of a large GPU
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,11 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     known = _all_row_ways(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
+    blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
-    elif cols >= _LONG_ROW and (program.task_rows <= _FEW_ROWS or row_bytes > _CLUSTER_ROW_BYTES):
+    elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
         order = ["passes", "stream"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
