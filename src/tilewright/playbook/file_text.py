@@ -40,11 +40,11 @@ class PlanLines:
 
     @property
     def names(self) -> list[str]:
-        """The names that the structure's lines give to numbers, constants and scratch buffers."""
+        """The names that the structure's lines give to numbers, constants, scratch buffers and tensor maps."""
         found: list[str] = []
         for line, _ in self.entries:
             directive, _, rest = line.removeprefix("//! ").partition(" ")
-            if directive in ("let", "const", "tune"):
+            if directive in ("let", "const", "tune", "map"):
                 found += re.findall(r"(?:^|, )(\w+) = ", rest.strip())
             elif directive == "scratch":
                 found.append(rest.strip().partition(":")[0])
