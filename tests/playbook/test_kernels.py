@@ -101,7 +101,8 @@ def _check_findings(name: str, gpus: tuple[str, ...], sizes: tuple[tuple[int, in
 
 
 CHECKED = """
-middle_places channel_rmsnorm first_softmax batch_norm_train layernorm softmax hinge where_greatest group_norm add_rmsnorm
+middle_places channel_rmsnorm first_softmax batch_norm_train layernorm softmax hinge where_greatest group_norm
+add_rmsnorm
 """
 
 
