@@ -385,7 +385,8 @@ class _Reader:
             sizes = [math.prod(self.graph.shape(one)) for one in above]
             less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
             reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
-            if (less or reduced) and len(node.results) == 1 and index not in self.graph.outputs:
+            stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
+            if (less or reduced) and stored:
                 found.append(index)
         return found
 
