@@ -128,7 +128,7 @@ class _Reader:
                     return Extent(" * ".join(e.expression for e in extents), math.prod(e.size for e in extents))
         for part in range(2, _MOST_PARTS):
             for whole, extent in known.items():
-                if tuple(one // part for one in whole) == sizes:
+                if whole == tuple(one * part for one in sizes):
                     return Extent(f"{extent.expression} / {part}", extent.size // part)
         if len(set(sizes)) == 1:
             return Extent(str(sizes[0]), sizes[0])
