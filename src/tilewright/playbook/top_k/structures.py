@@ -81,8 +81,8 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
         plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
         width_line(plan, kernel)
     else:
-        for text in ("WARPS = 4", "VECTORS = 1", "WIDTH = 1"):
-            plan.add("const", text)
+        for constant in ("WARPS = 4", "VECTORS = 1", "WIDTH = 1"):
+            plan.add("const", constant)
     body = _body(kernel, program)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
     name = f"{program.placed.name}_top"
