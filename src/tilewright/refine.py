@@ -249,6 +249,7 @@ class _Attempt:
             seconds=time.monotonic() - began,
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
+            notes=proposal.notes,
         )
 
     # -- the candidate --

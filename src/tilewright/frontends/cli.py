@@ -195,14 +195,19 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
-    from tilewright.frontends.choices import author_name, checked_baselines, with_checked
-    from tilewright.frontends.make import Delivery, make_run
+    from tilewright.frontends.choices import PLAYBOOK, author_name, checked_baselines, with_checked
 
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
     asked = Request(
         request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
     )
     chosen = author_name(model, author, os.environ)
+    if chosen == PLAYBOOK:
+        from tilewright.frontends.foreseen import refuse_foreseen
+
+        refuse_foreseen(asked, anew=fresh or bool(start))
+    from tilewright.frontends.make import Delivery, make_run  # which imports torch
+
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
