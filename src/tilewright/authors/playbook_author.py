@@ -43,6 +43,7 @@ class PlaybookAuthor:
     """
 
     name = "playbook"
+    reads_evidence = False
 
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
         """The reference for a request in words; raises `NotUnderstood` for words outside the grammar."""

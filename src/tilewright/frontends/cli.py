@@ -37,6 +37,7 @@ from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import FAULT, error_text, exit_code, print_json, progress, stdout_console
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, Emulation, Goal, Precision, Settings
+from tilewright.reference.spares import want_spares
 from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
 
@@ -471,6 +472,7 @@ def main() -> None:
     """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
     warnings.showwarning = _show_warning
     _settle_streams()
+    want_spares()
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:
