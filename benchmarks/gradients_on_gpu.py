@@ -1,6 +1,6 @@
 """Forward and backward by the built-in author on this machine's GPU: whole runs, then one step of training.
 
-python benchmarks/gradients_on_gpu.py [-o result.json] [NAME ...]
+python benchmarks/gradients_on_gpu.py [-o result.json] [--attempts 12] [NAME ...]
 
 The runs measure each kernel beside eager and torch.compile of the same reference. The step is forward and backward
 together, called as a person calls them, beside the function itself and the function compiled.
@@ -70,12 +70,12 @@ def step_us(function: Callable[..., torch.Tensor], tensors: dict[str, torch.Tens
     return median(times)
 
 
-def row_of(name: str) -> dict[str, Any]:
+def row_of(name: str, attempts: int) -> dict[str, Any]:
     import tilewright
     from tilewright.frontends.api import Made
 
     function, shapes = CASES[name]
-    made = tilewright.make(function, author="playbook", backward=True, enough=2.0, **shapes)
+    made = tilewright.make(function, author="playbook", backward=True, enough=2.0, attempts=attempts, **shapes)
     assert isinstance(made, Made)
     assert made.backward is not None, f"{name}: no backward kernel"
     tensors = {
@@ -118,12 +118,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("names", nargs="*", default=list(CASES))
     arguments.add_argument("-o", "--output", type=Path)
+    arguments.add_argument("--attempts", type=int, default=12, help="most attempts of each run")
     given = arguments.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as home:
         os.environ["TILEWRIGHT_HOME"] = home
         for name in given.names:
-            rows.append(row_of(name))
+            rows.append(row_of(name, given.attempts))
             print(rows[-1], flush=True)
             if given.output:
                 write_result(given.output, {"gpu": torch.cuda.get_device_name(), "measurements": rows})

@@ -12,6 +12,7 @@ import torch
 from tests.examples.all_cases import CASES
 from tests.examples.cases import Case
 from tests.exports.probing import Probe, agree, expected
+from tests.runtime import plans
 
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.variants import find_variants
@@ -77,6 +78,33 @@ def test_host_code_agrees_with_the_evaluator(case: Case, tmp_path: Path) -> None
         assert agree(answer, wanted), f"{arguments}\n{answer}\n{wanted}"
         kinds |= set(wanted) & {"refused", "error", "launches"}
     assert "launches" in kinds
+
+
+def test_leading_dimensions_are_taken_as_the_evaluator_takes_them(tmp_path: Path) -> None:
+    files = [parse(plans.LEADING, "leading.cu")]
+    shapes = {"x": "6x40:f32", "scale": "6:f32", "weight": "40:f32"}
+    own = {name: TensorSpec.parse(text) for name, text in shapes.items()}
+    variants = find_variants(files, TunedChoices(), [own], [H200.arch])
+    probe = Probe(files, variants, tmp_path)
+    launched = 0
+    chance = random.Random(0)
+    for number in range(400):
+        leading = chance.choice([(6,), (2, 3), (), (3, 1, 2), (0, 3), (1, 1), (2, 3, 1), (5, 7)])
+        other = leading if chance.random() < 0.8 else chance.choice([(6,), (2, 3), (3, 2), ()])
+        call = {
+            "x": TensorSpec.contiguous(DType.F32, (*leading, 40)),
+            "scale": TensorSpec.contiguous(DType.F32, other),
+            "weight": own["weight"],
+        }
+        for name in ("x", "scale") if number % 4 == 0 else ():
+            spec = call[name]
+            stride = tuple(chance.choice([step, step, 2 * step, step + 1]) for step in spec.stride)
+            call[name] = replace(spec, stride=stride)
+        wanted = expected(files, variants, call, H200)
+        answer = probe(call, H200)
+        assert agree(answer, wanted), f"{call}\n{answer}\n{wanted}"
+        launched += "launches" in wanted and len(leading) != 1
+    assert launched > 50
 
 
 def test_a_library_step_is_refused_in_a_sentence() -> None:

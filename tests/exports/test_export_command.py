@@ -19,8 +19,8 @@ from tilewright.exports.source import Source, Standing, check_words, from_files,
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text
 from tilewright.exports.writing import RECORD, Folder, check_target
 from tilewright.frontends.cli import app
-from tilewright.records import DType, Measured, TensorSpec, Timing
-from tilewright.store import RunFolder
+from tilewright.records import DType, Measured, TensorSpec, Timing, to_json
+from tilewright.store import RunFolder, provenance_of, provenance_path
 from tilewright.toolchain import find_toolkit
 
 GALLERY = Path(__file__).parents[2] / "gallery"
@@ -128,6 +128,19 @@ def test_a_provisional_kernel_is_marked(tmp_path: Path) -> None:
     source = from_run(folder)
     assert source.standing is Standing.PROVISIONAL
     assert "judged nowhere" in how_it_was_judged(source)
+
+
+def test_a_kernel_judged_by_an_earlier_referee_is_marked(tmp_path: Path) -> None:
+    source = from_run(RunFolder(GALLERY / "swiglu"))
+    assert source.standing is Standing.EARLIER
+    assert "tilewright make REQUEST --start FILE.cu --attempts 1" in how_it_was_judged(source)
+    kernel = tmp_path / "silu.cu"
+    shutil.copy(RUNS / "silu" / "attempts" / "0001" / "kernel.cu", kernel)
+    said = to_json(provenance_of(RunFolder(RUNS / "silu")))
+    for standing in (Standing.VERIFIED, Standing.EARLIER):
+        provenance_path(kernel).write_text(json.dumps(said))
+        assert from_files([kernel]).standing is standing
+        said.pop("unjudged", None)
 
 
 def test_a_rejected_kernel_is_marked(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "edited": (lambda f: edit_record(f, lambda r: r.update(standing="edited")), "changed by hand"),
     "no standing": (lambda f: edit_record(f, lambda r: r.pop("standing")), "does not say how"),
     "no provenance": (lambda f: edit_record(f, lambda r: r.update(provenance=None)), "has no provenance"),
+    "earlier": (lambda f: edit_record(f, lambda r: r["provenance"].pop("unjudged")), "--start FILE.cu --attempts 1"),
     "unverified": (lambda f: edit_record(f, lambda r: r["provenance"].update(verified_on=[])), "does not say that it"),
     "another kernel": (edited_kernel, "not the ones that were exported"),
     "no licence": (lambda f: edit_record(f, lambda r: r.update(licence="NOASSERTION")), "stated the kernel's licence"),

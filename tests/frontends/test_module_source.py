@@ -11,6 +11,7 @@ from torch import nn
 
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.module_source import ModuleText, held_fields, module_source
+from tilewright.frontends.object_requests import object_request
 
 
 def made_of(text: ModuleText, module: nn.Module) -> Any:
@@ -190,3 +191,12 @@ def swapped() -> nn.Module:
 def test_what_cannot_be_carried_is_said_in_one_sentence(module: nn.Module, message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         module_source(module)
+
+
+def test_of_a_layer_with_parts_the_way_on_is_said() -> None:
+    layer = nn.Sequential(Uncarried(), nn.Linear(8, 8))
+    with pytest.raises(BadArgument, match=r"cannot hold.*; of a whole layer, `tilewright find`.* makes kernels"):
+        object_request(layer, {"input": "4x8:f32"}, {}, {})
+    with pytest.raises(BadArgument, match="cannot hold") as refused:
+        object_request(Uncarried(), {"x": "4x8:f32"}, {}, {})
+    assert "whole layer" not in str(refused.value)

@@ -43,6 +43,30 @@ def test_templates_by_dtype(gpu_make: Make, dtype: torch.dtype, shape: tuple[int
     assert torch.equal(y, x + x)
 
 
+def test_many_calls_alike_and_then_another(gpu_make: Make) -> None:
+    """Past the number of calls after which a call is compared with the latest."""
+    twice = gpu_make(plans.TWICE)
+    one = torch.ones(1, device="cuda")
+    for _ in range(20):
+        assert twice(one) == 2
+    for _ in range(3):  # contiguous, and no plain tensor all the same
+        with pytest.raises(NoKernelApplies, match=r"negated view; pass x\.resolve_neg\(\)"):
+            twice(torch._neg_view(one))
+    with pytest.raises(NoKernelApplies, match="aligned"):
+        twice(randn(2)[1:])
+    for other in (randn(3, 5), randn(5, 3), randn(1, 1), randn(1, dtype=torch.float16)):
+        assert torch.equal(twice(other), other + other)
+    wanting = torch.ones(1, device="cuda", requires_grad=True)
+    for _ in range(10):
+        with torch.no_grad():
+            assert twice(wanting) == 2
+        with pytest.raises(GradientNotSupported):
+            twice(wanting)
+    with torch.inference_mode():
+        for _ in range(20):
+            assert twice(one) == 2
+
+
 def test_late_scalars_change_at_every_call(gpu_make: Make) -> None:
     scale = gpu_make(plans.SCALE)
     x = randn(100, 7)

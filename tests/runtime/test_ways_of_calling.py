@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import re
@@ -20,6 +21,7 @@ from tests.runtime import plans
 from tests.runtime.conftest import Make
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.kernel_file import CallError
 from tilewright.runtime import (
@@ -129,6 +131,35 @@ def test_in_place(accumulate: Operation, x: torch.Tensor) -> None:
     assert y._version > version
     with pytest.raises(OverlappingTensors, match=r"pass x\.clone\(\)"):
         accumulate(y, y)
+
+
+def accumulate_reference(y: torch.Tensor, x: torch.Tensor) -> None:
+    y.add_(x)
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def test_in_place_by_the_reference(make: Make, x: torch.Tensor) -> None:
+    warnings.simplefilter("ignore", ReferenceUsed)
+    wide = x.double()
+    op = make(plans.IN_PLACE, reference=accumulate_reference)
+    returning = make(plans.IN_PLACE, reference=lambda y, x: y + x)
+    for mode in (contextlib.nullcontext, Watching):
+        y = wide.clone()
+        version = y._version
+        with mode():
+            assert op(y, wide) is None
+            with pytest.raises(CallRefused, match=r"write them into y, such as y\.copy_"):
+                returning(wide.clone(), wide)
+        close(y, 2 * wide)
+        assert y._version > version
+    idle = make(plans.IN_PLACE, reference=lambda y, x: None)
+    warnings.simplefilter("always", ReferenceUsed)
+    with pytest.warns(ReferenceUsed, match="left y as it was, which the op changes"):
+        idle(wide.clone(), wide)
 
 
 def test_strided(cube: Operation, bare: Operation, make: Make, x: torch.Tensor) -> None:
@@ -368,6 +399,8 @@ def test_vmap(bare: Operation, extremes: Operation, accumulate: Operation, x: to
     close(ys, (x + 1).expand(2, 4, 6))
     with pytest.raises(CallRefused, match="y in place, and y is not batched"):
         torch.vmap(accumulate, in_dims=(None, 0))(x, ys)
+    with pytest.raises(CallRefused, match=r"items of y lie in the same memory.*pass y\.clone\(\)"):
+        torch.vmap(accumulate, in_dims=(0, None), out_dims=None)(torch.ones(4, 6).expand(2, 4, 6), x)
 
 
 def test_autocast(bare: Operation, make: Make, x: torch.Tensor) -> None:
@@ -414,6 +447,22 @@ def test_compile_in_place(accumulate: Operation, x: torch.Tensor) -> None:
     torch._dynamo.reset()
     close(torch.compile(function, backend="aot_eager", fullgraph=True)(y, x), 3 * x)
     close(y, 2 * x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_in_place_with_shared_memory(accumulate: Operation, x: torch.Tensor, dynamic: bool) -> None:
+    def function(y: torch.Tensor) -> None:
+        accumulate(y, y)
+
+    def of_halves(y: torch.Tensor) -> None:
+        accumulate(y[: len(y) // 2], y[len(y) // 2 :])
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"shares memory with x; pass x\.clone\(\)"):
+        torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)(x)
+    before = x.clone()
+    torch.compile(of_halves, backend="aot_eager", fullgraph=True, dynamic=dynamic)(x)
+    close(x[:2], before[:2] + before[2:])
 
 
 def test_compile_with_gradients(cube: Operation) -> None:

@@ -57,7 +57,12 @@ def picky(even):
         raise ValueError("odd sizes are not for me")
     return even.neg()
 
-OPS = (double, mean, total, layernorm, softmax, matmul, argmax, accumulate, rows, identity_index, picky, fails)
+def by_rank(pile):
+    return pile * pile.dim()
+
+OPS = (
+    double, mean, total, layernorm, softmax, matmul, argmax, accumulate, rows, identity_index, picky, fails, by_rank
+)
 
 def any_op(**inputs):
     (op,) = [one for one in OPS if {*inspect.signature(one).parameters} == {*inputs}]
@@ -106,6 +111,10 @@ ARGMAX = task("argmax", {"scores": "bf16 rows cols"}, "i64 rows", {"rows": 512, 
 IDENTITY = task("identity_index", {"flags": "f32 n"}, "i32 n", {"n": 4096})
 FAILS = task("double", {"doomed": "f32 n"}, "f32 n", {"n": 1000})
 PICKY = task("picky", {"even": "f32 rows cols"}, "f32 rows cols", {"rows": 512, "cols": 1000})
+# A claim that is not true: at another rank the reference does something else.
+BY_RANK = task(
+    "by_rank", {"pile": "f32 rows cols"}, "f32 rows cols", {"rows": 512, "cols": 1000}, leading=(("pile", 2),)
+)
 ACCUMULATE = Task(
     "accumulate",
     SOURCE,

@@ -70,6 +70,35 @@ def test_honest_kernels_pass(name: str, referee: Make) -> None:
     assert {(one.device, one.emulated) for one in right} == {("H200 (emulated)", True)}
 
 
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (replace(tasks.SOFTMAX, leading=(("logits", 2),)), kernels.SOFTMAX_SHARED),
+        (replace(tasks.MEAN, leading=(("samples", 2),)), kernels.MEAN_BY_WARP),
+        (replace(tasks.ACCUMULATE, leading=(("y", 1), ("delta", 1))), kernels.ACCUMULATE),
+    ],
+    ids=lambda one: one.name if isinstance(one, Task) else "",
+)
+def test_rows_are_judged_under_more_dimensions(task: Task, text: str, referee: Make) -> None:
+    verdict = referee(task).judge(text)
+    assert isinstance(verdict, Passed), verdict
+    right = [one.case for one in verdict.cases if one.status is CaseStatus.RIGHT]
+    assert {len(case.leading) for case in right} == {0, 1, 2}
+    without = referee(replace(task, leading=())).judge(text)
+    assert isinstance(without, Passed)
+    assert not any(one.case.leading for one in without.cases)
+
+
+def test_a_kernel_that_is_right_at_one_rank_alone_is_not_right(referee: Make) -> None:
+    text = kernels.PICKY.replace("picky", "by_rank").replace("even", "pile").replace("-x[i]", "2 * x[i]")
+    assert isinstance(referee(replace(tasks.BY_RANK, leading=())).judge(text), Passed)
+    verdict = referee(tasks.BY_RANK).judge(text)
+    assert isinstance(verdict, Rejected)
+    assert isinstance(verdict.evidence, WrongValues)
+    assert verdict.evidence.case.leading == ("leading_1",)
+    assert "leading_1=2" in str(verdict.evidence.case)
+
+
 @dataclass(frozen=True)
 class Bad:
     task: Task

@@ -84,14 +84,23 @@ class _FileWriter:
         self.deferred: list[str] = []  # consts and buffers, in written order
 
     def text(self) -> str:
-        body = [*self._parameters(), "    int line = 0;", "    try {", *self._layouts()]
-        body += [*self._lines(), *self._kept_until_every_need_holds(), "        try {", *self._steps()]
-        head = f"bool file_{self.number}(const Call &call, const Device &device, const int64_t *choice, Plan &plan, "
+        # Tensors are seen with their leading dimensions as one: of the call that is given, a copy is changed.
+        copied = [] if self.plan.lead is None else ["    Call call = given_call;", "    Leading leading;"]
+        body = [*copied, *self._parameters(), "    int line = 0;", "    try {", *self._lead()]
+        body += [
+            *self._layouts(),
+            *self._lines(),
+            *self._kept_until_every_need_holds(),
+            "        try {",
+            *self._steps(),
+        ]
+        call = "given_call" if copied else "call"
+        head = f"bool file_{self.number}(const Call &{call}, const Device &device, const int64_t *choice, Plan &plan, "
         return "\n".join(
             [
                 cpp_comment(print_op(self.file.plan.op)),
                 f"{head}Refusal &refusal) {{",
-                "    (void)call, (void)device, (void)choice;",
+                f"    (void){call}, (void)device, (void)choice;",
                 *body,
                 "        } catch (const Fault &why) {",
                 "            throw StepError{plan.file, line, why.found};",
@@ -121,6 +130,13 @@ class _FileWriter:
             else:
                 yield f"    const auto &{name} = call.{name};"
             yield f"    (void){name};"
+
+    def _lead(self) -> Iterator[str]:
+        lead = self.plan.lead
+        if lead is not None:
+            named = ", ".join(f"{{{self.slots[name]}, {cpp_string(name)}, {rank}}}" for name, rank in lead.ranks)
+            yield f"        line = {lead.at.line};"
+            yield f"        leading = take_leading(call, {{{named}}});"
 
     def _layouts(self) -> Iterator[str]:
         for one in self.file.plan.op.parameters:
@@ -211,6 +227,8 @@ class _FileWriter:
                     f"Clearing::{'zeroed' if cleared else 'undefined'}, {counter}, "
                     f"{self.names[directive.name].text}, {stated});"
                 )
+                if self.plan.lead is not None and directive.role is BufferRole.OUT:
+                    yield "            plan.lead_result(leading);"
         yield "            const size_t constants = plan.key.size();"
         yield "            bool follows = false;"
         yield from (f"            int map_{cpp_name(name)} = -1;" for name in self.plan.maps)

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tilewright.exports.errors import NotExportable, NotPublishable
-from tilewright.exports.source import Standing
+from tilewright.exports.source import Standing, is_earlier
 from tilewright.exports.writing import MADE_LATER, RECORD, read_record
 from tilewright.records import UNSTATED, Provenance, RecordError, from_json
 
@@ -150,10 +150,13 @@ def _checked_standing(folder: Path, record: Mapping[str, Any]) -> Provenance:
         raise NotPublishable(f"{RECORD} does not say how the kernel was judged; export again") from None
     if standing is not Standing.VERIFIED:
         raise NotPublishable(f"the kernel is {standing.words}; only what the referee has passed is published")
+    said = record.get("provenance")
     try:
-        provenance: Provenance = from_json(Provenance, record.get("provenance"))
+        provenance: Provenance = from_json(Provenance, said)
     except RecordError:
         raise NotPublishable(f"{RECORD} has no provenance; export the run that made the kernel") from None
+    if is_earlier(said or {}):
+        raise NotPublishable(f"the kernel is {Standing.EARLIER.words}, then export that run")
     if provenance.unjudged or provenance.degenerate or not provenance.verified_on:
         raise NotPublishable("the kernel's provenance does not say that it was verified; export its run again")
     kernels = sorted(folder.glob("torch-ext/*/kernels/*.cu"))

@@ -40,6 +40,11 @@ def outs_function(file: KernelFile) -> str:
     """`def outs(v_x, ...)`: for every result its shape, its strides (None: contiguous) and its dtype."""
     parameters = ", ".join(local(one.name) for one in file.plan.op.parameters)
     lines = [f"def outs({parameters}):", '    """Shape, strides (None: contiguous) and dtype of every result."""']
+    lead = file.compiled.lead
+    if lead is not None:
+        named = [local(name) for name, _ in lead.ranks]
+        ranks = ", ".join(str(rank) for _, rank in lead.ranks)
+        lines.append(f"    leading, ({', '.join(named)},) = taken_as_one(({', '.join(named)},), ({ranks},))")
     lines += [f"    {text}" for text in _lets(file)]
     by_name = {line.directive.name: line for line in file.compiled.outs}
     lines.append("    return (")
@@ -47,6 +52,8 @@ def outs_function(file: KernelFile) -> str:
         out = by_name[name]
         stride = "None" if out.stride is None else f"joined({', '.join(_text(one.expression) for one in out.stride)})"
         sizes = f"joined({', '.join(_text(one.expression) for one in out.sizes)})"
+        if lead is not None:
+            sizes, stride = f"with_leading(leading, {sizes})", f"steps_with_leading(leading, {stride})"
         lines.append(f"        ({sizes}, {stride}, {_text(out.dtype.expression)}),")
     return "\n".join([*lines, "    )", ""])
 

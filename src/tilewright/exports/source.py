@@ -7,14 +7,15 @@ import json
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from tilewright.exports.errors import NotExportable
 from tilewright.kernel_file import Arguments, KernelFile, Op, TunedChoices, parse, print_op
-from tilewright.records import UNSTATED, Passed, Provenance, RecordError, Task, from_json
+from tilewright.records import UNSTATED, CaseStatus, Passed, Provenance, RecordError, Task, from_json
 from tilewright.store import RunFolder, Store, provenance_of, provenance_path
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -28,6 +29,7 @@ class Standing(str, Enum):
 
     VERIFIED = "verified"
     PROVISIONAL = "provisional"  # right wherever it was judged, and something that runs was judged nowhere
+    EARLIER = "earlier"  # judged by a referee that did not yet look at the task's own call
     DEGENERATE = "degenerate"  # right, for a task whose answers prove nothing
     FAILED = "failed"  # the referee has rejected it
     EDITED = "edited"  # changed by hand since it was judged
@@ -40,6 +42,11 @@ class Standing(str, Enum):
                 return "verified"
             case Standing.PROVISIONAL:
                 return "not verified: something that runs at the task's own sizes was judged nowhere"
+            case Standing.EARLIER:
+                return (
+                    "not verified: it was judged before the referee looked at what runs at the task's own sizes; have "
+                    "it judged again with: tilewright make REQUEST --start FILE.cu --attempts 1"
+                )
             case Standing.DEGENERATE:
                 return "not verified: the task's answers prove nothing"
             case Standing.FAILED:
@@ -95,6 +102,8 @@ def from_run(folder: RunFolder) -> Source:
         standing = Standing.DEGENERATE
     elif isinstance(best.verdict, Passed) and best.verdict.is_provisional:
         standing = Standing.PROVISIONAL
+    elif isinstance(best.verdict, Passed) and not _saw_own_call(best.verdict, run.task):
+        standing = Standing.EARLIER
     tuned = TunedChoices()
     if best is not None and best.tune is not None and best.tune.choice:
         tuned = tuned.with_choice(file, run.task.gpu, run.task.arguments(), best.tune.choice)
@@ -109,6 +118,14 @@ def from_run(folder: RunFolder) -> Source:
         provenance=provenance,
         reference=Reference(run.task.reference, run.task.function),
         licence=provenance.licence if provenance is not None else UNSTATED,
+    )
+
+
+def _saw_own_call(verdict: Passed, task: Task) -> bool:
+    """Whether the task's own call was judged, or a part of it. What a referee says today names what it did not see."""
+    return any(
+        one.status is CaseStatus.SAMPLED or (one.status is CaseStatus.RIGHT and one.case.sizes == task.sizes)
+        for one in verdict.cases
     )
 
 
@@ -129,9 +146,9 @@ def from_files(paths: Sequence[Path], store: Store | None = None) -> Source:
     tuned = TunedChoices()
     for path in paths:
         tuned = tuned.joined(TunedChoices.load(path))
-    provenances = [_provenance(path) for path in paths]
-    standing = _joined_standing(_standing(file, one) for file, one in zip(files, provenances, strict=True))
-    known = provenances[0]
+    records = [_record(path) for path in paths]
+    standing = _joined_standing(_standing(file, one) for file, one in zip(files, records, strict=True))
+    known = records[0].provenance if records[0] is not None else None
     source = Source(files, tuned, (), "H200", standing, provenance=known)
     if known is None:
         return source
@@ -150,24 +167,41 @@ def _text(path: Path) -> str:
         raise NotExportable(f"{path}: cannot be read as a kernel file ({error}); give a run or a .cu file") from None
 
 
-def _provenance(path: Path) -> Provenance | None:
+@dataclass(frozen=True)
+class _Record:
+    """What lies beside a kernel file."""
+
+    provenance: Provenance
+    earlier: bool  # it was written before anybody asked what was judged nowhere
+
+
+def _record(path: Path) -> _Record | None:
     beside = provenance_path(path)
     try:
-        return from_json(Provenance, json.loads(beside.read_text("utf-8")))
+        said = json.loads(beside.read_text("utf-8"))
+        return _Record(from_json(Provenance, said), is_earlier(said))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecordError) as error:
         raise NotExportable(f"{beside}: not a record of where a kernel comes from ({error}); delete it") from None
 
 
-def _standing(file: KernelFile, provenance: Provenance | None) -> Standing:
-    if provenance is None:
+def is_earlier(provenance: Mapping[str, Any]) -> bool:
+    """Whether a provenance, as it is written down, is of a time when nobody asked what was judged nowhere."""
+    return "unjudged" not in provenance
+
+
+def _standing(file: KernelFile, record: _Record | None) -> Standing:
+    if record is None:
         return Standing.UNJUDGED
-    if not is_the_kernel(file, provenance.kernel):
+    known = record.provenance
+    if not is_the_kernel(file, known.kernel):
         return Standing.EDITED
-    if provenance.degenerate:
+    if known.degenerate:
         return Standing.DEGENERATE
-    return Standing.PROVISIONAL if provenance.unjudged or not provenance.verified_on else Standing.VERIFIED
+    if record.earlier:
+        return Standing.EARLIER
+    return Standing.PROVISIONAL if known.unjudged or not known.verified_on else Standing.VERIFIED
 
 
 def is_the_kernel(file: KernelFile, recorded: str | None) -> bool:

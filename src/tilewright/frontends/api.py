@@ -18,11 +18,12 @@ from tilewright.frontends.choices import author_name, checked_baselines, choose_
 from tilewright.frontends.conduct import KernelFound, conduct
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.named_objects import installed_name, is_named_object, named_object
-from tilewright.frontends.object_requests import ObjectRequest, object_request
+from tilewright.frontends.object_requests import ObjectRequest, object_request, parts_hint
 from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words
 from tilewright.frontends.talk import NotAcceptedYet, PlainTalk, Talk
+from tilewright.playbook.errors import NotSupported
 from tilewright.records import USUAL_BASELINES, Budget, Goal, Precision, Run, Settings, Task, TensorSpec
 from tilewright.runtime import LoadError, Operation
 from tilewright.runtime.backward import Backward
@@ -184,7 +185,12 @@ def make(
     found = _request(request, {**(shapes or {}), **arguments}, values or {}, tuple(fixed))
     asked = replace(found.request, precision=Precision(precision), goal=Goal(goal))
     asked = replace(asked, allow_library=allow_library, allow_degenerate=allow_degenerate)
-    made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    try:
+        made = _made(asked, settings, gpu, fresh, PlainTalk(yes, quiet), wanted=writer if model or author else "")
+    except NotSupported as problem:
+        if found.original is not None and found.original.module is not None:
+            problem.args = (f"{problem}{parts_hint(found.original.module)}",)
+        raise
     return made if found.original is None else BoundKernel(made, found.original)
 
 

@@ -71,6 +71,13 @@ def _original_of(asked: Callable[..., Any], text: FunctionText) -> Original:
     return Original(asked, parameters, text.globals, captured=text.captured)
 
 
+def parts_hint(module: torch.nn.Module) -> str:
+    """What to do with a layer of several, where no kernel is made of the whole; "" for one that has no parts."""
+    if next(module.children(), None) is None:
+        return ""
+    return "; of a whole layer, `tilewright find` (tilewright.find) makes kernels for the parts that are worth one"
+
+
 def _of_module(
     module: torch.nn.Module,
     method: Callable[..., Any],
@@ -78,7 +85,10 @@ def _of_module(
     numbers: Mapping[str, str],
     values: Mapping[str, str],
 ) -> ObjectRequest:
-    text = module_source(module, method.__name__)
+    try:
+        text = module_source(module, method.__name__)
+    except BadArgument as refusal:
+        raise BadArgument(f"{refusal}{parts_hint(module)}") from None
     name = type(module).__name__ if method.__name__ == "forward" else f"{type(module).__name__}_{method.__name__}"
     request = Request(
         text.source, dict(tensors), dict(numbers), {**text.values, **values}, function=name, module=text.build

@@ -18,13 +18,14 @@ from tilewright.records.task import Layout
 class Case:
     """One call to judge a kernel by: sizes of every dimension, a seed, and how inputs are drawn."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("given", "layouts", "leading")
 
     sizes: dict[str, int]
     seed: int
     values: str = "task"  # a name of `verify.distributions`; "task": as the task says
     given: tuple[str, ...] = ()  # optional tensors that this call has
     layouts: tuple[tuple[str, Layout], ...] = ()  # of tensors that lie otherwise than the task says
+    leading: tuple[str, ...] = ()  # dimensions that come before the rows of the task's leading inputs; `sizes` has them
 
     def __str__(self) -> str:
         parts = [f"{name}={size}" for name, size in self.sizes.items()]

@@ -17,6 +17,8 @@ from tilewright.runtime.errors import CallRefused
 
 Kernel = Callable[..., Any]
 
+_OVERLAPS = 1  # torch's answer where elements of a tensor surely share memory
+
 
 def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
     """The rule for an operator whose first arguments are the op's parameters; `files` are those behind it."""
@@ -32,6 +34,12 @@ def batched(op: Op, operator: Any, files: Sequence[KernelFile] = ()) -> Kernel:
                 raise CallRefused(
                     f"{op.name}: vmap over a call that changes {name} in place, and {name} is not batched: every item "
                     f"would change the same memory; batch {name} too, or pass a clone for each"
+                )
+            if values[number] is not None and torch._debug_has_internal_overlap(values[number]) == _OVERLAPS:
+                name = op.parameters[number].name
+                raise CallRefused(
+                    f"{op.name}: vmap over a call that changes {name} in place, and items of {name} lie in the same "
+                    f"memory, as those of an expanded tensor do; pass {name}.clone()"
                 )
         tensors = [(p.name, where) for p, where in zip(op.parameters, in_dims, strict=False) if p.scalar is None]
         if leading and not changed and all((where is not None) == (name in leading) for name, where in tensors):

@@ -10,6 +10,7 @@ import torch
 
 from tilewright.kernel_file import DoesNotApply, Op, settle
 from tilewright.records import TensorSpec
+from tilewright.runtime import dispatcher
 from tilewright.runtime.errors import GradientNotSupported, OverlappingTensors
 from tilewright.runtime.on_device import CudaReady
 from tilewright.runtime.quick_call import Entry
@@ -109,14 +110,45 @@ def _checking_overlap(entry: Entry, op: Op, specs: Specs) -> Entry:
             meet = start < other_start + extents[other] and other_start < start + extents[one]
             # Where the ranges meet, the elements may still lie apart, as the halves of a matrix do.
             if meet and overlap(extent_of(start, specs[one]), extent_of(other_start, specs[other])):
-                name, other_name = tensors[one].name, tensors[other].name
-                raise OverlappingTensors(
-                    f"{op.name}: {name} is changed in place and shares memory with {other_name}; "
-                    f"pass {other_name}.clone()"
-                )
+                raise _overlapping(op, tensors[one].name, tensors[other].name)
         return entry(values, addresses, numbers)
 
     return checked
+
+
+def refuse_traced_overlap(op: Op, values: Sequence[Any]) -> None:
+    """The same for tensors that torch traces: it would put a copy in the place of what is changed, and go on.
+
+    Sizes may be symbols there: then only tensors that begin at the same place are known to overlap.
+    """
+    tensors = [(p, v) for p, v in zip(op.parameters, values, strict=True) if isinstance(v, torch.Tensor)]
+    for parameter, value in tensors:
+        for other, other_value in tensors:
+            if not parameter.in_place or other is parameter or not dispatcher.share_memory(value, [other_value]):
+                continue
+            extents = [_traced_extent(value), _traced_extent(other_value)]
+            if extents[0] is None or extents[1] is None:
+                meet = value.storage_offset() is other_value.storage_offset()
+            else:
+                meet = overlap(extents[0], extents[1])
+            if meet:
+                raise _overlapping(op, parameter.name, other.name)
+
+
+def _traced_extent(tensor: torch.Tensor) -> Extent | None:
+    """Of a tensor within its storage; None where a size is a symbol."""
+    numbers = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
+    if any(type(number) is not int for number in numbers):
+        return None
+    size = tensor.itemsize
+    dimensions = tuple((n, s * size) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
+    return Extent(int(tensor.storage_offset()) * size, dimensions, size, tensor.numel() == 0)
+
+
+def _overlapping(op: Op, name: str, other: str) -> OverlappingTensors:
+    return OverlappingTensors(
+        f"{op.name}: {name} is changed in place and shares memory with {other}; pass {other}.clone()"
+    )
 
 
 def _counting_versions(entry: Entry, op: Op) -> Entry:
@@ -127,12 +159,22 @@ def _counting_versions(entry: Entry, op: Op) -> Entry:
     def counting(values: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[Any, ...]) -> Any:
         result = entry(values, addresses, numbers)
         for position in changed:
-            tensor = values[position]
-            if tensor is not None and not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)
+            _count_change(values[position])
         return result
 
     return counting
+
+
+def count_changes(op: Op, values: Sequence[Any]) -> None:
+    """The same for a call by its values, one for each parameter."""
+    for parameter, value in zip(op.parameters, values, strict=True):
+        if parameter.in_place:
+            _count_change(value)
+
+
+def _count_change(tensor: torch.Tensor | None) -> None:
+    if tensor is not None and not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _asking_for_gradients(entry: Entry, differentiated: Callable[..., Any]) -> Entry:

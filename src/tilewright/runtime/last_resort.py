@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tilewright.kernel_file import NoneApplies, Op
+from tilewright.runtime import dispatcher
 from tilewright.runtime.errors import CallRefused, NoKernelApplies, ReferenceUsed
 from tilewright.runtime.returned import leaves
 
@@ -43,7 +44,15 @@ class LastResort:
     def take(self, none: NoneApplies, values: Sequence[Any]) -> Any:
         """What the reference returns for a call that no file takes."""
         self.accept(none)
-        return self.call(values)
+        changed = self._changed(values)
+        versions = [_version(value) for _, value in changed]
+        returned = self.call(values)
+        if changed:
+            self._alone(returned, values)
+            if None not in versions and versions == [_version(value) for _, value in changed]:
+                names = ", ".join(name for name, _ in changed)
+                self.say(("unchanged",), f"the reference left {names} as it was, which the op changes (said once)")
+        return returned
 
     def accept(self, none: NoneApplies) -> None:
         """Say, once for each kind of reason, that the reference runs; raise the refusal where it may not."""
@@ -70,24 +79,43 @@ class LastResort:
 
     def results(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The op's results by the reference, in order; what it changed in place is not among them."""
+        return self._alone(self.call(values), values)
+
+    def _changed(self, values: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
+        """What the op changes of a call, by name."""
         pairs = zip(self.op.parameters, values, strict=True)
-        changed = [value for parameter, value in pairs if parameter.in_place and value is not None]
-        found = [_tensor(one) for one in leaves(self.call(values)) if isinstance(one, (torch.Tensor, int, float))]
-        alone = [one for one in found if not any(one is other for other in changed)]
+        return [(parameter.name, value) for parameter, value in pairs if parameter.in_place and value is not None]
+
+    def _alone(self, returned: Any, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The results among what the reference returned; the rest must be what it changed in place."""
+        changed = self._changed(values)
+        found = [_tensor(one) for one in leaves(returned) if isinstance(one, (torch.Tensor, int, float))]
+        alone = [one for one in found if not any(one is other for _, other in changed)]
         wanted = len(self.op.results)
-        if len(alone) != wanted:
-            if len(found) != wanted + len(changed):
+        if len(alone) == wanted:
+            return tuple(alone)
+        if len(found) != wanted + len(changed):
+            raise CallRefused(
+                f"{self.op.name}: the reference returned {len(found)} tensors and the op has {wanted} "
+                f"result{'s' if wanted != 1 else ''}; return exactly those"
+            )
+        for (name, argument), one in zip(changed, found[wanted:], strict=True):
+            if not dispatcher.share_memory(argument, [one]):
                 raise CallRefused(
-                    f"{self.op.name}: the reference returned {len(found)} tensors and the op has {wanted} "
-                    f"result{'s' if wanted != 1 else ''}; return exactly those"
+                    f"{self.op.name}: the reference returned new values of {name}, which the op changes in place; "
+                    f"write them into {name}, such as {name}.copy_(...)"
                 )
-            alone = found[:wanted]
-        return tuple(alone)
+        return tuple(found[:wanted])
 
 
 def answer(op: Op, results: tuple[torch.Tensor, ...]) -> Any:
     """Results as a call returns them: the only one, a tuple of several, or None."""
     return results[0] if len(op.results) == 1 else results or None
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was changed; None where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -19,6 +19,7 @@ from tilewright.runtime.autograd_kernel import register_autograd
 from tilewright.runtime.backward import Backward
 from tilewright.runtime.batching import batched
 from tilewright.runtime.call_devices import refuse_two_devices
+from tilewright.runtime.entries import count_changes, refuse_traced_overlap
 from tilewright.runtime.errors import CallRefused
 from tilewright.runtime.last_resort import LastResort, NoFileTakes, answer
 from tilewright.runtime.op_schema import arguments_text, results_text
@@ -77,6 +78,7 @@ class TorchOp:
         """Results without content: those of the `out` lines, which need no device, else the reference's."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         refuse_two_devices(self.op, values)
+        refuse_traced_overlap(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
             return answer(self.op, self._by_reference(outs, outs, values))
@@ -111,7 +113,9 @@ class TorchOp:
         self, none: NoneApplies, outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]
     ) -> tuple[torch.Tensor, ...]:
         self.last_resort.accept(none)
-        return self._conformed(self.last_resort.results(values), outs, values)
+        results = self.last_resort.results(values)
+        count_changes(self.op, values)  # below autograd torch does not count those of the reference itself
+        return self._conformed(results, outs, values)
 
     def _conformed(
         self, results: tuple[torch.Tensor, ...], outs: tuple[TracedOut, ...] | NoneApplies, values: Sequence[Any]

@@ -1,10 +1,13 @@
-"""Other forms of the same call: optional tensors given, tensors that lie as a file says it takes them."""
+"""Other forms of the same call: optional tensors given, tensors that lie as a file says it takes them, rows under more
+leading dimensions."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tilewright.kernel_file.compiled_plan import CompiledPlan
 from tilewright.kernel_file.syntax import Accept
 from tilewright.records import Case, Layout, Task
 from tilewright.verify.distributions import TASK
@@ -12,9 +15,10 @@ from tilewright.verify.distributions import TASK
 _BASES = 3  # cases whose sizes are taken
 _MOST_ALONE = 4  # optional tensors that are also given alone
 _SEED_STEP = 401
+_LEADING = ((2,), (2, 3))
 
 
-def other_forms(task: Task, accepts: Mapping[str, Accept], cases: Sequence[Case]) -> Iterator[Case]:
+def other_forms(task: Task, plan: CompiledPlan, cases: Sequence[Case]) -> Iterator[Case]:
     """Cases like those given, which the file takes, in every other form that the task and the file allow."""
     bases: dict[tuple[tuple[str, int], ...], Case] = {}
     for case in cases:
@@ -22,7 +26,9 @@ def other_forms(task: Task, accepts: Mapping[str, Accept], cases: Sequence[Case]
             bases.setdefault(tuple(case.sizes.items()), case)
     chosen = [*bases.values()]
     for base in chosen if len(chosen) <= _BASES else [*chosen[: _BASES - 1], chosen[-1]]:
-        forms = (*(replace(base, given=one) for one in _given(task)), *_layouts(task, accepts, base))
+        forms = (*(replace(base, given=one) for one in _given(task)), *_layouts(task, plan.accepts, base))
+        if plan.lead is not None and base is chosen[0]:
+            forms += tuple(_led(task, base))
         for number, form in enumerate(forms):
             yield replace(form, seed=base.seed + _SEED_STEP * (number + 1))
 
@@ -31,6 +37,14 @@ def _given(task: Task) -> list[tuple[str, ...]]:
     optional = tuple(one.name for one in task.tensors if one.optional)
     alone = [(name,) for name in optional[:_MOST_ALONE]] if len(optional) > 1 else []
     return [optional, *alone] if optional else []
+
+
+def _led(task: Task, base: Case) -> Iterator[Case]:
+    """Rows under one more dimension, and under two."""
+    free = (name for number in itertools.count(1) if (name := f"leading_{number}") not in task.sizes)
+    for sizes in _LEADING:
+        names = tuple(itertools.islice(free, len(sizes)))
+        yield replace(base, sizes={**base.sizes, **dict(zip(names, sizes, strict=True))}, leading=names)
 
 
 def _layouts(task: Task, accepts: Mapping[str, Accept], base: Case) -> Iterator[Case]:

@@ -210,7 +210,7 @@ def shorter(task: Task, case: Case) -> Case | None:
     if longest is None or case.sizes[longest.name] < _LONG:
         return None
     sizes = task.complete({**case.sizes, longest.name: permitted(longest, case.sizes[longest.name] // 8)})
-    return replace(case, sizes=sizes) if task.is_sound(sizes) else None
+    return replace(case, sizes={**case.sizes, **sizes}) if task.is_sound(sizes) else None
 
 
 def has_own_size(task: Task, case: Case) -> bool:

@@ -69,7 +69,7 @@ def draw_inputs(task: Task, case: Case) -> dict[str, bytes]:
 
 def case_task(task: Task, case: Case) -> Task:
     """The task with the tensors and numbers this case calls it with, and its results as they are then."""
-    task = _formed(task, case)
+    task = _led(_formed(task, case), case)
     kind, said = _kind(case.values), _settings(case.values)
     if kind not in (NUMBERS, PATTERNED):
         return task
@@ -102,6 +102,22 @@ def _formed(task: Task, case: Case) -> Task:
         for one in task.inputs
     )
     return replace(task, inputs=inputs)
+
+
+def _led(task: Task, case: Case) -> Task:
+    """The task with the case's dimensions before the rows of its leading inputs, and of every result."""
+    if not case.leading:
+        return task
+    leading = {name for name, _ in task.leading}
+    inputs = tuple(
+        replace(one, dimensions=(*case.leading, *one.dimensions))
+        if isinstance(one, records.TensorInput) and one.name in leading
+        else one
+        for one in task.inputs
+    )
+    outputs = tuple(replace(one, shape=(*case.leading, *one.shape)) for one in task.outputs)
+    more = tuple(records.Dimension(name, case.sizes[name]) for name in case.leading)
+    return replace(task, inputs=inputs, outputs=outputs, dimensions=(*task.dimensions, *more), leading=())
 
 
 def values_with(kind: str, settings: Mapping[str, str | int | float]) -> str:

@@ -150,7 +150,7 @@ class Referee:
                 if not any((one.sizes, one.values) == (case.sizes, case.values) for one in cases):
                     cases.append(case)
                     taken.append(case)
-        forms = other_forms(self._task, candidate.file.compiled.accepts, taken)
+        forms = other_forms(self._task, candidate.file.compiled, taken)
         return [*cases, *forms, *value_cases(self._task, self._further_values(), accepts, taken)]
 
     def _moved(self, cases: Sequence[Case], taken: Sequence[Case], accepts: Accepts) -> Iterator[Case]:

@@ -257,7 +257,9 @@ class Trial:
 
 
 def sizes_text(case: Case) -> str:
-    return str(Case(case.sizes, 0, given=case.given, layouts=case.layouts)).removesuffix(", seed 0")
+    return str(Case(case.sizes, 0, given=case.given, layouts=case.layouts, leading=case.leading)).removesuffix(
+        ", seed 0"
+    )
 
 
 def ran_out(evidence: Evidence) -> bool:
@@ -285,7 +287,7 @@ def smallest_failing(task: records.Task, case: Case, evidence: Located, attempt:
             sizes = task.complete({**case.sizes, dimension.name: size})
             if not task.is_sound(sizes):
                 continue
-            candidate = replace(case, sizes=sizes)
+            candidate = replace(case, sizes={**case.sizes, **sizes})
             found = attempt(candidate)
             runs += 1
             if found is not None and _looks(found) == _looks(evidence):

@@ -93,6 +93,34 @@ def test_a_swapped_model_follows_its_weights_other_inputs_and_its_copies(made: F
     torch.testing.assert_close(model(*other), swapped, rtol=1e-4, atol=1e-5)
 
 
+def test_a_shallow_copy_runs_with_what_is_its_own(made: Finding, model: Model) -> None:
+    x = torch.randn(4, 64)
+    with made.swap():
+        norm, block = model.last, next(one for one in model.modules() if type(one).__name__ == "Block")
+        copied, block_copied = copy.copy(norm), copy.copy(block)
+        copied.eps = 10.0
+        assert copied.forward.__self__ is copied
+        assert block_copied.forward.__self__ is block_copied
+        assert copy.deepcopy(block).forward.__self__ is not block
+    torch.testing.assert_close(copied(x), x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 10.0) * norm.weight)
+    again = copy.copy(copied)
+    again.eps = norm.eps
+    torch.testing.assert_close(again(x), norm(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_that_somebody_else_put_there_is_left_alone(made: Finding, given: tuple[torch.Tensor, ...]) -> None:
+    other = Model().eval()
+    block = next(one for one in other.modules() if type(one).__name__ == "Block")
+    for patched in (other.last, block):
+        patched.forward = lambda *args, _own=patched.forward, **kwargs: 2.0 * _own(*args, **kwargs)  # type: ignore[method-assign]
+    before = other(*given)
+    with made.swap(other, *given) as swap:
+        assert swap.replaced == {"RMSNorm": 2, "residual + RMSNorm (in Block)": 1, "SwiGLU (in GatedMlp)": 2}
+        assert "RMSNorm, 1 places" in swap.refused
+        torch.testing.assert_close(other(*given), before, rtol=1e-4, atol=1e-5)
+    assert torch.equal(other(*given), before)
+
+
 def test_another_model_like_it_takes_the_kernels(made: Finding, given: tuple[torch.Tensor, ...]) -> None:
     other = Model().eval()
     other.last.eps = 1e-2  # so that this place holds another number

@@ -60,6 +60,64 @@ inline void check_layout(const Tensor &tensor, const char *name, bool strided, b
     if (tensor.alignment % wanted != 0) fault(std::string(name) + " is not aligned to " + std::to_string(wanted) + " bytes");
 }
 
+// -- leading dimensions: what the `lead` line names is seen with all of them as one --
+
+struct Lead {
+    int slot;
+    const char *name;
+    size_t rank; // as the plan sees it
+};
+
+struct Leading {
+    bool is_used = false; // else the tensors are as the plan has them
+    Sizes sizes;
+};
+
+// The tensor with its first `count` dimensions as one; refused where no single step leads through them.
+inline Tensor as_one(const Tensor &tensor, size_t count, const char *name) {
+    Tensor one = tensor;
+    one.shape.clear(), one.stride.clear();
+    int64_t rows = 1, step = 1;
+    for (size_t i = 0; i < count; ++i) rows = multiply(rows, tensor.shape[i]);
+    if (count < tensor.shape.size()) step = multiply(tensor.shape[count], tensor.stride[count]);
+    if (rows > 1) {
+        int64_t wanted = -1; // of the next dimension outwards
+        for (size_t i = count; i-- > 0;) {
+            if (tensor.shape[i] == 1) continue;
+            if (wanted >= 0 && tensor.stride[i] != wanted)
+                fault(std::string("the leading dimensions of ") + name + " do not lie in memory as one");
+            if (wanted < 0) step = tensor.stride[i];
+            wanted = multiply(tensor.stride[i], tensor.shape[i]);
+        }
+    }
+    one.shape.push_back(rows), one.stride.push_back(step);
+    for (size_t i = count; i < tensor.shape.size(); ++i)
+        one.shape.push_back(tensor.shape[i]), one.stride.push_back(tensor.stride[i]);
+    return one;
+}
+
+template <class Call> Leading take_leading(Call &call, std::initializer_list<Lead> leads) {
+    Leading leading;
+    for (const Lead &lead : leads) {
+        const Tensor &tensor = call.tensors[lead.slot];
+        leading.is_used = leading.is_used || (tensor.given && tensor.shape.size() != lead.rank);
+    }
+    if (!leading.is_used) return leading;
+    bool is_first = true;
+    for (const Lead &lead : leads) {
+        Tensor &tensor = call.tensors[lead.slot];
+        if (!tensor.given) continue;
+        if (tensor.shape.size() + 1 < lead.rank) fault(std::string(lead.name) + " has too few dimensions");
+        const size_t count = tensor.shape.size() + 1 - lead.rank;
+        const Sizes sizes = cut(tensor.shape, 0, int64_t(count));
+        if (!is_first && sizes != leading.sizes) fault(std::string("the leading dimensions of ") + lead.name + " are others");
+        leading.sizes = sizes;
+        is_first = false;
+        tensor = as_one(tensor, count, lead.name);
+    }
+    return leading;
+}
+
 // -- what an evaluation gives --
 
 enum class Clearing : uint8_t { undefined, zeroed };
@@ -206,6 +264,22 @@ struct Plan {
         for (const Buffer &one : buffers)
             if (!one.is_out) scratch = add(scratch, one.bytes);
         if (scratch > (INT64_C(8) << 30)) fault(std::string(name) + " brings scratch above 8 GiB");
+    }
+    // The `out` buffer just added as the caller gets it, with the leading dimensions again.
+    void lead_result(const Leading &leading) {
+        if (!leading.is_used) return;
+        Tensor &tensor = buffers.back().tensor;
+        if (tensor.shape.size() == 0 || tensor.shape[0] != product(leading.sizes))
+            fault(std::string(buffers.back().name) + " has no row for each leading one");
+        const Tensor seen = tensor;
+        Sizes steps = leading.sizes;
+        int64_t step = seen.stride[0];
+        for (size_t i = steps.size(); i-- > 0;) {
+            steps[i] = step;
+            step = multiply(step, leading.sizes[i] > 1 ? leading.sizes[i] : 1);
+        }
+        tensor.shape = spliced(leading.sizes, cut(seen.shape, 1, std::nullopt));
+        tensor.stride = spliced(steps, cut(seen.stride, 1, std::nullopt));
     }
     static void check_dense(const char *name, const Tensor &tensor) {
         if (tensor.stride.size() != tensor.shape.size()) fault(std::string(name) + ": give one stride for each dimension");

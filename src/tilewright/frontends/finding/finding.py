@@ -121,7 +121,7 @@ class Swap:
             self.agreement = agreement
             missed = places_of(kernel.region) - len(undone)
             if kernel.region.kind.value != "function" and missed:
-                self.refused[f"{title}, {missed} places"] = "other numbers are held there"
+                self.refused[f"{title}, {missed} places"] = "other numbers, or a forward of their own, are held there"
             return
         for one in reversed(undone):
             one()

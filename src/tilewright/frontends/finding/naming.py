@@ -8,7 +8,10 @@ _GATES = {"silu": "SwiGLU", "gelu": "GeGLU", "relu": "ReGLU", "sigmoid": "GLU"}
 
 
 def known_name(calls: Collection[str], inputs: int) -> str:
-    """`RMSNorm`, `SwiGLU`, `rotary`, ...; "" where it is none that has a name. `calls` are names of functions."""
+    """`RMSNorm`, `SwiGLU`, `rotary`, ...; "" where it is none that has a name.
+
+    `calls` are names of functions, each as often as it is called.
+    """
     names = {one.strip("_") for one in calls}
     gate = next((title for one, title in _GATES.items() if one in names), "")
     if "softmax" in names and names & {"bmm", "matmul", "baddbmm"}:
@@ -25,8 +28,12 @@ def known_name(calls: Collection[str], inputs: int) -> str:
         norm = "LayerNorm"
     elif names & {"rms_norm", "fused_rms_norm"} or ({"mean", "rsqrt"} <= names and names & {"pow", "square"}):
         norm = "RMSNorm"
+    if norm and gate and "mul" in names:
+        return f"gated {norm}"  # by another tensor, as after a state space: nothing is added to it
     if norm:
-        return f"residual + {norm}" if inputs > 1 else norm
+        adds = sum(one.strip("_") in ("add", "iadd") for one in calls)
+        to_variance = 1 if names & {"rsqrt", "sqrt"} else 0  # the epsilon of a norm that is written out
+        return f"residual + {norm}" if inputs > 1 and adds > to_variance else norm
     if {"cat", "neg"} <= names and names & {"slice", "getitem"}:
         return "rotary embedding"
     if {"cos", "sin"} <= names:

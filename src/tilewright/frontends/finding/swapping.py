@@ -1,8 +1,9 @@
 """Kernels in the places of a model's regions, and back.
 
 A module's `forward` is replaced on the instance, bound to it: its parameters, its place in the state dict, hooks, mode
-and copies stay its own. A function is replaced where its module finds it, so for every model in the process. A call
-that the kernel was not made for runs what stood there before.
+and copies stay its own. One that somebody else gave a `forward` of its own is left alone. A function is replaced where
+its module finds it, so for every model in the process. A call that the kernel was not made for runs what stood there
+before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tilewright.frontends.source_values import undecorated
 
 Undo = Callable[[], None]
 
+_OURS = ("forward", "__reduce_ex__")  # attributes that an instance has while it is swapped
+
 
 def swap_region(kernel: RegionKernel, model: torch.nn.Module) -> list[Undo]:
     """Put a kernel in all the places of its region in a model; how to take each out again."""
@@ -41,15 +44,35 @@ def swap_region(kernel: RegionKernel, model: torch.nn.Module) -> list[Undo]:
 
 
 def _set_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Undo:
-    before = vars(module).get("forward")
-    module.forward = types.MethodType(forward, module)
+    before = {name: value for name, value in vars(module).items() if name in _OURS}
+    _bind(module, forward)
 
     def undo() -> None:
-        del module.forward
-        if before is not None:
-            module.forward = before
+        for name in _OURS:
+            vars(module).pop(name, None)
+        vars(module).update(before)
 
     return undo
+
+
+def _bind(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    """A method on an instance is an attribute like any other: a shallow copy would have that of the first."""
+    vars(module)["forward"] = types.MethodType(forward, module)
+    kind: Any = type(module)
+    if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+        vars(module)["__reduce_ex__"] = lambda protocol: _as_copied(module, forward)
+
+
+def _as_copied(module: torch.nn.Module, forward: Callable[..., Any]) -> tuple[Any, ...]:
+    """What `copy` makes a copy of: all but the binding, which a copy gets for itself."""
+    state = {name: value for name, value in vars(module).items() if name not in _OURS}
+    return _bound_anew, (type(module), forward), state
+
+
+def _bound_anew(kind: type[torch.nn.Module], forward: Callable[..., Any]) -> torch.nn.Module:
+    module = kind.__new__(kind)
+    _bind(module, forward)
+    return module
 
 
 # -- rows --
@@ -91,7 +114,7 @@ def _swap_modules(kernel: RegionKernel, modules: list[torch.nn.Module]) -> list[
     run = _called(kernel)
     undone = []
     for module in modules:
-        if module_source(module).source == text.source:  # it holds the same numbers
+        if "forward" not in vars(module) and module_source(module).source == text.source:  # it holds the same numbers
             undone.append(_set_forward(module, _module_forward(wiring, run)))
     return undone
 
@@ -118,6 +141,8 @@ def _swap_frames(kernel: RegionKernel, modules: list[torch.nn.Module]) -> list[U
     for module in modules:
         present = getattr(vars(module).get("forward"), "__func__", None)
         known = present if isinstance(present, _FrameForward) and present.chain.frame is chain.frame else None
+        if known is None and "forward" in vars(module):
+            continue
         replacements = (*(known.replacements if known else ()), new)  # other chains of the frame stay replaced
         body = frame_function(chain.frame, replacements)
         frame = trace_frame(module, chain.leaves, functions)
@@ -142,6 +167,10 @@ class _FrameForward:
         if module.training is not self._training or found != self.chain.leaves:
             return type(module).forward(module, *args, **kwargs)
         return self._body(module, *values)
+
+    def __deepcopy__(self, memo: object) -> _FrameForward:
+        """Itself: nothing of it changes, and nothing of it is the module's."""
+        return self
 
 
 # -- functions --
