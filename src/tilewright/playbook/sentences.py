@@ -90,6 +90,7 @@ def parse_words(words: str) -> WordsRequest:
 
 def _normal(words: str) -> str:
     text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? ")).replace("_", " ")
+    text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
     text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
