@@ -24,7 +24,7 @@ def _start_or_take(self: Reference) -> SupervisedChild:
     child = _kept.pop((self._setup, self._limits), None)
     if child is None or not child.alive:
         return _start(self)
-    child._interrupt = self._interrupt
+    child.interrupt = self._interrupt
     self._child, self._loaded = child, True
     return child
 

@@ -130,3 +130,10 @@ def test_modules_that_the_docs_name_are_there() -> None:
     }
     assert len(named) > 3
     assert {(page, name) for page, name in named if name not in names} == set()
+
+
+def test_making_a_kernel_of_a_file_imports_no_torch() -> None:
+    """References and kernels run in children; in the process that waits for them torch would be seconds for nothing."""
+    program = "import sys, tilewright.frontends.suite.task_program; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -249,6 +249,7 @@ class _Attempt:
             seconds=time.monotonic() - began,
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
+            notes=proposal.notes,
         )
 
     # -- the candidate --
@@ -269,7 +270,7 @@ class _Attempt:
     def _situation(self, stage: Stage) -> Situation:
         best, failing = self._run.best, self._step.failing
         evidence = ""
-        if stage is Stage.PROFILED and best is not None:
+        if stage is Stage.PROFILED and best is not None and self._workshop.author.reads_evidence:
             evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
         hints = [text for made, text in self._run.settings.hints if made < self._number]
         return Situation(
@@ -346,9 +347,9 @@ class _Attempt:
             ),
         )
         watch.working("measuring")
-        choice = dict(tune.choice)
+        choice, best_us = dict(tune.choice), self._run.best.time_us if self._run.best else None
         measurement = self._place.remember(
-            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer)
+            "measurement", records.Measurement | None, lambda: stopwatch.measure(kernel, choice, tune.answer, best_us)
         )
         return tune, measurement
 

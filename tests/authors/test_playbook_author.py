@@ -16,6 +16,7 @@ from tilewright.authors.playbook_author import PlaybookAuthor, former_recipe
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.playbook.catalogue import every_structure
 from tilewright.playbook.errors import NotSupported, NotUnderstood
+from tilewright.playbook.understanding import understand
 from tilewright.records import (
     PROFILES,
     Attempt,
@@ -33,6 +34,7 @@ from tilewright.records import (
     TensorInput,
     WrongValues,
 )
+from tilewright.records.json_form import from_json, to_json
 from tilewright.records.verdict import Case
 from tilewright.store import RunFolder
 from tilewright.tasks import TaskOptions, task_from_specification
@@ -160,13 +162,12 @@ def test_the_last_stage_offers_one_hint_and_ends(task: Task) -> None:
 
 
 def test_a_task_outside_the_playbook_is_refused_in_one_sentence() -> None:
-    inputs = (TensorInput("a", DType.F32, ("m", "k")), TensorInput("b", DType.F32, ("k", "n")))
-    sizes = tuple(Dimension(name, 64) for name in "mkn")
-    product = Task(
-        "f", "def f(a, b):\n    return a @ b\n", "f", inputs, (TaskOutput("y", DType.F32, ("m", "n")),), sizes
-    )
-    with pytest.raises(NotSupported, match=r"does not support the operation mm;.*model"):
-        AUTHOR.propose(Situation(product, Stage.DRAFT, 1), no_model)
+    inputs = (TensorInput("a", DType.F32, ("m", "k")),)
+    sizes = tuple(Dimension(name, 64) for name in "mk")
+    source = "import torch\n\n\ndef f(a):\n    return torch.linalg.svdvals(a)\n"
+    solved = Task("f", source, "f", inputs, (TaskOutput("y", DType.F32, ("k",)),), sizes)
+    with pytest.raises(NotSupported, match=r"does not support .*svd.*;.*model"):
+        AUTHOR.propose(Situation(solved, Stage.DRAFT, 1), no_model)
 
 
 def test_words_outside_the_grammar_are_refused() -> None:
@@ -213,3 +214,20 @@ def test_a_run_made_before_recipes_were_kept_goes_on_with_what_is_new() -> None:
     assert without is not None
     assert without.summary == run.attempts[2].summary
     assert hashlib.sha256((without.text or "").encode()).hexdigest()[:20] == run.attempts[2].kernel
+
+
+# -- what algebra has removed --
+
+
+def test_notes_go_with_the_proposal_and_into_the_file(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = replace(understand(task), notes=("diag(A) @ B is a row scale, so no product is computed.",))
+    monkeypatch.setattr("tilewright.authors.playbook_author.understand", lambda _: noted)
+    proposal = AUTHOR.propose(Situation(task, Stage.DRAFT, 1), no_model)
+    assert proposal is not None
+    assert proposal.notes == noted.notes
+    assert proposal.text is not None
+    comment, _, plan = proposal.text.partition("\n\n")
+    assert comment.endswith("//\n// By algebra: diag(A) @ B is a row scale, so no product is computed.")
+    assert plan.startswith("//! op")
+    assert from_json(Proposal, to_json(proposal)) == proposal
+    assert "notes" not in to_json(replace(proposal, notes=()))  # as it was stored before there were any

@@ -404,6 +404,7 @@ def test_the_playbook_makes_a_kernel_from_words(home: Path) -> None:
         (["FUNCTION", "-o", "/proc/k.cu"], "nothing can be written in /proc"),
         (["FUNCTION", "-o", "no/such/k.cu"], "make it, or give another file with -o"),
         (["FUNCTION", "--start", "EMPTY"], "no launch plan"),
+        (["make my coffee"], "the playbook does not understand"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, arguments: list[str], message: str) -> None:
@@ -420,7 +421,6 @@ def test_bad_input_is_one_sentence_and_exit_2(home: Path, function: str, argumen
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["make my coffee"], "the playbook does not understand"),
         (["rmsnorm", "--set", "epsilon=1e-3"], "--set epsilon: the task has no such number; it has eps"),
         (["rmsnorm", "--shape", "y=16x64"], "--shape y: the task has no such tensor; it has x, weight"),
     ],

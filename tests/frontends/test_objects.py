@@ -19,13 +19,8 @@ import tilewright as tw
 from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.conduct import task_of
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.object_requests import (
-    installed_name,
-    is_named_object,
-    named_object,
-    object_request,
-    resolved,
-)
+from tilewright.frontends.named_objects import installed_name, is_named_object, named_object, resolved
+from tilewright.frontends.object_requests import object_request
 from tilewright.records import Ending, Origin, Task
 from tilewright.runtime import ReferenceUsed
 from tilewright.store import Request, Store

@@ -139,6 +139,18 @@ def test_a_baseline_that_failed_is_not_tried_again() -> None:
     assert run_diary(Diary(), Contest(())).baselines == ()
 
 
+def test_a_candidate_far_behind_the_best_is_timed_briefly_and_alone() -> None:
+    """It takes 10 us a run."""
+    diary = Diary()
+    made = run_diary(diary, Contest(("eager",), best_us=7.9))
+    assert diary.said == ["K"] * 4
+    assert made.baselines == ()
+    assert any("far slower than the best so far" in note for note in made.notes)
+    near = Diary()
+    run_diary(near, Contest(("eager",), best_us=8.1))
+    assert near.said.count("e") == ROUNDS
+
+
 def test_the_runs_of_a_round_go_there_and_back() -> None:
     said: list[str] = []
     calls = {name: (lambda name=name: said.append(name) or float(len(said))) for name in "abc"}

@@ -13,6 +13,7 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import Choice, KernelFile, parse
 from tilewright.measure import Stopwatch, autotune
 from tilewright.measure.autotune import spread
+from tilewright.measure.sweep_memory import Sweep, SweepMemory
 from tilewright.records import (
     MEASURED_NOISE,
     PROFILES,
@@ -64,7 +65,7 @@ def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
     refusing = parse(kernels.VECTOR.text.replace("x.dtype == f32", "x.dtype == f16"), "k.cu")
     with Stopwatch(task, reference, emulator=emulator, say=heard.append) as stopwatch:
         assert stopwatch.measure(refusing) is None
-        assert stopwatch.score_us(refusing) is None
+        assert stopwatch.times_us(refusing, None, 3) is None
         assert stopwatch.evidence(refusing).startswith("Nothing is known of it")
     assert "x.dtype == f16" in heard[0]
 
@@ -75,7 +76,7 @@ def test_the_sweep_finds_the_fastest_choice_that_is_right(
 ) -> None:
     heard: list[str] = []
     with Referee(task, reference, emulator=emulator) as referee:
-        result = autotune(kernels.TUNED, referee, stopwatch, 24, heard.append)
+        result = autotune(kernels.TUNED, referee, stopwatch, 24, heard.append, memory=_Forgetful())
     tried = dict(result.tried)
     default = (("THREADS", 32), ("WIDE", False))
     assert len(tried) == 8
@@ -84,6 +85,13 @@ def test_the_sweep_finds_the_fastest_choice_that_is_right(
     assert result.choice != (("THREADS", 256), ("WIDE", True))
     assert tried[result.choice] < 0.8 * tried[default]
     assert (result.skipped, heard[6]) == (0, "tuning 7/8: THREADS = 256, WIDE = false")
+
+
+class _Forgetful(SweepMemory):
+    def find(self, key: str) -> None:
+        return None
+
+    def keep(self, key: str, sweep: Sweep) -> None: ...
 
 
 @dataclass
@@ -96,16 +104,17 @@ class _Scores:
     wrong: tuple[dict[str, int | bool], ...] = ()
     profile: GpuProfile = PROFILES["H200"]
     judged: list[dict[str, int | bool]] = field(default_factory=list)
+    scatters: bool = False
 
-    def score_us(self, file: KernelFile, choice: Choice) -> float:
-        return {32: self.default_us, 64: self.other_us}.get(int(choice["THREADS"]), 50.0)
+    def times_us(self, file: KernelFile, choice: Choice, runs: int) -> tuple[float, ...]:
+        return ({32: self.default_us, 64: self.other_us}.get(int(choice["THREADS"]), 50.0),)
 
     def judge(self, file: KernelFile, choice: Choice) -> Passed | Rejected:
         self.judged.append(dict(choice))
         return Rejected(Unstable(Case(self.task.sizes, 1), ("y",))) if choice in self.wrong else Passed(())
 
     def tuned(self, **options: float) -> TuneResult:
-        return autotune(kernels.TUNED, self, self, 24, **options)  # type: ignore[arg-type]
+        return autotune(kernels.TUNED, self, self, 24, memory=_Forgetful(), **options)  # type: ignore[arg-type]
 
     def threads(self, **options: float) -> int | bool:
         """The THREADS that autotuning settles on."""
@@ -149,7 +158,7 @@ def test_a_choice_that_only_a_wider_case_shows_wrong_is_not_adopted(emulator: Em
         Referee(task, reference, emulator=emulator) as referee,
         Stopwatch(task, reference, emulator=emulator) as stopwatch,
     ):
-        result = autotune(kernels.FIXED_STRIDE, referee, stopwatch, 24)
+        result = autotune(kernels.FIXED_STRIDE, referee, stopwatch, 24, memory=_Forgetful())
     times = dict(result.tried)
     assert min(times, key=lambda choice: times[choice]) == (("THREADS", 64),)
     assert result.choice == (("THREADS", 256),)
@@ -163,10 +172,10 @@ def test_a_sweep_stays_within_its_limit_and_a_file_without_choices_has_one_entry
     task: Task, reference: AnyReference, stopwatch: Stopwatch, emulator: EmulatedDevice
 ) -> None:
     with Referee(task, reference, emulator=emulator) as referee:
-        result = autotune(kernels.VECTOR, referee, stopwatch, 24)
+        result = autotune(kernels.VECTOR, referee, stopwatch, 24, memory=_Forgetful())
         assert [choice for choice, _ in result.tried] == [()]
         assert result.choice == ()
-        limited = autotune(kernels.TUNED, referee, stopwatch, 1)
+        limited = autotune(kernels.TUNED, referee, stopwatch, 1, memory=_Forgetful())
         assert limited.skipped == 7
         assert limited.choice == (("THREADS", 32), ("WIDE", False))
 

@@ -277,5 +277,21 @@ ANY_DIMENSIONS = (
     Function("row_weighted_loss", "return (x * t).sum()", "x: f32[rows, cols]; t: f32[rows, one]"),
 )
 
+TWO_SETS = (
+    Function(
+        "triplet", "return F.triplet_margin_loss(x, y, z)", "x: f32[rows, cols]; y: f32[rows, cols]; z: f32[rows, cols]"
+    ),
+    Function("mean_of_sums", "return x.sum(-1).mean()", "x: bf16[rows, cols]"),
+    Function(
+        "soft_loss", "return -(F.log_softmax(x, -1) * y).sum(-1).mean()", "x: f32[rows, cols]; y: f32[rows, cols]"
+    ),
+    Function(
+        "norm_and_loss",
+        "h = torch.softmax(x, -1)\nreturn h, (h * y).mean()",
+        "x: f32[rows, cols]; y: f32[rows, cols]",
+    ),
+    Function("middle_then_all", "return x.amax(1).sum()", "x: f32[batch, rows, cols]"),
+)
+
 FUNCTIONS = (*POINTWISE, *ROWS, *SUMS_OVER_ROWS, *ANY_DIMENSIONS)
 BY_NAME = {one.name: one for one in FUNCTIONS}

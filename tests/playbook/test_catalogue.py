@@ -31,7 +31,13 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"cols": 24576}, "shared memory"),
         ("softmax", {"cols": 40000}, "shared memory"),
         ("softmax", {"cols": 262144}, "cluster"),
-        ("softmax", {"cols": 4000000}, "streams"),
+        ("softmax", {"cols": 4000000}, "many blocks share a row"),
+        ("layernorm", {"rows": 16, "cols": 4194304}, "many blocks share a row"),
+        ("middle_sum", {"rows": 4096, "cols": 4095}, "aligned in phases"),
+        ("channel_rmsnorm", {"channels": 64, "height": 512, "width": 512}, "held in registers"),
+        ("channel_rmsnorm", {"channels": 640, "height": 512, "width": 512}, "read again"),
+        ("batch_norm_train", {"batch": 64, "channels": 64, "height": 512, "width": 512}, "many blocks share a row"),
+        ("group_norm", {"channels": 6, "height": 512, "width": 512}, "many blocks share a row"),
         ("row_sum", {"rows": 16384, "cols": 4096}, "warps of a block"),
         ("mean_loss", {"rows": 4096, "cols": 4096}, "many blocks share a row"),
         ("silu", {}, "16-byte vectors, one per thread"),
@@ -84,14 +90,15 @@ IDS = """
 draft-elements draft-rows vectors vectors-exact vectors-uncached several-vectors several-vectors-exact
 several-vectors-uncached rectangles rectangles-exact lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact cluster cluster-exact split
-split-exact
+split-exact passes passes-exact draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 
 
 def test_ids_and_summaries_tell_structures_apart() -> None:
     """Runs on disk know structures by their ids: one may be added here, none changed."""
     seen: dict[str, str] = {}
-    for name in ("layernorm_gelu", "row_sum", "mean_loss", "silu", "bias_gelu"):
+    names = "layernorm_gelu row_sum mean_loss silu bias_gelu middle_sum channel_rmsnorm batch_norm_train"
+    for name in names.split():
         made = _variants(_program(name)[0])
         assert len({one.id for one in made}) == len({one.summary for one in made}) == len(made)
         for one in made:
@@ -124,7 +131,8 @@ def test_files_are_the_same_every_time() -> None:
 
 
 def test_lines_are_short() -> None:
-    for name in ("layernorm_gelu", "add_rmsnorm", "batch_norm", "mean_loss", "masked_softmax"):
+    names = "layernorm_gelu add_rmsnorm batch_norm mean_loss masked_softmax where_greatest middle_places group_norm"
+    for name in names.split():
         program, task = _program(name)
         for step in every_structure(program):
             text = step.write(task_op_line(task))

@@ -20,6 +20,10 @@ QUICK = (
     "gate",
     "scaled_and_summed",
     "bias_gelu",
+    "middle_places",
+    "channel_rmsnorm",
+    "batch_norm_train",
+    "hinge",
 )
 
 

@@ -31,15 +31,25 @@ def _drawn(spec: str, values: str, dimensions: dict[str, int], seed: int) -> tor
     return (drawn.abs() + 0.1 if values.startswith("uniform") else drawn).to(_TORCH[dtype])
 
 
+def sizes_of(described: dict[str, Any]) -> dict[str, int]:
+    return {name: one["size"] if isinstance(one, dict) else one for name, one in described["dimensions"].items()}
+
+
+def drawn(described: dict[str, Any]) -> dict[str, Any]:
+    """The inputs that a description says, with their numbers."""
+    values = described.get("values", {})
+    sizes = sizes_of(described)
+    return {
+        name: _drawn(one, values.get(name, ""), sizes, place) if isinstance(one, str) else one
+        for place, (name, one) in enumerate(described["inputs"].items())
+    }
+
+
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one.words)
 def test_the_reference_computes_what_was_asked_for(request_: Request) -> None:
     made = specification(request_.words, request_.shapes)
     described = tomllib.loads(made.description)
-    values = described.get("values", {})
-    inputs = {
-        name: _drawn(one, values.get(name, ""), described["dimensions"], place) if isinstance(one, str) else one
-        for place, (name, one) in enumerate(described["inputs"].items())
-    }
+    inputs = drawn(described)
     scope: dict[str, Any] = {}
     exec(made.reference, scope)
     got = scope[described["function"]](**inputs)
@@ -50,7 +60,7 @@ def test_the_reference_computes_what_was_asked_for(request_: Request) -> None:
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one.words)
 def test_sizes_that_nobody_gave_are_sensible(request_: Request) -> None:
     described = tomllib.loads(specification(request_.words, {}).description)
-    sizes = described["dimensions"]
+    sizes = sizes_of(described)
     tensors = [one for one in described["inputs"].values() if isinstance(one, str)]
     assert tensors
     for one in tensors:

@@ -323,3 +323,88 @@ def test_references_compute_what_was_said() -> None:
     assert torch.equal(_run("sqrt(mean(x**2))", x), x.square().mean(-1).sqrt())
     assert torch.equal(_run("rmsnorm without weight, eps 0.5", x), F.rms_norm(x, (16,), eps=0.5))
     assert torch.equal(_run("l2 norm of each row", x), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("words", "dimensions"),
+    [
+        ("matmul 1024x512 by 512x2048", {"m": 1024, "k": 512, "n": 2048}),
+        ("matmul of a 1024x512 and a 512x256 matrix", {"m": 1024, "k": 512, "n": 256}),
+        ("multiply a 512x1024 matrix by a 1024x256 matrix", {"m": 512, "k": 1024, "n": 256}),
+        ("matmul 2048x2048", {"m": 2048, "k": 2048, "n": 2048}),
+        ("matmul 2048x2048x2048", {"m": 2048, "k": 2048, "n": 2048}),
+        ("matmul m=1024 n=512 k=2048", {"m": 1024, "k": 2048, "n": 512}),
+        ("linear layer 1024x512 by 512x2048", {"rows": 1024, "k": 512, "n": 2048}),
+        ("linear from 512 to 2048", {"rows": 4096, "k": 512, "n": 2048}),
+        ("batched matmul 64x128x128", {"batch": 64, "m": 128, "k": 128, "n": 128}),
+        ("64 matrices of 128x128, batched matmul", {"batch": 64, "m": 128, "k": 128, "n": 128}),
+        ("vector add of 1000000 elements", {"elements": 1000000}),
+        ("prefix sum of an array of 1M elements", {"cols": 1 << 20}),
+        ("softmax on a (4096, 1000) tensor", {"rows": 4096, "cols": 1000}),
+        ("softmax over 4096 x 32000 logits", {"rows": 4096, "cols": 32000}),
+        ("gelu on 4096 by 1024", {"rows": 4096, "cols": 1024}),
+        ("max pooling 2x2 on 8x3x32x32", {"batch": 8, "channels": 3, "height": 32, "width": 32}),
+        ("mean over dims 2 and 3", {"batch": 16, "channels": 64, "height": 128, "width": 128}),
+        ("mean over dim 2", {"batch": 16, "rows": 4096, "cols": 1024}),
+    ],
+)
+def test_sizes_are_taken_as_they_are_said(words: str, dimensions: dict[str, int]) -> None:
+    assert tomllib.loads(specification(words, {}).description)["dimensions"] == dimensions
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("matmul 1024x512x256", "several readings.*1024x512 by 512x256.*m=1024 n=512 k=256"),
+        ("matmul 1024x512 by 256x128", "b goes with a, which is 1024x512, and so has the shape 512x128"),
+        ("softmax over dim 2 on 16x64", "over dim 2.*2 dimensions only"),
+        ("softmax k=5", "k=5 is said, and the dimensions are cols, rows"),
+        ("max pooling 2x3", "equal sides"),
+        ("max pooling 2x2 on 64x64", "takes batch, channels, height, width"),
+        ("rotary embedding 2x4x8x7", "width is 7, and must be even"),
+        ("transpose in place", "cannot be done in place"),
+        ("top-k then relu", "several results"),
+        ("sum of all elements then layernorm", "cannot follow"),
+        ("max pooling 2x2 then add residual", "changes the shape"),
+        ("layernorm and softmax over dim 0", "LayerNorm|softmax"),
+    ],
+)
+def test_sizes_and_dimensions_that_do_not_fit_are_refused(words: str, said: str) -> None:
+    with pytest.raises(NotUnderstood, match=said):
+        specification(words, {})
+
+
+def test_in_place_changes_the_first_tensor() -> None:
+    made = specification("in-place relu", {})
+    assert "x.copy_(y)" in made.reference
+    assert tomllib.loads(made.description)["inputs"] == {"x": "inplace bf16[rows, cols]"}
+
+
+def test_a_result_is_not_called_as_an_input_is() -> None:
+    assert "return z" in specification("x + y", {}).reference
+
+
+def test_a_cast_is_to_the_dtype_said_and_from_the_other() -> None:
+    made = specification("convert fp32 to bf16", {})
+    assert "x.to(torch.bfloat16)" in made.reference
+    assert tomllib.loads(made.description)["inputs"] == {"x": "f32[rows, cols]"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("a + b * c", "a + b * c"),
+        ("(a + b) * c", "(a + b) * c"),
+        ("a - (b - c)", "a - (b - c)"),
+        ("-(x ** 2) + y", "-x ** 2 + y"),
+        ("(-x) ** 2 + y", "(-x) ** 2 + y"),
+        ("x / (1 + exp(-x))", "x / (1 + torch.exp(-x))"),
+        ("x - mean(x)", "x - x.mean(dim=-1, keepdim=True)"),
+        ("sum((x - y) ** 2, dim=0)", "((x - y) ** 2).sum(dim=0)"),
+        ("relu(a @ b.T)", "torch.relu(a @ b.T)"),
+        ("diag(a) @ b", "torch.diag(a) @ b"),
+        ("a kernel that computes alpha * x + y", "alpha * x + y"),
+    ],
+)
+def test_expressions_keep_their_meaning(words: str, code: str) -> None:
+    assert f"= {code}\n" in specification(words, {}).reference

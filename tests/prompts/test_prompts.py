@@ -103,6 +103,26 @@ def test_cute_is_told_for_large_products_only() -> None:
     assert "# CuTe" not in system_text(TASKS[Kind.CONVOLUTION])
 
 
+def test_few_long_rows_get_advice_of_their_own() -> None:
+    few = resized(LAYERNORM, rows=16, cols=1 << 22)
+    assert "Here 16 rows of 8192 KiB stand against 132 SMs" in system_text(few)
+    assert "stand against" not in system_text(LAYERNORM)
+    assert "stand against" not in system_text(resized(LAYERNORM, rows=4096, cols=1 << 18))
+
+
+def test_a_reduction_that_keeps_columns_gets_their_pattern() -> None:
+    by_rows = TASKS[Kind.REDUCTION]
+    assert "Tested pattern `columns`" not in system_text(by_rows)
+    kept = tuple(replace(one, shape=(by_rows.tensors[0].dimensions[-1],)) for one in by_rows.outputs)
+    assert "Tested pattern `columns`" in system_text(replace(by_rows, outputs=kept))
+
+
+def test_clusters_are_told_where_they_can_be_used() -> None:
+    assert "clusters of 8 fit" in system_text(LAYERNORM)
+    for other in (system_text(LAYERNORM, emulated_only=True), system_text(replace(LAYERNORM, gpu="A100"))):
+        assert "clusters of 8 fit" not in other
+
+
 def test_small_products_get_advice_of_their_own() -> None:
     small = system_text(resized(TASKS[Kind.MATMUL], m=512, k=1024, n=768), emulated_only=True)
     assert "24 tiles of 128x128 for 132 SMs" in small

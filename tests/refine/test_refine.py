@@ -49,6 +49,7 @@ class Scripted:
     """An author that proposes the given files in order, and remembers what it was told."""
 
     name = "scripted"
+    reads_evidence = True
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self.texts = list(texts)
@@ -91,7 +92,11 @@ class Timed(Stopwatch):
     """Says of every kernel that it was measured, and that a timed call answered otherwise."""
 
     def measure(
-        self, file: KernelFile, choice: Choice | None = None, answer: JudgedAnswer | None = None
+        self,
+        file: KernelFile,
+        choice: Choice | None = None,
+        answer: JudgedAnswer | None = None,
+        best_us: float | None = None,
     ) -> Measurement:
         timing = Timing("kernel", (1000.0,))
         return Measured("H200", TASK.sizes, timing, (), 1.0, answered_otherwise="timed call 3 of round 1")

@@ -40,6 +40,14 @@ def test_the_best_kernel_is_kept_with_its_tuned_choice(store: Store) -> None:
     assert found.task() == TASK
 
 
+def test_a_kernel_may_be_asked_of_one_author_and_one_device(store: Store) -> None:
+    kept = store.library.add(made(store, attempt(1, 10.0)))
+    entry, find = kept.entry, store.library.find
+    assert find(entry.task_hash, author=entry.author, device=entry.device) is not None
+    assert find(entry.task_hash, author="somebody else") is None
+    assert find(entry.task_hash, device="another GPU") is None
+
+
 def test_another_task_has_another_kernel(store: Store) -> None:
     store.library.add(made(store, attempt(1, 10.0)))
     assert store.library.find(replace(TASK, words="as asked", assumptions=("none",)).hash) is not None

@@ -17,6 +17,11 @@ class Author(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def reads_evidence(self) -> bool:
+        """Whether it makes anything of the profiler's evidence, which takes seconds to have."""
+        ...
+
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
         """The reference and the inputs for a request in words. Raises a `ValueError` that says why there is none."""
 

@@ -20,6 +20,8 @@ _CUT_REPLY_CHARACTERS = 4000  # of a reply that ended at the limit, as it is quo
 class ModelAuthor:
     """Asks a model for every candidate. Which model, and what it costs, is behind `ask`."""
 
+    reads_evidence = True
+
     def __init__(self, name: str) -> None:
         self._name = name
 

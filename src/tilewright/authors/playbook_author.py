@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from tilewright.authors import Ask
@@ -11,6 +12,7 @@ from tilewright.playbook.understanding import understand
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
 from tilewright.tasks import task_op_line
 
+_COMMENT_WIDTH = 100
 _INSTEAD = "; the playbook repairs no file but its own, so this is one"
 
 # The structures by the summaries that they had when runs knew them by nothing else; never to be reworded.
@@ -41,6 +43,7 @@ class PlaybookAuthor:
     """
 
     name = "playbook"
+    reads_evidence = False
 
     def specify(self, words: str, shapes: Mapping[str, str], gpu: str, ask: Ask) -> Specification:
         """The reference for a request in words; raises `NotUnderstood` for words outside the grammar."""
@@ -68,8 +71,19 @@ class PlaybookAuthor:
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
-        text = step.write(task_op_line(situation.task))
-        return Proposal(text, summary, recipe=step.id)
+        text = _with_notes(step.write(task_op_line(situation.task)), answer.notes)
+        return Proposal(text, summary, recipe=step.id, notes=answer.notes)
+
+
+def _with_notes(text: str, notes: tuple[str, ...]) -> str:
+    """The file with what algebra has removed said in the comment at its top."""
+    if not notes:
+        return text
+    said = [line for one in notes for line in textwrap.wrap(f"By algebra: {one}", _COMMENT_WIDTH)]
+    comment, blank, rest = text.partition("\n\n")
+    lines = [*comment.splitlines(), "//"] if comment.startswith("// ") else []
+    remark = "\n".join([*lines, *(f"// {line}" for line in said)])
+    return f"{remark}{blank}{rest}" if lines else f"{remark}\n\n{text}"
 
 
 def former_recipe(summary: str) -> str:

@@ -89,7 +89,7 @@ class SupervisedChild:
         interrupt: Callable[[], bool] = uninterrupted,
     ) -> None:
         self._resident_limit = resident_bytes
-        self._interrupt = interrupt
+        self.interrupt = interrupt  # whoever takes a child over may have another
         self._home = make_home()
         self._remove_home = weakref.finalize(self, remove_home, self._home, os.getpid())
         self._replies, replies_end = os.pipe()
@@ -186,7 +186,7 @@ class SupervisedChild:
                 ended = self._past_limits(deadline, seconds)
                 if ended is not None:
                     return ended
-                if self._interrupt():
+                if self.interrupt():
                     raise Interrupted
         except EnvelopeTooLarge as error:
             return self._ended(EndedBy.MEMORY, f"what it sent is too much: {error}")

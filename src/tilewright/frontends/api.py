@@ -17,14 +17,8 @@ from tilewright.frontends.bound_kernel import BoundKernel
 from tilewright.frontends.choices import author_name, checked_baselines, choose_device, with_checked
 from tilewright.frontends.conduct import KernelFound, conduct
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.object_requests import (
-    ObjectRequest,
-    installed_name,
-    is_named_object,
-    named_object,
-    object_request,
-    parts_hint,
-)
+from tilewright.frontends.named_objects import installed_name, is_named_object, named_object
+from tilewright.frontends.object_requests import ObjectRequest, object_request, parts_hint
 from tilewright.frontends.references import TaskReference
 from tilewright.frontends.remedies import in_keywords
 from tilewright.frontends.run_words import found_words

@@ -14,13 +14,12 @@ from tilewright import tasks
 from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenDevice
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, resume
-from tilewright.frontends.object_requests import resolved
+from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.talk import Talk
 from tilewright.records import BACKWARD, Origin, Settings, Task
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.store import LibraryKernel, Request, RunFolder, Store
 from tilewright.tasks import RefusedRequest, TaskError
-from tilewright.verify.gradient_check import gradient_problem
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ def resume_both(folder: RunFolder, addition: Addition, output: str, talk: Talk) 
 
 def backward_of(task: Task, request: Request, talk: Talk) -> Task:
     """The task of a function's gradients, which are right. Raises `TaskError`."""
+    from tilewright.verify.gradient_check import gradient_problem  # needs torch, which takes seconds to import
+
     tasks.refuse_without_gradients(task)
     with talk.live("looking at the gradients"):
         with Reference(task.reference, task.function) as reference:

@@ -37,6 +37,7 @@ from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import FAULT, error_text, exit_code, print_json, progress, stdout_console
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
 from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, Emulation, Goal, Precision, Settings
+from tilewright.reference.spares import want_spares
 from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
 
@@ -194,14 +195,19 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
-    from tilewright.frontends.choices import author_name, checked_baselines, with_checked
-    from tilewright.frontends.make import Delivery, make_run
+    from tilewright.frontends.choices import PLAYBOOK, author_name, checked_baselines, with_checked
 
     tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
     asked = Request(
         request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
     )
     chosen = author_name(model, author, os.environ)
+    if chosen == PLAYBOOK:
+        from tilewright.frontends.foreseen import refuse_foreseen
+
+        refuse_foreseen(asked, anew=fresh or bool(start))
+    from tilewright.frontends.make import Delivery, make_run  # which imports torch
+
     budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
     settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
     settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
@@ -466,6 +472,7 @@ def main() -> None:
     """Run the command; every expected failure is one message and an exit code, and only a fault has a traceback."""
     warnings.showwarning = _show_warning
     _settle_streams()
+    want_spares()
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:

@@ -20,8 +20,7 @@ from tilewright.frontends import choices
 from tilewright.frontends.choices import ChosenAuthor, ChosenDevice
 from tilewright.frontends.judging import OpenJudges, judges
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.module_source import held_fields
-from tilewright.frontends.object_requests import resolved
+from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.run_opening import WantedRun, environment_of, loaded
 from tilewright.frontends.run_words import dollars_words, seconds_words, task_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
@@ -30,6 +29,7 @@ from tilewright.models import BadModelName, MissingPackage, ModelRejected, NoRec
 from tilewright.playbook.errors import NotSupported, PlaybookProblem
 from tilewright.playbook.foresight import foresee
 from tilewright.records import Budget, Ending, Origin, Run, Settings, Specification, Task
+from tilewright.reference import ReferenceLimits, start_ahead
 from tilewright.refine import Workshop, next_step, refine
 from tilewright.store import LibraryKernel, Request, RunFolder, Store, StoreError
 
@@ -100,7 +100,7 @@ def conduct(
     elif request.function:  # its text is all there is to it; a path may have other code behind it by now
         return KernelFound(known, False, settings.licence)
     with talk.live("reading the request"):
-        task = given if given is not None else task_of(request, _foresight(store, settings, anew))
+        task = given if given is not None else read_task(store, request, settings, device, anew)
     if task is not None:
         known = None if anew else store.library.find(task.hash)
     if known is not None:
@@ -116,6 +116,14 @@ def conduct(
     return replace(result, licence=settings.licence)  # a run that is shared may have stated another
 
 
+def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, anew: bool) -> Task | None:
+    """The task of a request; the children that are needed once there is one import torch while it is read."""
+    kinds = [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
+    kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
+    start_ahead(*kinds)
+    return task_of(request, _foresight(store, settings, anew))
+
+
 def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | None:
     """The task, where the request is code; None where it is words. Runs the reference in a limited child process.
 
@@ -124,6 +132,8 @@ def task_of(request: Request, foresee: tasks.Foresee | None = None) -> Task | No
     options = _task_options(request)
     options = replace(options, foresee=foresee) if foresee else options
     if request.module:
+        from tilewright.frontends.module_source import held_fields  # needs torch, which takes seconds to import
+
         task = tasks.task_from_module_source(
             request.text, request.function, request.module, request.shapes, options, request.numbers, request.values
         )

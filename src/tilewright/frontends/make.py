@@ -215,6 +215,8 @@ class TerminalTalk(Talk):
             self._console.print(line, overflow="ellipsis", no_wrap=True)
         else:
             self._console.print(line, soft_wrap=True)
+        for note in row.notes:
+            self._console.print(Text(f"     by algebra: {note}"), soft_wrap=True)
 
     def _status(self) -> Text:
         line = Text(overflow="ellipsis", no_wrap=True)

@@ -30,6 +30,7 @@ class Row:
     speedup: float | None
     kept: bool  # it became the best when it was made
     best: bool  # it is the best of the whole run
+    notes: tuple[str, ...] = ()  # of the attempt, as far as none before it has them
 
     @property
     def summary(self) -> str:
@@ -44,7 +45,9 @@ def rows(run: Run) -> tuple[Row, ...]:
     before: Attempt | None = None
     for position, attempt in enumerate(run.attempts):
         after = replace(run, attempts=run.attempts[: position + 1]).best
-        made.append(_row(attempt, before, kept=after is attempt, best=attempt is run.best))
+        row = _row(attempt, before, kept=after is attempt, best=attempt is run.best)
+        said = {note for one in made for note in one.attempt.notes}
+        made.append(replace(row, notes=tuple(one for one in attempt.notes if one not in said)))
         before = after
     return tuple(made)
 

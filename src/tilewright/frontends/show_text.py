@@ -102,6 +102,8 @@ def show_attempt(console: Console, run: Run, attempt: Attempt, source: str) -> N
     parent = f" from attempt {attempt.parent}" if attempt.parent else ""
     console.print(Text(f"attempt {attempt.number} of {run.id}: {attempt.stage.value}{parent}", style="bold"))
     console.print(Text(attempt.summary))
+    for note in attempt.notes:
+        console.print(Text(f"by algebra: {note}"))
     tokens = attempt.usage.all_input_tokens + attempt.usage.output_tokens
     replies = "1 reply" if attempt.replies == 1 else f"{attempt.replies} replies"
     cost = f"{replies}, {tokens:,} tokens, {dollars_words(attempt.dollars)}, "
@@ -211,6 +213,8 @@ def show_finished(console: Console, run: Run, path: Path | None) -> None:
         return
     if run.best.measurement is not None:
         show_measurement(console, run.best.measurement)
+    for note in run.best.notes:
+        console.print(Text(f"by algebra: {note}"), soft_wrap=True)
     show_notes(console, run.best)
     console.print()
     _show_kernel(console, run.task, path)

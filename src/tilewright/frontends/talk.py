@@ -153,6 +153,8 @@ class PlainTalk(Talk):
         words += [speedup_words(row.speedup)] if row.speedup is not None else []
         words += ["kept"] if row.kept else []
         self.say(f"{', '.join(words)}: {row.summary}")
+        for note in row.notes:
+            self.say(f"by algebra: {note}")
 
     def ended(self, run: Run) -> None:
         self.say(f"{run.ending.words if run.ending else 'stopped'}; {spend_words(run)}")

@@ -1,14 +1,20 @@
-"""Autotuning: a plain sweep of a file's `tune` combinations at the task's sizes, within a number of them."""
+"""Autotuning: a sweep of a file's `tune` combinations at the task's sizes, within a number of them.
+
+Built on all cores, those left out that cannot win, the rest raced. What was timed once is not timed again: a sweep is
+known by the code of its choices, so an edit that leaves the launched kernels as they are costs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
 
-from tilewright.kernel_file import Choice, KernelFile, combinations, evaluate
+from tilewright.kernel_file import Choice, KernelFile, combinations
+from tilewright.measure.race import Items, Runner, faster_than_default, race
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.records import MEASURED_NOISE, BuildFailure, JudgedAnswer, Passed, RefusedChoice, TuneResult
-from tilewright.toolchain import build_many
+from tilewright.measure.sweep_choices import BuiltChoice, built_choices, sweep_key, worth_timing
+from tilewright.measure.sweep_memory import Sweep, SweepMemory
+from tilewright.records import MEASURED_NOISE, JudgedAnswer, Passed, RefusedChoice, TuneResult
 from tilewright.verify import Referee
 
 CHECKED = 4  # winners that are judged before the default is kept
@@ -16,7 +22,6 @@ _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 
 Say = Callable[[str], None]
-Items = tuple[tuple[str, int | bool], ...]
 _Answered = tuple[Items, JudgedAnswer | None]
 
 
@@ -29,31 +34,54 @@ def autotune(
     *,
     gain: float = MEASURED_NOISE,
     answer: JudgedAnswer | None = None,
+    memory: SweepMemory | None = None,
 ) -> TuneResult:
-    """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain`.
+    """Try the combinations, the default first; the fastest that is right wins if it gains more than `gain` and noise.
 
     The default is what the file gives without a choice, and is taken to be right already; another choice is judged by
     every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry. `answer` is
-    what the default was judged by, where a GPU ran it.
+    what the default was judged by, where a GPU ran it. `memory` has the sweeps that were made before.
     """
-    arguments = stopwatch.task.arguments()
-    found = list(islice(combinations(file, arguments, stopwatch.profile), _MOST_COMBINATIONS))
-    tried_choices = spread(found, limit)
-    if not tried_choices:
+    found = list(islice(combinations(file, stopwatch.task.arguments(), stopwatch.profile), _MOST_COMBINATIONS))
+    tried = spread(found, limit)
+    if not tried:
         return TuneResult((), (), answer=answer)
-    built = _built(file, stopwatch, tried_choices)
-    failed = built.count(False)
-    scores: list[tuple[Items, float]] = []
-    for number, (choice, is_built) in enumerate(zip(tried_choices, built, strict=True), 1):
-        say(f"tuning {number}/{len(tried_choices)}" + (f": {_text(choice)}" if choice else ""))
-        score = stopwatch.score_us(file, choice) if is_built else None
-        if score is None:
-            failed += is_built
-            continue
-        scores.append((tuple(choice.items()), score))
-    default = tuple(tried_choices[0].items())
-    (winner, answer), refused = _winner(file, referee, (default, answer), _faster(default, scores, gain), say)
-    return TuneResult(tuple(scores), winner, len(found) - len(tried_choices), failed + len(refused), refused, answer)
+    say("tuning: building")
+    made = built_choices(file, stopwatch.task, stopwatch.profile, tried)
+    built = [one for one in made if one is not None]
+    timed = worth_timing(built) if made[0] is not None else []
+    runners, failed = _timed(file, stopwatch, timed, say, memory or SweepMemory())
+    failed += len(made) - len(built)
+    default = tuple(tried[0].items())
+    faster = faster_than_default(runners, default, gain)
+    (winner, answer), refused = _winner(file, referee, (default, answer), faster, say)
+    scores = tuple((one.choice, one.median_us) for one in runners)
+    skipped = len(found) - len(tried) + len(built) - len(timed)
+    return TuneResult(scores, winner, skipped, failed + len(refused), refused, answer)
+
+
+def _timed(
+    file: KernelFile, stopwatch: Stopwatch, choices: list[BuiltChoice], say: Say, memory: SweepMemory
+) -> tuple[list[Runner], int]:
+    """The choices with their times, from memory where the same was timed before; and how many failed."""
+    if not choices:
+        return [], 0
+    if len(choices) == 1 and stopwatch.scatters:
+        return [], 0  # it is measured in full right after, beside its baselines
+    key = sweep_key(choices, stopwatch.task, stopwatch.profile, stopwatch.scatters)
+    known = memory.find(key)
+    if known is not None:
+        say("tuning: timed before")
+        return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
+    runners, failed = race(
+        [one.choice for one in choices],
+        lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
+        say,
+        scatters=stopwatch.scatters,
+    )
+    if runners and not failed:
+        memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))
+    return runners, failed
 
 
 def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, int | bool]]:
@@ -66,22 +94,6 @@ def spread(choices: list[dict[str, int | bool]], limit: int) -> list[dict[str, i
         step += 1
         taken.setdefault(int(step * _GOLDEN % 1.0 * len(choices)))
     return [choices[index] for index in taken]
-
-
-def _built(file: KernelFile, stopwatch: Stopwatch, choices: list[dict[str, int | bool]]) -> list[bool]:
-    """Fill the build cache on all cores, and say which choices build."""
-    gpu, arguments = stopwatch.profile, stopwatch.task.arguments()
-    requests = [evaluate(file, arguments, gpu, choice).build_request() for choice in choices]
-    wanted = [request for request in requests if request is not None]
-    failed = {one for one, made in zip(wanted, build_many(wanted), strict=True) if isinstance(made, BuildFailure)}
-    return [request not in failed for request in requests]
-
-
-def _faster(default: Items, scores: list[tuple[Items, float]], gain: float) -> list[Items]:
-    """The choices that gain enough over the default, the fastest first."""
-    default_us = next((score for choice, score in scores if choice == default), float("inf"))
-    gaining = [(score, choice) for choice, score in scores if score < default_us * (1.0 - gain)]
-    return [choice for _, choice in sorted(gaining, key=lambda one: one[0])]
 
 
 def _winner(

@@ -31,6 +31,7 @@ _CYCLES_PER_US = 2_000
 _LEAST_HEAD_START_US, _MOST_HEAD_START_US = 200.0, 20_000.0
 _WARM_UP_SECONDS = 0.03  # a candidate was timed just before
 _FIRST_WARM_UP_SECONDS = 0.15
+_MOST_AHEAD = 0.2  # of the memory that is free, to compile with
 
 
 @dataclass(frozen=True)
@@ -110,17 +111,25 @@ def time_baselines(function: Callable[..., Any], request: BaselineRequest) -> Ba
 def compile_baselines(function: Callable[..., Any], request: BaselineRequest) -> BaselineAnswer:
     """Fill torch.compile's cache on disk, so that the baseline is there at once when it is timed; nothing runs.
 
-    The GPU may be another's meanwhile: tensors get memory there, and no content.
+    The GPU may be another's meanwhile: tensors get memory there, where that leaves enough of it, and no content.
     """
     import torch
 
-    if COMPILED in request.contenders and torch.cuda.is_available():
+    if COMPILED in request.contenders and torch.cuda.is_available() and _takes_little(request):
         ahead = torch.compile(function, dynamic=False, backend=_compile_only)
         call = held(ahead, COMPILED, request.task)
         with torch.no_grad(), contextlib.suppress(Exception):  # at the latest `_CompiledAhead`, in torch's own wrapping
             call(**_empty_arguments(request))
         torch._dynamo.reset()
     return BaselineAnswer((), {})
+
+
+def _takes_little(request: BaselineRequest) -> bool:
+    import torch
+
+    needed = sum(one.spec.storage_bytes for one in job_inputs(request.task))
+    free, _ = torch.cuda.mem_get_info(request.device)
+    return needed < _MOST_AHEAD * free
 
 
 class _CompiledAhead(Exception):

@@ -46,6 +46,7 @@ from tilewright.verify.candidate import case_inputs
 
 ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
+FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that nothing more is worth knowing
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
 CONTROL_ERROR = 0.01  # of the kernel beside itself, likewise
@@ -73,10 +74,14 @@ class Contest:
     baselines: tuple[str, ...] = USUAL_BASELINES
     against: str = ""
     answer: JudgedAnswer | None = None
+    best_us: float | None = None  # of the best candidate so far: one far behind it is not worth the baselines' time
 
     @property
     def contenders(self) -> tuple[str, ...]:
         return (*(BASELINES[name] for name in self.baselines), *((AGAINST,) if self.against else ()))
+
+    def is_far_behind(self, kernel: Timing) -> bool:
+        return self.best_us is not None and kernel.median_us > FAR_BEHIND * self.best_us
 
 
 @dataclass
@@ -139,10 +144,18 @@ def gpu_job(id: str, prepared: BuiltPlan, task: Task, seconds: float, inputs: In
 
 
 def time_candidate(
-    prepared: BuiltPlan, task: Task, gpu: Device, runs: int, id: str = "time", inputs: Inputs | None = None
+    prepared: BuiltPlan,
+    task: Task,
+    gpu: Device,
+    runs: int,
+    id: str = "time",
+    inputs: Inputs | None = None,
+    *,
+    digests: bool = True,
 ) -> CandidateRuns:
     """`runs` times of the plan in microseconds, on fresh inputs and a cold L2 each. Raises `GpuFault`."""
     changed = (*(one.name for one in task.outputs), *(one.name for one in task.tensors if one.in_place))
+    changed = changed if digests else ()
     job = gpu_job(id, prepared, task, _JOB_SECONDS, inputs)
     execution = gpu.execute(replace(job, timed_runs=runs + 1, digests=changed))
     if isinstance(execution, Faulted):
@@ -168,11 +181,15 @@ def measure_on_gpu(
     rounds = Rounds(answer=answer.digest if answer is not None else None)
     inputs = case_inputs(task, answer.case) if answer is not None else None
     atomics = _ATOMICS.search(prepared.build.ptx if prepared.build is not None else "") is not None
-    for number in range(ROUNDS):
-        say(f"timing, round {number + 1} of {ROUNDS}")
+    number, count = 0, ROUNDS
+    while number < count:
+        say(f"timing, round {number + 1} of {count}")
         back = number % 2 == 1
         first, last = (CONTROL, KERNEL) if back else (KERNEL, CONTROL)
         rounds.add_runs(first, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-1", inputs), atomics)
+        if number == 0 and contest.is_far_behind(rounds.timing(first)):
+            contenders, count = (), FEWEST_ROUNDS
+            rounds.note(f"far slower than the best so far: timed in {FEWEST_ROUNDS} rounds, beside no baselines")
         if contenders:
             order = contenders[::-1] if back else contenders
             request = BaselineRequest(task, RUNS, order, contest.against, getattr(gpu, "index", 0))
@@ -181,13 +198,14 @@ def measure_on_gpu(
         rounds.add_runs(last, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-2", inputs), atomics)
         if rounds.answered_otherwise:
             break
+        number += 1
     return measured(rounds, task, gpu.profile.name, floor_us)
 
 
 def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: Contest) -> None:
     """Have the baselines compile what they compile, without running it; one that cannot be says so when it is timed."""
     request = BaselineRequest(task, RUNS, contest.contenders, contest.against, getattr(gpu, "index", 0))
-    with contextlib.suppress(ReferenceProblem):
+    with contextlib.suppress(Exception):  # whatever it is, an end that was asked for among it, timing meets it again
         baselines.call(COMPILE_BASELINES, request, BaselineAnswer, _FIRST_BASELINE_SECONDS)
 
 

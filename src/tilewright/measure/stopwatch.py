@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import statistics
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,7 +15,6 @@ from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, Not
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import (
-    RUNS,
     Contest,
     GpuFault,
     compile_baselines,
@@ -68,17 +67,26 @@ class Stopwatch:
         self._say = say
         self._turn = turn
         self._baselines: Reference | None = None
-        self._compiled = False  # what the baselines compile
+        self._compiling: threading.Thread | None = None
+        self._closing = threading.Event()
         self._models: dict[_Key, PlanModel] = {}
         self._measured: dict[_Key, Measured] = {}
 
     def __enter__(self) -> Stopwatch:
+        """Baselines on this machine's GPU begin to compile at once: that takes long, and needs no turn at the GPU."""
+        if self._gpu is not None and self._gpu_reference is None and self._contest.baselines:
+            work = (self.task, self._gpu, self._baseline_reference(), self._contest)
+            self._compiling = threading.Thread(target=compile_baselines, args=work, daemon=True)
+            self._compiling.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
+        self._closing.set()
+        if self._compiling is not None:
+            self._compiling.join()
         if self._baselines is not None:
             self._baselines.close()
             self._baselines = None
@@ -93,18 +101,23 @@ class Stopwatch:
         return floor_us(self.task, self._reference)
 
     def measure(
-        self, file: KernelFile, choice: Choice | None = None, answer: JudgedAnswer | None = None
+        self,
+        file: KernelFile,
+        choice: Choice | None = None,
+        answer: JudgedAnswer | None = None,
+        best_us: float | None = None,
     ) -> Measurement | None:
         """How fast it is at the task's sizes; None where that cannot be told, and `say` hears why.
 
-        On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same.
+        On a GPU it is timed on the inputs that it was judged by, where `answer` is given, and must answer the same. One
+        that is far slower than `best_us`, the best so far, is timed briefly and beside no baselines.
         """
         try:
             if self._gpu is None:
                 return self._model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            floor_us, baselines = self.floor_us, self._compiled_baselines(self._gpu)
-            contest = replace(self._contest, answer=answer)
+            floor_us, baselines = self.floor_us, self._compiled_baselines()
+            contest = replace(self._contest, answer=answer, best_us=best_us)
             with self._turn():
                 made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, contest, self._say)
             self._measured[_key(file, choice)] = made
@@ -113,17 +126,22 @@ class Stopwatch:
             self._say(f"not measured: {problem}")
             return None
 
-    def score_us(self, file: KernelFile, choice: Choice | None = None) -> float | None:
-        """One number to compare choices of a file by, quicker to have than a measurement; None where there is none.
+    @property
+    def scatters(self) -> bool:
+        """Whether the same is timed otherwise each time: measured times are, modelled ones are not."""
+        return self._gpu is not None
 
-        Scores are compared with scores only: inputs may be smaller, and no baselines run.
+    def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
+        """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
+
+        They are compared with each other only: inputs may be smaller, and no baselines run. A model has one.
         """
         try:
             if self._gpu is None:
                 counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
-                return model_plan(counted, self.task, self.floor_us).modelled.time_us
+                return (model_plan(counted, self.task, self.floor_us).modelled.time_us,)
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
-            return statistics.median(time_candidate(prepared, self.task, self._gpu, RUNS).run_us)
+            return time_candidate(prepared, self.task, self._gpu, runs, digests=False).run_us
         except (NotPrepared, NotCounted, GpuFault):
             return None
 
@@ -155,14 +173,12 @@ class Stopwatch:
             self._models[key] = model_plan(counted, self.task, self.floor_us)
         return self._models[key]
 
-    def _compiled_baselines(self, gpu: Device) -> AnyReference:
-        """The baselines, once they have compiled what they compile: that takes long, and needs no turn at the GPU."""
-        baselines = self._baseline_reference()
-        if not self._compiled and self._gpu_reference is None:
+    def _compiled_baselines(self) -> AnyReference:
+        """The baselines, once they have compiled what they compile."""
+        if self._compiling is not None and self._compiling.is_alive():
             self._say("compiling the baselines")
-            compile_baselines(self.task, gpu, baselines, self._contest)
-        self._compiled = True
-        return baselines
+            self._compiling.join()
+        return self._baseline_reference()
 
     def _baseline_reference(self) -> AnyReference:
         """The reference where the GPU is: the caller's, or once more in a child that may see it."""
@@ -171,7 +187,8 @@ class Stopwatch:
         if self._baselines is None:
             limits = ReferenceLimits.on_gpu()
             folder = os.getcwd() if self._contest.against else ""
-            self._baselines = Reference(self.task.reference, self.task.function, limits=limits, folder=folder)
+            source, function = self.task.reference, self.task.function
+            self._baselines = Reference(source, function, limits=limits, folder=folder, interrupt=self._closing.is_set)
         return self._baselines
 
 

@@ -17,13 +17,22 @@ RULES = {**POINTWISE_RULES, **REDUCTION_RULES}
 
 def row_program(traced: TracedTask) -> RowProgram:
     """What the task's reference computes, as rows. Raises `NotSupported` where it cannot be arranged so."""
+    return program_of(row_space(traced))
+
+
+def row_space(traced: TracedTask) -> Space:
+    """The lowered graph."""
     task = traced.task
     lowering = Lowering(task, traced.traces, traced.probes)
     outputs = lowering.run(RULES)
     changed = [one.name for one in task.tensors if one.in_place and not one.optional]
     for name, item in zip(changed, outputs[len(task.outputs) :], strict=True):
         lowering.axes.broadcast([lowering.input_axes[name], item.axes])  # it may be written without being read
-    program = Space(task, lowering, outputs, traced.probes).program()
+    return Space(task, lowering, outputs, traced.probes)
+
+
+def program_of(space: Space) -> RowProgram:
+    program = space.program()
     if any(not program.varies[one.value] for one in program.column_sums):
         raise NotSupported("the playbook sums over rows what differs along them, and here it does not")
     return _simplified(program)

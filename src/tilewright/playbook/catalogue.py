@@ -9,8 +9,12 @@ from functools import partial
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
+from tilewright.playbook.structures.ahead import SHARE_BYTES, ahead_rows
+from tilewright.playbook.structures.column_pieces import can_piece, column_pieces
+from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
+from tilewright.playbook.structures.passes import pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
 from tilewright.playbook.structures.split_rows import can_split, split_rows
@@ -105,7 +109,23 @@ def every_way(program: RowProgram) -> tuple[Way, ...]:
 
 def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
     """Where the elements of a row are not one after the other."""
-    return ()
+    if program.layout is Layout.SEGMENTS:
+        return (_passes(program),)
+    held, again = (partial(column_tiles, held=held) for held in (True, False))
+    found = []
+    if can_piece(program):
+        summary = "pieces of the columns for blocks of their own, aligned in phases"
+        found.append(_way(program, "column-pieces", summary, column_pieces))
+    elif fits_tile(program, program.task_cols):
+        summary = "tiles of neighbouring rows, held in registers by teams that share the columns"
+        found.append(_way(program, "column-tiles", summary, held))
+    summary = "tiles of neighbouring rows, read again in every step by teams that share the columns"
+    return (*found, _way(program, "column-tiles-again", summary, again))
+
+
+def _passes(program: RowProgram) -> Way:
+    summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
+    return _way(program, "passes", summary, pass_rows)
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:
@@ -123,6 +143,8 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
+    elif cols >= _LONG_ROW and (program.task_rows <= _FEW_ROWS or row_bytes > _CLUSTER_ROW_BYTES):
+        order = ["passes", "stream"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -131,7 +153,9 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["ahead"] if _BLOCK_ROW_BYTES // 2 < row_bytes <= SHARE_BYTES else []
+        order += ["cluster-ahead", "cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
         order += ["stream"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
@@ -139,6 +163,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster": row_bytes <= _CLUSTER_ROW_BYTES,
+        "cluster-ahead": row_bytes <= 8 * SHARE_BYTES,
     }
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
@@ -163,8 +188,13 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         summary = "the row held in the shared memory of a cluster of blocks"
         found.append(make("cluster", summary, cluster, emulable=False))
+        alone, together = (partial(ahead_rows, clustered=clustered) for clustered in (False, True))
+        found.append(make("ahead", "the row in registers, the next one on its way to shared memory", alone))
+        summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
+        found.append(make("cluster-ahead", summary, together, emulable=False))
     if can_split(program):
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
+    found.append(_passes(program))
     return {one.id: one for one in found}
 
 

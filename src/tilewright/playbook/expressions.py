@@ -12,7 +12,7 @@ import re
 
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Extra, Form, NamedOperation, Number, Tensor
-from tilewright.playbook.phrases import Clause, match
+from tilewright.playbook.phrases import AT_START, Clause, match
 
 _TENSOR = re.compile(r"[a-hj-uw-z]|[xyab][12]")  # i is an index, and v the value at hand
 _LIKE_VALUE = frozenset(("gate", "residual", "mask"))
@@ -35,16 +35,24 @@ class _NoExpression(Exception):
 
 def read_expression(text: str) -> Clause | None:
     """The expression as one step; None where it is none."""
-    source = re.sub(r"\b([a-z]+) ([a-z0-9]+)\(", r"\1_\2(", text.strip()).replace("^", "**")
+    words = tuple(text.split())
+    while True:  # "a kernel that computes x + y": the politeness goes word by word, as "a" may be a tensor too
+        found = _read(" ".join(words))
+        if found is not None or not words or words[0] not in AT_START:
+            return found
+        words = words[1:]
+
+
+def _read(text: str) -> Clause | None:
+    source = re.sub(r"\b([a-z]+) ([a-z0-9]+)\(", r"\1_\2(", text).replace("^", "**")
     try:
         tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError):
         return None
     if not isinstance(tree.body, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare)):
         return None
-    writer = _Writer(tree.body)
     try:
-        return writer.clause(text)
+        return _Writer(tree.body).clause(text)
     except _NoExpression:
         return None
 
@@ -177,6 +185,10 @@ class _Writer:
     def _call(self, name: str, arguments: list[ast.expr], wanted: Dimensions, inner: bool) -> tuple[str, Dimensions]:
         if name in _PAIRS and len(arguments) == 2:
             return self._larger(_PAIRS[name], arguments, wanted)
+        if name == "diag" and len(arguments) == 1 and len(wanted) == 2:
+            code, dimensions = self._written(arguments[0], wanted[:1])
+            self.named.append("diag")
+            return f"torch.diag({code})", (*dimensions, *dimensions)
         if name == "where" and len(arguments) == 3:
             written = [self._written(one, wanted) for one in arguments]
             self.named.append("where")

@@ -16,6 +16,7 @@ from tilewright.records import DType
 
 _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
+_LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
 
 
@@ -39,11 +40,11 @@ class PlanLines:
 
     @property
     def names(self) -> list[str]:
-        """The names that the structure's lines give to numbers, constants and scratch buffers."""
+        """The names that the structure's lines give to numbers, constants, scratch buffers and tensor maps."""
         found: list[str] = []
         for line, _ in self.entries:
             directive, _, rest = line.removeprefix("//! ").partition(" ")
-            if directive in ("let", "const", "tune"):
+            if directive in ("let", "const", "tune", "map"):
                 found += re.findall(r"(?:^|, )(\w+) = ", rest.strip())
             elif directive == "scratch":
                 found.append(rest.strip().partition(":")[0])
@@ -102,14 +103,25 @@ class PlanLines:
         self.entries += [(f"//!             {line}".replace("\0", " "), "") for line in wrapped]
 
 
+def plan_entry(directive: str, text: str) -> Entry:
+    return _directive(directive, text), ""
+
+
 def _directive(directive: str, text: str) -> str:
     return f"//! {directive:<7} {text}"
 
 
 def _plan_text(entries: list[Entry]) -> list[str]:
-    """The lines, with remarks in one column."""
-    column = max((len(line) for line, remark in entries if remark), default=0)
-    return [f"{line:<{column}}  # {remark}" if remark else line for line, remark in entries]
+    """The lines, with remarks in one column where they fit."""
+    fitting = [(line, remark) for line, remark in entries if remark and len(line) + len(remark) + 4 <= _LINE_WIDTH]
+    column = max((len(line) for line, _ in fitting), default=0)
+    lines: list[str] = []
+    for line, remark in entries:
+        shown = f"{line:<{column}}  # {remark}"
+        if len(shown) > _LINE_WIDTH:
+            shown = f"{line}  # {remark}" if (line, remark) in fitting else line
+        lines.append(shown if remark else line)
+    return lines
 
 
 def _words(text: str) -> set[str]:

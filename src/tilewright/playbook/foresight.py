@@ -15,7 +15,7 @@ _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (
 
 
 def foresee(source: str, function: str) -> None:
-    """Raises `NotSupported` where the function calls what has no structure; names that the source defines are its own."""
+    """Raises `NotSupported` where the function calls what has no structure. What the source defines is its own."""
     called = called_names(source, function)
     for what, names in _ABSENT:
         if found := sorted(names & called):

@@ -179,6 +179,10 @@ class _FormulaReader:
                 raise unordered(self.text)
             return self._chain(arguments[0])
         first, *rest = arguments
+        whole = match(steps)
+        names = all(isinstance(one, Leaf) and len(one.words) == 1 and not one.is_number for one in arguments)
+        if names and whole and whole.operation.takes and len(arguments) == 1 + len(whole.operation.tensors):
+            return Chain((whole,))  # mse loss(x, y): what its tensors are is the operation's own
         if isinstance(first, Leaf) and match((*steps, *first.words)):
             return self._remarked(steps, first)
         if isinstance(first, Leaf) and first.is_number:

@@ -7,6 +7,7 @@ from functools import partial
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.moves.structures import draft, vectors
+from tilewright.playbook.moves.tiles import crossing, tiles
 from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
 from tilewright.playbook.places.reader import PlaceReader
@@ -47,10 +48,13 @@ def _answer(traced: TracedTask) -> Answer:
     first = Structure(
         "draft-places", "first version: one thread per element, which finds its places", partial(draft, programs)
     )
-    later = ()
+    later: tuple[Structure, ...] = ()
     if all(program.variables for program in programs):
         summary = "16-byte vectors of the result, each read from where its elements lie"
         later = (Structure("place-vectors", summary, partial(vectors, programs)),)
+    if len(programs) == 1 and crossing(programs[0]) is not None:
+        summary = "squares turned in shared memory, so that reads and writes both move whole lines"
+        later = (Structure("place-tiles", summary, partial(tiles, programs[0])), *later)
     return Answer(first, later, (first, *later))
 
 

@@ -77,6 +77,7 @@ class NamedOperation:
     gives: tuple[DimensionOf, ...] | None = None  # the dimensions of the result, where the effect is to reshape
     dtype: DType | None = None  # of the elements where no dtype was said
     results: tuple[str, ...] = ()
+    even: int | None = None  # a dimension of the value at hand that must be
     whole: int = 0  # so many of the first numbers are whole
     several: bool = False  # it may go over several dimensions at once, and where it reduces over all
     elsewhere: NamedOperation | None = None  # the same over a dimension that is not the last

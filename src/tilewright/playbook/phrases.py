@@ -36,7 +36,7 @@ _JOINING_WORDS = """
 of by with to from no or and on for in using each every affine parameters natural row value neg unit length norm
 layer rms l2 euclidean exponential logarithm root
 """
-_AT_START, _JOINING = frozenset(_START_WORDS.split()), frozenset(_JOINING_WORDS.split())
+AT_START, _JOINING = frozenset(_START_WORDS.split()), frozenset(_JOINING_WORDS.split())
 _AT_END = frozenset(
     ("kernel", "kernels", "op", "operation", "function", "activation", "please", "elementwise", "pointwise")
 )
@@ -61,7 +61,7 @@ class Clause:
 
 def is_value(words: tuple[str, ...]) -> bool:
     """Whether the words stand for the value at hand."""
-    kept = [word for word in words if word not in _AT_START]
+    kept = [word for word in words if word not in AT_START]
     return bool(kept) and all(word in _VALUE for word in kept)
 
 
@@ -112,7 +112,7 @@ def is_activation(clause: Clause) -> bool:
 
 def without_politeness(words: tuple[str, ...]) -> tuple[str, ...]:
     """Without "please compute the" and the like at the start."""
-    while words and words[0] in _AT_START and match(words) is None:
+    while words and words[0] in AT_START and match(words) is None:
         words = words[1:]
     return words
 
@@ -129,7 +129,7 @@ def _trimmed(words: tuple[str, ...]) -> tuple[str, ...]:
                 kept.pop()
         else:
             break
-    return tuple(kept)
+    return words if kept == ["add"] and len(words) > 1 else tuple(kept)  # "add x": to what?
 
 
 def _number(text: str) -> str:

@@ -7,12 +7,15 @@ from functools import partial
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.moves_family import refuse_in_place
+from tilewright.playbook.pooling.draft import draft
 from tilewright.playbook.pooling.program import POOLS, pool_program
-from tilewright.playbook.pooling.structures import draft, strips
+from tilewright.playbook.pooling.strips import strips
 
-_REFUSED = frozenset(
-    ["_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d", "max_unpool2d", "max_unpool3d"]
-)
+_REFUSED_NAMES = """
+_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
+fractional_max_pool3d max_unpool2d max_unpool3d
+"""
+_REFUSED = frozenset(_REFUSED_NAMES.split())
 
 
 def _claims(traced: TracedTask) -> bool:

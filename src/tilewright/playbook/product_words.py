@@ -21,10 +21,11 @@ def _two(name: str, sign: str, says: str, verb: str, noun: str) -> tuple[NamedOp
     )
     # "multiply two matrices" is a product of matrices
     among = _TENSORS if sign != "*" else _TENSORS.replace("|matrices", "")
+    alone_too = "|add" if sign == "+" else ""
     matrix = rf"|matrix (?:{noun})" if sign in "+-" else ""
     whole = (
         rf"(?:elementwise |pointwise )(?:{verb}|{noun})(?:{joined} {_TENSORS})?"
-        rf"|(?:{verb}|{noun}){joined} {among}{matrix}"
+        rf"|(?:{verb}|{noun}){joined} {among}{matrix}{alone_too}"
         rf"|(?:{verb}|{noun}){joined} {_TENSORS} (?:elementwise|element by element)"
     )
     code = f"{{v}} {sign} {{y}}"
@@ -100,7 +101,7 @@ _PRODUCTS = (
     NamedOperation(
         "matmul",
         "the product of two matrices",
-        rf"(?:{_MATMUL})(?: of (?:(?:two|2) )?matri(?:x|ces))?",
+        rf"(?:{_MATMUL})(?: (?:of )?(?:(?:two|2) )?matri(?:x|ces))?",
         "{v} @ {b}",
         Effect.RESHAPES,
         (Tensor("b", (-1, "n")),),
@@ -117,6 +118,18 @@ _PRODUCTS = (
         (Tensor("b", ("n", -1)),),
         takes=_MATRIX,
         gives=(LEADING, "n"),
+        leads=True,
+    ),
+    NamedOperation(
+        "diagonal_matmul",
+        "the product of a diagonal matrix and a matrix",
+        rf"diagonal (?:matrix )?(?:times|{_PRODUCT})(?: (?:by |with )?(?:a )?matrix)?",
+        "torch.diag({v}) @ {b}",
+        Effect.RESHAPES,
+        (Tensor("b", (0, "n")),),
+        "a is the diagonal",
+        takes=Tensor("a", ("m",)),
+        gives=(0, "n"),
         leads=True,
     ),
     NamedOperation(

@@ -88,7 +88,7 @@ class RowKernel:
         targets = self.targets(number)
         before = self.row_scope(self.statements.row_values(targets, self.known()))
         for index in self.own_reductions(number):
-            before.append(f"{self.accumulator_type(index)} {self.namer.of(index)} = {self.start(index)};")
+            before += self.declared(index)
         known = self.known()
 
         def own(one: row_program.ProgramInput) -> str:
@@ -125,9 +125,8 @@ class RowKernel:
         """
         lines = []
         for index in self.own_reductions(number):
-            name = self.namer.of(index)
+            name, op = self.accumulator(index), self._reduce(index).op
             lines += [f"{name} = {call.format(v=name, c=self.combiner(index) + '{}')};"] if call else []
-            op = self._reduce(index).op
             if op.finds_place:
                 self.row_known[index] = Text(f"{name}.index")
             elif self.accumulator_type(index) == "double":
@@ -139,7 +138,7 @@ class RowKernel:
         for index in self.program.reductions_of(number):
             twin = self._twin(index)
             if twin is not None:
-                self.row_known[index] = Text(f"{self.namer.of(twin)}.value")
+                self.row_known[index] = Text(f"{self.accumulator(twin)}.value")
         return lines
 
     def own_reductions(self, number: int) -> tuple[int, ...]:
@@ -290,6 +289,17 @@ class RowKernel:
     def partial_of(self, index: int) -> str:
         return f"{self.namer.of(index)}_of_warps"
 
+    def accumulator(self, index: int) -> str:
+        """Where a thread keeps its part of a reduction."""
+        return self.namer.of(index)
+
+    def part(self, index: int) -> str:
+        """Where it keeps the part of a few elements: see `part_lines`."""
+        return f"{self.namer.of(index)}_part"
+
+    def declared(self, index: int) -> list[str]:
+        return [f"{self.accumulator_type(index)} {self.namer.of(index)} = {self.start(index)};"]
+
     def accumulator_type(self, index: int) -> str:
         op = self._reduce(index).op
         if op.finds_place:
@@ -325,9 +335,9 @@ class RowKernel:
         return table[op][not is_float]
 
     def _accumulate(self, index: int, text: Text, column: str, in_parts: bool) -> str:
-        op, name = self._reduce(index).op, self.namer.of(index)
+        op, name = self._reduce(index).op, self.accumulator(index)
         if op is Reduction.SUM:
-            return f"{name}{'_part' if in_parts else ''} += {text.text};"
+            return f"{self.part(index) if in_parts else name} += {text.text};"
         if op is Reduction.PRODUCT:
             return f"{name} *= {text.text};"
         if op is Reduction.GREATEST:

@@ -18,7 +18,10 @@ _NO_PARAMETERS = (
 _LAYER_NORM = r"(?:layer ?norm|layer normali[sz]e|layer normali[sz]ation)"
 _RMS_NORM = r"(?:rms ?norm|rms normali[sz]e|rms normali[sz]ation|root mean square norm(?:ali[sz]ation)?)"
 _MEAN, _SUM = r"(?:row |reduce )?(?:mean|average)(?: reduction)?", r"(?:row |reduce )?(?:sum|total)(?: reduction)?"
-_MAX, _MIN = r"(?:row |reduce )?(?:max|maximum)(?: reduction)?", r"(?:row |reduce )?(?:min|minimum)(?: reduction)?"
+_MAX, _MIN = (
+    r"(?:row |reduce )?(?:max|maximum)(?: value| reduction)?",
+    r"(?:row |reduce )?(?:min|minimum)(?: value| reduction)?",
+)
 _TIMES = r"(?:multiply|mul)(?: by| with)?"
 _COLUMN_VECTOR = "(?:(?:weight|scale|column) vector|vector|weights?)"
 
@@ -190,7 +193,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "gelu",
         "GELU by its tanh formula",
         r"gelu(?: (?:with|using|by))? (?:tanh|approximate(?: tanh)?|tanh approximat(?:e|ion)|approximation|new)"
-        r"|(?:tanh|approximate|approximated) gelu",
+        r"|(?:tanh(?: approx(?:imate)?)?|approx(?:imate|imated)?) gelu",
         'F.gelu({v}, approximate="tanh")',
         assumption="GELU is the tanh approximation",
     ),
@@ -266,6 +269,8 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     ),
     NamedOperation("abs", "absolute value", r"abs|absolute(?: values?)?", "torch.abs({v})", makes_positive=True),
     NamedOperation("square", "square", r"squares?|squared(?: values)?", "torch.square({v})", makes_positive=True),
+    NamedOperation("cube", "cube", r"cubes?|cubed", "{v} ** 3"),
+    NamedOperation("power", "to the power of {0}", rf"(?:raise )?(?:to )?power(?: of)? {NUMBER}", "{v} ** {0}"),
     NamedOperation("neg", "negation", r"neg|negate|negation", "-{v}"),
     NamedOperation(
         "clamp", "clamp to [{0}, {1}]", rf"(?:clamp|clip) {NUMBER} to {NUMBER}", "torch.clamp({v}, {0}, {1})"

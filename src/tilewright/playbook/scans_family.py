@@ -7,6 +7,7 @@ from functools import partial
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.moves_family import refuse_in_place
+from tilewright.playbook.scans.columns import column_of, scan_columns
 from tilewright.playbook.scans.program import SCANS, scan_program
 from tilewright.playbook.scans.structures import draft, scan_rows
 
@@ -29,6 +30,9 @@ def _answer(traced: TracedTask) -> Answer:
     if program.is_contiguous:
         summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
         later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
+    if column_of(program) is not None:
+        summary = "a thread goes down its own columns, several rows' loads under way"
+        later.append(Structure("scan-columns", summary, partial(scan_columns, program)))
     return Answer(first, tuple(later), (first, *later))
 
 

@@ -32,11 +32,12 @@ _SIZES = re.compile(
     r"|(?<![\d.])\b(\d+(?: ?[x×] ?\d+)+|\d+(?: by \d+)+)\b)"
 )
 _COUNT = re.compile(
-    r"(?:\b(?:of|for|on|with) )?"
+    r"(?:\b(?:of|for|on|with|over) )?"
     r"(?:(?<!top )\b(\d+(?:\.\d+)?) ?(k|m|million|thousand)? (?:elements|floats|numbers|entries)\b"
     r"|\b(?:of )?(?:length|size) (\d+)\b)"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
+_OPERANDS = r"\b(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
 _NAMED_SIZE = re.compile(
     r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|height|width|heads|sequence|hidden|classes|"
     r"vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
@@ -45,8 +46,8 @@ _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
 _WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
 _POOLING = re.compile(
-    r"(?:\b(?P<before>\d+(?:x\d+)+) )?(?<!global )\b(?P<kind>max(?:imum)?|av(?:era)?ge?|mean) ?pool(?:ing)?"
-    r" ?(?P<rank>[123](?= ?d\b))?(?: ?d\b)?"
+    r"(?:\b(?P<before>\d+(?:x\d+)+) )?(?<!global )(?<!adaptive )"
+    r"\b(?P<kind>max(?:imum)?|av(?:era)?ge?|mean) ?pool(?:ing)? ?(?P<rank>[123](?= ?d\b))?(?: ?d\b)?"
     rf"(?P<rest>{_WINDOW}*)\)?"
 )
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
@@ -92,15 +93,21 @@ def _normal(words: str) -> str:
     text = _POLITE.sub("", text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
     text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
+    text = re.sub(r"(pool ?\dd)\(x, ?", r"\1(", text)
+    text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
+    text = re.sub(r"\blinear(?: layer)? from (\d+) to (\d+)(?: features| units| outputs)?", r"linear k=\1 n=\2", text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)(?:, ?\d+)?\)", r"group norm with \1 groups", text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch|f)\.(?=[a-z])", "", text)
+    text = re.sub(r"\b([a-z])\.([a-su-z][a-z ]*)\(", r"\2(\1, ", text).replace(", )", ")")  # x.sum(dim=1)
     text = re.sub(r"\blayer\b(?! ?norm)", " ", text)  # "a gelu layer"
     text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
     text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
     text = re.sub(r"\btop-(?=\d)", "top ", text)
     text = re.sub(r"\btop ?k(?: with| for|,)? k ?=? ?(\d+)", r"top \1", text)
-    text = re.sub(rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)})\b", _cast, text)
+    text = re.sub(
+        rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)}|half)\b", _cast, text
+    )
     text = _POOLING.sub(_pooling, text)
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
@@ -113,7 +120,7 @@ def _normal(words: str) -> str:
 def _cast(said: re.Match[str]) -> str:
     """A cast, so that its dtype is not taken for that of the elements; what it is from stays as that."""
     source = re.search("|".join(_DTYPES), said[0].partition(" to ")[0])
-    return f"cast{_DTYPES[said[1]]} {source[0] if source else ''}"
+    return f"cast{_DTYPES.get(said[1], DType.F16)} {source[0] if source else ''}"
 
 
 def _pooling(said: re.Match[str]) -> str:
@@ -153,7 +160,9 @@ def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
     found = tuple(
         tuple(int(size) for size in re.findall(r"\d+", one[1] or one[2] or one[3])) for one in _SIZES.finditer(text)
     )
-    text = re.sub(r"¤(?: ?(?:by|with|and|times|@|x)(?: an?)? ?¤)*", " ", _SIZES.sub("¤", text))
+    text = _SIZES.sub("¤", text)
+    text = re.sub(_OPERANDS, "matmul", text)
+    text = re.sub(r"¤(?: ?(?:by|with|and|times|@|x)(?: an?)? ?¤)*", " ", text)
     counts = tuple(
         (int(one[3]) if one[3] else int(float(one[1]) * _MULTIPLES.get(one[2] or "", 1)),)
         for one in _COUNT.finditer(text)

@@ -52,8 +52,8 @@ class Space:
     probes: ProbeSet
 
     def program(self) -> RowProgram:
-        live = self._live()
-        lead = self._lead(live)
+        live = self.live()
+        lead = self.lead(live)
         sums = self._column_sums(live, lead)
         live -= sums
         layout, row_axes, col_axes, inner_axes = self._arranged(live, lead, sums)
@@ -83,17 +83,17 @@ class Space:
 
     # -- the space --
 
-    def _live(self) -> set[int]:
+    def live(self) -> set[int]:
         live: set[int] = set()
         todo = [one.value for one in self.results]
         while todo:
             index = todo.pop()
             if index not in live:
                 live.add(index)
-                todo += _arguments(self.low.values[index])
+                todo += arguments_of(self.low.values[index])
         return live
 
-    def _plain(self, axes: Axes) -> Axes:
+    def plain(self, axes: Axes) -> Axes:
         return self.low.axes.atoms(axes)
 
     def _renumbered(
@@ -105,14 +105,14 @@ class Space:
         for old in sorted(live):
             value = self.low.values[old]
             if isinstance(value, Count):
-                own = self._plain(value.axes)
-                value = COLS if set(own) == set(col_axes) else LaunchNumber("count", self._product(own))
+                own = self.plain(value.axes)
+                value = COLS if set(own) == set(col_axes) else LaunchNumber("elements", self._product(own))
             numbers[old] = known.setdefault((_renumbered(value, numbers), self.low.kinds[old]), len(known))
         return tuple(value for value, _ in known), tuple(kind for _, kind in known), numbers
 
-    def _lead(self, live: set[int]) -> Axes:
+    def lead(self, live: set[int]) -> Axes:
         """The dimensions of the largest tensor; all others must be some of them in the same order."""
-        shapes = [self._plain(one.axes) for one in (*self.low.seen, *self.results) if one.value in live]
+        shapes = [self.plain(one.axes) for one in (*self.low.seen, *self.results) if one.value in live]
         lead = max(shapes, key=len, default=())
         for shape in shapes:
             rest = iter(lead)
@@ -125,11 +125,11 @@ class Space:
 
     def _column_sums(self, live: set[int], lead: Axes) -> set[int]:
         """The sums over the first dimensions that are results and nothing else: those of a column over all rows."""
-        used = {one for index in live for one in _arguments(self.low.values[index])}
+        used = {one for index in live for one in arguments_of(self.low.values[index])}
         results = {one.value for one in self.results}
         found = set()
         for index, axes in self.low.reduced.items():
-            over, value = set(self._plain(axes)), self.low.values[index]
+            over, value = set(self.plain(axes)), self.low.values[index]
             if index not in live or index in used or index not in results or len(over) == len(lead):
                 continue
             summed = isinstance(value, Reduce) and value.op is Reduction.SUM
@@ -140,7 +140,7 @@ class Space:
     def _arranged(self, live: set[int], lead: Axes, sums: set[int]) -> tuple[Layout, Axes, Axes, Axes]:
         """How rows and columns lie, the dimensions of both, and those in the innermost run of a row's or a column's."""
         over = self._reduced(live)
-        below = {len(lead) - len(self._plain(self.low.reduced[index])) for index in sums}
+        below = {len(lead) - len(self.plain(self.low.reduced[index])) for index in sums}
         if below:
             width = below.pop()
             if below or over not in (frozenset(), frozenset(lead[len(lead) - width :])):
@@ -162,15 +162,15 @@ class Space:
 
     def _reduced(self, live: set[int]) -> frozenset[int]:
         """The dimensions that are reduced."""
-        sets = {frozenset(self._plain(axes)) for value, axes in self.low.reduced.items() if value in live}
+        sets = {frozenset(self.plain(axes)) for value, axes in self.low.reduced.items() if value in live}
         if len(sets) > 1:
             raise NotSupported(f"the playbook reduces over one set of dimensions only, and here are {len(sets)}")
         return sets.pop() if sets else frozenset()
 
     def _free_width(self, lead: Axes) -> int:
         """Where nothing is reduced: as many of the last dimensions as every tensor has all or none of."""
-        shapes = [set(self._plain(axes)) for axes in self.low.input_axes.values()]
-        shapes += [set(self._plain(one.axes)) for one in self.results]
+        shapes = [set(self.plain(axes)) for axes in self.low.input_axes.values()]
+        shapes += [set(self.plain(one.axes)) for one in self.results]
         for width in range(len(lead), 1, -1):
             columns = set(lead[len(lead) - width :])
             if all(columns <= shape or not columns & shape for shape in shapes):
@@ -192,7 +192,7 @@ class Space:
     # -- tensors --
 
     def _input(self, one: TensorInput, layout: Layout, row_axes: Axes, col_axes: Axes) -> ProgramInput:
-        own = self._plain(self.low.input_axes[one.name])
+        own = self.plain(self.low.input_axes[one.name])
         own_rows, own_columns = (tuple(axis for axis in own if axis in axes) for axes in (row_axes, col_axes))
         some = own_columns not in ((), col_axes)
         broadcast = some or (own_columns and own_rows not in ((), row_axes))
@@ -230,7 +230,7 @@ class Space:
         named: list[TaskOutput | TensorInput] = [*self.task.outputs, *changed]
         outputs: list[ProgramOutput] = []
         for one, item in zip(named, self.results, strict=True):
-            own, value = self._plain(item.axes), self.low.values[item.value]
+            own, value = self.plain(item.axes), self.low.values[item.value]
             if isinstance(value, Reduce) and item.value in sums:
                 outputs.append(ProgramOutput(one.name, one.dtype, numbers[value.argument], True, over_rows=True))
                 continue
@@ -251,12 +251,12 @@ class Space:
         places = [
             _Place(name, dimension, tuple(one for one in atoms if one != axis))
             for name, axes in self.low.input_axes.items()
-            for dimension, atoms in enumerate(self._plain((one,)) for one in axes)
+            for dimension, atoms in enumerate(self.plain((one,)) for one in axes)
             if axis in atoms
         ]
         if not places:
             raise NotSupported("the playbook cannot tell a size of the result from the inputs' shapes")
-        return max(places, key=lambda one: (not one.others, len(self._plain(self.low.input_axes[one.name]))))
+        return max(places, key=lambda one: (not one.others, len(self.plain(self.low.input_axes[one.name]))))
 
     def _constant(self, axis: int) -> int | None:
         """The size of a dimension that has the same one at every probe."""
@@ -321,8 +321,8 @@ class Space:
                 continue
             needs.append(f"{one.name}.ndim == {len(axes)}")
             for dimension, axis in enumerate(axes):
-                needs += self._dimension_needs(f"{one.name}.shape[{dimension}]", self._plain((axis,)))
-            if first is None and self._plain(axes) == lead:
+                needs += self._dimension_needs(f"{one.name}.shape[{dimension}]", self.plain((axis,)))
+            if first is None and self.plain(axes) == lead:
                 first = one.name
         needs += [f"not has({one.name})" for one in self.task.tensors if one.optional]
         fixed = [one for one in self.task.dimensions if self.probes.fixed or not one.varies]
@@ -340,11 +340,16 @@ class Space:
             f"{name}.shape[{dimension}]"
             for name, axes in self.low.input_axes.items()
             for dimension, one in enumerate(axes)
-            if self._plain((one,)) == atoms
+            if self.plain((one,)) == atoms
         ]
         constants = math.prod(self._constant(one) or 1 for one in atoms)
         needs = [f"{size} % {constants} == 0"] if constants > 1 else []
         return [f"{size} == {whole[0]}"] if whole[0] != size else needs
+
+    def dimension_name(self, axis: int) -> str | None:
+        """What the task calls a dimension; None where a view made it."""
+        place = self._place(axis)
+        return None if place.others else self._tensor(place.name).dimensions[place.dimension]
 
     def _tensor(self, name: str) -> TensorInput:
         return next(one for one in self.task.tensors if one.name == name)
@@ -367,7 +372,7 @@ def _number_need(one: NumberInput) -> str:
     return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"
 
 
-def _arguments(value: Value) -> tuple[int, ...]:
+def arguments_of(value: Value) -> tuple[int, ...]:
     if isinstance(value, Pointwise):
         return value.arguments
     return (value.argument,) if isinstance(value, Reduce) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tilewright.playbook.dimension_words import Axis
@@ -59,8 +60,14 @@ class _SpecificationWriter:
         name = self._name()
         parameters = [*self._inputs(), *(f"{number}: float = {value!r}" for number, value in self.numbers.items())]
         says = self._says()
-        lines = ["", "", f"def {name}({', '.join(parameters)}):", f'    """{says[0].upper()}{says[1:]}."""']
-        reference = "\n".join([*_imports(body), *lines, *(f"    {line}" for line in body), ""])
+        imports = _imports(body)
+        lines = [
+            *imports,
+            *(["", ""] if imports else []),
+            f"def {name}({', '.join(parameters)}):",
+            f'    """{_sentence(says)}"""',
+        ]
+        reference = "\n".join([*lines, *(f"    {line}" for line in body), ""])
         return Specification(reference, self._description(name), tuple(self.assumptions))
 
     def _body(self) -> list[str]:
@@ -134,7 +141,7 @@ class _SpecificationWriter:
     def _description(self, name: str) -> str:
         lines = [f'name = "{name}"', f'function = "{name}"', "assumptions = ["]
         lines += [f'    "{one}",' for one in self.assumptions]
-        lines += ["]", "", "[dimensions]", *(f"{one} = {size}" for one, size in self.sizes.dimensions.items())]
+        lines += ["]", "", "[dimensions]", *self._dimension_lines()]
         lines += ["", "[inputs]", *(f'{one} = "{text}"' for one, text in self._inputs().items())]
         lines += [f"{one} = {value!r}" for one, value in self.numbers.items()]
         values = {one.name: one.values for one in self.sizes.tensors if one.values}
@@ -144,12 +151,23 @@ class _SpecificationWriter:
             lines += ["", "[values]", *(f'{one} = "{text}"' for one, text in values.items())]
         return "\n".join(lines) + "\n"
 
+    def _dimension_lines(self) -> list[str]:
+        return [
+            f"{one} = {{size = {size}, multiple_of = 2}}" if one in self.sizes.even else f"{one} = {size}"
+            for one, size in self.sizes.dimensions.items()
+        ]
+
     def _wants_positive(self) -> bool:
         """Whether a root or a logarithm meets x before anything has made it positive."""
         for clause in self.request.clauses:
             if clause.operation.needs_positive or clause.operation.makes_positive:
                 return clause.operation.needs_positive
         return False
+
+
+def _sentence(says: str) -> str:
+    """With a capital, unless it begins with the name of a tensor."""
+    return f"{says}." if re.match(r"[b-z] ", says) else f"{says[0].upper()}{says[1:]}."
 
 
 def _over(axis: Axis) -> str:

@@ -17,7 +17,9 @@ from tilewright.records import TensorSpec
 from tilewright.tasks.errors import ArgumentKind, GivenArgument, Remedy, RemedyKind
 
 _USUAL_SHAPE = "4096x1024:bf16"
+_IN_BATCH = 16  # of dimensions before the rows
 _IN_BATCHES = 1024  # rows and columns of each of many matrices
+_IMAGE = ("batch", "channels", "height", "width")
 _BY_RANK = {1: ("cols",), 2: ("rows", "cols"), 3: ("batch", "rows", "cols")}
 
 
@@ -38,6 +40,7 @@ class TensorSizes:
         first = operation.takes or Tensor("x")
         self.steps = _named_steps(request.clauses, first.name)
         self.sizes: dict[str, int] = {}
+        self.even: set[str] = set()
         self.first = replace(first, dimensions=self._first_dimensions(first))
         self.tensors: tuple[Tensor, ...] = (self.first, *self._extras())
         self._set_sizes()
@@ -71,7 +74,9 @@ class TensorSizes:
             if clause.operation.effect in (Effect.REDUCES, Effect.RESHAPES):
                 break
         images = any(one.axis.said.endswith("channels") for one in self.request.clauses)
-        return ("batch", "channels", "height", "width") if images else _BY_RANK[2]
+        unsaid = not self.request.sizes and not self.given
+        images = images or (unsaid and self._least_rank() == len(_IMAGE))
+        return _IMAGE if images else _BY_RANK[2]
 
     def _least_rank(self) -> int:
         return max(one.axis.least_rank for one in self.request.clauses)
@@ -124,6 +129,8 @@ class TensorSizes:
         for step in self.steps:
             operation, clause = step.clause.operation, step.clause
             self._check_follows(clause, before, value)
+            if operation.even is not None:
+                self.even.add(str(value[operation.even]))
             for extra in operation.tensors:
                 dimensions = value if extra.dimensions is None else _resolved(extra.dimensions, value)
                 if dimensions is None or UNKNOWN in dimensions:
@@ -185,10 +192,16 @@ class TensorSizes:
             self.sizes.setdefault(dimension, size)
         for tensor, shape in zip(self.tensors, self.request.sizes, strict=False):
             if tensor.name not in self.given and tensor is not self.first:  # whose sizes are set already
-                self._fit(tensor, shape)
+                weight = (tensor.dimensions or ())[-1:] == (self.first.dimensions or ())[-1:]  # [out, in]
+                inner = self.sizes.get(str((self.first.dimensions or ("",))[-1]))
+                turned = weight and len(shape) == 2 and shape[0] == inner != shape[1]
+                self._fit(tensor, shape[::-1] if turned else shape)
         for name in known:
             if not name.isdigit() and name not in self.sizes:
                 self.sizes[name] = self._usual(name)
+        for name in self.even:
+            if self.sizes[name] % 2:
+                raise NotUnderstood(f"{name} is {self.sizes[name]}, and must be even; give another size")
 
     def _usual(self, name: str) -> int:
         """The usual size; the columns of a product that was said to be square are as many."""
@@ -202,7 +215,7 @@ class TensorSizes:
             return rows
         if name in ("m", "n", "k") and "batch" in (self.first.dimensions or ()):
             return _IN_BATCHES
-        return USUAL_SIZES[name]
+        return USUAL_SIZES.get(name, _IN_BATCH)
 
     def _fit(self, tensor: Tensor, shape: tuple[int, ...]) -> None:
         dimensions = [str(one) for one in tensor.dimensions or ()]
@@ -211,8 +224,7 @@ class TensorSizes:
                 if not name.isdigit():
                     self.sizes.setdefault(name, size)
         wanted = tuple(
-            int(one) if one.isdigit() else self.sizes[one] if one in self.sizes else USUAL_SIZES[one]
-            for one in dimensions
+            int(one) if one.isdigit() else self.sizes.get(one) or USUAL_SIZES.get(one, _IN_BATCH) for one in dimensions
         )
         if wanted != shape:
             first = "x".join(str(self.sizes.get(str(one), "?")) for one in self.first.dimensions or ())

@@ -128,6 +128,16 @@ q, scale"""
 _ENTRIES = r"(?: (?:values?|elements?|entries))?"
 _MOVES = (
     NamedOperation(
+        "glu",
+        "one half of each row times the sigmoid of the other",
+        r"glu|gated linear unit",
+        "F.glu({v}, dim=-1)",
+        Effect.RESHAPES,
+        assumption="the halves are those of the last dimension",
+        gives=(LEADING, UNKNOWN),
+        even=-1,
+    ),
+    NamedOperation(
         "transpose",
         "the transpose",
         r"(?:matrix )?transpos(?:e|ed|ition)(?: (?:of )?matrix)?",
@@ -145,6 +155,7 @@ _MOVES = (
         (Tensor("cos", (-2, -1)), Tensor("sin", (-2, -1))),
         "the rotary embedding turns the two halves of the last dimension, with tables cos and sin of [sequence, width]",
         takes=Tensor("x", ("batch", "heads", "sequence", "width")),
+        even=-1,
     ),
     NamedOperation(
         "embedding",
@@ -188,7 +199,8 @@ _MOVES = (
     NamedOperation(
         "reverse_cumsum",
         "the cumulative sum from the end",
-        r"(?:reverse|backward|suffix) (?:cumulative sum|cum ?sum|prefix sum|scan|sum)",
+        r"(?:reverse|suffix) (?:cumulative sum|cum ?sum|prefix sum|scan|sum)"
+        r"|(?:cumulative sum|cum ?sum) (?:in )?reverse",
         "{v}.flip({axis}).cumsum({over}).flip({axis})",
         Effect.WHOLE_ROW,
         assumption="the sum runs from the end {along}",
@@ -206,7 +218,7 @@ _MOVES = (
     NamedOperation(
         "top_k",
         "the {0} largest of each row",
-        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:{WHOLE_NUMBER} )?largest{_ENTRIES}",
+        rf"top ?(?:k|{WHOLE_NUMBER}){_ENTRIES}|(?:k |{WHOLE_NUMBER} )?largest{_ENTRIES}",
         "torch.topk({v}, {0}, dim=-1)",
         Effect.RESHAPES,
         assumption="k is {0}; values and indices are given, the largest first",
@@ -258,6 +270,16 @@ def _loss(
 
 
 _LOSSES = (
+    NamedOperation(
+        "pairwise_distance",
+        "the distance of each row of x from that of y",
+        r"(?:pairwise|euclidean) distances?(?: (?:of|between) (?:rows|(?:two|2) (?:tensors|vectors|matrices)))?",
+        "F.pairwise_distance({v}, {y})",
+        Effect.RESHAPES,
+        (Tensor("y"),),
+        takes=Tensor("x", _ROWS),
+        gives=(0,),
+    ),
     _loss("mse", "the mean squared error", r"mse|mean squared?(?: error)?|l2 loss", "F.mse_loss({v}, {target})"),
     _loss("mae", "the mean absolute error", r"mae|l1 loss|l1|mean absolute error", "F.l1_loss({v}, {target})"),
     _loss("smooth_l1", "the smooth L1 loss", r"smooth l1", "F.smooth_l1_loss({v}, {target})"),

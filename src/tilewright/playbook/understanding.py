@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tilewright.playbook.class_loss_family import CLASS_LOSSES
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
 from tilewright.playbook.lowering import same_graph
@@ -18,7 +19,7 @@ from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
 # In the order in which they are asked; the last takes what nobody claims.
-FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, MOVES_FAMILY, ROWS)
+FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, MOVES_FAMILY, ROWS)
 
 _TRACE_SECONDS = 120.0
 

@@ -22,6 +22,9 @@ def card(kind: Kind) -> str:
         tiles=_TILES if kind in PRODUCT_KINDS else 0,
         sms=_SMS,
         cute=False,
+        hopper=True,
+        few_long=None,
+        columns=False,
     )
     patterns = [f"Tested pattern `{name}`:\n\n```cuda\n{idiom(name)}\n```" for name in idioms]
     return "\n\n".join([f"# {kind.value}", advice, *patterns]) + "\n"

@@ -10,18 +10,33 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from tilewright.kernel_file import contract
 from tilewright.prompts.history import history_text, standing_text
 from tilewright.prompts.rendering import render, render_with_idioms
 from tilewright.prompts.task_text import PRODUCT_KINDS, gpu_text, task_text
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Attempt, Declined, DType, Kind, Modelled, Rejected, Situation, Stage, Task, Unsupported
+from tilewright.records import (
+    KIB,
+    Attempt,
+    Declined,
+    DType,
+    Kind,
+    Modelled,
+    Rejected,
+    Situation,
+    Stage,
+    Task,
+    Unsupported,
+)
 
 _CUTE_WORD = re.compile(r"\bcute\b|\bcutlass\b", re.IGNORECASE)
 _HALF = (DType.F16, DType.BF16)
 _LARGE = 1024  # of each size of a product, from which CuTe's tiles pay
 _LITTLE = 1.08  # of what the model gives the least traffic: hardly anything is left to gain
+_HOPPER = 90
+_ROWS_PER_SM, _LONG_ROW_BYTES = 2, 256 * KIB  # fewer rows, each longer: a block per row does not fill the GPU
 _TILE = 128  # rows and columns of the tile that large products are cut into
 
 # What the contract says of instructions that no emulator runs, and what stands there without it.
@@ -52,6 +67,9 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
         tiles=tiles,
         sms=task.profile.sms,
         cute=names_cute(task),
+        hopper=task.profile.cc == _HOPPER and not emulated_only,
+        few_long=few_long_rows(task),
+        columns=keeps_columns(task),
     )
     return render(
         "system",
@@ -69,6 +87,35 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
         idioms=idioms,
         cute=cute_text(task, emulated_only) if wants_cute(task) else "",
         task=task_text(task),
+    )
+
+
+@dataclass(frozen=True)
+class FewLongRows:
+    """Rows too few for a block each to fill the GPU."""
+
+    rows: int
+    kib: int
+
+
+def few_long_rows(task: Task) -> FewLongRows | None:
+    """Of the largest input: along its last dimension, or along as many as a parameter such as a weight has."""
+    largest, *others = sorted(task.specs().values(), key=lambda spec: -spec.numel * spec.dtype.itemsize) or [None]
+    if largest is None or largest.ndim < 2 or not any(one.shape for one in task.outputs):
+        return None
+    trailing = (one.ndim for one in others if one.ndim and one.shape == largest.shape[1:][-one.ndim :])
+    along = max(trailing, default=1)
+    row = math.prod(largest.shape[-along:]) * largest.dtype.itemsize
+    rows = largest.numel * largest.dtype.itemsize // max(row, 1)
+    few = rows < _ROWS_PER_SM * task.profile.sms and row >= _LONG_ROW_BYTES
+    return FewLongRows(rows, row // KIB) if few else None
+
+
+def keeps_columns(task: Task) -> bool:
+    """Whether every result has fewer dimensions than the largest input and yet its last: it goes over others."""
+    largest = max(task.tensors, key=lambda one: len(one.dimensions), default=None)
+    return largest is not None and all(
+        0 < len(one.shape) < len(largest.dimensions) and one.shape[-1] == largest.dimensions[-1] for one in task.outputs
     )
 
 

@@ -114,7 +114,7 @@ class TuneResult:
 class Attempt:
     """One candidate: who wrote it from what, and what became of it. Its texts lie beside it in the run's directory."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("recipe", "notes")
 
     number: int  # from 1
     step: int  # candidates of the same step share it
@@ -131,6 +131,7 @@ class Attempt:
     seconds: float = 0.0
     cut: Usage = field(default_factory=Usage)  # of `usage`, what went into streams that were cut; near, not exact
     recipe: str = ""  # `Proposal.recipe`
+    notes: tuple[str, ...] = ()  # `Proposal.notes`
 
     @property
     def passed(self) -> bool:
@@ -272,10 +273,13 @@ class Situation:
 class Proposal:
     """An author's answer: a kernel file, or why there is none."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("notes",)
+
     text: str | None
     summary: str
     problem: str = ""  # what was wrong with the reply, where `text` is None
     recipe: str = ""  # the author's own name for what it did, by which it knows it again; "" where it needs none
+    notes: tuple[str, ...] = ()  # what the file does not compute because algebra makes it unneeded, a sentence each
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tilewright.child.envelope import Envelope, message
@@ -14,7 +14,7 @@ from tilewright.child.process import Ended, EndedBy, SupervisedChild, uninterrup
 from tilewright.devices.protocol import Closing, Device
 from tilewright.records import Execution, Job
 from tilewright.reference import compile_cache as caches
-from tilewright.reference import wire
+from tilewright.reference import spares, wire
 from tilewright.reference.protocol import ReferenceProblem
 
 _PROGRAM = (sys.executable, "-m", "tilewright.reference.reference_child")
@@ -75,6 +75,8 @@ class Reference(Closing):
         bound = None if self._limits.gpu else self._limits.address_bytes
         place = os.path.abspath(folder) if os.fspath(folder) else ""
         self._setup = wire.ReferenceSetup(source, function, place, threads, bound, self._limits.file_bytes)
+        if self._limits.gpu and (cache := caches.compile_cache(source)) is not None:
+            self._setup = replace(self._setup, environment=((caches.VARIABLE, str(cache)),))
         self._lock = threading.Lock()
         self._closed = False
         self._loaded = False
@@ -136,18 +138,8 @@ class Reference(Closing):
 
     def _start(self) -> SupervisedChild:
         self._loaded = False
-        # Threads that spin starve others on a busy machine.
-        environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        if self._limits.visible_gpus is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self._limits.visible_gpus
-        if self._limits.gpu and (cache := caches.compile_cache(self._setup.source)) is not None:
-            environment[caches.VARIABLE] = str(cache)
-        self._child = SupervisedChild(
-            _PROGRAM,
-            resident_bytes=self._limits.resident_bytes,
-            environment=environment,
-            interrupt=self._interrupt,
-        )
+        self._child = spares.take_spare(_key(self._limits)) or _started(self._limits)
+        self._child.interrupt = self._interrupt
         return self._child
 
     def _ready_child(self) -> SupervisedChild:
@@ -182,6 +174,28 @@ class Reference(Closing):
                 raise RuntimeError(f"the reference's process cannot start: {reply.traceback}")
             if not isinstance(reply, wanted):
                 raise ReferenceProblem(f"the reference's process said {type(reply).__name__} {doing}")
+
+
+def start_ahead(*kinds: ReferenceLimits) -> None:
+    """Start a child of each kind for a reference to come, where this program wants spare ones: see `spares`."""
+    for limits in kinds if spares.spares_are_wanted() else ():
+        spares.keep_spare(_key(limits), _started(limits))
+
+
+def _started(limits: ReferenceLimits) -> SupervisedChild:
+    return SupervisedChild(_PROGRAM, resident_bytes=limits.resident_bytes, environment=_environment(limits))
+
+
+def _environment(limits: ReferenceLimits) -> dict[str, str]:
+    # Threads that spin starve others on a busy machine.
+    environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    if limits.visible_gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = limits.visible_gpus
+    return environment
+
+
+def _key(limits: ReferenceLimits) -> spares.Key:
+    return tuple(sorted(_environment(limits).items())), limits.resident_bytes
 
 
 def _converse(

@@ -55,6 +55,7 @@ def _left_clean() -> bool:
 def _load(setup: wire.ReferenceSetup, channel: Channel) -> Callable[..., Any] | None:
     try:
         _limit(setup)
+        os.environ.update(setup.environment)
         channel.say(wire.TorchImported())
         function = load_function(setup.source, setup.function, setup.folder, Path(os.environ["HOME"]))
     except Exception as error:

@@ -20,6 +20,7 @@ class ReferenceSetup:
     threads: int
     address_bytes: int | None  # beyond what torch itself takes; None: not bounded
     file_bytes: int
+    environment: tuple[tuple[str, str], ...] = ()  # further variables of the process
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def attempt_facts(row: run_words.Row) -> dict[str, Any]:
         "passed": attempt.passed,
         "kept": row.kept,
         "summary": row.summary,
+        **({"notes": list(attempt.notes)} if attempt.notes else {}),
         "measurement": measurement_facts(attempt.measurement if attempt.passed else None),
     }
 

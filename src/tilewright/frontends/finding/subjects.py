@@ -20,7 +20,7 @@ import torch
 
 from tilewright.devices.cuda.torch_dtypes import TORCH_DTYPE
 from tilewright.frontends.kernel_arguments import BadArgument
-from tilewright.frontends.object_requests import installed_name, is_named_object, named_object
+from tilewright.frontends.named_objects import installed_name, is_named_object, named_object
 from tilewright.records import TensorSpec
 
 _KIND = re.compile(r"(?P<kind>[A-Za-z][\w-]*)(?:\((?P<arguments>.*)\))?", re.DOTALL)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from tilewright.child.family import kill_below
 from tilewright.frontends.choices import ChosenDevice, choose_device
-from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, resume, task_of
+from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, read_task, resume
 from tilewright.frontends.judging import turned_judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.make import place_kernel
-from tilewright.frontends.object_requests import resolved
+from tilewright.frontends.named_objects import resolved
 from tilewright.frontends.remedies import in_options
 from tilewright.frontends.run_words import verdict_words, why_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
@@ -31,6 +31,7 @@ from tilewright.frontends.terminal import exit_code
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Attempt, Run, Settings, Situation, Specification
 from tilewright.reference import ReferenceProblem
+from tilewright.reference.spares import want_spares
 from tilewright.store import LibraryKernel, NoSuchRun, RunFolder, Store
 from tilewright.suites import Status, Suite, SuiteFolder, SuiteTask, TaskRecord
 from tilewright.tasks import TaskError
@@ -40,6 +41,7 @@ PROGRAM = (sys.executable, "-m", "tilewright.frontends.suite.task_program")
 
 def main(arguments: Sequence[str]) -> int:
     path, id = arguments
+    want_spares()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = SuiteFolder(Path(path))
     suite = folder.suite()
@@ -90,7 +92,7 @@ def _made(folder: SuiteFolder, suite: Suite, task: SuiteTask, talk: Talk) -> Mak
     if begun is not None:
         return resume(begun, Addition(), "", talk, judged=judged)
     talk.working("reading the task")
-    given = task_of(request)
+    given = read_task(Store(), request, suite.settings, device, suite.fresh)
     if given is not None and not suite.fresh:
         found = _in_library(given.hash, suite.settings, device)
         if found is not None:

@@ -6,7 +6,7 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
 
@@ -15,7 +15,8 @@ def draft(programs: Programs, op_line: str) -> str:
     """One thread per element."""
     plan = PlanLines(programs[0].as_rows(), op_line)
     plan.add("const", "THREADS = 256")
-    texts, helpers = [], {}
+    texts: list[list[str]] = []
+    helpers: dict[str, None] = {}
     for number, program in enumerate(programs):
         kernel = PlacedKernel(program, plan, None, quick=False)
         count, name = _count(program), f"{program.name}_elements{_suffix(programs, number)}"
@@ -24,9 +25,7 @@ def draft(programs: Programs, op_line: str) -> str:
             "if (element >= n) return;",
             *kernel.split(program.variables, "element"),
         ]
-        lines, known = kernel.write(
-            tuple(one.value for one in program.outputs), {}, lambda _, leaf, k: kernel.load(leaf, k)
-        )
+        lines, known = kernel.write(tuple(one.value for one in program.outputs), {}, kernel.load_alone)
         body += lines
         for one in program.outputs:
             body.append(f"{kernel.pointer(one.name)}[element] = {kernel.stored(one, known[one.value])};")
@@ -35,8 +34,8 @@ def draft(programs: Programs, op_line: str) -> str:
         texts.append(signature.kernel("__launch_bounds__(THREADS)", name, body))
         helpers |= dict.fromkeys(kernel.forms.helpers())
     header = (
-        f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of the "
-        "result: it finds out where the element lies, and reads what belongs there."
+        f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of "
+        "the result: it finds out where the element lies, and reads what belongs there."
     )
     return fragment(header, plan, _includes(programs), *([one] for one in helpers), *texts).file()
 
@@ -45,17 +44,20 @@ def vectors(programs: Programs, op_line: str, quick: bool = True) -> str:
     """16-byte vectors along the last dimension; a block is a rectangle of rows and columns."""
     plan = PlanLines(programs[0].as_rows(), op_line)
     plan.add("tune", "THREADS = 128 | 256 | 512")
-    texts, helpers = [], {}
-    for number, program in enumerate(programs):
-        suffix = _suffix(programs, number)
-        kernel = PlacedKernel(program, plan, program.variables[-1], quick)
-        texts.append(_vector_kernel(kernel, plan, suffix))
+    kernels = [PlacedKernel(program, plan, program.variables[-1], quick) for program in programs]
+    narrowest = min(kernel.width for kernel in kernels)
+    kernels = [PlacedKernel(program, plan, program.variables[-1], quick, narrowest) for program in programs]
+    width_line(plan, *kernels)
+    texts: list[list[str]] = []
+    helpers: dict[str, None] = {}
+    for number, kernel in enumerate(kernels):
+        texts.append(_vector_kernel(kernel, plan, _suffix(programs, number)))
         helpers |= dict.fromkeys(kernel.forms.helpers())
     header = (
-        f"{programs[0].name} at memory speed: every element of the result reads the few places that it needs.\n\nA thread "
-        "makes one 16-byte vector. The block is a rectangle, x along a row of the result and y over rows, so that one "
-        "division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH is 1 and the "
-        "same code moves single elements."
+        f"{programs[0].name} at memory speed: every element of the result reads the few places that it needs.\n\nA "
+        "thread makes one 16-byte vector. The block is a rectangle, x along a row of the result and y over rows, so "
+        "that one division per dimension tells a thread where it is. Where rows do not begin at whole vectors, WIDTH "
+        "is 1 and the same code moves single elements."
     )
     return fragment(header, plan, _includes(programs), [VECTOR], *([one] for one in helpers), *texts).file()
 
@@ -65,10 +67,7 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
     column, rows = program.variables[-1], program.variables[:-1]
     names = [plan.name(f"{one}{suffix}") for one in ("rows", "vectors", "lanes", "block_rows", "chunks")]
     row_count, vector_count, lanes, block_rows, chunks = names
-    if not suffix:
-        kernel.width_line(program.outputs)
-    width = "WIDTH"
-    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.text} / {width}")
+    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.text} / WIDTH")
     plan.add("need", f"{row_count} <= {MOST_32_BIT} and {column.size.text} <= {MOST_32_BIT}")
     plan.add("let", f"{lanes} = min(next_pow2(max({vector_count}, 1)), THREADS), {block_rows} = THREADS / {lanes}")
     plan.add("let", f"{chunks} = ceil_div({vector_count}, {lanes})")
@@ -121,9 +120,9 @@ def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[st
         if not kernel.rows.varies[index] and kernel.forms.leaf(index) is None
     )
     used = {one for index in program.closure(targets) for one in program.arguments(index) if kernel.rows.varies[index]}
-    used |= {one for index in kernel._lookups(targets, {}) for one in (index,)} | set(targets)
+    used |= {*kernel.lookups(targets, {}), *targets}
     wanted = tuple(index for index in common if index in used)
-    lines, known = kernel.write(wanted, {}, lambda _, leaf, k: kernel.load(leaf, k), frozenset(wanted))
+    lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
     return lines, {index: known[index] for index in wanted}
 
 

@@ -96,7 +96,7 @@ class PlacedProgram:
         return replace(self, variables=variables, leaves=leaves, outputs=outputs)
 
     def as_rows(self, variable: Variable | None = None) -> RowProgram:
-        """For the writers of C++: every leaf an input, which varies along a row where the leaf does along the variable."""
+        """For the writers of C++: every leaf an input, which varies along a row where it does along the variable."""
         varies = self.varying(variable) if variable is not None else dict.fromkeys(self.leaves, True)
         inputs = tuple(
             ProgramInput(
@@ -105,17 +105,7 @@ class PlacedProgram:
             for name, leaf in self.leaves.items()
         )
         outputs = tuple(ProgramOutput(one.name, one.dtype, one.value, True) for one in self.outputs)
-        empty = dict(rows="", cols="", task_rows=0, task_cols=0)
-        return RowProgram(
-            self.name,
-            inputs,
-            outputs,
-            self.values,
-            self.kinds,
-            self.out_lines,
-            self.needs,
-            **empty,  # type: ignore[arg-type]
-        )
+        return RowProgram(self.name, inputs, outputs, self.values, self.kinds, self.out_lines, self.needs, "", "", 0, 0)
 
     def _kind(self, leaf: str) -> NumberKind:
         return next(

@@ -255,6 +255,15 @@ def _diagonal(reader: PlaceReader, index: int, node: TracedNode, places: Places)
     return reader.argument(node, 0, tuple(found))
 
 
+def _triangle(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
+    """triu and tril: zero below or above a diagonal."""
+    diagonal = reader.book.of(reader.whole_number(index, 1, "diagonal", 0), node.target)
+    across = reader.point("sub", reader.position(places[-1]), reader.position(places[-2]))
+    is_kept = reader.point("ge" if node.target == "triu" else "le", across, reader.size(diagonal))
+    value = reader.argument(node, 0, places)
+    return reader.point("where", is_kept, value, reader.constant(0.0, reader.kinds[value]))
+
+
 def _arange(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     result = node.results[0]
     assert result is not None
@@ -366,6 +375,7 @@ PLACE_RULES: dict[str, PlaceRule] = {
     "unfold": _unfold,
     "diagonal": _diagonal,
     "arange": _arange,
+    **dict.fromkeys(("triu", "tril"), _triangle),
     "embedding": _embedding,
     "index_select": _index_select,
     "gather": _gather,
@@ -373,7 +383,9 @@ PLACE_RULES: dict[str, PlaceRule] = {
     **dict.fromkeys(("remainder", "fmod"), _whole_remainder),
     **dict.fromkeys(["full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"], _full),
 }
-# What only reads of moved elements are for: a graph that has one of these is not of rows.
-MOVES = frozenset(PLACE_RULES) - frozenset(
-    ["input", "getitem", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "expand", "remainder", "fmod", "full", "full_like", "scalar_tensor", "ones", "ones_like", "zeros", "zeros_like"]
-) | {"split_with_sizes", "split", "unbind"}
+_ALSO_OF_ROWS = """
+input getitem view reshape _unsafe_view unsqueeze squeeze _reshape expand remainder fmod full full_like scalar_tensor
+ones ones_like zeros zeros_like
+"""
+# A graph that has one of these is not of rows.
+MOVES = frozenset(PLACE_RULES) - frozenset(_ALSO_OF_ROWS.split()) | {"split_with_sizes", "split", "unbind"}

@@ -17,7 +17,7 @@ _SUM, _PRODUCT, _ATOM = range(3)
 
 @dataclass(frozen=True)
 class Size:
-    """A whole number of the plan. Two are the same where they were at every probe; the task's own sizes are the last."""
+    """A whole number of the plan, the same as another where it was at every probe; the task's own sizes come last."""
 
     values: tuple[int, ...]
     text: str = field(compare=False)

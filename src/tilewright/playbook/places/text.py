@@ -9,10 +9,11 @@ from enum import Enum
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
 from tilewright.playbook.file_text import KernelSignature, PlanLines
 from tilewright.playbook.places.indices import Atom, Condition, Index, Lookup, Quotient, Variable
-from tilewright.playbook.places.program import PlacedProgram, Written
+from tilewright.playbook.places.program import PlacedProgram, Written, places_of
 from tilewright.playbook.places.reader import Leaf, Position, Read, Whole
 from tilewright.playbook.places.sizes import Size
-from tilewright.playbook.row_program import COLS, LaunchNumber, ProgramInput
+from tilewright.playbook.row_program import COLS, LaunchNumber, Load, ProgramInput
+from tilewright.records import DType
 
 Known = dict[int, Text]
 
@@ -39,7 +40,9 @@ class Alignment:
 class PlacedKernel:
     """One kernel being written. The innermost loop variable is `vector`, if a thread has several elements along it."""
 
-    def __init__(self, program: PlacedProgram, plan: PlanLines, vector: Variable | None, quick: bool = True) -> None:
+    def __init__(
+        self, program: PlacedProgram, plan: PlanLines, vector: Variable | None, quick: bool = True, width: int = 0
+    ) -> None:
         self.program = program
         self.plan = plan
         self.vector = vector
@@ -51,12 +54,12 @@ class PlacedKernel:
         self.pointers: dict[str, str] = {}
         self._sizes: dict[tuple[str, str], str] = {}  # parameters, by plan text and type
         self._variables: dict[Variable, str] = {}
-        self.width = 16 // max((one.itemsize for one in self._vector_dtypes()), default=4)
+        self.width = width or 16 // max((one.itemsize for one in self._vector_dtypes()), default=4)
         self.modes = {name: self._mode(name, leaf) for name, leaf in program.leaves.items() if isinstance(leaf, Read)}
 
     # -- vectors --
 
-    def _vector_dtypes(self) -> list:  # type: ignore[type-arg]
+    def _vector_dtypes(self) -> list[DType]:
         reads = [one.dtype for one in self.program.reads.values() if self.vector and one.place.mentions(self.vector)]
         return [*reads, *(one.dtype for one in self.program.outputs)]
 
@@ -71,8 +74,9 @@ class PlacedKernel:
             return Mode.EACH
         return Mode.VECTOR if factor.is_always(1) else Mode.REVERSED
 
-    def alignment_sizes(self, outputs: tuple[Written, ...] = ()) -> list[Size]:
-        """What must be multiples of WIDTH for whole vectors, beside the length of what vectors go along."""
+    def alignment_sizes(self) -> list[Size]:
+        """What must be multiples of WIDTH for whole vectors: the length of what they go along, and where reads and
+        results that are made of vectors begin."""
         assert self.vector is not None
         sizes: list[Size] = [self.vector.size]
         for name, mode in self.modes.items():
@@ -81,29 +85,18 @@ class PlacedKernel:
                 found = alignment(read, self.vector)
                 assert found is not None
                 sizes += found.sizes
-        for one in outputs:
-            sizes += [factor for atom, factor in one.place.terms if atom != self.vector]
+        for one in self.program.outputs:
             along = one.place.factor(self.vector)
-            turned = along is not None and along.own < 0
-            sizes.append(one.place.constant.plus(self._one) if turned else one.place.constant)
+            if along is not None:
+                sizes += [factor for atom, factor in one.place.terms if atom != self.vector]
+                sizes.append(one.place.constant.plus(self._one) if along.own < 0 else one.place.constant)
         kept: list[Size] = []
         for size in sizes:
             always = size.literal is not None and size.literal % self.width == 0
-            inferred = any(one.divides(size) and size.text.count(one.text) for one in kept)
+            inferred = any(one.divides(size) and one.text in size.text for one in kept)
             if not always and size not in kept and not inferred:
                 kept.append(size)
         return kept
-
-    def width_line(self, outputs: tuple[Written, ...] = ()) -> None:
-        """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
-        tests = [
-            f"({size.text}) % {self.width} == 0" if " " in size.text else f"{size.text} % {self.width} == 0"
-            for size in self.alignment_sizes(outputs)
-        ]
-        if not tests:
-            self.plan.add("const", f"WIDTH = {self.width}", "elements of a 16-byte load")
-            return
-        self.plan.add("const", f"WIDTH = {self.width} if {' and '.join(tests)} else 1", "elements of a load")
 
     @property
     def _one(self) -> Size:
@@ -133,7 +126,7 @@ class PlacedKernel:
         return self._sizes[key]
 
     def signature(self, outputs: tuple[str, ...], more: list[tuple[str, str]]) -> KernelSignature:
-        """Tensors that were mentioned, results, what a structure adds as (declaration, plan expression), and numbers."""
+        """Tensors mentioned, results, what a structure adds as (declaration, plan expression), and numbers."""
         types = {one.tensor: one.dtype for one in self.program.leaves.values() if isinstance(one, Read)}
         results = {one.name: one.dtype for one in self.program.outputs}
         pairs = [
@@ -193,6 +186,9 @@ class PlacedKernel:
 
     # -- loads --
 
+    def load_alone(self, name: str, leaf: Leaf, known: Known) -> str:
+        return self.load(leaf, known)
+
     def load(self, leaf: Leaf, known: Known, shift: str = "") -> str:
         """A leaf's element by itself."""
         if isinstance(leaf, Position):
@@ -224,7 +220,7 @@ class PlacedKernel:
     ) -> tuple[list[str], Known]:
         """Statements after which every target has a text; what places are looked up by comes first."""
         lines: list[str] = []
-        needed = [index for index in self._lookups(targets, known) if index not in known]
+        needed = [index for index in self.lookups(targets, known) if index not in known]
         for index in needed:
             more, texts = self.write((index,), known, load, frozenset((index,)))
             lines += more
@@ -237,14 +233,13 @@ class PlacedKernel:
         more, texts = self.statements.write(targets, known, text_of, named)
         return [*lines, *more], texts
 
-    def _lookups(self, targets: tuple[int, ...], known: Known) -> list[int]:
-        from tilewright.playbook.places.program import places_of
-
+    def lookups(self, targets: tuple[int, ...], known: Known) -> list[int]:
+        """The values by which places are looked up that these need next."""
         direct = self.statements.closure(targets, set(known))
         found: list[int] = []
         for index in sorted(direct):
             value = self.program.values[index]
-            leaf = self.program.leaves.get(getattr(value, "input", ""))
+            leaf = self.program.leaves[value.input] if isinstance(value, Load) else None
             if leaf is not None and not isinstance(leaf, Whole):
                 found += [one.value for place in places_of(leaf) for one in place.lookups]
         return list(dict.fromkeys(found))
@@ -268,6 +263,18 @@ class PlacedKernel:
 
     def stored(self, output: Written, text: Text) -> str:
         return write_text(output.dtype, text)
+
+
+def width_line(plan: PlanLines, *kernels: PlacedKernel) -> None:
+    """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
+    width = kernels[0].width
+    sizes = dict.fromkeys(size for kernel in kernels for size in kernel.alignment_sizes())
+    texts = (f"({size.text})" if " " in size.text else size.text for size in sizes)
+    tests = " and ".join(f"{text} % {width} == 0" for text in texts)
+    if tests:
+        plan.add("const", f"WIDTH = {width} if {tests} else 1", "elements of a load")
+    else:
+        plan.add("const", f"WIDTH = {width}", "elements of a 16-byte load")
 
 
 def zero_of(cpp: str) -> str:

@@ -11,7 +11,7 @@ from tilewright.playbook.places.program import PlacedProgram, placed_program
 from tilewright.playbook.places.reader import PlaceReader, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind
-from tilewright.playbook.tracing import TracedNode
+from tilewright.playbook.tracing import Node, TracedNode
 
 MAXIMA = frozenset(("max_pool2d_with_indices", "max_pool3d_with_indices"))
 MEANS = frozenset(("avg_pool1d", "avg_pool2d", "avg_pool3d"))
@@ -72,9 +72,7 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     windows, padded = _windows(reader, node, whole)
     inside = {one.outside: one.inside for one in windows}
     places = tuple(
-        of_variable(inside[place.atoms[0]])  # type: ignore[index]
-        if len(place.terms) == 1 and place.atoms[0] in inside
-        else place
+        of_variable(inside[place.atoms[0]]) if len(place.terms) == 1 and place.atoms[0] in inside else place
         for place in whole.places
     )
     value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
@@ -99,7 +97,8 @@ def _windows(reader: PlaceReader, node: TracedNode, whole: Whole) -> tuple[tuple
         found = found or default
         lists.append(found if len(found) == rank else found * rank)
     source = reader.given(node, 0)
-    sizes = reader.shape(source.index)[-rank:]  # type: ignore[union-attr]
+    assert isinstance(source, Node)
+    sizes = reader.shape(source.index)[-rank:]
     ceil = reader.flag(node, 4 if mean else 5, "ceil_mode")
     windows = []
     for place, size, kernel, stride, padding, dilation in zip(whole.places[-rank:], sizes, *lists, strict=True):

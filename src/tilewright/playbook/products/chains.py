@@ -2,78 +2,75 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from tilewright.playbook.analysis import row_program
 from tilewright.playbook.catalogue import Way, draft_way, ways
-from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.families import TracedTask
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
-from tilewright.playbook.products.layouts import Tensor
+from tilewright.playbook.products.plan_text import Choices
 from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.products.reading import Chain, RowsStage, size_places
+from tilewright.playbook.products.reading import Chain, RowsStage
 from tilewright.playbook.row_program import RowProgram
-from tilewright.records import Task, TensorInput
 
-WriteProduct = Callable[[Contraction, str], Fragment]
-
-
-@dataclass(frozen=True)
-class RowsPart:
-    """The rows of a chain as a program, and the ways to write it: the draft, then those that pay."""
-
-    program: RowProgram
-    draft: Way
-    ways: tuple[Way, ...]
+WriteProduct = Callable[[Contraction, str, Choices], Fragment]
+_MOST_COMBINATIONS = 512  # of constants in one file: the format allows more, but nobody has time to try them
+_SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
 
 
-def rows_part(chain: Chain, traced: TracedTask) -> RowsPart | None:
-    """What is left after the products; None where they are all there is."""
-    last = chain.stages[-1]
-    if not isinstance(last, RowsStage):
-        return None
-    task = _task_of(last, chain.task)
-    program = row_program(TracedTask(task, last.graph.traces, traced.probes))
-    return RowsPart(program, draft_way(program), ways(program))
+def draft_ways(chain: Chain) -> tuple[Way, ...]:
+    """Every stage of rows as a first version."""
+    return tuple(draft_way(one.program) for one in chain.stages if isinstance(one, RowsStage))
 
 
-def _task_of(stage: RowsStage, task: Task) -> Task:
-    """The task that begins where the products end: what they have stored are inputs of it."""
-    named = {str(node.arguments[0]) for node in stage.graph.nodes if node.target == "input"}
-    stored = tuple(_as_input(one, task) for one in stage.inputs)
-    own = tuple(one for one in task.inputs if not isinstance(one, TensorInput) or one.name in named)
-    outputs = tuple(one for one in task.outputs if one.name in stage.outputs)
-    return replace(task, inputs=(*stored, *own), outputs=outputs)
-
-
-def _as_input(tensor: Tensor, task: Task) -> TensorInput:
-    names = {expression: name for name, expression in size_places(task).items()}
-    ones = [one.name for one in task.dimensions if one.size == 1 and not one.varies]
-    dimensions = []
-    for extent in tensor.extents:
-        known = names.get(extent.expression) or (ones[0] if extent.is_one and ones else None)
-        if known is None:
-            raise NotSupported("the playbook cannot tell a size between two stages from the inputs' shapes")
-        dimensions.append(known)
-    return TensorInput(tensor.name, tensor.dtype, tuple(dimensions))
-
-
-def chain_text(chain: Chain, write: WriteProduct, way: Way | None, op_line: str) -> str:
-    """The whole file: every product by one structure, the rows by one way."""
-    if chain.contraction is not None:
-        return write(chain.contraction, op_line).file()
+def best_ways(chain: Chain, write: WriteProduct, op_line: str) -> tuple[Way, ...]:
+    """The most promising way for each stage of rows; small ones stay drafts, and so do as many as must."""
+    programs = [one.program for one in chain.stages if isinstance(one, RowsStage)]
     products = [one for one in chain.stages if isinstance(one, Contraction)]
-    parts: dict[str, Fragment] = {}
-    for number, product in enumerate(products, 1):
-        label = "product" if len(products) == 1 else f"product_{number}"
-        parts[label] = write(product, op_line)
-    if way is not None:
-        parts["rows"] = way.fragment(op_line)
-    counted = "a product" if len(products) == 1 else f"{len(products)} products"
-    header = (
-        f"{chain.task.name}: {counted}{', then rows of what was stored' if way else ''}, one launch after the other."
-    )
+    found = [_best(one) for one in programs]
+    combinations = math.prod(_combinations(write(one, op_line, _choices(products))) for one in products)
+    for place in sorted(range(len(found)), key=lambda one: _elements(programs[one])):
+        tried = combinations * math.prod(_combinations(one.fragment(op_line)) for one in found)
+        if _elements(programs[place]) < _SMALL_STAGE or tried > _MOST_COMBINATIONS:
+            found[place] = draft_way(programs[place])
+    return tuple(found)
+
+
+def _best(program: RowProgram) -> Way:
+    """What the emulator can run too."""
+    return next((one for one in ways(program) if one.emulable), draft_way(program))
+
+
+def _elements(program: RowProgram) -> int:
+    return program.task_rows * program.task_cols
+
+
+def _combinations(part: Fragment) -> int:
+    """Of the constants that are left to autotuning."""
+    lines = [line for line, _ in part.plan.entries if line.startswith("//! tune")]
+    return math.prod(line.count("|") + 1 for line in lines)
+
+
+def _choices(products: list[Contraction]) -> Choices:
+    return Choices.TILES if len(products) < 3 else Choices.NONE
+
+
+def chain_text(chain: Chain, write: WriteProduct, rows: tuple[Way, ...], op_line: str) -> str:
+    """The whole file: every product by one structure, each stage of rows by its way."""
+    if chain.contraction is not None:
+        return write(chain.contraction, op_line, Choices.ALL).file()
+    products = [one for one in chain.stages if isinstance(one, Contraction)]
+    waiting = iter(rows)
+    parts = {
+        f"stage_{number}": (
+            write(stage, op_line, _choices(products))
+            if isinstance(stage, Contraction)
+            else next(waiting).fragment(op_line)
+        )
+        for number, stage in enumerate(chain.stages, 1)
+    }
+    header = f"{chain.task.name} in {len(chain.stages)} stages, each of which stores what later ones read."
+    if chain.notes:
+        header += "\n\n" + " ".join(f"{one[0].upper()}{one[1:]}." for one in chain.notes)
     return joined_file(header, _head(chain, products[0], op_line), parts)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
-from tilewright.playbook.products.plan_text import TILE_GROUP, ProductText
+from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
 
 
-def draft_product(product: Contraction, op_line: str) -> Fragment:
+def draft_product(product: Contraction, op_line: str, choices: Choices = Choices.NONE) -> Fragment:
     """A thread for every sum; tiles of both operands are read once per block."""
-    text = ProductText(product, op_line, quick=False)
+    text = ProductText(product, op_line, quick=False, choices=choices)
     text.plan.add("const", "TILE = 16")
     tiles = text.plan.name("tiles")
     text.plan.add("let", f"{tiles} = ceil_div({text.m}, TILE) * ceil_div({text.n}, TILE)")

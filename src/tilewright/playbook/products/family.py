@@ -6,4 +6,6 @@ from tilewright.playbook.families import Family
 from tilewright.playbook.products.catalogue import answer
 from tilewright.playbook.products.graph import PRODUCTS as TARGETS
 
-PRODUCTS = Family("products", frozenset(("triu", "tril")), lambda traced: bool(traced.targets & TARGETS), answer)
+_KEPT = TARGETS | {"triu", "tril", "diag_embed"}
+
+PRODUCTS = Family("products", _KEPT, lambda traced: bool(traced.targets & TARGETS), answer)

@@ -15,6 +15,7 @@ from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, Trac
 PRODUCT = "product"
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
 SAME = frozenset(("clone", "alias", "detach", "lift_fresh", "lift", "contiguous"))
+TURNS = frozenset(("permute", "transpose", "t"))
 RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "flatten", "unflatten"))
 
 
@@ -72,7 +73,7 @@ class Graph:
                 if old in inputs:
                     nodes.append(TracedNode("input", (inputs[old],), {}, (_result(node),)))
                 else:
-                    nodes.append(_renumbered(node, numbers))
+                    nodes.append(renumbered(node, numbers))
             traces.append(Trace(tuple(nodes), tuple(numbers[one] for one in outputs)))
         return Graph(tuple(traces))
 
@@ -94,9 +95,9 @@ def _normalised(trace: Trace) -> Trace:
         if node.target in SAME and isinstance(node.arguments[0], Node):
             numbers[index] = numbers[node.arguments[0].index]
         elif node.target in PRODUCTS:
-            numbers[index] = _add_product(_renumbered(node, numbers), add)
+            numbers[index] = _add_product(renumbered(node, numbers), add)
         else:
-            numbers[index] = add(_renumbered(node, numbers))
+            numbers[index] = add(renumbered(node, numbers))
     return Trace(tuple(made), tuple(numbers[one] for one in trace.outputs))
 
 
@@ -131,7 +132,7 @@ def taken(node: TracedNode) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _renumbered(node: TracedNode, numbers: Mapping[int, int]) -> TracedNode:
+def renumbered(node: TracedNode, numbers: Mapping[int, int]) -> TracedNode:
     def of(one: TracedArgument) -> TracedArgument:
         if isinstance(one, Node):
             return Node(numbers[one.index])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, Graph
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph
 from tilewright.playbook.products.program import Extent, Operand
 from tilewright.playbook.tracing import Items, Node, TracedNode
 from tilewright.records import DType
@@ -62,7 +62,7 @@ def view_of(graph: Graph, index: int, tensors: Mapping[int, Tensor]) -> View | N
 
 def _groups(graph: Graph, node: TracedNode, index: int, before: int, below: View) -> tuple[Group, ...] | None:
     groups = below.groups
-    if node.target in ("permute", "transpose", "t"):
+    if node.target in TURNS:
         rank = len(groups)
         order = list(range(rank))[::-1]
         if node.target == "transpose":

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import FinishText, finish_text
 from tilewright.playbook.products.program import Contraction, Extent, Operand, Triangle
 from tilewright.records import DType
+
+
+class Choices(Enum):
+    """What of a product is left to autotuning: a file has room for so many combinations, and a chain shares them."""
+
+    ALL = "all"
+    TILES = "the sizes of tiles"
+    NONE = "nothing"
 
 
 @dataclass
@@ -18,6 +27,7 @@ class ProductText:
     product: Contraction
     op_line: str
     quick: bool = True
+    choices: Choices = Choices.ALL
 
     def __post_init__(self) -> None:
         self.plan = PlanLines(self.product.finish, self.op_line)
@@ -39,6 +49,19 @@ class ProductText:
         return self.product.finish.name
 
     # -- the plan --
+
+    def tile(self, name: str, choices: tuple[int, ...], remark: str = "") -> None:
+        """The size of a tile: the largest first, the smallest where nothing may be chosen."""
+        if self.choices is Choices.TILES:
+            choices = choices[:2]
+        self._choice(name, choices if self.choices is not Choices.NONE else (64,), remark)
+
+    def tune(self, name: str, choices: tuple[int, ...], remark: str = "") -> None:
+        self._choice(name, choices if self.choices is Choices.ALL else choices[:1], remark)
+
+    def _choice(self, name: str, choices: tuple[int, ...], remark: str) -> None:
+        directive = "tune" if len(choices) > 1 else "const"
+        self.plan.add(directive, f"{name} = {' | '.join(str(one) for one in choices)}", remark)
 
     @property
     def matrices(self) -> str:

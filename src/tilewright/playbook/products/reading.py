@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.lowering import ONE, Lowering, Rule
+from tilewright.playbook.lowering import Lowering, Rule
 from tilewright.playbook.operations import POINTWISE_RULES
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, Graph, normalised, taken
+from tilewright.playbook.products.algebra import simplified
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, normalised, taken
 from tilewright.playbook.products.layouts import DTYPES, Axes, Group, Tensor, View, operand, view_of
 from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
+from tilewright.playbook.products.rest import rest_program
+from tilewright.playbook.products.task_text import out_lines, shape_needs
+from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import (
     Load,
     Pointwise,
@@ -27,21 +31,19 @@ from tilewright.playbook.row_program import (
     Value,
 )
 from tilewright.playbook.tracing import Node
-from tilewright.records import DType, NumberInput, ScalarType, Task
+from tilewright.records import DType, Task
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
-_MOVES = RESHAPES | {"expand", "permute"}
+_MOVES = RESHAPES | TURNS | {"expand"}
 _FINISH: dict[str, Rule] = {name: rule for name, rule in POINTWISE_RULES.items() if name not in ("getitem",)}
 
 
 @dataclass(frozen=True)
 class RowsStage:
-    """What is left of the graph after its products: from tensors in memory to the results."""
+    """Work on rows of tensors in memory, the task's own or such as earlier stages have stored."""
 
-    graph: Graph
-    inputs: tuple[Tensor, ...]  # those that are not the task's own
-    outputs: tuple[str, ...]
+    program: RowProgram
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,7 @@ class Chain:
     task: Task
     stages: tuple[Contraction | RowsStage, ...]
     scratch: tuple[Tensor, ...]  # what is stored on the way
-    out_lines: tuple[str, ...]
-    needs: tuple[str, ...]
+    notes: tuple[str, ...]  # what algebra made disappear
 
     @property
     def contraction(self) -> Contraction | None:
@@ -76,7 +77,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.task = self.traced.task
-        self.graph = normalised(self.traced.traces)
+        self.graph, self.notes = simplified(normalised(self.traced.traces))
         for one in self.task.tensors:
             if one.in_place:
                 raise NotSupported(
@@ -91,10 +92,10 @@ class _Reader:
         for index in sorted(wanted):
             if self.graph.nodes[index].target == PRODUCT and index not in self.tensors:
                 self.stages.append(self._product(index))
-        left = tuple(one for one in self.graph.outputs if one not in self.tensors)
+        left = tuple(dict.fromkeys(one for one in self.graph.outputs if one not in self.tensors))
         if left:
-            self.stages.append(self._rows(left))
-        return Chain(self.task, tuple(self.stages), tuple(self.scratch), out_lines(self.task), shape_needs(self.traced))
+            self._rows(left)
+        return Chain(self.task, tuple(self.stages), tuple(self.scratch), self.notes)
 
     # -- sizes --
 
@@ -150,7 +151,7 @@ class _Reader:
             k = tensor_b.extent(axes_b.k)
         place, kept = self._kept(self._seen_as(index))
         name, finish, stored = self._finish(place, n)
-        self._store(stored, name, finish)
+        self._keep(stored, self._tensor_of(stored, name))
         return Contraction(
             batch,
             m,
@@ -165,12 +166,18 @@ class _Reader:
         )
 
     def _operand_view(self, given: object) -> View:
+        """An operand as it lies in memory; one that is computed is stored first."""
         assert isinstance(given, Node)
         view = view_of(self.graph, given.index, self.tensors)
+        if view is not None:
+            return view
+        computed = given.index
+        while self.graph.nodes[computed].target in _MOVES:
+            (computed,) = taken(self.graph.nodes[computed])
+        self._rows((computed,))
+        view = view_of(self.graph, given.index, self.tensors)
         if view is None:
-            raise NotSupported(
-                "the playbook multiplies matrices as they lie in memory, and an operand of a product is computed first"
-            )
+            raise NotSupported("the playbook cannot follow how an operand of a product lies in memory")
         return view
 
     def _seen_as(self, index: int) -> int:
@@ -186,7 +193,7 @@ class _Reader:
         node = self.graph.nodes[index]
         if node.target in RESHAPES:
             return True
-        if node.target != "permute":
+        if node.target not in TURNS:
             return False
         (before,) = taken(node)
         view = view_of(self.graph, index, {before: Tensor("", DType.F32, ())})
@@ -228,7 +235,7 @@ class _Reader:
             takes = [one for one in taken(node) if self._comes_from(one, start)]
             if takes and all(one in inside for one in takes) and node.target in _FINISH and node.target not in _MOVES:
                 others = [one for one in taken(node) if one not in takes]
-                if self.graph.sizes(index) == shape and all(self._is_at_hand(one) for one in others):
+                if self.graph.sizes(index) == shape and all(self._have(one) for one in others):
                     inside.add(index)
         found = []
         for cut in sorted(inside, reverse=True):
@@ -243,23 +250,41 @@ class _Reader:
     def _comes_from(self, index: int, start: int) -> bool:
         return start in self.graph.ancestors(index, self.tensors)
 
+    def _have(self, index: int) -> bool:
+        """Whether a node can be had for a finish; what needs no product is made first where it must be stored."""
+        if self._is_at_hand(index):
+            return True
+        if any(self.graph.nodes[one].target == PRODUCT for one in self.graph.ancestors(index, self.tensors)):
+            return False
+        try:
+            self._rows((index,))
+        except NotSupported:
+            return False
+        return True
+
     def _is_at_hand(self, index: int) -> bool:
         """Whether a node can be had from tensors in memory without a product or a reduction."""
         ancestors = self.graph.ancestors(index, self.tensors)
         return all(one in self.tensors or self.graph.nodes[one].target in _FINISH for one in ancestors)
 
-    def _name_of(self, cut: int) -> str:
+    def _name_of(self, cut: int, more: Collection[str] = ()) -> str:
         if cut in self.graph.outputs:
             return self.task.outputs[self.graph.outputs.index(cut)].name
-        taken_names = {one.name for one in (*self.task.inputs, *self.task.outputs)} | {s.name for s in self.scratch}
+        known = (*self.task.inputs, *self.task.outputs, *self.scratch)
+        taken_names = {*(one.name for one in known), *more}
         wanted = (f"hidden{number or ''}" for number in itertools.count())
         return next(one for one in wanted if one not in taken_names)
 
-    def _store(self, index: int, name: str, finish: RowProgram) -> None:
-        extents = tuple(self._extent(one) for one in self.graph.sizes(index))
-        tensor = Tensor(name, finish.outputs[0].dtype, extents)
+    def _tensor_of(self, index: int, name: str) -> Tensor:
+        dtype = DTYPES.get(self.graph.dtype(index))
+        own = next((one.dtype for one in self.task.outputs if one.name == name), dtype)
+        if own is None:
+            raise NotSupported(f"the playbook does not store {self.graph.dtype(index)} between two stages")
+        return Tensor(name, own, tuple(self._extent(one) for one in self.graph.sizes(index)))
+
+    def _keep(self, index: int, tensor: Tensor) -> None:
         self.tensors[index] = tensor
-        if name not in {one.name for one in self.task.outputs}:
+        if tensor.name not in {one.name for one in self.task.outputs}:
             self.scratch.append(tensor)
 
     def _finish_program(self, start: int, cut: int, name: str, n: Extent) -> RowProgram:
@@ -269,15 +294,15 @@ class _Reader:
         low = Lowering(self.task, graph.traces, self.traced.probes)
         (item,) = low.run(_FINISH)
         columns = self._columns(start, n)
-        axes = low.axes.resolve(low.input_axes[SUM])
-        rows, cols = axes[: len(axes) - columns], axes[len(axes) - columns :]
+        axes = low.input_axes[SUM]
+        rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
         live = sorted(_live(low, item.value))
         numbers = {old: new for new, old in enumerate(live)}
         values = tuple(_renumbered(low.values[old], numbers) for old in live)
         loaded = {value.input for value in values if isinstance(value, Load)}
         tensors = {self.tensors[one].name: self.tensors[one] for one in inputs}
         given = [
-            _finish_input(tensors[one], low.axes.resolve(low.input_axes[one]), rows, cols)
+            _finish_input(tensors[one], low.axes.atoms(low.input_axes[one]), rows, cols)
             for one in tensors
             if one in loaded
         ]
@@ -311,13 +336,54 @@ class _Reader:
 
     # -- what is left --
 
-    def _rows(self, outputs: tuple[int, ...]) -> RowsStage:
-        stored = {name.name for name in self.scratch} | {one.name for one in self.task.outputs}
+    def _rows(self, outputs: tuple[int, ...]) -> None:
+        """Stages that store these nodes from tensors in memory: one, or more where one cannot hold all of them."""
+        try:
+            self._append_rows(outputs)
+            return
+        except NotSupported as problem:
+            refusal = problem
+        for cut in self._borders(outputs):
+            before = len(self.stages)
+            try:
+                self._append_rows((cut,))
+                self._rows(outputs)
+                return
+            except NotSupported:
+                for stage in self.stages[before:]:
+                    self._forget(stage)
+                del self.stages[before:]
+        raise refusal
+
+    def _append_rows(self, outputs: tuple[int, ...]) -> None:
         before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
-        inputs = {one: self.tensors[one].name for one in sorted(self.tensors) if one in before}
-        graph = self.graph.extracted(outputs, inputs)
-        between = tuple(self.tensors[one] for one in inputs if self.tensors[one].name in stored)
-        return RowsStage(graph, between, tuple(self._name_of(one) for one in outputs))
+        given = {one: self.tensors[one] for one in sorted(self.tensors) if one in before}
+        named: dict[int, Tensor] = {}
+        for one in outputs:
+            named[one] = self._tensor_of(one, self._name_of(one, {tensor.name for tensor in named.values()}))
+        graph = self.graph.extracted(outputs, {index: tensor.name for index, tensor in given.items()})
+        program = rest_program(self.traced, graph, tuple(given.values()), tuple(named.values()))
+        for index, tensor in named.items():
+            self._keep(index, tensor)
+        self.stages.append(RowsStage(program))
+
+    def _borders(self, outputs: tuple[int, ...]) -> list[int]:
+        """Nodes on the way at which other rows may begin: what is reduced, and what has become less by that."""
+        before = set[int]().union(*(self.graph.ancestors(one, self.tensors) for one in outputs))
+        found = []
+        for index in sorted(before - self.tensors.keys() - set(outputs)):
+            node = self.graph.nodes[index]
+            sizes = [math.prod(self.graph.shape(one)) for one in taken(node)]
+            less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
+            reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
+            if (less or reduced) and len(node.results) == 1 and index not in self.graph.outputs:
+                found.append(index)
+        return found
+
+    def _forget(self, stage: Contraction | RowsStage) -> None:
+        names = {one.name for one in (stage.program.outputs if isinstance(stage, RowsStage) else ())}
+        self.scratch = [one for one in self.scratch if one.name not in names]
+        self.tensors = {index: one for index, one in self.tensors.items() if one.name not in names}
 
 
 def _product(extents: list[Extent]) -> Extent:
@@ -329,15 +395,13 @@ def _product(extents: list[Extent]) -> Extent:
 
 def _finish_input(tensor: Tensor, axes: Group, rows: Group, cols: Group) -> ProgramInput:
     """How a tensor goes with the sums: one element for each, for each column, for each row, or a single one."""
-    own = tuple(axis for axis in axes if axis != ONE)
-    row_axes, col_axes = (tuple(axis for axis in one if axis != ONE) for one in (rows, cols))
-    if own == ():
+    if axes == ():
         return ProgramInput(tensor.name, tensor.dtype, False, ())
-    if own == col_axes:
+    if axes == cols:
         return ProgramInput(tensor.name, tensor.dtype, True, ())
-    if own == row_axes:
+    if axes == rows:
         return ProgramInput(tensor.name, tensor.dtype, False, None)
-    if own == row_axes + col_axes:
+    if axes == rows + cols:
         return ProgramInput(tensor.name, tensor.dtype, True, None)
     raise NotSupported(f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others")
 
@@ -358,55 +422,3 @@ def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:
     return (
         Pointwise(value.op, tuple(numbers[one] for one in value.arguments)) if isinstance(value, Pointwise) else value
     )
-
-
-# -- plan text of the whole task --
-
-
-def out_lines(task: Task) -> tuple[str, ...]:
-    """Every result, its sizes read off the inputs."""
-    places = size_places(task)
-
-    def size(one: str | int) -> str:
-        if isinstance(one, int):
-            return str(one)
-        if one not in places:
-            raise NotSupported(f"the playbook cannot tell the size {one} from the inputs' shapes")
-        return places[one]
-
-    return tuple(f"{one.name}: {one.dtype}[{', '.join(size(each) for each in one.shape)}]" for one in task.outputs)
-
-
-def shape_needs(traced: TracedTask) -> tuple[str, ...]:
-    """What the plan asks of the inputs: dtypes, ranks, sizes that agree, and what the graph was seen with."""
-    task, probes = traced.task, traced.probes
-    given = [one for one in task.tensors if not one.optional]
-    places = size_places(task)
-    needs = [" and ".join(f"{one.name}.dtype == {one.dtype}" for one in given)]
-    for one in given:
-        needs.append(f"{one.name}.ndim == {len(one.dimensions)}")
-        for place, name in enumerate(one.dimensions):
-            own = f"{one.name}.shape[{place}]"
-            if places[name] != own:
-                needs.append(f"{own} == {places[name]}")
-    needs += [f"not has({one.name})" for one in task.tensors if one.optional]
-    needs += [
-        f"{places[d.name]} == {d.size}" for d in task.dimensions if d.name in places and (probes.fixed or not d.varies)
-    ]
-    needs += [_number_need(one) for one in task.numbers if one.name not in probes.probes[0].numbers]
-    return tuple(needs)
-
-
-def size_places(task: Task) -> dict[str, str]:
-    """Where each dimension's size is read off."""
-    found: dict[str, str] = {}
-    for tensor in task.tensors:
-        for place, name in enumerate(tensor.dimensions):
-            if not tensor.optional:
-                found.setdefault(name, f"{tensor.name}.shape[{place}]")
-    return found
-
-
-def _number_need(one: NumberInput) -> str:
-    value = str(one.value).lower() if one.type is ScalarType.BOOL else repr(one.value)
-    return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"

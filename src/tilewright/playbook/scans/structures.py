@@ -5,9 +5,10 @@ from __future__ import annotations
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.scans.program import Scan, ScanProgram
 
@@ -37,13 +38,10 @@ __device__ __forceinline__ T before_lane(T scanned, int lane, T start) {
 class ScanKernel(PlacedKernel):
     """A kernel for a scan being written."""
 
-    def __init__(self, program: ScanProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
-        super().__init__(program.placed, plan, program.along if vector else None, quick)
+    def __init__(self, program: ScanProgram, plan: PlanLines, vector: Variable | None, quick: bool) -> None:
+        super().__init__(program.placed, plan, vector, quick)
         self.scan = program
         self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
-
-    def loaded(self, name: str, leaf: Leaf, known: Known) -> str:
-        return self.load(leaf, known)
 
     def value_of(self, scan: Scan) -> int:
         """The number of the value that stands for the running one."""
@@ -75,7 +73,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan_rows(program, plan)
     plan.add("const", "THREADS = 256")
-    kernel = ScanKernel(program, plan, vector=False, quick=False)
+    kernel = ScanKernel(program, plan, None, quick=False)
     at = kernel.variable(program.along)
     body = [
         *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[THREADS / 32];" for one in program.scans),
@@ -94,9 +92,9 @@ def draft(program: ScanProgram, op_line: str) -> str:
     name = f"{program.placed.name}_rows"
     plan.launch(name, rows, "THREADS", signature.given)
     header = (
-        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes along "
-        "it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's total is "
-        "carried on."
+        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes "
+        "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
+        "total is carried on."
     )
     text = signature.kernel("__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
@@ -104,7 +102,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
 
 def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
     scans = kernel.scan.scans
-    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.loaded)
+    inner, texts = kernel.write(kernel.scan.inner, {}, kernel.load_alone)
     names = [(one, kernel.names[one.leaf]) for one in scans]
     lines = [f"const int {at} = first + threadIdx.x;"]
     lines += [f"{one.kind.cpp} {name}_taken = {one.start};" for one, name in names]
@@ -131,7 +129,7 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
             f"const {one.kind.cpp} {name} = {combine}({name}_earlier, {own});",
         ]
         known[kernel.value_of(one)] = Text(name)
-    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.loaded)
+    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.load_alone)
     stores = [
         f"{kernel.pointer(one.name)}[{kernel.index(one.place, known)}] = {kernel.stored(one, texts[one.value])};"
         for one in kernel.program.outputs
@@ -145,20 +143,21 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
 def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rows, steps = plan_rows(program, plan)
-    plan.add("tune", "THREADS = 512 | 256 | 1024")
-    plan.add("tune", "VECTORS = 2 | 1 | 4", "of a thread in one tile")
+    plan.add("tune", "THREADS = 1024 | 512 | 256")
+    plan.add("tune", "VECTORS = 1 | 2 | 4", "of a thread in one tile")
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
-    kernel = ScanKernel(program, plan, vector=True, quick=quick)
-    kernel.width_line(program.placed.outputs)
+    kernel = ScanKernel(program, plan, program.along, quick)
+    width_line(plan, kernel)
     body = _rows_body(kernel)
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
     name = f"{program.placed.name}_scan"
     plan.launch(name, rows, "THREADS", signature.given)
     header = (
-        f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte vectors.\n\n"
-        "The loads of the next tile are issued before this one is scanned, so memory never waits for arithmetic. A "
-        "thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps for itself: one "
-        "barrier a tile, with two sets of totals in turn. Where rows are not a whole number of vectors, WIDTH is 1."
+        f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
+        "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "
+        "arithmetic. A thread scans its vector, lanes scan by shuffles, and every warp scans the totals of all warps "
+        "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
+        "vectors, WIDTH is 1."
     )
     text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]

@@ -1,0 +1,206 @@
+"""Reductions over two sets of dimensions, as two programs: the first leaves values of rows, the second reduces those.
+
+The mean over a batch of what every row comes to is one such; so is the sum of all elements after a softmax, which is a
+sum along every row first. The rows' values lie in scratch tensors between the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from copy import copy
+from dataclasses import dataclass, replace
+
+from tilewright.playbook.axes import Axes
+from tilewright.playbook.catalogue import Way, draft_way, every_way, ways
+from tilewright.playbook.families import Answer, Structure
+from tilewright.playbook.file_text import PlanLines, joined_file, plan_entry
+from tilewright.playbook.lowering import Item, Lowering
+from tilewright.playbook.row_program import Load, NumberKind, Pointwise, Reduce, RowProgram, Value
+from tilewright.playbook.space import Space, arguments_of
+from tilewright.records import DType, Task, TaskOutput, TensorInput
+
+_DTYPES = {NumberKind.FLOAT: DType.F32, NumberKind.INT: DType.I64}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Two programs, of which the second reads what the first leaves in scratch tensors."""
+
+    first: RowProgram
+    second: RowProgram
+    scratch: tuple[str, ...]  # plan lines, without the directive
+
+
+def chain_of(space: Space) -> Chain | None:
+    """The graph as two programs; None where it is not of that kind."""
+    split = _Split.of(space)
+    return split.chain() if split is not None else None
+
+
+@dataclass(frozen=True)
+class _Split:
+    space: Space
+    early: frozenset[int]  # the dimensions that are reduced first
+    late: tuple[int, ...]  # the reductions that come after
+    rows: Axes  # the dimensions over which those are
+
+    @classmethod
+    def of(cls, space: Space) -> _Split | None:
+        low, live = space.low, space.live()
+        over = {index: frozenset(space.plain(axes)) for index, axes in low.reduced.items() if index in live}
+        lead = space.lead(live)
+        for early in sorted(set(over.values()), key=len):
+            late = tuple(sorted(index for index, axes in over.items() if axes != early))
+            rows = tuple(axis for axis in lead if axis not in early)
+            if late and rows and all(over[index] in (frozenset(rows), frozenset(lead)) for index in late):
+                split = cls(space, early, late, rows)
+                return split if split._is_sound(over) else None
+        return None
+
+    def _is_sound(self, over: dict[int, frozenset[int]]) -> bool:
+        low = self.space.low
+        for index in self.late:
+            value = low.values[index]
+            assert isinstance(value, Reduce)
+            whole = len(over[index]) > len(self.rows)
+            if (whole and value.op.finds_place) or low.kinds[value.argument] not in _DTYPES:
+                return False
+            below = self._below(value.argument, stop=() if whole else over)
+            if set(self.late) & below or (not whole and self._varies(below)):
+                return False
+        after = set().union(
+            *(self._below(one.value, stop=self.late) for one in self.space.results if self._is_late(one))
+        )
+        return not self._varies(after) and not after & (over.keys() - set(self.late))
+
+    def _below(self, index: int, stop: Collection[int]) -> set[int]:
+        """What a value is made of, without what reductions at which to stop are made of."""
+        found: set[int] = set()
+        todo = [index]
+        while todo:
+            one = todo.pop()
+            if one not in found:
+                found.add(one)
+                todo += arguments_of(self.space.low.values[one]) if one not in stop else ()
+        return found
+
+    def _varies(self, values: set[int]) -> bool:
+        loads = (self.space.low.values[one] for one in values)
+        names = {one.input for one in loads if isinstance(one, Load)}
+        return any(set(self.space.plain(self.space.low.input_axes[name])) & self.early for name in names)
+
+    def _is_late(self, item: Item) -> bool:
+        return bool(self._below(item.value, stop=()) & set(self.late))
+
+    # -- the two programs --
+
+    def chain(self) -> Chain | None:
+        space, task = self.space, self.space.task
+        dimensions = tuple(one for one in map(space.dimension_name, self.rows) if one is not None)
+        if len(dimensions) < len(self.rows) or any(one.in_place for one in task.tensors):
+            return None
+        first, left = self._first()
+        taken = {one.name for one in (*task.inputs, *task.outputs)}
+        named = [(_fresh("of_rows", taken), _DTYPES[first.kinds[one]]) for one in left]
+        given = list(zip(task.outputs, space.results, strict=True))
+        early = [pair for pair in given if not self._is_late(pair[1])]
+        late = [pair for pair in given if self._is_late(pair[1])]
+        early += [
+            (TaskOutput(name, kind, dimensions), Item(value, self.rows, ()))
+            for (name, kind), value in zip(named, left, strict=True)
+        ]
+        late = [(output, replace(item, value=item.value + len(left))) for output, item in late]
+        tensors = (TensorInput(name, kind, dimensions) for name, kind in named)
+        before, outs = _program(space, task, first, early)
+        after, more = _program(
+            space, replace(task, inputs=(*task.inputs, *tensors)), self._second([name for name, _ in named]), late
+        )
+        outs |= more
+        return Chain(
+            replace(before, out_lines=tuple(outs[one.name] for one in task.outputs)),
+            replace(after, out_lines=(), shape_needs=()),
+            tuple(outs[name] for name, _ in named),
+        )
+
+    def _first(self) -> tuple[Lowering, list[int]]:
+        """The graph with a reduction along rows for every late one over all dimensions; and what is left of rows."""
+        low = copy(self.space.low)
+        low.values, low.kinds, low.reduced = list(low.values), list(low.kinds), dict(low.reduced)
+        left: list[int] = []
+        for index in self.late:
+            value = low.values[index]
+            assert isinstance(value, Reduce)
+            if len(self.space.plain(low.reduced[index])) == len(self.rows):
+                left.append(value.argument)
+                continue
+            left.append(len(low.values))
+            low.values.append(value)
+            low.kinds.append(low.kinds[index])
+            low.reduced[left[-1]] = tuple(self.early)
+        return low, left
+
+    def _second(self, names: list[str]) -> Lowering:
+        """The graph in which the late reductions take what was left; its values are numbered after the loads."""
+        old, count = self.space.low, len(names)
+        low = copy(old)
+        loads: list[Value] = [Load(name) for name in names]
+        low.values = [*loads, *(_shifted(one, count) for one in old.values)]
+        kinds = [old.kinds[index] for index in self.late]
+        low.kinds = [*kinds, *old.kinds]
+        low.reduced = {}
+        for place, index in enumerate(self.late):
+            value = old.values[index]
+            assert isinstance(value, Reduce)
+            low.values[index + count] = Reduce(value.op, place)
+            low.kinds[place] = old.kinds[value.argument]
+            low.reduced[index + count] = self.rows
+        low.input_axes = {**old.input_axes, **dict.fromkeys(names, self.rows)}
+        low.seen = [Item(place, self.rows, ()) for place in range(count)]
+        return low
+
+
+def _program(
+    space: Space, task: Task, low: Lowering, results: list[tuple[TaskOutput, Item]]
+) -> tuple[RowProgram, dict[str, str]]:
+    """A program with these results, and the plan's text of each by its name."""
+    outputs = tuple(one for one, _ in results)
+    made = Space(replace(task, outputs=outputs), low, tuple(item for _, item in results), space.probes).program()
+    return made, dict(zip((one.name for one in outputs), made.out_lines, strict=True))
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _shifted(value: Value, count: int) -> Value:
+    if isinstance(value, Pointwise):
+        return Pointwise(value.op, tuple(one + count for one in value.arguments))
+    return Reduce(value.op, value.argument + count) if isinstance(value, Reduce) else value
+
+
+# -- structures --
+
+
+def chain_answer(chain: Chain) -> Answer:
+    """Every way of the first program, followed by the best of the second, which has little to do."""
+    last = next(iter(ways(chain.second)), draft_way(chain.second))
+    made = {one.id: _structure(chain, one, last) for one in (*every_way(chain.first), *ways(chain.first))}
+    draft = _structure(chain, draft_way(chain.first), draft_way(chain.second))
+    return Answer(draft, tuple(made[one.id] for one in ways(chain.first)), (draft, *made.values()))
+
+
+def _structure(chain: Chain, first: Way, second: Way) -> Structure:
+    def write(op_line: str) -> str:
+        head = [*PlanLines(chain.first, op_line).head, *(plan_entry("scratch", one) for one in chain.scratch)]
+        header = (
+            f"{chain.first.name}: what every row comes to, then a reduction of that.\n\nThe kernels of the first part "
+            "leave values of rows in a scratch tensor, which those of the second part reduce."
+        )
+        return joined_file(header, head, {"along": first.fragment(op_line), "over": second.fragment(op_line)})
+
+    summary = f"{first.summary}; then, over rows, {second.summary}"
+    return Structure(f"{first.id}-then-{second.id}", summary, write, emulable=first.emulable and second.emulable)

@@ -1,0 +1,254 @@
+"""Kernels for losses over picked elements: a warp per row, then one block that adds up what blocks came to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.playbook.class_losses.program import LossProgram
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
+from tilewright.playbook.places.reader import Leaf, Read
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.row_program import Load, NumberKind
+
+POWER = """\
+// 2 to the power of v: exponentials are of v times log2(e).
+__device__ __forceinline__ float power_of_two(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+"""
+_LOG2_E = "1.44269504f"
+
+
+class LossKernel(PlacedKernel):
+    """A kernel for the rows of a loss being written."""
+
+    def __init__(self, program: LossProgram, plan: PlanLines, vector: bool) -> None:
+        super().__init__(program.placed, plan, program.along if vector else None, quick=False)
+        self.loss = program
+
+    def value_of(self, leaf: str) -> int:
+        return next(
+            index for index, value in enumerate(self.program.values) if isinstance(value, Load) and value.input == leaf
+        )
+
+    def name_of(self, leaf: str) -> str:
+        return self.namer.tensors[leaf]
+
+
+def draft(program: LossProgram, op_line: str) -> str:
+    return _written(program, op_line, vector=False)
+
+
+def warps(program: LossProgram, op_line: str) -> str:
+    return _written(program, op_line, vector=True)
+
+
+def _written(program: LossProgram, op_line: str, vector: bool) -> str:
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    rows, blocks = plan.name("rows"), plan.name("blocks")
+    plan.add("let", f"{rows} = {product_text(program.rows)}")
+    plan.add("need", f"{rows} <= {MOST_32_BIT}")
+    kernel = LossKernel(program, plan, vector)
+    if vector:
+        plan.add("tune", "WARPS = 8 | 4 | 16", "of a block, each with rows of its own")
+        plan.add("tune", "TURNS = 1 | 2 | 4", "rows of a warp")
+        plan.add("tune", "VECTORS = 8 | 4 | 2", "loads of a thread under way")
+        width_line(plan, kernel)
+    else:
+        constants = ("WARPS = 8", "TURNS = 1", "VECTORS = 1", "WIDTH = 1")
+        for text in constants if program.log_sums else constants[:2]:
+            plan.add("const", text)
+    plan.add("let", f"{blocks} = ceil_div({rows}, WARPS * TURNS)")
+    parts = [(plan.name(f"{kernel.name_of(one.leaf)}_parts"), one) for one in program.sums]
+    for name, one in parts:
+        dtype = "f32" if one.kind is NumberKind.FLOAT else "i64"
+        plan.add("scratch", f"{name}: {dtype}[{blocks}]", "what each block's rows come to")
+    texts = [_rows_kernel(kernel, plan, [name for name, _ in parts], rows, blocks)]
+    helpers = [*kernel.forms.helpers(), *([POWER] if program.log_sums else [])]
+    if program.sums:
+        texts.append(_total_kernel(program, plan, [name for name, _ in parts], blocks, helpers))
+    return fragment(
+        _header(program, vector),
+        plan,
+        includes(program.placed.as_rows()),
+        [VECTOR] if vector else [],
+        *([one] for one in dict.fromkeys(helpers)),
+        *texts,
+    ).file()
+
+
+def _header(program: LossProgram, vector: bool) -> str:
+    name = program.placed.name
+    first = f"{name}, " + ("every row read once: a warp per row." if vector else "a first version: a warp per row.")
+    text = "\n\nThe element that a row picks is read by itself."
+    if program.log_sums:
+        text += (
+            " The logarithm of the sum of exponentials is found in one pass: each lane keeps the greatest element it "
+            "has met and the sum of exponentials below it, and makes the sum smaller when a greater one comes."
+        )
+    if program.sums:
+        text += (
+            " Blocks leave the sums of their rows; the second kernel adds those in a fixed order, so runs repeat bit "
+            "for bit."
+        )
+    return first + text
+
+
+def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: str, blocks: str) -> list[str]:
+    program = kernel.loss
+    lines = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
+    sums = [(one, kernel.name_of(one.leaf)) for one in program.sums]
+    lines += [f"{one.kind.cpp} {name}_sum = 0;" for one, name in sums]
+    row = ["const unsigned row = (blockIdx.x * TURNS + turn) * WARPS + warp;", "if (row >= rows) break;"]
+    row += kernel.split(program.rows, "row")
+    known: Known = {}
+    if program.log_sums:
+        row += _log_sums(kernel)
+        known = {kernel.value_of(one.leaf): Text(kernel.name_of(one.leaf)) for one in program.log_sums}
+    made, texts = kernel.write(program.row_values, known, kernel.load_alone)
+    if program.sums:
+        made += [f"{name}_sum += {texts[one.value].text};" for one, name in sums]
+    else:
+        for output in program.placed.outputs:
+            place = kernel.index(output.place, known)
+            made.append(f"{kernel.pointer(output.name)}[{place}] = {kernel.stored(output, texts[output.value])};")
+    row += ["if (lane == 0) {", *indented(made), "}"]
+    lines += ["for (int turn = 0; turn < TURNS; ++turn) {", *indented(row), "}"]
+    for number, (one, name) in enumerate(sums):
+        lines += [
+            f"__shared__ {one.kind.cpp} {name}_of_warps[WARPS];",
+            f"if (lane == 0) {name}_of_warps[warp] = {name}_sum;",
+            *(["__syncthreads();"] if number == len(sums) - 1 else []),
+        ]
+    if sums:
+        lines += ["if (threadIdx.x == 0) {"]
+        for one, name in sums:
+            lines += [
+                f"  {one.kind.cpp} {name}_all = 0;",
+                f"  for (int other = 0; other < WARPS; ++other) {name}_all += {name}_of_warps[other];",
+                f"  {name}_parts[blockIdx.x] = {name}_all;",
+            ]
+        lines += ["}"]
+    outputs = () if program.sums else tuple(one.name for one in program.placed.outputs)
+    more = [(f"{one.kind.cpp}* __restrict__ {name}_parts", part) for (one, name), part in zip(sums, parts, strict=True)]
+    more.append(("unsigned rows", rows))
+    used = replace(kernel.program, outputs=() if program.sums else kernel.program.outputs)
+    kernel.program = used
+    signature = kernel.signature(outputs, more)
+    name = f"{program.placed.name}_rows"
+    plan.launch(name, blocks, "WARPS * 32", signature.given)
+    return signature.kernel("__launch_bounds__(WARPS * 32)", name, lines)
+
+
+def _log_sums(kernel: LossKernel) -> list[str]:
+    """One pass along the row."""
+    program = kernel.loss
+    assert program.along is not None
+    at = kernel.variable(program.along)
+    steps = kernel.size(program.along.size, "int")
+    targets = tuple(one.value for one in program.log_sums)
+    leaves = kernel.program.leaves_of(targets)
+    whole = (Mode.VECTOR, Mode.REVERSED)
+    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
+    names = {name: kernel.name_of(name) for name in reads}
+    place = f"const int {at} = (first + k * 32 + lane) * WIDTH;"
+    each_vector = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
+    loads = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[k]")
+    ]
+
+    def element(name: str, leaf: Leaf, known: Known) -> str:
+        if name in reads:
+            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
+            return f"{names[name]}_here[k].at[{i}]"
+        return kernel.load(leaf, known, "i")
+
+    inner, texts = kernel.write(targets, {}, element)
+    logs = [(one, kernel.name_of(one.leaf)) for one in program.log_sums]
+    lines = []
+    for _, name in logs:
+        lines += [f"float {name}_greatest = -1e38f, {name}_powers = 0.0f;"]
+    body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS];" for name, read in reads.items()]
+    body += [*each_vector, *indented([place, f"if ({at} < {steps}) {{", *indented(loads), "}"]), "}"] if reads else []
+    body += [f"float {name}_in[VECTORS][WIDTH], {name}_before = {name}_greatest;" for _, name in logs]
+    entered = [*inner]
+    for one, name in logs:
+        entered += [
+            f"{name}_in[k][i] = {texts[one.value].text};",
+            f"{name}_greatest = fmaxf({name}_greatest, {name}_in[k][i]);",
+        ]
+    guarded = [place, f"if ({at} < {steps}) {{", *indented(each_element(entered)), "}"]
+    body += [*each_vector, *indented(guarded), "}"]
+    for _, name in logs:
+        body += [f"{name}_powers *= power_of_two(({name}_before - {name}_greatest) * {_LOG2_E});"]
+    added = [f"{name}_powers += power_of_two(({name}_in[k][i] - {name}_greatest) * {_LOG2_E});" for _, name in logs]
+    guarded = [place, f"if ({at} < {steps}) {{", *indented(each_element(added)), "}"]
+    body += [*each_vector, *indented(guarded), "}"]
+    lines += [f"for (int first = 0; first * WIDTH < {steps}; first += 32 * VECTORS) {{", *indented(body), "}"]
+    for _, name in logs:
+        lines += [
+            f"float {name}_most = {name}_greatest;",
+            "#pragma unroll",
+            "for (int offset = 16; offset > 0; offset /= 2) {",
+            f"  {name}_most = fmaxf({name}_most, __shfl_xor_sync(~0u, {name}_most, offset));",
+            "}",
+            f"{name}_powers *= power_of_two(({name}_greatest - {name}_most) * {_LOG2_E});",
+            "#pragma unroll",
+            "for (int offset = 16; offset > 0; offset /= 2) {",
+            f"  {name}_powers += __shfl_xor_sync(~0u, {name}_powers, offset);",
+            "}",
+            f"const float {name} = {name}_most + logf({name}_powers);",
+        ]
+    return lines
+
+
+def _total_kernel(
+    program: LossProgram, plan: PlanLines, parts: list[str], blocks: str, helpers: list[str]
+) -> list[str]:
+    """One block adds what blocks came to, and makes the results of it."""
+    placed = replace(program.placed, taken=())
+    kernel = PlacedKernel(placed, plan, None, quick=False)
+    lines, known = [], {}
+    declared: list[tuple[str, str]] = []
+    values = {value.input: index for index, value in enumerate(placed.values) if isinstance(value, Load)}
+    for one, part in zip(program.sums, parts, strict=True):
+        name = kernel.namer.tensors[one.leaf]
+        wide = "double" if one.kind is NumberKind.FLOAT else "long long"
+        lines += [
+            f"__shared__ {wide} {name}_of_warps[8];",
+            f"{wide} {name}_wide = 0;",
+            f"for (int block = threadIdx.x; block < blocks; block += 256) {name}_wide += {name}_parts[block];",
+            "#pragma unroll",
+            "for (int offset = 16; offset > 0; offset /= 2) {",
+            f"  {name}_wide += __shfl_xor_sync(~0u, {name}_wide, offset);",
+            "}",
+            f"if (threadIdx.x % 32 == 0) {name}_of_warps[threadIdx.x / 32] = {name}_wide;",
+        ]
+        declared.append((f"const {one.kind.cpp}* __restrict__ {name}_parts", part))
+        known[values[one.leaf]] = Text(name)
+    lines += ["__syncthreads();", "if (threadIdx.x > 0) return;"]
+    for one in program.sums:
+        name = kernel.namer.tensors[one.leaf]
+        wide = "double" if one.kind is NumberKind.FLOAT else "long long"
+        lines += [
+            f"{wide} {name}_all = 0;",
+            f"for (int warp = 0; warp < 8; ++warp) {name}_all += {name}_of_warps[warp];",
+            f"const {one.kind.cpp} {name} = static_cast<{one.kind.cpp}>({name}_all);",
+        ]
+    made, texts = kernel.write(tuple(one.value for one in placed.outputs), known, kernel.load_alone)
+    lines += made
+    for output in placed.outputs:
+        lines.append(f"{kernel.pointer(output.name)}[0] = {kernel.stored(output, texts[output.value])};")
+    signature: KernelSignature = kernel.signature(
+        tuple(one.name for one in placed.outputs), [*declared, ("int blocks", blocks)]
+    )
+    helpers += kernel.forms.helpers()
+    name = f"{placed.name}_total"
+    plan.launch(name, "1", "256", signature.given)
+    return signature.kernel("__launch_bounds__(256)", name, lines)

@@ -1,0 +1,120 @@
+"""What kernels for pooling have in common, and the first version: one thread per result."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.places.text import Known, PlacedKernel, product_text
+from tilewright.playbook.pooling.program import PoolProgram
+from tilewright.playbook.row_program import Load
+
+_AXES = ("X", "Y", "Z")
+
+GREATER = """\
+// The greater of two; NaN if either is, as in PyTorch.
+__device__ __forceinline__ float combined(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float greater;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+  return greater;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+"""
+SUM = "__device__ __forceinline__ float combined(float a, float b) { return a + b; }\n"
+
+
+class PoolKernel(PlacedKernel):
+    """A kernel for pooling being written."""
+
+    def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
+        super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick)
+        self.pool = program
+        self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
+
+    @property
+    def pooled(self) -> int:
+        """The number of the value that stands for the pooled one."""
+        return next(
+            index
+            for index, value in enumerate(self.program.values)
+            if isinstance(value, Load) and value.input == self.pool.leaf
+        )
+
+    def constants(self) -> list[str]:
+        lines = []
+        for axis, one in self.axes.items():
+            named = {"KERNEL": one.kernel, "STRIDE": one.stride, "PAD": one.padding, "DILATION": one.dilation}
+            lines.append(f"constexpr int {', '.join(f'{name}_{axis} = {number}' for name, number in named.items())};")
+        return lines
+
+    def pieces(self) -> list[list[str]]:
+        return [[one] for one in (*self.forms.helpers(), SUM if self.pool.is_mean else GREATER)]
+
+    def result_lines(self, made: str) -> list[str]:
+        """Statements that turn the combined window into results and store them."""
+        lines, text = self._divided(made)
+        known: Known = {self.pooled: text}
+        more, texts = self.write(
+            tuple(one.value for one in self.program.outputs), known, lambda _, leaf, k: self.load(leaf, k)
+        )
+        lines += more
+        for one in self.program.outputs:
+            place = self.index(one.place, known)
+            lines.append(f"{self.pointer(one.name)}[{place}] = {self.stored(one, texts[one.value])};")
+        return lines
+
+    def _divided(self, made: str) -> tuple[list[str], Text]:
+        if not self.pool.is_mean:
+            return [], Text(made)
+        if self.pool.divisor is not None:
+            lines = [f"const float pooled = {made} / {self.pool.divisor}.0f;"]
+            return lines, Text("pooled")
+        lines, factors = [], []
+        for axis, one in self.axes.items():
+            start = f"{self.variable(one.outside)} * STRIDE_{axis} - PAD_{axis}"
+            size = self.size(one.inside.size, "int")
+            low = "" if self.pool.counts_padding else f"max({start}, 0)"
+            end = f"min({start} + KERNEL_{axis}, {size}{f' + PAD_{axis}' if self.pool.counts_padding else ''})"
+            lines.append(f"const int count_{axis.lower()} = {end} - ({low or start});")
+            factors.append(f"count_{axis.lower()}")
+        lines.append(f"const float pooled = {made} / static_cast<float>({' * '.join(factors)});")
+        return lines, Text("pooled")
+
+
+def draft(program: PoolProgram, op_line: str) -> str:
+    """One thread per result."""
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    plan.add("const", "THREADS = 256")
+    kernel = PoolKernel(program, plan, vector=False, quick=False)
+    count = product_text(program.placed.variables)
+    inner, texts = kernel.write((program.value,), {}, kernel.load_alone)
+    body = [*inner, f"made = combined(made, {texts[program.value].text});"]
+    for axis, one in kernel.axes.items():
+        inside, outside = kernel.variable(one.inside), kernel.variable(one.outside)
+        tap = f"tap_{axis.lower()}"
+        body = [
+            f"for (int {tap} = 0; {tap} < KERNEL_{axis}; ++{tap}) {{",
+            f"  const int {inside} = {outside} * STRIDE_{axis} - PAD_{axis} + {tap} * DILATION_{axis};",
+            f"  if ({inside} < 0 || {inside} >= {kernel.size(one.inside.size, 'int')}) continue;",
+            *indented(body),
+            "}",
+        ]
+    lines = [
+        "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
+        "if (element >= n) return;",
+        *kernel.split(program.placed.variables, "element"),
+        f"float made = {program.start};",
+        *body,
+        *kernel.result_lines("made"),
+    ]
+    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("long long n", count)])
+    name = f"{program.placed.name}_windows"
+    plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
+    header = (
+        f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
+        "of one result; places outside the input are skipped."
+    )
+    text = signature.kernel("__launch_bounds__(THREADS)", name, lines)
+    return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()

@@ -1,0 +1,249 @@
+"""The body of a kernel that pools by strips."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.places.reader import Leaf, Read
+from tilewright.playbook.places.text import Known, Mode, each_element
+from tilewright.playbook.pooling.draft import PoolKernel
+
+_LONG_WINDOW = 6  # taps from which a thread slides along several results
+
+
+def slides(kernel: PoolKernel) -> bool:
+    """Whether windows along a row share so much that a thread makes several neighbours."""
+    x = kernel.axes["X"]
+    return "Y" not in kernel.axes and x.stride == 1 and x.kernel >= _LONG_WINDOW
+
+
+def strip_body(kernel: PoolKernel) -> list[str]:
+    axes = kernel.axes
+    lines = [
+        "extern __shared__ __align__(32) float all_lines[];",
+        "float* line = all_lines + threadIdx.y * LINES * cells;",
+        "const unsigned unit = blockIdx.x * TEAMS + threadIdx.y;",
+        "const int first_x = static_cast<int>(unit % tiles) * tile, from_x = first_x * STRIDE_X - left;",
+        f"const int end_x = unit < units ? min(first_x + tile, {kernel.size(axes['X'].outside.size, 'int')}) : 0;",
+        "auto rest_of_unit = unit / tiles;",
+    ]
+    if "Y" in axes:
+        lines += [
+            "const int first_y = static_cast<int>(rest_of_unit % strips) * ROWS;",
+            "rest_of_unit /= strips;",
+        ]
+    if "Z" in axes:
+        lines += ["const int first_z = static_cast<int>(rest_of_unit % chunks) * DEPTH;", "rest_of_unit /= chunks;"]
+    lines += [*kernel.split(kernel.pool.planes, "rest_of_unit"), *_margins(kernel)]
+    if "Z" in axes:
+        return [*lines, *_plane_function(kernel), *_walk(kernel)]
+    lines += [*_entered(kernel), *_over_rows([*_combined_rows(kernel), *_cell_stores("line")])]
+    return [*lines, "wait_for_team();", *(_slide(kernel) if slides(kernel) else _rows(kernel, "line"))]
+
+
+def _margins(kernel: PoolKernel) -> list[str]:
+    return [
+        "// Cells beside what is loaded.",
+        "for (int place = threadIdx.x; place < LINES * cells; place += LANES) {",
+        "  const int cell = place % cells;",
+        f"  if (cell < MARGIN || cell >= MARGIN + LANES * VECTORS * WIDTH) line[place] = {kernel.pool.start};",
+        "}",
+    ]
+
+
+# -- columns --
+
+
+def _entered(kernel: PoolKernel) -> list[str]:
+    """All rows that the strip needs, loaded before any is used."""
+    axes = kernel.axes
+    in_x = kernel.variable(axes["X"].inside)
+    whole = (Mode.VECTOR, Mode.REVERSED)
+    leaves = kernel.program.leaves_of((kernel.pool.value,))
+    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
+    names = {name: kernel.namer.tensors[name] for name in reads}
+    place = [f"const int {in_x} = from_x + (v * LANES + static_cast<int>(threadIdx.x)) * WIDTH;"]
+    tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {kernel.size(axes['X'].inside.size, 'int')}"]
+    if "Y" in axes:
+        in_y = kernel.variable(axes["Y"].inside)
+        place = ["if (!row_is_used(j)) continue;", *place, f"const int {in_y} = first_y * STRIDE_Y - PAD_Y + j;"]
+        tests += [f"{in_y} >= 0", f"{in_y} < {kernel.size(axes['Y'].inside.size, 'int')}"]
+    if "Z" in axes:
+        in_z = kernel.variable(axes["Z"].inside)
+        tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
+    place.append(f"const bool is_inside = {' && '.join(tests)};")
+    loads = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
+    ]
+
+    def element(name: str, leaf: Leaf, known: Known) -> str:
+        if name in reads:
+            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
+            return f"{names[name]}_here[v][j].at[{i}]"
+        return kernel.load(leaf, known, "i")
+
+    inner, texts = kernel.write((kernel.pool.value,), {}, element)
+    taken = [f"entered[v][j][i] = {kernel.pool.start};", "if (is_inside) {"]
+    taken += [*indented([*inner, f"entered[v][j][i] = {texts[kernel.pool.value].text};"]), "}"]
+    lines = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS][LOADED];" for name, read in reads.items()]
+    lines += _over_loaded([*place, "if (is_inside) {", *indented(loads), "}"]) if reads else []
+    return [*lines, "float entered[VECTORS][LOADED][WIDTH];", *_over_loaded([*place, *each_element(taken)])]
+
+
+def _over_loaded(lines: list[str]) -> list[str]:
+    return _over("j", "LOADED", lines)
+
+
+def _over_rows(lines: list[str]) -> list[str]:
+    return _over("r", "ROWS", lines)
+
+
+def _over(name: str, count: str, lines: list[str]) -> list[str]:
+    """For every vector of a thread, and for every row of the loaded ones or of the result's."""
+    return [
+        "#pragma unroll",
+        "for (int v = 0; v < VECTORS; ++v) {",
+        "#pragma unroll",
+        f"  for (int {name} = 0; {name} < {count}; ++{name}) {{",
+        *indented(lines, 2),
+        "  }",
+        "}",
+    ]
+
+
+def _combined_rows(kernel: PoolKernel) -> list[str]:
+    """`columns`: what the rows of one window come to."""
+    if "Y" not in kernel.axes:
+        return ["Vector<float> columns;", *each_element(["columns.at[i] = entered[v][0][i];"])]
+    combining = [
+        "columns.at[i] = entered[v][r * STRIDE_Y][i];",
+        "#pragma unroll",
+        "for (int tap = 1; tap < KERNEL_Y; ++tap) {",
+        "  columns.at[i] = combined(columns.at[i], entered[v][r * STRIDE_Y + tap * DILATION_Y][i]);",
+        "}",
+    ]
+    return ["Vector<float> columns;", *each_element(combining)]
+
+
+def _cell_stores(line: str) -> list[str]:
+    place = f"{line} + r * cells + MARGIN + (v * LANES + threadIdx.x) * WIDTH"
+    return [f"*reinterpret_cast<Vector<float>*>({place}) = columns;"]
+
+
+# -- rows --
+
+
+def _rows(kernel: PoolKernel, line: str) -> list[str]:
+    """The last combination: along the row, from shared memory."""
+    axes, out_x = kernel.axes, kernel.variable(kernel.axes["X"].outside)
+    row = "made_row * cells + " if "Y" in axes else ""
+    each = [
+        f"const float* cell = {line} + {row}{out_x} * STRIDE_X - PAD_X - from_x + MARGIN;",
+        "float made = cell[0];",
+        "#pragma unroll",
+        "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
+        *kernel.result_lines("made"),
+    ]
+    lines = [f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{", *indented(each), "}"]
+    if "Y" not in axes:
+        return lines
+    out_y = kernel.variable(axes["Y"].outside)
+    return [
+        "#pragma unroll",
+        "for (int made_row = 0; made_row < ROWS; ++made_row) {",
+        f"  const int {out_y} = first_y + made_row;",
+        f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
+        *indented(lines),
+        "}",
+    ]
+
+
+def _slide(kernel: PoolKernel) -> list[str]:
+    """The same where windows share most of their cells: PER results of a thread, a dilation apart."""
+    out_x = kernel.variable(kernel.axes["X"].outside)
+    making = [
+        "float window[PER + KERNEL_X - 1];",
+        "#pragma unroll",
+        "for (int m = 0; m < PER + KERNEL_X - 1; ++m) {",
+        "  const int cell = left - PAD_X + MARGIN + first + m * DILATION_X;",
+        f"  window[m] = cell < cells ? line[cell] : {kernel.pool.start};",
+        "}",
+        "#pragma unroll",
+        "for (int m = 0; m < PER; ++m) {",
+        "  float made = window[m];",
+        "#pragma unroll",
+        "  for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
+        "  if (first + m * DILATION_X < tile) results[first + m * DILATION_X] = made;",
+        "}",
+    ]
+    storing = [f"const float made = results[{out_x} - first_x];", *kernel.result_lines("made")]
+    return [
+        "float* results = line + cells;",
+        "// Neighbouring threads are PER results apart, which is odd: they meet different banks.",
+        "const int group = threadIdx.x % GROUPS, phase = threadIdx.x / GROUPS;",
+        "for (int base = 0; base < tile && phase < DILATION_X; base += GROUPS * DILATION_X * PER) {",
+        "  const int first = base + group * DILATION_X * PER + phase;",
+        *indented(making),
+        "}",
+        "wait_for_team();",
+        f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
+        *indented(storing),
+        "}",
+    ]
+
+
+# -- planes --
+
+
+def _plane_function(kernel: PoolKernel) -> list[str]:
+    """A function of the kernel: what the rows of a plane come to."""
+    in_z = kernel.variable(kernel.axes["Z"].inside)
+    body = [*_entered(kernel), *_over_rows([*_combined_rows(kernel), "made[v][r] = columns;"])]
+    return [f"const auto plane_of = [&](int {in_z}, Vector<float> (&made)[VECTORS][ROWS]) {{", *indented(body), "};"]
+
+
+def _walk(kernel: PoolKernel) -> list[str]:
+    """Through the planes of a chunk, with what later windows need kept in registers."""
+    z = kernel.axes["Z"]
+    out_z = kernel.variable(z.outside)
+    combining = [
+        "columns.at[i] = planes[0][v][r].at[i];",
+        "#pragma unroll",
+        "for (int tap = 1; tap < KERNEL_Z; ++tap) {",
+        "  columns.at[i] = combined(columns.at[i], planes[tap * DILATION_Z][v][r].at[i]);",
+        "}",
+    ]
+    step = [
+        "#pragma unroll",
+        "for (int q = KEPT; q < REACH_Z; ++q) {",
+        f"  if (plane_is_used(q)) plane_of({out_z} * STRIDE_Z - PAD_Z + q, planes[q]);",
+        "}",
+        "float* turned = line + turn * ROWS * cells;",
+        *_over_rows(
+            [
+                "Vector<float> columns;",
+                *each_element(combining),
+                *_cell_stores("turned"),
+                "#pragma unroll",
+                "for (int q = 0; q < KEPT; ++q) {",
+                "  if (plane_is_used(q + STRIDE_Z)) planes[q][v][r] = planes[q + STRIDE_Z][v][r];",
+                "}",
+            ]
+        ),
+        "wait_for_team();",
+        *_rows(kernel, "turned"),
+        "turn ^= 1;",
+    ]
+    return [
+        "Vector<float> planes[REACH_Z][VECTORS][ROWS];  // what rows come to, of planes that a window reaches",
+        "#pragma unroll",
+        "for (int q = 0; q < KEPT; ++q) {",
+        "  if (plane_is_used(q)) plane_of(first_z * STRIDE_Z - PAD_Z + q, planes[q]);",
+        "}",
+        "int turn = 0;",
+        f"const int end_z = min(first_z + DEPTH, {kernel.size(z.outside.size, 'int')});",
+        f"for (int {out_z} = first_z; {out_z} < end_z; ++{out_z}) {{",
+        *indented(step),
+        "}",
+    ]

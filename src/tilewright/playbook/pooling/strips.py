@@ -1,0 +1,210 @@
+"""Pooling by strips: columns are combined first, in registers, and rows last, through shared memory."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.text import product_text, width_line
+from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.pooling.program import PoolProgram, Window
+from tilewright.playbook.pooling.strip_body import slides, strip_body
+
+_TEAM = """\
+// Waits for the other threads of the team.
+__device__ __forceinline__ void wait_for_team() {
+  if constexpr (TEAMS == 1 || LANES < 32) {
+    __syncthreads();
+  } else if constexpr (LANES == 32) {
+    __syncwarp();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(LANES) : "memory");
+  }
+}
+"""
+_NAMES = "span cells most tile tiles left strips chunks planes units"
+
+
+def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
+    """Columns first, in registers; then rows, through shared memory."""
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    kernel = PoolKernel(program, plan, vector=True, quick=quick)
+    more, grid = _strips_plan(kernel, plan)
+    body = strip_body(kernel)
+    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
+    name = f"{program.placed.name}_strips"
+    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}", signature.given)
+    deep = (
+        " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
+        "plane is read once."
+        if "Z" in kernel.axes
+        else ""
+    )
+    slid = (
+        " A thread slides along PER results, so that each cell is read about once, and results leave in order."
+        if slides(kernel)
+        else ""
+    )
+    header = (
+        f"{program.placed.name}, every input element read once or little more: a team of LANES threads makes a strip "
+        "of ROWS rows of the result.\n\nA thread owns whole 16-byte vectors of columns. It loads all rows that the "
+        "strip needs before it computes anything, and combines them column by column in registers."
+    )
+    header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
+    header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
+    bounds = "__launch_bounds__(LANES * TEAMS, LANES * TEAMS > 512 ? 1 : 512 / (LANES * TEAMS))"
+    text = signature.kernel(bounds, name, body)
+    pieces = [
+        [*kernel.constants(), *_more_constants(kernel)],
+        [VECTOR],
+        *kernel.pieces(),
+        [_TEAM],
+        *_used_pieces(kernel),
+    ]
+    return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
+
+
+def _lines(kernel: PoolKernel) -> str:
+    """How many lines of shared memory a team has."""
+    if "Z" in kernel.axes:
+        return "(2 * ROWS)"  # two sets in turn, so that one barrier a plane is enough
+    return "2" if slides(kernel) else "ROWS"
+
+
+def _more_constants(kernel: PoolKernel) -> list[str]:
+    lines = ["constexpr int REACH_X = (KERNEL_X - 1) * DILATION_X + 1;"]
+    lines.append("constexpr int MARGIN = (PAD_X + WIDTH - 1) / WIDTH * WIDTH;  // cells before the first column")
+    if "Y" in kernel.axes:
+        lines.append(
+            "constexpr int REACH_Y = (KERNEL_Y - 1) * DILATION_Y + 1, LOADED = (ROWS - 1) * STRIDE_Y + REACH_Y;"
+        )
+    else:
+        lines.append("constexpr int LOADED = 1;  // rows that a strip reads")
+    if "Z" in kernel.axes:
+        lines.append("constexpr int REACH_Z = (KERNEL_Z - 1) * DILATION_Z + 1;")
+        lines.append(
+            "constexpr int KEPT = REACH_Z > STRIDE_Z ? REACH_Z - STRIDE_Z : 0;  // planes that the next window reaches"
+        )
+    lines.append(f"constexpr int LINES = {_lines(kernel)};  // of shared memory, for each team")
+    if slides(kernel):
+        lines.append("constexpr int GROUPS = LANES / DILATION_X;  // threads side by side in one phase of the dilation")
+    return lines
+
+
+def _used_pieces(kernel: PoolKernel) -> list[list[str]]:
+    """Which rows and planes any window looks at: strides and dilations leave gaps."""
+    pieces = []
+    if "Y" in kernel.axes:
+        pieces.append(
+            [
+                """\
+// Whether any window of the strip looks at this row of those that it reaches over.
+__device__ constexpr bool row_is_used(int row) {
+  for (int made = 0; made < ROWS; ++made) {
+    const int tap = row - made * STRIDE_Y;
+    if (tap >= 0 && tap < REACH_Y && tap % DILATION_Y == 0) return true;
+  }
+  return false;
+}
+"""
+            ]
+        )
+    if "Z" in kernel.axes:
+        pieces.append(
+            [
+                """\
+// Whether this window or a later one looks at this plane of those that it reaches over.
+__device__ constexpr bool plane_is_used(int plane) {
+  for (int tap = plane; tap >= 0; tap -= STRIDE_Z) {
+    if (tap < REACH_Z && tap % DILATION_Z == 0) return true;
+  }
+  return false;
+}
+"""
+            ]
+        )
+    return pieces
+
+
+def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, str]], str]:
+    x = kernel.axes["X"]
+    for directive, text, remark in _tunes(kernel):
+        plan.add(directive, text, remark)
+    width_line(plan, kernel)
+    names = {one: plan.name(one) for one in _NAMES.split()}
+    width, out = x.inside.size.text, x.outside.size.text
+    margin = f"round_up({x.padding}, WIDTH)"
+    plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
+    plan.add("let", f"{names['cells']} = {margin} + {names['span']} + round_up({x.reach}, WIDTH)", "of a line")
+    reach, stride = x.reach, x.stride
+    plan.add(
+        "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
+    )
+    plan.add(
+        "let",
+        f"{names['tile']} = {out} if {names['span']} >= {width} else {names['most']} / WIDTH * WIDTH",
+        "results of a row that a team makes",
+    )
+    plan.add("need", f"{names['tile']} >= 1")
+    plan.add(
+        "let",
+        f"{names['tiles']} = ceil_div({out}, {names['tile']}), "
+        f"{names['left']} = 0 if {names['span']} >= {width} else {margin}",
+    )
+    units = [names["tiles"]]
+    more = [("int cells", names["cells"]), ("int tile", names["tile"]), ("unsigned tiles", names["tiles"])]
+    more.append(("int left", names["left"]))
+    if "Y" in kernel.axes:
+        plan.add("let", f"{names['strips']} = ceil_div({kernel.axes['Y'].outside.size.text}, ROWS)")
+        units.append(names["strips"])
+        more.append(("unsigned strips", names["strips"]))
+    if "Z" in kernel.axes:
+        plan.add("let", f"{names['chunks']} = ceil_div({kernel.axes['Z'].outside.size.text}, DEPTH)")
+        units.append(names["chunks"])
+        more.append(("unsigned chunks", names["chunks"]))
+    plan.add("let", f"{names['planes']} = {product_text(kernel.pool.planes)}")
+    plan.add("let", f"{names['units']} = {' * '.join([*units, names['planes']])}", "strips in all, one for each team")
+    plan.add("need", f"{names['units']} <= {MOST_32_BIT} and {width} <= {MOST_32_BIT}")
+    plan.add("need", f"4 * TEAMS * {_lines(kernel)} * {names['cells']} <= 48 * 1024")
+    more.append(("unsigned units", names["units"]))
+    return more, f"ceil_div({names['units']}, TEAMS)"
+
+
+def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
+    """The constants to sweep, the likeliest first at the task's own sizes."""
+    x = kernel.axes["X"]
+    vectors = -(-x.inside.size.own // kernel.width)
+    lanes = max(1 << max(vectors - 1, 0).bit_length(), 8)
+    if "Y" not in kernel.axes:
+        choices = "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}"
+        found = [
+            ("tune", "LANES = 128 | 256 | 512" if vectors >= 256 else f"LANES = {lanes}", "threads of a team"),
+            ("tune", choices, ""),
+            ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
+            ("const", "ROWS = 1", ""),
+        ]
+        return [*found, ("tune", "PER = 9 | 5 | 7", "results that a thread slides along")] if slides(kernel) else found
+    lanes = max(min(lanes, 512), 32 if "Z" in kernel.axes else 8)
+    if 0 < vectors <= 512 and vectors % 32 == 0:
+        lanes = vectors
+    teams = [max(one // lanes, 1) for one in ((128, 256, 512) if lanes < 256 else (lanes,))]
+    y = kernel.axes["Y"]
+    rows = _row_choices(y, "Z" in kernel.axes)
+    found = [
+        ("tune", f"LANES = {lanes}" + (f" | {lanes // 2}" if lanes >= 256 else ""), "threads of a team"),
+        ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
+        ("const", "VECTORS = 1", "of a thread"),
+        ("tune", f"ROWS = {' | '.join(map(str, rows))}", "of the result in a strip"),
+    ]
+    if "Z" in kernel.axes:
+        found.append(("tune", "DEPTH = 32 | 16 | 8", "planes of the result that a team walks through"))
+    return found
+
+
+def _row_choices(y: Window, deep: bool) -> list[int]:
+    """Strips tall enough to share rows between windows, short enough for registers."""
+    if y.stride >= y.reach:
+        return [1, 2] if y.kernel >= 4 else [2, 1, 4]
+    if deep:
+        return [2, 1, 4]
+    most = max((16 - y.reach) // y.stride + 1, 1)
+    return list(dict.fromkeys([most, max(most * 2 // 3, 1), max(most // 2, 1)]))

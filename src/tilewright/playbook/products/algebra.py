@@ -1,0 +1,247 @@
+"""Products that need not be made: what is changed in a graph, and a sentence for each change.
+
+A sum over the columns of a product is a product with summed columns, and a product with a diagonal matrix is a scaling
+of rows or columns. Both give the same numbers to within f32's roundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, renumbered, taken
+from tilewright.playbook.tracing import Items, Node, Scalar, Trace, TracedArgument, TracedNode, TracedTensor
+
+SUMS = "the sum over a product's columns is made as a product with the summed weights: one column is left of all"
+DIAGONAL = "a product with a diagonal matrix is made as a scaling: no product is left"
+_NUMBERS = ("mul", "div", "add", "sub")
+
+
+def simplified(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with less work in it, and what was done in words."""
+    notes: list[str] = []
+    while True:
+        found = next((one for index in range(len(graph.nodes)) if (one := _found(graph, index)) is not None), None)
+        if found is None:
+            return graph, tuple(dict.fromkeys(notes))
+        graph = _rewritten(graph, found)
+        notes.append(found.note)
+
+
+@dataclass
+class _Builder:
+    """The new graphs of all probes, made in step."""
+
+    traces: list[list[TracedNode]]
+    numbers: dict[int, int] = field(default_factory=dict)  # from old nodes to new ones
+
+    def add(
+        self,
+        target: str,
+        arguments: Callable[[int], tuple[TracedArgument, ...]],
+        shape: Callable[[int], tuple[int, ...]],
+        dtype: str,
+        overload: str = "",
+    ) -> int:
+        """A node; what differs between the probes is asked for by the probe's number."""
+        for probe, nodes in enumerate(self.traces):
+            nodes.append(TracedNode(target, arguments(probe), {}, (TracedTensor(shape(probe), dtype),), overload))
+        return len(self.traces[0]) - 1
+
+
+@dataclass(frozen=True)
+class _Rewrite:
+    place: int  # the node that is replaced
+    note: str
+    make: Callable[[_Builder], int]
+
+
+def _rewritten(graph: Graph, rewrite: _Rewrite) -> Graph:
+    builder = _Builder([[] for _ in graph.traces])
+    for index in range(len(graph.nodes)):
+        if index == rewrite.place:
+            builder.numbers[index] = rewrite.make(builder)
+            continue
+        for nodes, trace in zip(builder.traces, graph.traces, strict=True):
+            nodes.append(renumbered(trace.nodes[index], builder.numbers))
+        builder.numbers[index] = len(builder.traces[0]) - 1
+    outputs = tuple(builder.numbers[one] for one in graph.outputs)
+    return Graph(tuple(Trace(tuple(nodes), outputs) for nodes in builder.traces))
+
+
+def _found(graph: Graph, index: int) -> _Rewrite | None:
+    node = graph.nodes[index]
+    if node.target == PRODUCT:
+        return _diagonal(graph, index)
+    if node.target in ("sum", "mean"):
+        return _column_sum(graph, index)
+    return None
+
+
+# -- diagonal matrices --
+
+
+def _diagonal(graph: Graph, index: int) -> _Rewrite | None:
+    a, b = taken(graph.nodes[index])
+    for place, one, other in ((0, a, b), (1, b, a)):
+        inner = graph.nodes[one]
+        if inner.target != "diag_embed" or len(inner.arguments) > 1 or inner.keywords or len(graph.shape(other)) != 2:
+            continue
+        (vector,) = taken(inner)
+
+        def make(builder: _Builder, place: int = place, vector: int = vector, other: int = other) -> int:
+            scale, dtype = builder.numbers[vector], graph.dtype(index)
+            if place == 0:
+                rows = scale
+                scale = builder.add(
+                    "unsqueeze",
+                    lambda _: (Node(rows), -1),
+                    lambda probe: (_shape(graph, index, probe)[0], 1),
+                    graph.dtype(vector),
+                )
+            scaled, matrix = scale, builder.numbers[other]
+            return builder.add(
+                "mul",
+                lambda _: (Node(matrix), Node(scaled)),
+                lambda probe: _shape(graph, index, probe),
+                dtype,
+                "Tensor",
+            )
+
+        return _Rewrite(index, DIAGONAL, make)
+    return None
+
+
+# -- sums over columns --
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operation between a product and the sum over its columns: with a number, or with one number per column."""
+
+    node: int
+    other: int | None  # the node with the columns' numbers; None: a number of the graph's own
+
+
+def _column_sum(graph: Graph, index: int) -> _Rewrite | None:
+    """sum(x @ W + bias) over the columns is x @ sum(W) + sum(bias)."""
+    node = graph.nodes[index]
+    dims = node.arguments[1] if len(node.arguments) > 1 else None
+    (inner,) = taken(node)
+    shape = graph.shape(inner)
+    if not isinstance(dims, Items) or [int(str(one)) % len(shape) for one in dims.values] != [len(shape) - 1]:
+        return None
+    steps, product = _steps_to_product(graph, inner)
+    if product is None or len(shape) != 2:
+        return None
+    a, b = taken(graph.nodes[product])
+    weights = graph.nodes[b]
+    turned = weights.target in TURNS and graph.nodes[taken(weights)[0]].target == "input"
+    if len(graph.shape(b)) != 2 or not (turned or weights.target == "input") or graph.dtype(b) != "float32":
+        return None
+    keep = len(node.arguments) > 2 and bool(node.arguments[2])
+
+    def make(builder: _Builder) -> int:
+        writer = _SumWriter(graph, builder, product, keep)
+        total = writer.product(a, taken(weights)[0] if turned else b, turned)
+        for step in steps:
+            total = writer.step(total, step)
+        if node.target == "mean":
+            total = writer.scaled("div", total)
+        return total
+
+    return _Rewrite(index, SUMS, make)
+
+
+def _steps_to_product(graph: Graph, index: int) -> tuple[list[_Step], int | None]:
+    """The operations from a product to a node, each used by the next alone; None where there is no such way."""
+    steps: list[_Step] = []
+    while graph.nodes[index].target != PRODUCT:
+        node = graph.nodes[index]
+        nodes = taken(node)
+        first = node.arguments[0] if node.arguments else None
+        if node.target not in _NUMBERS or not isinstance(first, Node) or len(node.arguments) != 2 or node.keywords:
+            return [], None
+        if index in graph.outputs or len(graph.users[index]) != 1:
+            return [], None
+        if len(nodes) == 1:
+            steps.insert(0, _Step(index, None))
+        elif node.target in ("add", "sub") and len(graph.shape(nodes[1])) == 1 and _is_given(graph, nodes[1]):
+            steps.insert(0, _Step(index, nodes[1]))
+        else:
+            return [], None
+        index = first.index
+    alone = len(graph.users[index]) == 1 and index not in graph.outputs
+    return (steps, index) if alone else ([], None)
+
+
+def _is_given(graph: Graph, index: int) -> bool:
+    return all(graph.nodes[one].target in {"input", *RESHAPES} for one in graph.ancestors(index))
+
+
+@dataclass(frozen=True)
+class _SumWriter:
+    graph: Graph
+    builder: _Builder
+    old_product: int
+    keep: bool  # whether the summed dimension stays, with one element
+
+    def _rows(self, probe: int) -> int:
+        return _shape(self.graph, self.old_product, probe)[0]
+
+    def _columns(self, probe: int) -> int:
+        return _shape(self.graph, self.old_product, probe)[1]
+
+    def product(self, a: int, weights: int, turned: bool) -> int:
+        """x times the summed weights: a vector with one element per row."""
+        new_weights, new_a = self.builder.numbers[weights], self.builder.numbers[a]
+        summed = self.builder.add(
+            "sum",
+            lambda _: (Node(new_weights), Items((0 if turned else 1,))),
+            lambda probe: (_shape(self.graph, a, probe)[1],),
+            "float32",
+            "dim_IntList",
+        )
+        made = self.builder.add(
+            PRODUCT, lambda _: (Node(new_a), Node(summed)), lambda probe: (self._rows(probe),), "float32"
+        )
+        return self._vector("unsqueeze", lambda _: (Node(made), 1)) if self.keep else made
+
+    def step(self, total: int, step: _Step) -> int:
+        """The same operation on the sum: factors stay as they are, terms are summed over the columns too."""
+        node = self.graph.nodes[step.node]
+        if step.other is not None:
+            columns = self.builder.numbers[step.other]
+            term = self.builder.add(
+                "sum", lambda _: (Node(columns), Items((0,))), lambda _: (), "float32", "dim_IntList"
+            )
+            return self._vector(node.target, lambda _: (Node(total), Node(term)))
+        if node.target in ("mul", "div"):
+            return self._vector(node.target, lambda probe: (Node(total), self._number(step.node, probe)))
+
+        count = self.builder.add("scalar_tensor", lambda probe: (self._columns(probe),), lambda _: (), "float32")
+        number = partial(self._number, step.node)
+        term = self.builder.add("mul", lambda probe: (Node(count), number(probe)), lambda _: (), "float32", "Tensor")
+        return self._vector(node.target, lambda _: (Node(total), Node(term)))
+
+    def scaled(self, op: str, total: int) -> int:
+        """By the number of columns."""
+        return self._vector(op, lambda probe: (Node(total), self._columns(probe)))
+
+    def _number(self, index: int, probe: int) -> Scalar:
+        number = self.graph.traces[probe].nodes[index].arguments[1]
+        assert not isinstance(number, (Node, Items))
+        return number
+
+    def _vector(self, target: str, arguments: Callable[[int], tuple[TracedArgument, ...]]) -> int:
+        """A node with one element per row."""
+        return self.builder.add(
+            target, arguments, lambda probe: (self._rows(probe), *((1,) if self.keep else ())), "float32", "Tensor"
+        )
+
+
+def _shape(graph: Graph, index: int, probe: int) -> tuple[int, ...]:
+    result = graph.traces[probe].nodes[index].results[0]
+    assert result is not None
+    return result.shape

@@ -1,0 +1,328 @@
+"""Products for Hopper (sm_90a), as kernel files: 16-bit operands, and f32 operands as two f16 parts on tensor cores."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
+from tilewright.playbook.products.hopper_finish import PAIRED
+from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
+from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
+from tilewright.playbook.products.hopper_kernel import device_text
+from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
+from tilewright.playbook.products.program import Contraction, Operand
+from tilewright.records import DType
+
+_HALF_HEADER = """
+A product of 16-bit matrices for Hopper. One thread of a producer warpgroup fills a ring of slots in shared memory by
+TMA; two consumer warpgroups multiply what has arrived with wgmma, 64 rows of the tile each, and add up in f32.
+Blocks stay and take tile after tile, so the next tile's loads run under the last one's stores.
+
+TMA fills what lies outside the matrices with zeros and clips what would be stored there, so tails need no code.
+"""
+_PARTS_HEADER = """
+A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
+every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
+f32; the product of two numbers is then three products of parts. Rows and columns whose numbers are too far apart for
+that are found while splitting, and the tiles they meet are made in plain f32.
+
+One thread of a producer warpgroup fills a ring of slots in shared memory by TMA; two consumer warpgroups multiply what
+has arrived with wgmma, 64 rows of the tile each. Blocks stay and take tile after tile.
+"""
+_FUSED_HEADER = """
+A product of f32 matrices, as exact as one in f32, on Hopper's f16 tensor cores. Every row of the first operand and
+every column of the second is scaled by a power of two and split into two f16 parts, which together have the bits of an
+f32; the product of two numbers is then three products of parts. Tiles with numbers too far apart for that are found on
+the way, and made again in plain f32.
+
+TMA fills a ring of slots with f32. A splitter warpgroup turns the second operand into parts in shared memory; two
+consumer warpgroups split the first in registers, and multiply with wgmma, 64 rows of the tile each.
+"""
+_PIECES_HEADER = """
+The results are few and k is long, so k is cut into pieces that blocks sum side by side; a last kernel adds the pieces
+up, always in the same order.
+"""
+
+
+def can_write(product: Contraction) -> bool:
+    """Whether these files take a contraction at the task's own sizes: operands, results and what is done with sums."""
+    elements = product.has_one_element_type and product.element in PAIRED
+    finish = all(one.dtype in PAIRED for one in product.finish_inputs)
+    if not elements or not finish or product.output.dtype not in PAIRED:
+        return False
+    if product.element is DType.F32:
+        return not _is_shared(product)
+    return _has_rows_of(product, 8) and product.n.size * product.output.dtype.itemsize % 16 == 0
+
+
+def can_fuse(product: Contraction, pieces: bool) -> bool:
+    """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
+    fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
+    whole = product.n.size * (DType.F32 if pieces else product.output.dtype).itemsize % 16 == 0
+    return fits and whole and product.a.along_k and not product.b.along_k
+
+
+def _is_shared(product: Contraction) -> bool:
+    """Whether all matrices of one operand meet the same one of the other."""
+    return product.is_batched and any(one.batch_pitch.expression == "0" for one in (product.a, product.b))
+
+
+def _has_rows_of(product: Contraction, elements: int) -> bool:
+    """Whether the operands' rows are whole numbers of so many elements, as TMA asks for."""
+    pitches = [pitch.size for one in (product.a, product.b) for pitch in (one.pitch, one.batch_pitch)]
+    return all(one % elements == 0 for one in pitches)
+
+
+def hopper_product(product: Contraction, op_line: str, pieces: bool = False, fused: bool = False) -> Fragment:
+    """The product by TMA and wgmma. `pieces`: k is cut into pieces; `fused`: f32 is split where it is multiplied."""
+    parts = product.element is DType.F32
+    per_row = 16 // (DType.F32 if pieces else product.output.dtype).itemsize
+    form = Form(product, parts, pieces, product.n.size % per_row == 0, fused)
+    plan = _Plan(form, PlanLines(product.finish, op_line))
+    plan.sizes(per_row)
+    if fused:
+        plan.of_fused()
+    elif parts:
+        plan.of_parts()
+    else:
+        plan.of_halves()
+    header = (_FUSED_HEADER if fused else _PARTS_HEADER if parts else _HALF_HEADER) + (_PIECES_HEADER if pieces else "")
+    code = [device_text(form)] if not fused else [fused_text(form), f32_tiles_text(form)]
+    if parts and not fused:
+        code = [splitting_text(form), *code, f32_tiles_text(form)]
+    if pieces:
+        code.append(_adding_text(form))
+    more = ["cuda_fp16.h"] if parts and DType.F16 not in {one.dtype for one in product.finish.tensors} else []
+    return fragment(header, plan.lines, includes(product.finish, *more), *code)
+
+
+class _Plan:
+    """The launch plan, with names that avoid the op's own."""
+
+    def __init__(self, form: Form, lines: PlanLines) -> None:
+        self._form, self.lines = form, lines
+        self._product = form.product
+
+    def _named(self, text: str) -> str:
+        """A text in which @word stands for the plan's own name for it."""
+        return re.sub(r"@(\w+)", lambda found: self._name(found[1]), text)
+
+    def _name(self, word: str) -> str:
+        if word == "c":
+            return self.lines.name("sums") if self._form.pieces else self._product.output.name
+        return self.lines.name(word)
+
+    def _add(self, directive: str, text: str, remark: str = "") -> None:
+        self.lines.add(directive, self._named(text), remark)
+
+    def _launch(self, kernel: str, grid: str, block: str, given: list[str], early: bool = False) -> None:
+        """`early`: it may begin before the launch before it has ended, and waits for it where it must."""
+        rest = " pdl" if early else ""
+        self.lines.launch(kernel, self._named(grid), self._named(block), [self._named(one) for one in given], rest)
+
+    def sizes(self, per_row: int) -> None:
+        product = self._product
+        self._add(
+            "let",
+            f"@M = {product.m.expression}, @N = {product.n.expression}, @K = {product.k.expression}, "
+            f"@batch = {product.batch.expression}",
+        )
+        self._add("need", "device.cc == 90 and @M > 0 and @N > 0 and @K > 0 and @batch > 0")
+        self._add(
+            "need",
+            f"max(@M, max(@N, @K)) <= {MOST_32_BIT} and @M * @batch <= {MOST_32_BIT}",
+            "so that an int holds them",
+        )
+        if self._form.tma_store:
+            self._add("need", f"@N % {per_row} == 0", "TMA: rows of the result are multiples of 16 bytes")
+
+    def of_halves(self) -> None:
+        form = self._form
+        a, b = self._product.a, self._product.b
+        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
+        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
+            self._add("need", f"({pitch}) % 8 == 0", "and rows of the operands")
+        self._add("tune", "BN = 256 | 128 | 64")
+        self._add("tune", "STAGES = 8 | 6 | 4 | 3")
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
+        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
+        self._add("need", "@smem <= device.smem_block")
+        self._tiles("64")
+        for name, one in (("a", a), ("b", b)):
+            self._operand_map(name, one, one.tensor, one.pitch.expression, one.batch_pitch.expression, 64)
+        self._store_map()
+        self._product_launch("384")
+
+    def _tiles(self, narrowest: str) -> None:
+        """How many tiles there are, and pieces; narrower tiles where wide ones leave too much of the GPU idle."""
+        self._add(
+            "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, BN), @tiles = @tiles_m * @tiles_n * @batch"
+        )
+        if self._form.pieces:
+            self._pieces()
+        else:
+            self._add(
+                "need", f"BN == {narrowest} or @tiles >= device.sms * 3 / 4", "narrower tiles where wide ones are few"
+            )
+
+    def _pieces(self) -> None:
+        depth = self._form.depth
+        self._add("let", f"@steps = ceil_div(@K, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
+        self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@K, @piece)")
+
+    def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str, depth: int) -> None:
+        parts = "2 * " if self._form.parts else ""
+        shared = matrix_pitch == "0"
+        count = f"{parts}@batch" if not shared else "1"
+        rows = {"a": "@M", "b": "@N"}[name]
+        if one.along_k:
+            size, shape, box = f"{count}, {rows}, @K", (rows, "@K"), f"[1, {'128' if name == 'a' else 'BN'}, {depth}]"
+            swizzle = depth * 2
+        else:
+            size, shape, box, swizzle = f"{count}, @K, {rows}", ("@K", rows), f"[1, {depth}, 64]", 128
+        stride = f"{matrix_pitch if not shared else f'({pitch}) * {shape[0]}'}, {pitch}, 1"
+        self._add(
+            "map",
+            f"@{name}_map = tiled({tensor}, shape=[{size}], stride=[{stride}], box={box}, swizzle={swizzle}, l2=256)",
+        )
+
+    def _store_map(self) -> None:
+        form = self._form
+        if form.pieces:
+            self._add("scratch", "@c: f32[@pieces * @batch, @M, @N]")
+        if form.tma_store:
+            count = "@pieces * @batch" if form.pieces else "@batch"
+            self._add(
+                "map", f"@c_map = tiled(@c, shape=[{count}, @M, @N], box=[1, 64, {form.buffer_columns}], swizzle=128)"
+            )
+
+    def _product_launch(self, threads: str) -> None:
+        form = self._form
+        jobs = "@tiles * @pieces" if form.pieces else "@tiles"
+        blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
+        given = [text for _, text in kernel_parameters(form)]
+        grid = jobs if form.fused else f"min({jobs}, {blocks})"
+        self._launch("product", grid, f"{threads}, @smem", given, early=form.skips)
+        if form.parts:
+            given = [text for _, text in f32_tiles_parameters(form)]
+            many = f"@tiles_m * ceil_div(@N, 64) * @batch{' * @pieces' if form.pieces else ''}"
+            self._launch("tiles_in_f32", f"min({many}, device.sms * 4)", "256", given, early=True)
+        if form.pieces:
+            given = [text for _, text in _adding_parameters(form)]
+            self._launch("add_pieces", "ceil_div(@batch * @M * @N, 256)", "256", given)
+
+    def of_parts(self) -> None:
+        form = self._form
+        self._add("const", "BLOCKS = 2 if @K <= 64 else 1", "short sums: one block stores while another multiplies")
+        self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
+        self._add("tune", "BN = 256 | 128")
+        self._add("tune", "STAGES = 6 | 4 | 2")
+        self._add("need", "BN == 128 or BLOCKS == 1")
+        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
+        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{stores} + 2 * BN * 4 + STAGES * 16")
+        self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
+        self._tiles("128")
+        if not form.pieces:
+            self._add("let", "@pieces = 1, @piece = @K")
+        self._add(
+            "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
+        )
+        for name, one in (("a", self._product.a), ("b", self._product.b)):
+            self._split_buffers(name, one)
+        self._store_map()
+        for name, one in (("a", self._product.a), ("b", self._product.b)):
+            self._split_launch(name, one)
+        self._product_launch("THREADS")
+
+    def of_fused(self) -> None:
+        a, b = self._product.a, self._product.b
+        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
+        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
+            self._add("need", f"({pitch}) % 4 == 0", "and rows of the operands")
+        self._add(
+            "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, 256), @tiles = @tiles_m * @tiles_n * @batch"
+        )
+        if self._form.pieces:
+            self._pieces()
+        else:
+            self._add("let", "@pieces = 1, @piece = @K")
+        self._add("let", f"@smem = {SMEM_BYTES}")
+        self._add("need", "@smem <= device.smem_block")
+        self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
+        for name, one in (("a", a), ("b", b)):
+            outer, inner, box = ("@M", "@K", "1, 128, 32") if name == "a" else ("@K", "@N", "1, 32, 256")
+            shared = one.batch_pitch.expression == "0"
+            matrix = f"({one.pitch.expression}) * {outer}" if shared else one.batch_pitch.expression
+            swizzle = 128 if name == "a" else 0
+            self._add(
+                "map",
+                f"@{name}_map = tiled({one.tensor}, shape=[{'1' if shared else '@batch'}, {outer}, {inner}], "
+                f"stride=[{matrix}, {one.pitch.expression}, 1], box=[{box}], swizzle={swizzle}, l2=256)",
+            )
+        self._store_map()
+        self._product_launch("384")
+
+    def _split_buffers(self, name: str, one: Operand) -> None:
+        rows = {"a": "@M", "b": "@N"}[name]
+        outer, inner = (rows, "@K") if one.along_k else ("@K", rows)
+        self._add("let", f"@{name}_pitch = round_up({inner}, 8)")
+        self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
+        self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
+        whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
+        whole += [f"({one.batch_pitch.expression}) % 4 == 0"] if one.batch_pitch.expression != "0" else []
+        self._add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
+        if one.along_k:
+            self._add("const", f"{name.upper()}_LANES = 32 if @piece <= 1024 else 256", "threads per row")
+        self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch", 32)
+
+    def _split_launch(self, name: str, one: Operand) -> None:
+        rows = {"a": "@M", "b": "@N"}[name]
+        tile, first = ("128", "0") if name == "a" else ("BN", "@tiles_m")
+        buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
+        pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
+        flags = [tile, first, "@tiles_m + @tiles_n"]
+        upper = name.upper()
+        if one.along_k:
+            grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
+            given = [*buffers, rows, "@batch", "@K", *pitches, "@pieces", "@piece", *flags]
+            self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=name == "b")
+        else:
+            grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
+            given = [*buffers, rows, "@K", *pitches, "@piece", *flags]
+            self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given, early=name == "b")
+
+
+def _adding_parameters(form: Form) -> list[tuple[str, str]]:
+    output = form.product.output
+    pairs = [("const float* __restrict__ sums", "@c"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
+    pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    return [*pairs, ("int M", "@M"), ("int N", "@N"), ("int batch", "@batch"), ("int pieces", "@pieces")]
+
+
+def _adding_text(form: Form) -> list[str]:
+    """The kernel that adds pieces up, and finishes their sums."""
+    output = form.product.output
+    value = form.finish.of_one("sum")
+    stored = value if output.dtype is DType.F32 else f"static_cast<{output.dtype.cpp}>({value})"
+    body = [
+        "const long long i = blockIdx.x * 256ll + threadIdx.x, count = (long long)batch * M * N;",
+        "if (i >= count) return;",
+        "float sum = 0.f;",
+        "#pragma unroll 8",
+        "for (int piece = 0; piece < pieces; ++piece) sum += sums[piece * count + i];",
+    ]
+    if re.search(r"\b(n|row|m)\b", value):
+        body += ["const long long row = i / N;", "const int n = i % N;"]
+    if re.search(r"\bm\b", value):
+        body += ["const int m = row % M;"]
+    body.append(f"c[i] = {stored};")
+    declared = [declaration for declaration, _ in _adding_parameters(form)]
+    text = form.finish.text
+    return [
+        *text,
+        *([""] if text else []),
+        *signature("__launch_bounds__(256) ", "add_pieces", declared),
+        *indented(body),
+        "}",
+    ]

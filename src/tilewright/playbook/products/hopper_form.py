@@ -1,0 +1,93 @@
+"""What the kernels of Hopper's products are variants of: their form, their parameters, and the heads of functions."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from tilewright.playbook.products.hopper_finish import Finish
+from tilewright.playbook.products.program import Contraction
+from tilewright.records import DType
+
+_WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a product is made: what its kernel is a variant of."""
+
+    product: Contraction
+    parts: bool  # operands are two f16 parts each, with a scale for every row and column
+    pieces: bool  # k is cut into pieces, each of which leaves sums of its own
+    tma_store: bool  # rows of the result are whole numbers of 16 bytes
+    fused: bool = False  # the parts are made by the kernel that multiplies them, with scales from the first of k
+
+    @property
+    def depth(self) -> int:
+        """Elements of k in a slot."""
+        return 32 if self.parts else 64
+
+    @property
+    def skips(self) -> bool:
+        """Whether tiles that f16 parts do not hold are known, and left out, before they are begun."""
+        return self.parts and not self.fused
+
+    @property
+    def stored(self) -> DType:
+        return DType.F32 if self.pieces else self.product.output.dtype
+
+    @property
+    def finish(self) -> Finish:
+        return Finish(self.product)
+
+    @property
+    def kind(self) -> str:
+        """The operands' type, in the words of PTX."""
+        return "f16" if self.parts or self.product.element is DType.F16 else "bf16"
+
+    @property
+    def buffer_columns(self) -> int:
+        """Columns of 128 bytes of the result."""
+        return 128 // self.stored.itemsize
+
+
+def kernel_parameters(form: Form) -> list[tuple[str, str]]:
+    """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
+    maps = ("a_map", "b_map", *(("c_map",) if form.tma_store else ()))
+    pairs = [(f"const __grid_constant__ CUtensorMap {name}", f"@{name}") for name in maps]
+    if not form.tma_store:
+        pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
+    if form.fused:
+        pairs += [("int* __restrict__ wide", "@wide")]
+    elif form.parts:
+        pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
+        pairs += [("const int* __restrict__ wide", "@wide")]
+    if not form.pieces:
+        pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    pairs += [(f"int {name}", f"@{name}") for name in ("M", "N", "K", "batch")]
+    pairs += [("int pieces", "@pieces")] if form.pieces else []
+    return pairs
+
+
+def walk_arguments(form: Form) -> str:
+    names = ["M", "N", "K", "batch", *(["pieces"] if form.pieces else [])]
+    return ", ".join([*names, *(["wide"] if form.skips else [])])
+
+
+def matrix_text(form: Form) -> str:
+    """The number of the tile's matrix, a piece of k being a matrix of its own."""
+    return "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
+
+
+def signature(qualifiers: str, name: str, declared: list[str]) -> list[str]:
+    """The head of a kernel, one parameter never broken."""
+    first = f"__global__ void {qualifiers}{name}("
+    whole = [one.replace(" ", "\0") for one in declared]
+    wrapped = textwrap.wrap(
+        first.replace(" ", "\0") + ", ".join(whole) + ")\0{",
+        _WIDTH,
+        subsequent_indent=" " * 4,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in wrapped]

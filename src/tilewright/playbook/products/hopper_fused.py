@@ -1,0 +1,286 @@
+"""A product of f32 matrices whose operands are split into f16 parts by the kernel that multiplies them, as text.
+
+Nothing is written but the result: each operand is read once by every tile that it meets. That is what counts where
+operands are large beside the work on them: k is long and the results are few, or matrices of a batch are small. The
+scale of a row is found from the first 32 of k, with room above; whatever turns out not to fit it is left to f32.
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature, walk_arguments
+from tilewright.playbook.products.hopper_kernel import walk
+from tilewright.playbook.products.hopper_store import epilogue, pack
+from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
+from tilewright.records import DType
+
+SLOTS = 3
+PART_SLOTS = 2
+SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + 2 * 64 * 128 + 256 * 4 + 128
+
+_CONSTANTS = f"""\
+constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
+constexpr int A_BYTES = BM * BK * 4, B_BYTES = BN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES, SLOTS = {SLOTS};  // f32
+constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
+constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns
+constexpr int C_BYTES = 64 * 128, C_BUFFERS = 1;  // per consumer
+constexpr int WIDTH = 128;  // columns of one wgmma
+constexpr int SPLITTER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // 128 * 40 + 256 * 232 fit
+constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
+"""
+
+_SPLITTING = """\
+// ---- f32 as two f16 parts
+// A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^11, 2^12): 2^4 times that
+// fits. An element x is then high + low to 2^-23 of x; one that is below 2^-3 loses bits, because low has no smaller
+// steps than 2^-24, and one below 2^-11 keeps fewer than 14. Left to f32 are tiles with a row of which one element in
+// 16 loses bits, or one in 1024 keeps few: the rest of such a row may be the result, where what is large in it meets
+// zeros. So are tiles with a number that does not fit: its parts are infinities, and its sums are no numbers.
+__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+__device__ __forceinline__ uint32_t largest_of(float4 x) {
+  return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
+}
+__device__ __forceinline__ float scale_of(uint32_t largest_bits) {
+  const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
+  return __uint_as_float((uint32_t)(127 + 11 - min(max(exponent, -60), 60)) << 23);
+}
+// Two scaled numbers as the parts that hold them: the first in the low 16 bits.
+__device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
+  high = pack(x, y);
+  const float2 held = __half22float2(*reinterpret_cast<const __half2*>(&high));
+  low = pack(x - held.x, y - held.y);
+}
+// What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSING is counted, and
+// ordinary rows have next to nothing there.
+constexpr float LOSING = 0x1p-3f, FEW = 0x1p-11f;
+struct Counts {
+  int losing, few, zeros;
+  __device__ __forceinline__ void add(float scaled) {
+    if (scaled == 0.f) atomicAdd(&zeros, 1);
+    else if (fabsf(scaled) < LOSING) {
+      atomicAdd(&losing, 1);
+      if (fabsf(scaled) < FEW) atomicAdd(&few, 1);
+    }
+  }
+  __device__ __forceinline__ bool is_too_wide(int length) const {
+    return losing > 1 + (length - zeros) / 16 || few > (length - zeros) / 1024;
+  }
+};
+__device__ __forceinline__ float4 shared_float4(uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
+"""
+
+_SPLITTER = """\
+asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLITTER_REGISTERS));
+auto load = [&](int step) {
+  const uint32_t at = slots + step % SLOTS * SLOT_BYTES, arrived = full + step % SLOTS * 8;
+  barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
+  barrier_arrive_expecting(arrived, SLOT_BYTES);
+  load_box(&a_map, arrived, at, @k, tile.m0, tile.z);
+  load_box(&b_map, arrived, at + A_BYTES, tile.n0, @k, tile.z);
+};
+if (thread == 0)
+  for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
+
+// Four columns of half of the slot's k. What is known of columns lies where results will, which consumers store after
+// the last step; what is known of rows lies before it.
+Counts* of_columns = reinterpret_cast<Counts*>(shared + (c_buffers - slots)) + 64;
+const int column = thread % 64 * 4, first = thread / 64 * 16;
+const uint32_t to_column = column / 64 * BOX_BYTES + column % 8 * 2;
+float4 scale;
+for (int step = 0; step < tile.steps; ++step) {
+  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES + (first * BN + column) * 4;
+  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+  if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
+    of_columns[thread] = of_columns[thread + 128] = {};
+    uint32_t largest[4] = {};
+    for (int i = 0; i < 16; ++i) {
+      const float4 x = shared_float4(from + i * BN * 4);
+      largest[0] = max(largest[0], magnitude_bits(x.x)), largest[1] = max(largest[1], magnitude_bits(x.y));
+      largest[2] = max(largest[2], magnitude_bits(x.z)), largest[3] = max(largest[3], magnitude_bits(x.w));
+    }
+    uint4* found = reinterpret_cast<uint4*>(column_scales + column);
+    if (first > 0) *found = make_uint4(largest[0], largest[1], largest[2], largest[3]);
+    consumer_sync(2);
+    const uint4 other = *found;
+    consumer_sync(2);
+    if (first == 0)
+      *found = make_uint4(max(other.x, largest[0]), max(other.y, largest[1]), max(other.z, largest[2]),
+                          max(other.w, largest[3]));
+    consumer_sync(2);
+    scale = make_float4(scale_of(found->x), scale_of(found->y), scale_of(found->z), scale_of(found->w));
+    consumer_sync(2);
+    if (first == 0)
+      *reinterpret_cast<float4*>(found) = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
+  }
+  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES + to_column;
+  barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
+  float least = LOSING;
+#pragma unroll 2
+  for (int i = 0; i < 16; ++i) {
+    const float4 x = shared_float4(from + i * BN * 4);
+    const float4 s = make_float4(x.x * scale.x, x.y * scale.y, x.z * scale.z, x.w * scale.w);
+    uint32_t high[2], low[2];
+    split(s.x, s.y, high[0], low[0]);
+    split(s.z, s.w, high[1], low[1]);
+    const int k = first + i / 4 * 2 + i % 2 + i % 4 / 2 * 8;  // in the order in which lanes hold a
+    const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
+    store_pair(to, high[0], high[1]);
+    store_pair(to + PART_BYTES, low[0], low[1]);
+    least = fminf(fminf(fminf(least, fabsf(s.x)), fminf(fabsf(s.y), fabsf(s.z))), fabsf(s.w));
+  }
+  if (least < LOSING) {
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+      const float4 x = shared_float4(from + i * BN * 4);
+      of_columns[column].add(x.x * scale.x), of_columns[column + 1].add(x.y * scale.y);
+      of_columns[column + 2].add(x.z * scale.z), of_columns[column + 3].add(x.w * scale.w);
+    }
+  }
+  if (step == tile.steps - 1) {
+    consumer_sync(2);
+    if (of_columns[thread].is_too_wide(tile.steps * BK) || of_columns[thread + 128].is_too_wide(tile.steps * BK))
+      wide[0] = 1, wide[1 + which] = 1;
+  }
+  show_to_tma();
+  __syncwarp();
+  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
+  if (thread == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
+}
+"""
+
+_CONSUMER = """\
+asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
+// A lane holds rows `row` and `row` + 8 of a, and of each 16 of k the four at lane % 4 * 4. Rows are taken in the order
+// 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
+// lanes that meet all banks.
+const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
+const uint32_t my_scales = scales;
+const uint64_t b_slots = descriptor(part_slots, BOX_BYTES, 1024, SWIZZLE_128);
+Counts* of_rows = reinterpret_cast<Counts*>(shared + (c_buffers - slots) + consumer * C_BUFFERS * C_BYTES);
+if (thread < 64) of_rows[thread] = {};
+consumer_sync(consumer);
+float sum[BN / 2] = {}, scale[2] = {};
+for (int step = 0; step < tile.steps; ++step) {
+  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + (consumer * 64 + row) * 128;
+  barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
+  float4 x[2][2];  // of two rows: two times 16 of k
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    x[i / 2][i % 2] = shared_float4(from + i / 2 * 8 * 128 + ((i % 2 * 4 + lane % 4) ^ row % 8) * 16);
+  if (step == 0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t largest = max(largest_of(x[r][0]), largest_of(x[r][1]));
+      largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
+      scale[r] = scale_of(max(largest, __shfl_xor_sync(~0u, largest, 2)));
+    }
+  }
+  uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
+  float least = LOSING;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = i / 2, h = i % 2;
+    x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
+    split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
+    split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
+    least = fminf(fminf(least, fabsf(x[r][h].x)), fabsf(x[r][h].y));
+    least = fminf(fminf(least, fabsf(x[r][h].z)), fabsf(x[r][h].w));
+  }
+  if (least < LOSING) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 s = x[i / 2][i % 2];
+      Counts& mine = of_rows[row + i / 2 * 8];
+      mine.add(s.x), mine.add(s.y), mine.add(s.z), mine.add(s.w);
+    }
+  }
+  __syncwarp();
+  if (lane == 0) barrier_arrive(empty + step % SLOTS * 8);
+
+  // low * high + high * low + high * high, the small products first; low * low is below the last bit. Tensor cores cut
+  // off bits where they add, so only BK of k are summed there; the sums are added up in f32 registers.
+  barrier_wait(split_done + step % PART_SLOTS * 8, step / PART_SLOTS % 2);
+  const uint64_t b_slot = b_slots + (step % PART_SLOTS * 2 * PART_BYTES >> 4);
+#pragma unroll
+  for (int half = 0; half < BN / WIDTH; ++half) {
+    float some[WIDTH / 2];
+    const uint64_t b_half = b_slot + (half * (WIDTH / 64) * BOX_BYTES >> 4);
+    wgmma_fence();
+    wgmma(some, low[0], b_half, 0);
+    wgmma(some, low[1], b_half + (16 * 128 >> 4), 1);
+    wgmma(some, high[0], b_half + (PART_BYTES >> 4), 1);
+    wgmma(some, high[1], b_half + ((PART_BYTES + 16 * 128) >> 4), 1);
+    wgmma(some, high[0], b_half, 1);
+    wgmma(some, high[1], b_half + (16 * 128 >> 4), 1);
+    wgmma_commit();
+    wgmma_wait<0>();
+    if (half == BN / WIDTH - 1 && thread == 0) barrier_arrive(used + step % PART_SLOTS * 8);
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];
+  }
+}
+
+consumer_sync(consumer);
+bool too_wide = thread < 64 && of_rows[thread].is_too_wide(tile.steps * BK);
+float not_a_number = 0.f;
+#pragma unroll
+for (int i = 0; i < BN / 2; ++i) not_a_number = fmaf(sum[i], 0.f, not_a_number);
+too_wide = too_wide || not_a_number != 0.f;
+if (too_wide) wide[0] = 1, wide[1 + which] = 1;
+const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
+"""
+
+
+def fused_text(form: Form) -> list[str]:
+    """All of the file's code that the product itself needs."""
+    finish = form.finish
+    code = [*_CONSTANTS.splitlines(), "", *BARRIERS.splitlines(), *tma(form.tma_store).splitlines(), ""]
+    code += [*wgmma((128,), "f16", (False, True), in_registers=True).splitlines(), ""]
+    code += [*pack(DType.F16), *_SPLITTING.splitlines(), ""]
+    if not form.pieces:
+        code += [*finish.pair_functions(form.tma_store), *finish.text, ""]
+    return [*code, *walk(form), "", *_kernel(form)]
+
+
+def _kernel(form: Form) -> list[str]:
+    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
+    matrix = "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
+    body = [
+        "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
+        "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), part_slots = slots + SLOTS * SLOT_BYTES;",
+        "const uint32_t c_buffers = part_slots + PART_SLOTS * 2 * PART_BYTES;",
+        "const uint32_t scales = c_buffers + 2 * C_BUFFERS * C_BYTES;",
+        "const uint32_t full = scales + BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;",
+        "const uint32_t used = split_done + PART_SLOTS * 8;",
+        "float* column_scales = reinterpret_cast<float*>(shared + (scales - slots));",
+        "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the splitter",
+        "if (threadIdx.x == 0) {",
+        "  if (slots % 1024) __trap();",
+        f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.tma_store else ''};",
+        "  for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 12);",
+        "  for (int s = 0; s < PART_SLOTS; ++s) barrier_init(split_done + s * 8, 4), barrier_init(used + s * 8, 2);",
+        '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
+        "}",
+        "__syncthreads();",
+        "cudaTriggerProgrammaticLaunchCompletion();",
+        f"Walk tile({walk_arguments(form)});",
+        "tile.next();",
+        f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
+        "",
+        "if (warpgroup == 2) {  // ---- splitter: loads slots, and splits b",
+        *indented(_SPLITTER.replace("@k", k).splitlines()),
+        "} else {  // ---- consumers: split a, and multiply",
+        *indented([*_CONSUMER.splitlines(), *epilogue(form)]),
+        *(["  if (thread == 0) wait_until_stored();"] if form.tma_store else []),
+        "}",
+    ]
+    declared = [declaration for declaration, _ in kernel_parameters(form)]
+    return [*signature("__launch_bounds__(384, 1) ", "product", declared), *indented(body), "}"]

@@ -1,0 +1,323 @@
+"""The warp-specialised product of Hopper as text: TMA fills a ring of slots, wgmma empties it, tiles are stored by TMA.
+
+One kernel serves 16-bit operands, and f32 operands that were split into two f16 parts before (`hopper_split`).
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
+from tilewright.playbook.products.hopper_store import epilogue, pack
+from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
+from tilewright.playbook.products.program import Operand, Triangle
+
+
+def device_text(form: Form) -> list[str]:
+    """All of the file's code that the product itself needs."""
+    along_m, along_n = not form.product.a.along_k, not form.product.b.along_k
+    widths = (128,) if form.parts else (64, 128, 256)
+    pieces: list[str] = [
+        *_constants(form),
+        "",
+        *BARRIERS.splitlines(),
+        *tma(form.tma_store).splitlines(),
+        "",
+        *wgmma(widths, form.kind, (along_m, along_n)).splitlines(),
+        "",
+    ]
+    if form.stored.itemsize == 2:
+        pieces += [*pack(form.stored), ""]
+    finish = form.finish
+    if not form.pieces:
+        pieces += [*finish.pair_functions(form.tma_store), *finish.text]
+        pieces += [""] if finish.inputs or finish.text else []
+    return [*pieces, *walk(form), "", *_kernel(form)]
+
+
+def _constants(form: Form) -> list[str]:
+    parts = "2 * " if form.parts else ""
+    lines = [
+        f"constexpr int BM = 128, BK = {form.depth};  // a tile of the result is BM x BN; a slot holds BK of k",
+        f"constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, SLOT_BYTES = {parts}(A_BYTES + B_BYTES);",
+        "constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand that is contiguous along m or n: BK rows of 64",
+    ]
+    lines.append(f"constexpr int C_BYTES = 64 * 128, C_BUFFERS = {2 if form.tma_store else 1};  // per consumer")
+    if form.parts:
+        lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
+    lines += [
+        "constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // 128 * 40 + 256 * 232 fit",
+        "constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2",
+    ]
+    return lines
+
+
+def walk(form: Form) -> list[str]:
+    """The walk over tiles, the same for producer and consumers."""
+    given = ["int M", "int N", "int K", "int batch"]
+    given += ["int pieces"] if form.pieces else []
+    given += ["const int* wide"] if form.skips else []
+    members = ["int tiles_m, tiles_n, job, jobs, all_steps;", "int m0, n0, z, steps;  // of the tile"]
+    if form.pieces:
+        members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
+    if form.skips:
+        members += ["const int* wide;  // tiles whose operands f16 parts do not hold: another kernel makes them"]
+        members += ["bool any_wide;"]
+    count = "(K + BK - 1) / BK"
+    first = [
+        "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
+        f"job = blockIdx.x, jobs = tiles_m * tiles_n * batch{' * pieces' if form.pieces else ''};",
+        f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
+    ]
+    first += ["this->pieces = pieces;"] if form.pieces else []
+    first += ["this->wide = wide, any_wide = wide[0];"] if form.skips else []
+    place = [
+        "const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;",
+        "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
+        "const int rows = min(TILE_GROUP, tiles_m - group * TILE_GROUP);",
+        "const int m_tile = group * TILE_GROUP + in_group % rows, n_tile = in_group / rows;",
+        "m0 = m_tile * BM, n0 = n_tile * BN, steps = all_steps;",
+    ]
+    place += (
+        ["z = matrix / pieces, piece = matrix % pieces, k0 = piece * all_steps * BK;"]
+        if form.pieces
+        else ["z = matrix;"]
+    )
+    kept = form.product.kept
+    if kept is not None:
+        outside = (
+            f"n0 + BN - 1 - m0 < {kept.diagonal}"
+            if kept.triangle is Triangle.UPPER
+            else f"n0 - (m0 + BM - 1) > {kept.diagonal}"
+        )
+        place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
+    place.append("job += gridDim.x;")
+    if form.skips:
+        body = ["while (job < jobs) {", *indented(place)]
+        body += [
+            "  const int* flags = wide + 1 + (long long)matrix * (tiles_m + tiles_n);",
+            "  if (!any_wide || (!flags[m_tile] && !flags[tiles_m + n_tile])) return true;",
+            "}",
+            "return false;",
+        ]
+    else:
+        body = ["if (job >= jobs) return false;", *place, "return true;"]
+    return [
+        "// The walk over tiles, the same for producer and consumers.",
+        "struct Walk {",
+        *indented(members),
+        f"  __device__ __forceinline__ Walk({', '.join(given)}) {{",
+        *indented(first, 2),
+        "  }",
+        "  __device__ __forceinline__ bool next() {",
+        *indented(body, 2),
+        "  }",
+        "};",
+    ]
+
+
+def _kernel(form: Form) -> list[str]:
+    bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
+    declared = [declaration for declaration, _ in kernel_parameters(form)]
+    stores = form.tma_store
+    after = "c_buffers + 2 * C_BUFFERS * C_BYTES"
+    body = [
+        "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
+        "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
+    ]
+    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"]
+    if form.parts:
+        body += [f"const uint32_t scales = {after}, full = scales + 2 * BN * 4, empty = full + STAGES * 8;"]
+    else:
+        body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+    body += [
+        "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
+        "if (threadIdx.x == 0) {",
+        "  if (slots % 1024) __trap();",
+        f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if stores else ''};",
+        "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
+        '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
+        "}",
+        "__syncthreads();",
+        *(["cudaTriggerProgrammaticLaunchCompletion();", "cudaGridDependencySynchronize();"] if form.parts else []),
+        "",
+        f"Walk tile({walk_arguments(form)});",
+        "int slot = 0;",
+        "auto advance = [&](uint32_t& parity) {",
+        "  if (++slot == STAGES) slot = 0, parity ^= 1;",
+        "};",
+        "",
+        "if (warpgroup == 2) {  // ---- producer",
+        *indented(_producer(form)),
+        "} else {  // ---- consumers",
+        *indented(_consumer(form)),
+        "}",
+    ]
+    return [*signature(f"__launch_bounds__({bounds}) ", "product", declared), *indented(body), "}"]
+
+
+def _producer(form: Form) -> list[str]:
+    dec = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));'
+    k = "tile.k0 + step * BK" if form.pieces else "step * BK"
+    lines = [f"if constexpr (BLOCKS == 1) {dec}" if form.parts else dec]
+    z_of = {name: "tile.z" if one.batch_pitch.expression != "0" else "0" for name, one in _operands(form).items()}
+    batches = {name: "batch" if z != "0" else "1" for name, z in z_of.items()}
+    loads: list[str] = []
+    if form.parts:
+        loads += ["#pragma unroll", "for (int part = 0; part < 2; ++part) {"]
+    inner: list[str] = []
+    for name, one in _operands(form).items():
+        rows = "tile.m0" if name == "a" else "tile.n0"
+        start = "at" if name == "a" else f"at + {'2 * ' if form.parts else ''}A_BYTES"
+        start += f" + part * {name.upper()}_BYTES" if form.parts else ""
+        z = z_of[name]
+        if form.parts:
+            z = f"part * {batches[name]} + {z}" if z != "0" else "part"
+        if one.along_k:
+            inner.append(f"load_box(&{name}_map, arrived, {start}, k, {rows}, {z});")
+        else:
+            size = "BM" if name == "a" else "BN"
+            inner += ["#pragma unroll"]
+            inner.append(f"for (int box = 0; box < {size} / 64; ++box)")
+            inner.append(f"  load_box(&{name}_map, arrived, {start} + box * BOX_BYTES, {rows} + box * 64, k, {z});")
+    loads += [*indented(inner), "}"] if form.parts else inner
+    return [
+        *lines,
+        "if (threadIdx.x == 256) {",
+        '  uint32_t parity = 1;  // the phase "before the first": a fresh barrier counts as just completed',
+        "  while (tile.next()) {",
+        "#pragma unroll 1",
+        "    for (int step = 0; step < tile.steps; ++step) {",
+        f"      const int k = {k};",
+        "      const uint32_t at = slots + slot * SLOT_BYTES, arrived = full + slot * 8;",
+        "      barrier_wait(empty + slot * 8, parity);",
+        "      barrier_arrive_expecting(arrived, SLOT_BYTES);",
+        *indented(loads, 3),
+        "      advance(parity);",
+        "    }",
+        "  }",
+        "}",
+    ]
+
+
+def _operands(form: Form) -> dict[str, Operand]:
+    return {"a": form.product.a, "b": form.product.b}
+
+
+def _consumer(form: Form) -> list[str]:
+    inc = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));'
+    swizzle = "SWIZZLE_64" if form.parts else "SWIZZLE_128"
+    a, b = form.product.a, form.product.b
+    first_b = "slots + 2 * A_BYTES" if form.parts else "slots + A_BYTES"
+    a_place = (
+        f"descriptor(slots + consumer * 64 * BK * 2, 16, 8 * BK * 2, {swizzle})"
+        if a.along_k
+        else "descriptor(slots + consumer * BOX_BYTES, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    b_place = (
+        f"descriptor({first_b}, 16, 8 * BK * 2, {swizzle})"
+        if b.along_k
+        else f"descriptor({first_b}, BOX_BYTES, 1024, SWIZZLE_128)"
+    )
+    lines = [
+        f"if constexpr (BLOCKS == 1) {inc}" if form.parts else inc,
+        "const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;",
+        f"const uint64_t a_slots = {a_place};",
+        f"const uint64_t b_slots = {b_place};",
+        "auto release = [&](int s) {",
+        "  if (thread == 0) barrier_arrive(empty + s * 8);",
+        "};",
+        "uint32_t parity = 0;",
+        "while (tile.next()) {",
+        *indented(_scale_loads(form)),
+        *indented(_sums_of_parts(form) if form.parts else _sums(form)),
+        "",
+        *indented(epilogue(form)),
+        "}",
+    ]
+    if form.tma_store:
+        lines.append("if (thread == 0) wait_until_stored();")
+    return lines
+
+
+def _steps(form: Form) -> tuple[str, str]:
+    """How far 16 of k lie apart in the descriptors of a and b."""
+    a, b = ("32" if one.along_k else "16 * 128" for one in _operands(form).values())
+    return a, b
+
+
+def _sums(form: Form) -> list[str]:
+    a_step, b_step = _steps(form)
+    return [
+        "float sum[BN / 2] = {};",
+        "int before = 0;",
+        "for (int step = 0; step < tile.steps; ++step) {",
+        "  barrier_wait(full + slot * 8, parity);",
+        "  wgmma_fence();",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
+        "#pragma unroll",
+        "  for (int k = 0; k < BK / 16; ++k)",
+        f"    wgmma(sum, a_slot + (k * {a_step} >> 4), b_slot + (k * {b_step} >> 4), step > 0 || k > 0);",
+        "  wgmma_commit();",
+        "  wgmma_wait<1>();  // the products of the step before are done: its slot may be filled again",
+        "  if (step > 0) release(before);",
+        "  before = slot;",
+        "  advance(parity);",
+        "}",
+        "wgmma_wait<0>();",
+        "if (tile.steps > 0) release(before);",
+    ]
+
+
+def _sums_of_parts(form: Form) -> list[str]:
+    a_step, b_step = _steps(form)
+    half = "WIDTH * BK * 2" if form.product.b.along_k else "WIDTH / 64 * BOX_BYTES"
+    return [
+        "// low * high + high * low + high * high, the small products first; low * low is below the last bit.",
+        "auto products = [&](float (&some)[WIDTH / 2], int half, bool add) {",
+        "  const uint64_t a_slot = a_slots + (slot * SLOT_BYTES >> 4), b_slot = b_slots + (slot * SLOT_BYTES >> 4);",
+        "  wgmma_fence();",
+        "#pragma unroll",
+        "  for (int which = 0; which < 3; ++which)",
+        "#pragma unroll",
+        "    for (int k = 0; k < BK / 16; ++k)",
+        f"      wgmma(some, a_slot + (((which == 0) * A_BYTES + k * {a_step}) >> 4),",
+        f"            b_slot + (((which == 1) * B_BYTES + half * ({half}) + k * {b_step}) >> 4),",
+        "            add || which > 0 || k > 0);",
+        "  wgmma_commit();",
+        "  wgmma_wait<0>();",
+        "};",
+        "// Tensor cores cut off bits where they add, so where k is long only BK of it are summed there; the sums are",
+        "// added up in f32 registers, while the other consumer's products run.",
+        "float sum[BN / 2] = {};",
+        "for (int step = 0; step < tile.steps; ++step) {",
+        "  barrier_wait(full + slot * 8, parity);",
+        "  if constexpr (BLOCKS > 1) {",
+        "    products(reinterpret_cast<float (&)[WIDTH / 2]>(sum), 0, step > 0);  // all of it: BN is WIDTH then",
+        "    release(slot);",
+        "  } else {",
+        "#pragma unroll",
+        "    for (int half = 0; half < BN / WIDTH; ++half) {",
+        "      float some[WIDTH / 2];",
+        "      products(some, half, false);",
+        "      if (half == BN / WIDTH - 1) release(slot);",
+        "#pragma unroll",
+        "      for (int i = 0; i < WIDTH / 2; ++i) sum[half * (WIDTH / 2) + i] += some[i];",
+        "    }",
+        "  }",
+        "  advance(parity);",
+        "}",
+    ]
+
+
+def _scale_loads(form: Form) -> list[str]:
+    if not form.parts:
+        return []
+    return [
+        "// The scales of the tile's columns, by way of shared memory.",
+        "const uint32_t my_scales = scales + consumer * BN * 4;",
+        *([] if form.tma_store else ["consumer_sync(consumer);"]),
+        "for (int i = thread; i < BN; i += 128) {",
+        f"  const float scale = tile.n0 + i < N ? b_scales[(size_t){matrix_text(form)} * N + tile.n0 + i] : 0.f;",
+        '  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_scales + i * 4), "f"(scale) : "memory");',
+        "}",
+    ]

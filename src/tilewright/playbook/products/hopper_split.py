@@ -1,0 +1,314 @@
+"""How f32 operands become two f16 parts, as text; and the tiles of which f16 parts do not hold enough, made in f32.
+
+A row of `a` (a column of `b`) is scaled by a power of two so that its largest magnitude lies in [2^14, 2^15). Then
+high = f16(x) and low = f16(x - high) hold x to 2^-23 of itself, about as f32 does, or to 2^-40 of the largest where x
+is more than 2^17 below that. A row in which that happens to more than a few elements is not computed so: one number far
+above the rest of it may meet a zero, and then the rest is the result.
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_form import Form, signature
+from tilewright.playbook.products.program import Operand
+from tilewright.records import DType
+
+_CRITERION = """\
+// ---- f32 as two f16 parts
+// A row is scaled so that its largest magnitude is in [2^14, 2^15). An element x is then high + low to 2^-23 of x; one
+// that is below 2^-3 loses bits, because low has no smaller steps than 2^-24, and one below 2^-11 keeps fewer than 14.
+// Rows are left to f32 of which one element in 16 loses bits, or one in 1024 keeps few: the rest of such a row may be
+// the result, where what is large in it meets zeros. So are rows whose largest is infinite or NaN, or so large or small
+// that the product of two scales leaves the range of f32.
+__device__ __forceinline__ float scale_of(uint32_t largest_bits) {
+  const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
+  return __uint_as_float((uint32_t)(127 + 14 - min(max(exponent, -60), 60)) << 23);
+}
+__device__ __forceinline__ bool is_too_wide(uint32_t largest_bits, int losing, int few, int zeros, int length) {
+  const int exponent = (int)(largest_bits >> 23) - 127, others = length - zeros;
+  return (largest_bits && (exponent < -60 || exponent > 60)) || losing > 1 + others / 16 || few > others / 1024;
+}
+// In the order of magnitudes; NaN is the largest.
+__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+
+struct Counts {
+  int losing = 0, few = 0, zeros = 0;
+  __device__ __forceinline__ void add(float x, float scaled) {
+    losing += x != 0.f && fabsf(scaled) < 0x1p-3f;
+    few += x != 0.f && fabsf(scaled) < 0x1p-11f;
+    zeros += x == 0.f;
+  }
+};
+// Neighbours that are loaded and stored at once.
+template <int WIDTH> struct alignas(4 * WIDTH) Numbers { float v[WIDTH]; };
+template <int WIDTH> struct alignas(2 * WIDTH) Halves { __half v[WIDTH]; };
+template <int WIDTH> __device__ __forceinline__ Numbers<WIDTH> numbers_at(const float* p) {
+  return *reinterpret_cast<const Numbers<WIDTH>*>(p);
+}
+__device__ __forceinline__ void split(float scaled, __half& high, __half& low) {
+  high = __float2half_rn(scaled), low = __float2half_rn(scaled - __half2float(high));
+}
+"""
+
+_ROWS = """\
+// Rows that are contiguous along k: LANES threads take a row, or a piece of it. What does not fit the registers is read
+// again.
+template <int LANES, int WIDTH>
+__global__ void __launch_bounds__(256)
+    split_rows(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
+               int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
+               long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
+  __shared__ uint32_t of_warps[8][4];
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
+  const long long job = (long long)blockIdx.x * (256 / LANES) + threadIdx.x / LANES;
+  if (job >= (long long)rows * pieces * batch) return;  // where LANES is a warp, which waits for no other
+  const int row = job % rows, number = job / rows % pieces, matrix = job / rows / pieces;
+  const int first = number * piece, length = max(0, min(piece, K - first));
+  const float* from = x + matrix * matrix_pitch + row * pitch + first;
+
+  constexpr int HELD = 8, STEP = LANES * WIDTH;
+  Numbers<WIDTH> held[HELD] = {};
+#pragma unroll
+  for (int h = 0; h < HELD; ++h)
+    if (lane * WIDTH + h * STEP < length) held[h] = numbers_at<WIDTH>(from + lane * WIDTH + h * STEP);
+  uint32_t largest = 0;
+  auto look = [&](const Numbers<WIDTH>& some) {
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) largest = max(largest, magnitude_bits(some.v[j]));
+  };
+#pragma unroll
+  for (int h = 0; h < HELD; ++h) look(held[h]);
+#pragma unroll 4
+  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(numbers_at<WIDTH>(from + i));
+  largest = __reduce_max_sync(~0u, largest);
+  if constexpr (LANES > 32) {
+    if (lane % 32 == 0) of_warps[warp][0] = largest;
+    __syncthreads();
+    for (int i = 0; i < 8; ++i) largest = max(largest, of_warps[i][0]);
+  }
+
+  const float scale = scale_of(largest);
+  __half* high_row = parts + ((long long)matrix * rows + row) * parts_pitch + first;
+  __half* low_row = high_row + (long long)batch * rows * parts_pitch;
+  Counts counts;
+  auto store = [&](int i, const Numbers<WIDTH>& some) {
+    Halves<WIDTH> high, low;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      const float scaled = some.v[j] * scale;
+      split(scaled, high.v[j], low.v[j]);
+      counts.add(some.v[j], scaled);
+    }
+    *reinterpret_cast<Halves<WIDTH>*>(high_row + i) = high;
+    *reinterpret_cast<Halves<WIDTH>*>(low_row + i) = low;
+  };
+#pragma unroll
+  for (int h = 0; h < HELD; ++h)
+    if (lane * WIDTH + h * STEP < length) store(lane * WIDTH + h * STEP, held[h]);
+#pragma unroll 4
+  for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) store(i, numbers_at<WIDTH>(from + i));
+  int losing = __reduce_add_sync(~0u, counts.losing), few = __reduce_add_sync(~0u, counts.few);
+  int zeros = __reduce_add_sync(~0u, counts.zeros);
+  if constexpr (LANES > 32) {
+    if (lane % 32 == 0) of_warps[warp][1] = losing, of_warps[warp][2] = few, of_warps[warp][3] = zeros;
+    __syncthreads();
+    losing = few = zeros = 0;
+    for (int i = 0; i < 8; ++i) losing += of_warps[i][1], few += of_warps[i][2], zeros += of_warps[i][3];
+  }
+  if (lane == 0) {
+    const int which = matrix * pieces + number;
+    scales[(long long)which * rows + row] = 1.f / scale;
+    if (is_too_wide(largest, losing, few, zeros, length))
+      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
+  }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
+}
+"""
+
+_COLUMNS = """\
+// Columns, which are contiguous along m or n: a block takes 32 of them. It goes back up for the second reading, which
+// so begins with what was read last and is still in a cache.
+template <int WIDTH>
+__global__ void __launch_bounds__(1024)
+    split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
+                  int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
+                  long long parts_pitch, int piece, int tile, int first_flag, int flags) {
+  constexpr int LANES = 32 / WIDTH, TEAMS = 1024 / LANES;
+  __shared__ uint32_t largest[32];
+  __shared__ int losing[32], few[32], zeros[32];
+  const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, column = blockIdx.x * 32 + mine;
+  const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
+  const int first = number * piece, last = min(K, first + piece);
+  const bool inside = column < columns;
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
+  if (threadIdx.x < 32) largest[threadIdx.x] = 0, losing[threadIdx.x] = 0, few[threadIdx.x] = 0, zeros[threadIdx.x] = 0;
+  __syncthreads();
+
+  const float* from = x + matrix * matrix_pitch + column;
+  uint32_t highest[WIDTH] = {};
+  if (inside) {
+#pragma unroll 8
+    for (int k = first + team; k < last; k += TEAMS) {
+      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
+    }
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) atomicMax(&largest[mine + j], highest[j]);
+  }
+  __syncthreads();
+
+  if (inside) {
+    float scale[WIDTH];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) scale[j] = scale_of(largest[mine + j]);
+    __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
+    __half* low_column = high_column + (long long)batch * K * parts_pitch;
+    Counts counts[WIDTH];
+    const int steps = (last - first - team + TEAMS - 1) / TEAMS;
+#pragma unroll 8
+    for (int k = first + team + (steps - 1) * TEAMS; k >= first; k -= TEAMS) {
+      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
+      Halves<WIDTH> high, low;
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) {
+        const float scaled = some.v[j] * scale[j];
+        split(scaled, high.v[j], low.v[j]);
+        counts[j].add(some.v[j], scaled);
+      }
+      *reinterpret_cast<Halves<WIDTH>*>(high_column + k * parts_pitch) = high;
+      *reinterpret_cast<Halves<WIDTH>*>(low_column + k * parts_pitch) = low;
+    }
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      if (counts[j].losing) atomicAdd(&losing[mine + j], counts[j].losing);
+      if (counts[j].few) atomicAdd(&few[mine + j], counts[j].few);
+      if (counts[j].zeros) atomicAdd(&zeros[mine + j], counts[j].zeros);
+    }
+  }
+  __syncthreads();
+  const int t = threadIdx.x, own = blockIdx.x * 32 + t;
+  if (t < 32 && own < columns) {
+    const int which = matrix * pieces + number;
+    scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
+    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, last - first)))
+      wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
+  }
+  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
+}
+"""
+
+
+def splitting_text(form: Form) -> list[str]:
+    """The kernels that split the operands."""
+    kinds = {one.along_k for one in (form.product.a, form.product.b)}
+    text = _CRITERION + ("\n" + _ROWS if True in kinds else "") + ("\n" + _COLUMNS if False in kinds else "")
+    return text.splitlines()
+
+
+def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
+    """Declarations of the f32 kernel, and what the plan gives for them."""
+    a, b = form.product.a, form.product.b
+    pairs = [("const float* __restrict__ a", a.tensor), ("const float* __restrict__ b", b.tensor)]
+    pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
+    if not form.pieces:
+        pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
+    pairs += [(f"int {name}", f"@{name}") for name in ("M", "N", "K", "batch")]
+    for name, one in (("a", a), ("b", b)):
+        pairs += [(f"long long {name}_pitch", one.pitch.expression)]
+        pairs += [(f"long long {name}_matrix_pitch", one.batch_pitch.expression)]
+    pairs += [("int pieces", "@pieces"), ("int piece", "@piece")] if form.pieces else []
+    return pairs
+
+
+def f32_tiles_text(form: Form) -> list[str]:
+    """The kernel that makes in f32 what f16 parts do not hold."""
+    a, b = form.product.a, form.product.b
+    jobs = "tiles_m * tiles_n * batch" + (" * pieces" if form.pieces else "")
+    body = [
+        "constexpr int ROWS = 128, COLUMNS = 64, DEPTH = 16, TOGETHER = 16;",
+        "__shared__ float a_tile[DEPTH][ROWS + 4], b_tile[DEPTH][COLUMNS + 4];",
+        "cudaGridDependencySynchronize();",
+        "if (!wide[0]) return;",
+        "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
+        "const int flags_n = (N + BN - 1) / BN, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
+        f"for (int job = blockIdx.x; job < {jobs}; job += gridDim.x) {{",
+        *indented(_f32_tile(form, a, b)),
+        "}",
+    ]
+    pairs = f32_tiles_parameters(form)
+    return [
+        "// ---- tiles with a row or a column that is too wide for f16 parts, in f32; mostly there are none",
+        *signature("__launch_bounds__(256) ", "tiles_in_f32", [declaration for declaration, _ in pairs]),
+        *indented(body),
+        "}",
+    ]
+
+
+def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
+    flags = (
+        ["if (!wide[1 + ((long long)matrix * tiles_m + m0 / ROWS) * flags_n + n0 / BN]) continue;"]
+        if form.fused
+        else [
+            "const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);",
+            "if (!flags[m0 / ROWS] && !flags[tiles_m + n0 / BN]) continue;",
+        ]
+    )
+    lines = [
+        "const int m0 = job % tiles_m * ROWS, n0 = job / tiles_m % tiles_n * COLUMNS;",
+        "const int matrix = job / tiles_m / tiles_n;",
+        *flags,
+    ]
+    if form.pieces:
+        lines += [
+            "const int z = matrix / pieces, first = matrix % pieces * piece, last = min(K, first + piece);",
+            "const long long out = matrix % pieces * (long long)batch + z;",
+        ]
+    else:
+        lines += ["const int z = matrix, first = 0, last = K;"]
+    loops: list[str] = []
+    for name, one, size, start, limit in (("a", a, "ROWS", "m0", "M"), ("b", b, "COLUMNS", "n0", "N")):
+        row = {"a": "m", "b": "n"}[name]
+        if one.along_k:
+            place, at = f"const int k = i % DEPTH, {row} = i / DEPTH;", f"({start} + {row}) * {name}_pitch + k0 + k"
+        else:
+            place, at = f"const int {row} = i % {size}, k = i / {size};", f"(k0 + k) * {name}_pitch + {start} + {row}"
+        loops += [
+            f"for (int i = thread; i < DEPTH * {size}; i += 256) {{",
+            f"  {place}",
+            f"  const bool inside = k0 + k < last && {start} + {row} < {limit};",
+            f"  {name}_tile[k][{row}] = inside ? {name}[z * {name}_matrix_pitch + {at}] : 0.f;",
+            "}",
+        ]
+    lines += [
+        "float sum[8][4] = {}, some[8][4] = {};  // a long sum is a sum of sums",
+        "for (int k0 = first, step = 1; k0 < last; k0 += DEPTH, ++step) {",
+        "  __syncthreads();",
+        *indented(loops),
+        "  __syncthreads();",
+        "#pragma unroll",
+        "  for (int k = 0; k < DEPTH; ++k)",
+        "#pragma unroll",
+        "    for (int i = 0; i < 8; ++i)",
+        "#pragma unroll",
+        "      for (int j = 0; j < 4; ++j) some[i][j] = fmaf(a_tile[k][m_of + i], b_tile[k][n_of + j], some[i][j]);",
+        "  if (step % TOGETHER == 0 || k0 + DEPTH >= last) {",
+        "#pragma unroll",
+        "    for (int i = 0; i < 32; ++i) sum[i / 4][i % 4] += some[i / 4][i % 4], some[i / 4][i % 4] = 0.f;",
+        "  }",
+        "}",
+        "#pragma unroll",
+        "for (int i = 0; i < 32; ++i) {",
+        "  const int m = m0 + m_of + i / 4, n = n0 + n_of + i % 4;",
+        "  if (m >= M || n >= N) continue;",
+        f"  const long long row = {'out' if form.pieces else '(long long)z'} * M + m;",
+        f"  c[row * N + n] = {_stored(form, 'sum[i / 4][i % 4]')};",
+        "}",
+    ]
+    return lines
+
+
+def _stored(form: Form, value: str) -> str:
+    text = value if form.pieces else form.finish.of_one(value)
+    return text if form.stored is DType.F32 else f"static_cast<{form.stored.cpp}>({text})"

@@ -1,0 +1,393 @@
+"""Products on the tensor cores of any GPU since Ampere: tiles brought by asynchronous copies, mma.sync on fragments.
+
+Elements of 16 bits are multiplied as they are. f32 elements are rounded to TF32 where the task permits it; else each is
+two TF32 numbers, three products of which give what f32 arithmetic gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
+from tilewright.playbook.products.program import Contraction, Operand
+from tilewright.playbook.products.tiles import PACK, add_pieces, finished_store, partial_store
+from tilewright.records import DType
+
+_LEAST_PIECE = 512  # of k
+
+_ASYNC_COPY = """\
+// A copy from global to shared memory that arrives later; zeros where `inside` is false, and nothing is read then. Two
+// bytes are copied at once, for there is no asynchronous copy of so few.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool inside) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(inside ? 16 : 0) : "memory");
+  } else if constexpr (BYTES == 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(inside ? 4 : 0) : "memory");
+  } else {
+    *static_cast<unsigned short*>(to) = inside ? *static_cast<const unsigned short*>(from) : 0;
+  }
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+"""
+
+_TILE_COPY = """\
+// A tile in shared memory lies as in global memory: LINES rows of INNER neighbours. The rows are PAD elements longer
+// than that, which spreads what a warp reads at once over all banks.
+template <int LINES, int INNER, int PAD, int WIDTH>
+struct TileCopy {
+  static constexpr int PITCH = INNER + PAD, ELEMENTS = LINES * PITCH;
+  static constexpr int PER_LINE = INNER / WIDTH, COPIES = LINES * PER_LINE / THREADS;
+
+  static __device__ __forceinline__ void start(Element* tile, const Element* from, long long pitch, int line0,
+                                               int inner0, int lines, int inners) {
+#pragma unroll
+    for (int i = 0; i < COPIES; ++i) {
+      const int place = threadIdx.x + i * THREADS, line = place / PER_LINE, inner = place % PER_LINE * WIDTH;
+      const bool inside = line0 + line < lines && inner0 + inner < inners;
+      const Element* source = inside ? from + (line0 + line) * pitch + inner0 + inner : from;
+      copy_async<WIDTH * sizeof(Element)>(tile + line * PITCH + inner, source, inside);
+    }
+  }
+};
+"""
+
+_LOAD_MATRICES = """\
+// Four 8 x 8 matrices, one per register; lanes 8i .. 8i+7 give the rows of matrix i. Lane l then holds the elements
+// 2(l % 4) and 2(l % 4) + 1 of row l / 4; in the transposing form, of column l / 4.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const Element* row) {
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  }
+}
+"""
+
+_MMA = """\
+// d (16 x 8, f32) += a (16 x STEP) * b (STEP x 8)
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.INSTRUCTION {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+"""
+_INSTRUCTIONS = {
+    DType.F16: "m16n8k16.row.col.f32.f16.f16.f32",
+    DType.BF16: "m16n8k16.row.col.f32.bf16.bf16.f32",
+    DType.F32: "m16n8k8.row.col.f32.tf32.tf32.f32",
+}
+
+_ROUND = """\
+__device__ __forceinline__ unsigned tf32(float v) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(v));
+  return rounded;
+}
+"""
+
+_SPLIT = """\
+// v as two TF32 numbers, which together have 22 bits of it and its whole range. Where the first would be infinite or is
+// not a number, the second is 0: their products are then what f32 gives.
+__device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
+  big = tf32(v);
+  small = fabsf(v) < 3.4e38f ? tf32(v - __uint_as_float(big)) : 0u;
+}
+"""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An operand in the kernel's text."""
+
+    name: str  # a or b
+    rows: str  # its axis beside k: m or n
+    tile_rows: str  # BM or BN
+    operand: Operand
+
+    @property
+    def upper(self) -> str:
+        return self.name.upper()
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """A tile's lines and their lengths."""
+        return (self.tile_rows, "BK") if self.operand.along_k else ("BK", self.tile_rows)
+
+    def copy_type(self) -> str:
+        """The alias of its copy. Fragments of f32 are read element by element, down the lines where k is not inner."""
+        wide = self.operand.dtype is DType.F32 and not self.operand.along_k
+        pad = "8" if wide or self.operand.dtype is not DType.F32 else "4"
+        lines, inner = self.lines
+        return f"using {self.upper}Copy = TileCopy<{lines}, {inner}, {pad}, {self.upper}_WIDTH>;"
+
+    def start(self, tile: str, k0: str) -> str:
+        row = f"{self.rows}0"
+        if self.operand.along_k:
+            return f"{self.upper}Copy::start({tile}, {self.name}, {self.name}_pitch, {row}, {k0}, {self.rows}, k_end);"
+        return f"{self.upper}Copy::start({tile}, {self.name}, {self.name}_pitch, {k0}, {row}, k_end, {self.rows});"
+
+    def element(self, tile: str, row: str, k: str) -> str:
+        line, inner = (row, k) if self.operand.along_k else (k, row)
+        return f"{tile}[({line}) * {self.upper}Copy::PITCH + {inner}]"
+
+
+def tensor_core_product(
+    product: Contraction, op_line: str, quick: bool = True, pieces: bool = False, choices: Choices = Choices.ALL
+) -> Fragment:
+    """BM x BN tiles of sums by warps that share it as a grid; STAGES steps along k are under way at once."""
+    text = ProductText(product, op_line, quick, choices)
+    plan, element = text.plan, product.element
+    wide = element is DType.F32
+    sides = (_Side("a", "m", "BM", product.a), _Side("b", "n", "BN", product.b))
+    plan.add("need", "device.cc >= 80")
+    text.tile("BM", (128, 64), "rows and columns of a tile")
+    text.tile("BN", (128, 64) if wide else (128, 64, 256))
+    tiles = plan.name("tiles")
+    plan.add("let", f"{tiles} = ceil_div({text.m}, BM) * ceil_div({text.n}, BN){text.matrices}")
+    _tile_needs(text, tiles, pieces)
+    text.tune("BK", (32,) if wide else (32, 64))
+    text.tune("STAGES", (3, 2, 4), "steps along k under way at once")
+    for side, inner in zip(sides, (product.m, product.n), strict=True):
+        text.width(
+            f"{side.upper}_WIDTH", side.operand, product.k if side.operand.along_k else inner, 16 // element.itemsize
+        )
+    plan.add("const", f"C_WIDTH = 2 if {text.n} % 2 == 0 else 1, WARPS_N = 4 if BN >= 128 else 2")
+    shared = plan.name("shared_bytes")
+    plan.add(
+        "let", f"{shared} = STAGES * ({_tile_elements(sides[0])} + {_tile_elements(sides[1])}) * {element.itemsize}"
+    )
+    plan.add("need", f"{shared} <= device.smem_block")
+
+    name = f"{text.name}_tensor_cores"
+    parameters, partial = [*text.parameters(), *text.finish_parameters], ""
+    if pieces:
+        partial = plan.name("partial")
+        plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
+        parameters = [
+            *text.parameters(("float* __restrict__ partial", partial)),
+            ("int piece", f"round_up(ceil_div({text.k}, PIECES), BK)"),
+        ]
+    signature = text.signature(parameters)
+    plan.launch(name, f"dim3({tiles}, PIECES)" if pieces else tiles, f"64 * WARPS_N, {shared}", signature.given)
+    kernel = signature.kernel("__launch_bounds__(THREADS)", name, _body(text, sides, pieces))
+    second = add_pieces(text, partial) if pieces else []
+    fragments = [[_LOAD_MATRICES]] if not wide else [[_ROUND], *([[_SPLIT]] if product.is_strict else [])]
+    instruction = _MMA.replace("INSTRUCTION", _INSTRUCTIONS[element]).replace("STEP", "8" if wide else "16")
+    return text.fragment(
+        _header(text, pieces),
+        _constants(text, sides),
+        [PACK],
+        [_ASYNC_COPY],
+        [_TILE_COPY],
+        [sides[0].copy_type(), sides[1].copy_type()],
+        *fragments,
+        [instruction],
+        text.finish.function,
+        kernel,
+        second,
+    )
+
+
+def _tile_needs(text: ProductText, tiles: str, pieces: bool) -> None:
+    smallest = "(BM == 64 and BN == 64)"
+    remark = "smaller tiles where large ones are few"
+    if not pieces:
+        text.plan.add("need", f"{tiles} >= device.sms or {smallest}", remark)
+        return
+    text.plan.add("tune", "PIECES = 64 | 32 | 16 | 8 | 4 | 2 | 1", "that k is cut into")
+    text.plan.add("need", f"{tiles} * PIECES >= device.sms or {smallest}", remark)
+    rule = f"{tiles} * PIECES <= 4 * device.sms and {text.k} / PIECES >= {_LEAST_PIECE}"
+    text.plan.add("need", f"PIECES == 1 or ({rule})")
+
+
+def _tile_elements(side: _Side) -> str:
+    lines, inner = side.lines
+    pad = side.copy_type().split(", ")[2]
+    return f"{lines} * ({inner} + {pad})"
+
+
+def _constants(text: ProductText, sides: tuple[_Side, _Side]) -> list[str]:
+    step = 8 if text.product.element is DType.F32 else 16
+    return [
+        f"using Element = {text.product.element.cpp};",
+        "constexpr int WARPS_M = 2, THREADS = WARPS_M * WARPS_N * 32, WARP_M = BM / WARPS_M, WARP_N = BN / WARPS_N;",
+        f"constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8, STEPS_K = BK / {step};  // mma of a warp",
+        TILE_GROUP,
+    ]
+
+
+def _header(text: ProductText, pieces: bool) -> str:
+    product = text.product
+    header = (
+        f"{text.name} on tensor cores: a block computes a BM x BN tile of sums, which its warps share as a 2 x WARPS_N "
+        "grid. It goes along k in steps of BK; STAGES steps are under way at once, each in its own slot of shared "
+        "memory, so that the copies of later steps run under the arithmetic of the present one."
+    )
+    if product.is_strict:
+        header += (
+            "\n\nEvery f32 is two TF32 numbers, a big and a small part, and three products of parts give what f32 "
+            "arithmetic gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 "
+            "outside it."
+        )
+    if pieces:
+        header += (
+            "\n\nThe result is too small to fill the GPU: k is cut into PIECES, and a second kernel adds their sums, "
+            "always in the same order."
+        )
+    return header
+
+
+def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[str]:
+    skipped = text.skipped_tile("BM", "BN")
+    first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
+    if skipped:
+        last = f"{skipped} ? k_begin : {last}"
+    a, b = sides
+    store = (
+        partial_store(text, "sums[i][j][h * 2 + q + w]")
+        if pieces
+        else finished_store(text, "sums[i][j][h * 2 + q + w]")
+    )
+    return [
+        "extern __shared__ __align__(128) unsigned char shared[];",
+        "Element* slots = reinterpret_cast<Element*>(shared);",
+        "constexpr int SLOT = ACopy::ELEMENTS + BCopy::ELEMENTS;",
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        "const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;",
+        *text.tile_lines("BM", "BN"),
+        f"const int k_begin = {first}, k_end = {last};",
+        "const int steps = (k_end - k_begin + BK - 1) / BK;",
+        "",
+        "auto copy_step = [&](int step) {",
+        "  if (step < steps) {",
+        "    Element* slot = slots + step % STAGES * SLOT;",
+        f"    {a.start('slot', 'k_begin + step * BK')}",
+        f"    {b.start('slot + ACopy::ELEMENTS', 'k_begin + step * BK')}",
+        "  }",
+        "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
+        "};",
+        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        "",
+        "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
+        "for (int step = 0; step < steps; ++step) {",
+        "  wait<STAGES - 2>();",
+        "  __syncthreads();  // the step's slot has arrived for everyone, and everyone has read the one before",
+        "  copy_step(step + STAGES - 1);  // into that one",
+        "  const Element* a_tile = slots + step % STAGES * SLOT;",
+        "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
+        *indented(_wide_step(text, sides) if text.product.element is DType.F32 else _half_step(sides)),
+        "}",
+        "",
+        "// A lane holds pairs of columns of rows lane / 4 and lane / 4 + 8 of every 16 x 8 block.",
+        "#pragma unroll",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "  for (int h = 0; h < 2; ++h) {",
+        "    const int at_row = m0 + warp_m + i * 16 + h * 8 + lane / 4;",
+        "    if (at_row >= m) continue;",
+        f"    const long long row = {text.first_row} + at_row;",
+        "#pragma unroll",
+        "    for (int j = 0; j < BLOCKS_N; ++j)",
+        "#pragma unroll",
+        "      for (int q = 0; q < 2; q += C_WIDTH) {",
+        "        const int column0 = n0 + warp_n + j * 8 + lane % 4 * 2 + q;",
+        "        if (column0 >= n) continue;",
+        *indented(store, 4),
+        "      }",
+        "  }",
+    ]
+
+
+def _half_step(sides: tuple[_Side, _Side]) -> list[str]:
+    """Fragments of 16-bit elements by ldmatrix, which transposes where k is not the inner dimension."""
+    a, b = sides
+    a_row = "warp_m + i * 16 + lane % 16" if a.operand.along_k else "warp_m + i * 16 + lane / 8 % 2 * 8"
+    a_k = "p * 16 + lane / 16 * 8" if a.operand.along_k else "p * 16 + lane / 16 * 8 + lane % 8"
+    b_row = "warp_n + j * 16 + lane / 16 * 8" + (" + lane % 8" if b.operand.along_k else "")
+    b_k = "p * 16 + lane / 8 % 2 * 8" if b.operand.along_k else "p * 16 + lane % 16"
+    a_turned, b_turned = (str(not one.operand.along_k).lower() for one in sides)
+    return [
+        "#pragma unroll",
+        "for (int p = 0; p < STEPS_K; ++p) {",
+        "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N / 2][4];",
+        "#pragma unroll",
+        "  for (int i = 0; i < BLOCKS_M; ++i)",
+        f"    load_matrices<{a_turned}>(a_part[i], &{a.element('a_tile', a_row, a_k)});",
+        "#pragma unroll",
+        "  for (int j = 0; j < BLOCKS_N / 2; ++j)",
+        f"    load_matrices<{b_turned}>(b_part[j], &{b.element('b_tile', b_row, b_k)});",
+        "#pragma unroll",
+        "  for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "    for (int j = 0; j < BLOCKS_N; ++j)",
+        "      mma(sums[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);",
+        "}",
+    ]
+
+
+def _wide_step(text: ProductText, sides: tuple[_Side, _Side]) -> list[str]:
+    """Fragments of f32 elements, rounded or split on their way to registers."""
+    a, b = sides
+    strict = text.product.is_strict
+    taken_a = a.element("a_tile", "warp_m + i * 16 + r % 2 * 8 + lane / 4", "p * 8 + r / 2 * 4 + lane % 4")
+    taken_b = b.element("b_tile", "warp_n + j * 8 + lane / 4", "p * 8 + r * 4 + lane % 4")
+    if not strict:
+        return [
+            "#pragma unroll",
+            "for (int p = 0; p < STEPS_K; ++p) {",
+            "  unsigned a_part[BLOCKS_M][4], b_part[BLOCKS_N][2];",
+            "#pragma unroll",
+            "  for (int i = 0; i < BLOCKS_M; ++i)",
+            "#pragma unroll",
+            f"    for (int r = 0; r < 4; ++r) a_part[i][r] = tf32({taken_a});",
+            "#pragma unroll",
+            "  for (int j = 0; j < BLOCKS_N; ++j)",
+            "#pragma unroll",
+            f"    for (int r = 0; r < 2; ++r) b_part[j][r] = tf32({taken_b});",
+            "#pragma unroll",
+            "  for (int i = 0; i < BLOCKS_M; ++i)",
+            "#pragma unroll",
+            "    for (int j = 0; j < BLOCKS_N; ++j) mma(sums[i][j], a_part[i], b_part[j][0], b_part[j][1]);",
+            "}",
+        ]
+    return [
+        "float part[BLOCKS_M][BLOCKS_N][4] = {};",
+        "#pragma unroll",
+        "for (int p = 0; p < STEPS_K; ++p) {",
+        "  unsigned a_big[BLOCKS_M][4], a_small[BLOCKS_M][4], b_big[BLOCKS_N][2], b_small[BLOCKS_N][2];",
+        "#pragma unroll",
+        "  for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        f"    for (int r = 0; r < 4; ++r) split({taken_a}, a_big[i][r], a_small[i][r]);",
+        "#pragma unroll",
+        "  for (int j = 0; j < BLOCKS_N; ++j)",
+        "#pragma unroll",
+        f"    for (int r = 0; r < 2; ++r) split({taken_b}, b_big[j][r], b_small[j][r]);",
+        "#pragma unroll",
+        "  for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "    for (int j = 0; j < BLOCKS_N; ++j) {",
+        "      mma(part[i][j], a_small[i], b_big[j][0], b_big[j][1]);",
+        "      mma(part[i][j], a_big[i], b_small[j][0], b_small[j][1]);",
+        "      mma(part[i][j], a_big[i], b_big[j][0], b_big[j][1]);",
+        "    }",
+        "}",
+        "#pragma unroll",
+        "for (int i = 0; i < BLOCKS_M; ++i)",
+        "#pragma unroll",
+        "  for (int j = 0; j < BLOCKS_N; ++j)",
+        "#pragma unroll",
+        "    for (int r = 0; r < 4; ++r) sums[i][j][r] += part[i][j][r];",
+    ]

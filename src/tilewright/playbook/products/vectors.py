@@ -1,0 +1,220 @@
+"""A matrix times a vector: every element of the matrix is used once, so all that matters is how its bytes move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.plan_text import Choices, ProductText
+from tilewright.playbook.products.program import Contraction, Extent, Operand
+from tilewright.playbook.products.tiles import PACK
+
+_BLOCK_SUM = """\
+// The values of all threads of the block added up, in every thread of the first warp.
+__device__ __forceinline__ float block_sum(float value, float* of_warps) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x % 32 < THREADS / 32 ? of_warps[threadIdx.x % 32] : 0.0f;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  return value;
+}
+"""
+
+
+def is_vector_product(product: Contraction) -> bool:
+    """Whether one of the operands is a vector at every size."""
+    return (product.m.is_one or product.n.is_one) and product.kept is None
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The matrix and the vector, whichever operand each is."""
+
+    product: Contraction
+
+    @property
+    def matrix(self) -> str:
+        return "a" if self.product.n.is_one else "b"
+
+    @property
+    def vector(self) -> str:
+        return "b" if self.product.n.is_one else "a"
+
+    @property
+    def lines(self) -> str:
+        """How many sums there are, by the kernel's name for it."""
+        return "m" if self.product.n.is_one else "n"
+
+    @property
+    def operand(self) -> Operand:
+        return self.product.a if self.product.n.is_one else self.product.b
+
+    @property
+    def extent(self) -> Extent:
+        return self.product.m if self.product.n.is_one else self.product.n
+
+
+def vector_product(product: Contraction, op_line: str, quick: bool = True, choices: Choices = Choices.ALL) -> Fragment:
+    """One sum for each row of the matrix, or for each column where k goes down the columns."""
+    text, sides = ProductText(product, op_line, quick, choices), _Sides(product)
+    plan, along = text.plan, sides.operand.along_k
+    lines = text.m if product.n.is_one else text.n
+    widest = 16 // sides.operand.dtype.itemsize
+    text.tune("THREADS", (256, 128, 512))
+    if along:
+        text.tune("ROWS", (2, 8, 4, 1), "of the matrix that share what is read of the vector")
+    text.width("WIDTH", sides.operand, product.k if along else sides.extent, widest)
+    plan.add("tune", "PIECES = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256", "that k is cut into")
+    blocks = plan.name("blocks")
+    per_block = "ROWS" if along else "THREADS * WIDTH"
+    plan.add("let", f"{blocks} = ceil_div({lines}, {per_block}){text.matrices}")
+    least = "THREADS * WIDTH" if along else "64"
+    fills = f"{blocks} * PIECES >= 2 * device.sms or {text.k} / (2 * PIECES) < {least} or PIECES == 256"
+    plan.add("need", f"PIECES == 1 or {text.k} / PIECES >= {least}")
+    plan.add("need", fills, "as many pieces as fill the GPU")
+    partial = plan.name("partial")
+    plan.add("scratch", f"{partial}: f32[PIECES if PIECES > 1 else 0, {text.rows} * {text.n}]")
+
+    name = f"{text.name}_vector"
+    parameters = [
+        *text.parameters(),
+        ("float* __restrict__ partial", partial),
+        ("int piece", f"round_up(ceil_div({text.k}, PIECES), {least})"),
+        *text.finish_parameters,
+    ]
+    signature = text.signature(parameters)
+    plan.launch(name, f"dim3({blocks}, PIECES)", "THREADS", signature.given)
+    body = _along_rows(text, sides) if along else _down_columns(text, sides)
+    kernel = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    how = (
+        "a block goes along ROWS rows at once, so that what it reads of the vector is used ROWS times"
+        if along
+        else "a thread goes down WIDTH neighbouring columns, and neighbouring threads down the next"
+    )
+    header = (
+        f"{text.name}: a matrix times a vector. Every element of the matrix is used once; {how}. Where that gives too "
+        "few blocks for the GPU, k is cut into PIECES and a second kernel adds their sums, always in the same order."
+    )
+    pieces = [[PACK], *([[_BLOCK_SUM]] if along else []), text.finish.function, kernel, _add(text, partial)]
+    return text.fragment(header, *pieces)
+
+
+def _begin(text: ProductText, sides: _Sides, per_block: str) -> list[str]:
+    lines = sides.lines
+    batched = text.product.is_batched
+    blocks = f"({lines} + {per_block} - 1) / {per_block}"
+    return [
+        *([f"const int blocks = {blocks};", *text.batch_lines("blocks")] if batched else []),
+        f"const int first = blockIdx.x{' % blocks' if batched else ''} * {per_block};",
+        "const int k_begin = min(k, static_cast<int>(blockIdx.y) * piece), k_end = min(k, k_begin + piece);",
+    ]
+
+
+def _along_rows(text: ProductText, sides: _Sides) -> list[str]:
+    matrix, vector, lines = sides.matrix, sides.vector, sides.lines
+    cpp = sides.operand.dtype.cpp
+    vector_cpp = (text.product.b if vector == "b" else text.product.a).dtype.cpp
+    return [
+        "__shared__ float of_warps[ROWS][THREADS / 32];",
+        *_begin(text, sides, "ROWS"),
+        "float sums[ROWS][WIDTH] = {};",
+        "#pragma unroll 4",
+        "for (int at_k = k_begin + threadIdx.x * WIDTH; at_k < k_end; at_k += THREADS * WIDTH) {",
+        f"  const auto given = *reinterpret_cast<const Pack<{vector_cpp}, WIDTH>*>({vector} + at_k);",
+        "#pragma unroll",
+        "  for (int i = 0; i < ROWS; ++i) {",
+        f"    const int line = min(first + i, {lines} - 1);  // rows beyond the last are read again and not stored",
+        f"    const auto one = *reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + line * {matrix}_pitch + at_k);",
+        "#pragma unroll",
+        "    for (int j = 0; j < WIDTH; ++j)",
+        "      sums[i][j] = fmaf(static_cast<float>(one.at[j]), static_cast<float>(given.at[j]), sums[i][j]);",
+        "  }",
+        "}",
+        "#pragma unroll",
+        "for (int i = 0; i < ROWS; ++i) {",
+        "  float total = 0.0f;",
+        "#pragma unroll",
+        "  for (int j = 0; j < WIDTH; ++j) total += sums[i][j];",
+        "  total = block_sum(total, of_warps[i]);",
+        "  const int line = first + i;",
+        f"  if (threadIdx.x == 0 && line < {lines}) {{",
+        *indented(_store(text, sides, "total"), 2),
+        "  }",
+        "}",
+    ]
+
+
+def _down_columns(text: ProductText, sides: _Sides) -> list[str]:
+    matrix, vector, lines = sides.matrix, sides.vector, sides.lines
+    cpp = sides.operand.dtype.cpp
+    return [
+        *_begin(text, sides, "(THREADS * WIDTH)"),
+        "const int line0 = first + threadIdx.x * WIDTH;",
+        f"if (line0 >= {lines}) return;",
+        "float sums[WIDTH] = {};",
+        "#pragma unroll 8",
+        "for (int at_k = k_begin; at_k < k_end; ++at_k) {",
+        f"  const float given = static_cast<float>({vector}[at_k]);",
+        f"  const auto one = *reinterpret_cast<const Pack<{cpp}, WIDTH>*>({matrix} + at_k * {matrix}_pitch + line0);",
+        "#pragma unroll",
+        "  for (int j = 0; j < WIDTH; ++j) sums[j] = fmaf(static_cast<float>(one.at[j]), given, sums[j]);",
+        "}",
+        "#pragma unroll",
+        "for (int j = 0; j < WIDTH; ++j) {",
+        "  const int line = line0 + j;",
+        *indented(_store(text, sides, "sums[j]")),
+        "}",
+    ]
+
+
+def _places(text: ProductText, sides: _Sides) -> list[str]:
+    """Where a sum's row, column and element are; the compiler drops what is not used."""
+    if text.product.n.is_one:
+        return [f"const long long row = {text.first_row} + line, at = row;", "const int column = 0;"]
+    row = "matrix" if text.product.is_batched else "0"
+    return [f"const long long row = {row}, at = row * n + line;", "const int column = line;"]
+
+
+def _store(text: ProductText, sides: _Sides, sum: str) -> list[str]:
+    batches = "(gridDim.x / blocks)" if text.product.is_batched else "1ll"
+    used = {"at", *text.finish.takes}
+    places = [one for one in _places(text, sides) if "row" in one or "column" in used]
+    return [
+        *places,
+        "if constexpr (PIECES == 1) {",
+        f"  c[at] = {text.stored(text.finish.call(sum))};",
+        "} else {",
+        f"  partial[blockIdx.y * (static_cast<long long>(m) * n * {batches}) + at] = {sum};",
+        "}",
+    ]
+
+
+def _add(text: ProductText, partial: str) -> list[str]:
+    """The kernel that adds the pieces' sums and finishes them; its launch goes into the plan."""
+    product = text.product
+    pairs = [
+        ("const float* __restrict__ partial", partial),
+        (f"{product.output.dtype.cpp}* __restrict__ c", product.output.name),
+        ("long long count", f"{text.rows} * {text.n}"),
+        ("int n", text.n),
+        *text.finish_parameters,
+    ]
+    signature = text.signature(pairs)
+    name = f"{text.name}_add_pieces"
+    text.plan.launch(name, f"ceil_div({text.rows} * {text.n}, 128)", "128", signature.given, " when PIECES > 1")
+    body = [
+        "const long long at = blockIdx.x * 128ll + threadIdx.x;",
+        "if (at >= count) return;",
+        "float sum = 0.0f;",
+        "#pragma unroll 8",
+        "for (int piece = 0; piece < PIECES; ++piece) sum += partial[piece * count + at];",
+        *(["const long long row = at / n;"] if "row" in text.finish.takes else []),
+        *(["const int column = static_cast<int>(at % n);"] if "column" in text.finish.takes else []),
+        f"c[at] = {text.stored(text.finish.call('sum'))};",
+    ]
+    note = "// Adds the sums of the pieces, in their order: the result is the same bits every time."
+    return [note, *signature.kernel("__launch_bounds__(128)", name, body)]

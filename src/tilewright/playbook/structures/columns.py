@@ -1,0 +1,214 @@
+"""Reductions over the first or the middle dimensions: neighbours in memory belong to different rows.
+
+A thread owns WIDTH neighbouring rows, so that it moves 16-byte vectors, and goes down their columns. What belongs to a
+row is an array of WIDTH in a thread.
+"""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
+from tilewright.playbook.row_kernel import RowKernel, each_element
+from tilewright.playbook.row_program import ProgramInput, Reduction, RowProgram
+
+_HELD_BYTES = 128  # of a thread's columns, in registers
+_MOST_TEAMS = 16
+
+_TEAM_REDUCE = """\
+// The values of the teams that share rows combined, the same in each. `room` is free again when it returns.
+template <typename T, typename Combine>
+__device__ __forceinline__ void team_reduce(T (&value)[WIDTH], void* room, Combine combine) {
+  if constexpr (TEAMS == 1) return;
+  auto* exchanged = static_cast<T*>(room) + threadIdx.x * WIDTH;
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) exchanged[threadIdx.y * LANES * WIDTH + i] = value[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) value[i] = exchanged[i];
+#pragma unroll
+  for (int team = 1; team < TEAMS; ++team) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) value[i] = combine(value[i], exchanged[team * LANES * WIDTH + i]);
+  }
+  __syncthreads();
+}
+"""
+
+
+class ColumnKernel(RowKernel):
+    """A kernel in which a thread has WIDTH rows; `first_row` is the number of the first."""
+
+    def accumulator(self, index: int) -> str:
+        return f"{self.namer.of(index)}[i]"
+
+    def part(self, index: int) -> str:
+        return f"{self.namer.of(index)}_part[i]"
+
+    def declared(self, index: int) -> list[str]:
+        name, start = self.namer.of(index), self.start(index)
+        line = f"{self.accumulator_type(index)} {name}[WIDTH]"
+        if start in ("0", "0.0f"):
+            return [f"{line} = {{}};"]
+        return [f"{line};", "#pragma unroll", f"for (int i = 0; i < WIDTH; ++i) {name}[i] = {start};"]
+
+    def part_lines(self, number: int) -> tuple[list[str], list[str]]:
+        sums = [one for one in self.own_reductions(number) if self._reduce(one).op is Reduction.SUM]
+        declared = [f"{self.accumulator_type(one)} {self.namer.of(one)}_part[WIDTH] = {{}};" for one in sums]
+        added = [f"{self.accumulator(one)} += {self.part(one)};" for one in sums]
+        return declared, each_element(added) if added else []
+
+    def row_scope(self, targets: tuple[int, ...]) -> list[str]:
+        if not targets:
+            return []
+        lines, texts = self.statements.write(targets, self.row_known, self.row_load)
+        arrays = {one: self.namer.fresh(f"{self.namer.of(one)}_here") for one in targets}
+        declared = [f"{self.program.kinds[one].cpp} {arrays[one]}[WIDTH];" for one in targets]
+        lines += [f"{arrays[one]}[i] = {texts[one].text};" for one in targets]
+        self.row_known |= {one: Text(f"{arrays[one]}[i]") for one in targets}
+        return [*declared, *self._each_row(lines)]
+
+    def combined(self, number: int) -> list[str]:
+        """After a sweep: the teams' parts put together."""
+        self.reduced(number, "")
+        return [
+            f"team_reduce({self.namer.of(index)}, room, {self.combiner(index)}{{}});"
+            for index in self.own_reductions(number)
+        ]
+
+    def each_result(self, guard: str) -> list[str]:
+        """The results with one element per row, for rows of which `guard` holds."""
+        return self._each_row(self.row_results(), guard)
+
+    def _each_row(self, lines: list[str], guard: str = "") -> list[str]:
+        if any("row" in line for line in lines):
+            own = (one for one in self.program.inputs if not one.varies and one.parts)
+            lines = ["const long long row = first_row + i;", *self.index_lines(*own), *lines]
+        return each_element([f"if ({guard}) {{", *indented(lines), "}"] if guard else lines)
+
+
+def fits_tile(program: RowProgram, cols: int) -> bool:
+    """Whether the teams of a block can hold whole columns of this length."""
+    size = 16 // program.widest.itemsize
+    held = sum(one.dtype.itemsize for one in program.streams) * size
+    return -(-cols // _MOST_TEAMS) * held <= _HELD_BYTES
+
+
+def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = True) -> Fragment:
+    """A block has LANES * WIDTH neighbouring rows, and TEAMS teams of threads share their columns.
+
+    `held`: the columns stay in registers, and are read once; otherwise every sweep reads them again.
+    """
+    kernel = ColumnKernel(program, quick)
+    plan = PlanLines(program, op_line)
+    rows, cols = plan.sizes()
+    inner, tiles = plan.inner(), plan.name("tiles")
+    plan.limits(rows, cols)
+    plan.add("need", f"{cols} > 0 and {cols} <= {MOST_32_BIT}")
+    plan.add("tune", "LANES = 64 | 32 | 128", "threads side by side, each with a vector of rows")
+    plan.add("tune", f"TEAMS = {' | '.join(str(one) for one in _teams(program, held))}", "that share the columns")
+    size = 16 // program.widest.itemsize
+    plan.add("const", f"WIDTH = {size} if {inner} % {size} == 0 else 1", "rows of a thread")
+    if held:
+        plan.add("const", f"FEATURES = ceil_div({cols}, TEAMS)", "columns of a thread")
+        per_thread = sum(one.dtype.itemsize for one in program.streams)
+        plan.add("need", f"FEATURES * WIDTH * {per_thread} <= {_HELD_BYTES} or TEAMS == {_MOST_TEAMS}")
+        plan.add("need", "FEATURES <= 128", "each is unrolled")
+    plan.add("let", f"{tiles} = ceil_div({inner}, LANES * WIDTH)", "blocks side by side")
+    sizes = [("int cols", cols), ("long long inner", inner), ("int tiles", tiles)]
+    signature = KernelSignature.of(program, kernel.namer, sizes)
+    name = f"{program.name}_tiles"
+    plan.launch(name, f"{rows} / {inner} * {tiles}", "dim3(LANES, TEAMS)", signature.given)
+    text = signature.kernel("__launch_bounds__(LANES * TEAMS)", name, _tile_body(kernel, held))
+    where = "It stays in registers" if held else "Every step reads it again, mostly from the cache"
+    header = (
+        f"{program.name}, with reductions across memory: neighbours belong to different rows.\n\nA block has a tile of "
+        "LANES * WIDTH rows side by side, so that whole lines of memory are read, and TEAMS teams that share their "
+        f"columns. {where}; the teams exchange each reduction once through shared memory. Where rows side by side are "
+        "not a whole number of 16-byte vectors, WIDTH is 1 and the same code moves single elements."
+    )
+    helpers = [*kernel.forms.helpers(), *without_shuffles(kernel), _TEAM_REDUCE]
+    return fragment(header, plan, includes(program), [VECTOR], *([one] for one in helpers), text)
+
+
+def without_shuffles(kernel: RowKernel) -> list[str]:
+    return [one for one in kernel.reduction_helpers() if "__shfl" not in one]
+
+
+def _teams(program: RowProgram, held: bool) -> list[int]:
+    """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
+    size = 16 // program.widest.itemsize
+    column = sum(one.dtype.itemsize for one in program.streams) * size
+    wanted = program.task_cols * column / _HELD_BYTES if held else 8
+    powers = [1, 2, 4, 8, _MOST_TEAMS]
+    best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
+    return [best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS))]
+
+
+def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:
+    program, name = kernel.program, kernel.name
+    whole = [one for one in program.inputs if one.is_whole]
+    lines = [
+        "__shared__ long long room[TEAMS * LANES * WIDTH];",
+        "const long long outer = blockIdx.x / tiles, place = blockIdx.x % tiles * LANES + threadIdx.x;",
+        "const long long step = inner / WIDTH, first_row = outer * inner + place * WIDTH;",
+        "const bool inside = place < step;",
+    ]
+    for one in whole:
+        pointer = f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({name(one.name)})"
+        lines.append(f"const auto* {name(one.name)}_along = {pointer} + outer * cols * step + place;")
+    for output in program.outputs_along:
+        pointer = f"reinterpret_cast<Vector<{output.dtype.cpp}>*>({name(output.name)})"
+        lines.append(f"auto* {kernel.target(output)} = {pointer} + outer * cols * step + place;")
+    streams = {one.name for one in program.streams}
+    if held:
+        lines += [f"Vector<{one.dtype.cpp}> {name(one.name)}_held[FEATURES] = {{}};" for one in program.streams]
+        loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[column * step];" for one in program.streams]
+        lines += ["", *_each_feature(held, loads)] if loads else []
+    for number in range(program.sweeps):
+        lines += ["", *_tile_sweep(kernel, number, held, streams), *kernel.combined(number)]
+    if program.outputs_of_row:
+        lines += ["", "if (inside && threadIdx.y == 0) {", *indented(kernel.each_result("")), "}"]
+    return lines
+
+
+def _tile_sweep(kernel: ColumnKernel, number: int, held: bool, streams: set[str]) -> list[str]:
+    program, name = kernel.program, kernel.name
+    read = kernel.loaded(number, kernel.row_known)
+
+    def load(one: ProgramInput) -> str:
+        if one.is_column:
+            return f"{name(one.name)}[column]"
+        return f"{name(one.name)}_held[k].at[i]" if held else f"{name(one.name)}_here.at[i]"
+
+    sweep = kernel.sweep(number, load, "column", kernel.made_elements())
+    last = number == program.sweeps - 1
+    inner: list[str] = []
+    if not held:
+        inner += [
+            f"const Vector<{one.dtype.cpp}> {name(one.name)}_here = {name(one.name)}_along[column * step];"
+            for one in program.inputs
+            if one.name in read & streams
+        ]
+    inner += [*(kernel.made_vectors() if last else []), *each_element(sweep.element)]
+    if last:
+        inner += [f"{kernel.target(one)}[column * step] = {name(one.name)}_made;" for one in program.outputs_along]
+    return [*(_inside(sweep.before)), *_each_feature(held, inner)]
+
+
+def _inside(lines: list[str]) -> list[str]:
+    """Values of rows are read only where there are rows."""
+    return [line.replace("i < WIDTH;", "i < WIDTH && inside;") if " row" in "".join(lines) else line for line in lines]
+
+
+def _each_feature(held: bool, inner: list[str]) -> list[str]:
+    if held:
+        guarded = [
+            "const int column = k * TEAMS + threadIdx.y;",
+            "if (inside && column < cols) {",
+            *indented(inner),
+            "}",
+        ]
+        return ["#pragma unroll", "for (int k = 0; k < FEATURES; ++k) {", *indented(guarded), "}"]
+    loop = "for (int column = threadIdx.y; column < cols && inside; column += TEAMS) {"
+    return ["#pragma unroll 4", loop, *indented(inner), "}"]

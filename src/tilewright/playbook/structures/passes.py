@@ -1,0 +1,326 @@
+"""Few and long rows, or rows in segments: every step that needs whole rows is a pass over pieces of them.
+
+A pass has two launches. In the first, a block holds a piece of a row in registers and leaves what it comes to; in the
+second, a block per row puts the pieces together. A last launch writes the elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
+from tilewright.playbook.row_kernel import RowKernel, each_element
+from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
+from tilewright.playbook.structures.about import CORRECTIONS, COUNT, HELPERS, About, Correction, about, passes_of
+from tilewright.playbook.structures.parts import Part
+
+_HELD_BYTES = 256  # of a piece, in a thread's registers
+_COMBINING = 512  # threads that put the pieces of a row together
+_WRITING = 128  # threads of a block that writes elements, a vector of every row each
+_OF_PIECE = {Correction.MOMENTS: "mean_of_piece", Correction.EXPONENTIALS: "greatest_of_piece"}
+
+
+def pass_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
+    plan = PlanLines(program, op_line)
+    kernels = _Passes(program, plan, quick).kernels()
+    header = (
+        f"{program.name} where rows are few and long, or lie in segments: many blocks share a row.\n\nA block holds a "
+        "piece of a row in registers, reduces it, and leaves what it comes to; a second kernel, with a block for each "
+        "row, puts the pieces together in f64 and in a fixed order, so runs repeat bit for bit."
+    )
+    if any(len(one) > 1 for one in passes_of(program)):
+        header += (
+            " What is summed up about the row's mean or greatest element is summed up about the piece's own at first, "
+            "and corrected there: so the row is read once for both."
+        )
+    if program.outputs_along:
+        header += " The last kernel writes the elements, from the end to the beginning: the end is still in the cache."
+    return fragment(header, plan, includes(program), ["constexpr int WARPS = THREADS / 32;"], [VECTOR], *kernels)
+
+
+class _Passes:
+    """The kernels of one file, in the order of their launches."""
+
+    def __init__(self, program: RowProgram, plan: PlanLines, quick: bool) -> None:
+        self.program, self.plan, self.quick = program, plan, quick
+        self.segments = program.layout is Layout.SEGMENTS
+        self.helpers: list[str] = []
+        self.texts: list[list[str]] = []
+        self.wholes: list[Part] = []  # what is known of whole rows by now
+        self.rows, self.cols = plan.sizes()
+        self.pieces, self.vectors = plan.name("pieces"), plan.name("vectors")
+
+    def kernels(self) -> list[list[str]]:
+        self._plan()
+        passes = passes_of(self.program)
+        for number, levels in enumerate(passes):
+            self._pass(levels, f"_{number + 1}" if len(passes) > 1 else "")
+        if self.program.outputs_along:
+            self._write()
+        return [*([one] for one in dict.fromkeys(self.helpers)), *self.texts]
+
+    def _plan(self) -> None:
+        plan = self.plan
+        plan.limits(self.rows, self.cols)
+        inner = plan.inner() if self.segments else ""
+        plan.add("tune", "THREADS = 256 | 512 | 128")
+        plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
+        size = 16 // self.program.widest.itemsize
+        plan.add("const", f"WIDTH = {size} if {inner or self.cols} % {size} == 0 else 1", "elements per load")
+        if self.segments:
+            plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
+        held = sum(one.dtype.itemsize for one in self.program.streams)
+        plan.add("need", f"STEPS * WIDTH * {held} <= {_HELD_BYTES} or STEPS == 2")
+        plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
+        plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
+        plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
+
+    # -- what every kernel has --
+
+    def _kernel(self, wide: bool = False) -> RowKernel:
+        """A new kernel in which the reductions of earlier passes are known."""
+        kernel = RowKernel(self.program, self.quick)
+        kernel.wide_sums = wide
+        for one in self.wholes:
+            kernel.row_known[one.index] = Text(kernel.namer.of(one.index))
+        return kernel
+
+    def _known(self, kernel: RowKernel) -> list[str]:
+        """Lines that read what is known of the row."""
+        return [f"const {one.type} {kernel.namer.of(one.index)} = {one.own}[row];" for one in self.wholes]
+
+    def _signature(
+        self,
+        kernel: RowKernel,
+        tensors: tuple[tuple[ProgramInput, ...], tuple[ProgramOutput, ...]],
+        written: list[Part],
+        read: list[Part],
+        sizes: list[tuple[str, str]],
+    ) -> KernelSignature:
+        pairs = [(f"{one.type}* __restrict__ {one.own}", one.planned) for one in written]
+        pairs += [(f"const {one.type}* __restrict__ {one.own}", one.planned) for one in (*read, *self.wholes)]
+        program = replace(self.program, inputs=tensors[0], outputs=tensors[1])
+        rest = KernelSignature.of(program, kernel.namer, [("long long cols", self.cols), *sizes])
+        return KernelSignature([*(one for one, _ in pairs), *rest.declared], [*(one for _, one in pairs), *rest.given])
+
+    def _source(self, kernel: RowKernel, one: ProgramInput) -> str:
+        name = kernel.name(one.name)
+        if one.spans:
+            return f"const {one.dtype.cpp}* {name}_along = {kernel.row_start(one)};"
+        start, along = kernel.row_start(one), ""
+        if self.segments:
+            start, along = name, " + row * SEGMENT" * one.is_whole
+        return f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}){along};"
+
+    def _target(self, kernel: RowKernel, one: ProgramOutput) -> str:
+        start, along = f"{kernel.name(one.name)} + row * cols", ""
+        if self.segments:
+            start, along = kernel.name(one.name), " + row * SEGMENT"
+        return f"auto* {kernel.target(one)} = reinterpret_cast<Vector<{one.dtype.cpp}>*>({start}){along};"
+
+    def _at(self, one: ProgramInput | None = None) -> str:
+        """Where a vector of the row is, by its place in the row."""
+        if not self.segments or (one is not None and not one.is_whole):
+            return "place"
+        return "place / SEGMENT * rows * SEGMENT + place % SEGMENT"
+
+    def _add(self, kernel: RowKernel, text: list[str]) -> None:
+        self.texts.append(text)
+        reduce = BLOCK_REDUCE.replace("template <typename T, typename", "template <int WARPS, typename T, typename", 1)
+        self.helpers += [*kernel.forms.helpers(), *kernel.reduction_helpers(), reduce]
+
+    def _reads(self, kernel: RowKernel, *levels: int) -> tuple[ProgramInput, ...]:
+        names = {name for level in levels for name in kernel.loaded(level, kernel.row_known)}
+        return tuple(one for one in self.program.inputs if one.name in names)
+
+    # -- pieces --
+
+    def _pass(self, levels: tuple[int, ...], suffix: str) -> None:
+        kernel = self._kernel()
+        reductions = [index for level in levels for index in kernel.own_reductions(level)]
+        parts = Part.of(kernel, self.plan, f"{self.rows}, {self.pieces}", reductions)
+        read = self._reads(kernel, *levels)
+        sizes = [("long long rows", self.rows)] * self.segments + [("int pieces", self.pieces)]
+        signature = self._signature(kernel, (read, ()), parts, [], sizes)
+        name = f"{self.program.name}_parts{suffix}"
+        self.plan.launch(name, f"{self.pieces} * {self.rows}", "THREADS", signature.given)
+        body = self._part_body(kernel, read, levels, parts)
+        self._add(kernel, signature.kernel("__launch_bounds__(THREADS, 512 / THREADS)", name, body))
+        self._combine(levels, parts, suffix)
+
+    def _part_body(
+        self, kernel: RowKernel, read: tuple[ProgramInput, ...], levels: tuple[int, ...], parts: list[Part]
+    ) -> list[str]:
+        name = kernel.name
+        held = [one for one in read if one.varies and not one.spans]
+        loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
+        lines = [
+            "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
+            "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
+            *self._known(kernel),
+            *kernel.index_lines(*read),
+            *(self._source(kernel, one) for one in read if one.varies),
+            *_shared(kernel, levels, "WARPS"),
+            *(f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held),
+            *_each_step(loads),
+        ]
+        for level in levels:
+            lines += ["", *(self._of_piece(kernel, level) if level != levels[0] else [])]
+            sweep = kernel.sweep(level, lambda one: f"{name(one.name)}_held[k].at[i]", "place * WIDTH + i", {})
+            lines += [*sweep.before, *_each_step(each_element(sweep.element))]
+            lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
+        stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
+        return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
+
+    def _of_piece(self, kernel: RowKernel, level: int) -> list[str]:
+        """The piece's own mean or greatest element, in place of the row's."""
+        lines: list[str] = []
+        for one in self._abouts(level):
+            if one.value in kernel.row_known and one.value != one.first:
+                continue
+            first, own = kernel.namer.of(one.first), kernel.namer.fresh(_OF_PIECE[one.correction])
+            if one.correction is Correction.MOMENTS:
+                self.helpers.append(HELPERS)
+                lines.append(f"const float {own} = {first} / {COUNT};")
+            else:
+                lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
+            kernel.row_known[one.value] = Text(own)
+        return lines
+
+    def _abouts(self, level: int) -> list[About]:
+        found = (about(self.program, index) for index in self.program.reductions_of(level))
+        return [one for one in found if one is not None]
+
+    # -- pieces put together --
+
+    def _combine(self, levels: tuple[int, ...], parts: list[Part], suffix: str) -> None:
+        program, kernel = self.program, self._kernel(wide=True)
+        last = levels[-1] + 1 == max(program.levels)
+        wholes: list[Part] = []
+        if program.outputs_along or not last:
+            reductions = [index for level in levels for index in program.reductions_of(level)]
+            wholes = [Part.whole(kernel, self.plan, index, self.rows) for index in reductions]
+        tensors = (tuple(one for one in program.inputs if not one.varies), program.outputs_of_row) if last else ((), ())
+        signature = self._signature(kernel, tensors, wholes, parts, [("int pieces", self.pieces)])
+        name = f"{program.name}_whole{suffix}"
+        self.plan.launch(name, self.rows, str(_COMBINING), signature.given)
+        lines = ["const long long row = blockIdx.x;", *self._known(kernel), *kernel.index_lines(*tensors[0])]
+        lines += _shared(kernel, levels, str(_COMBINING // 32))
+        for level in levels:
+            lines += self._combined(kernel, level, level != levels[0], parts)
+        stores = [f"{one.own}[row] = {kernel.row_known[one.index].text};" for one in wholes]
+        stores += kernel.row_results() if tensors[1] else []
+        lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
+        self._add(kernel, signature.kernel(f"__launch_bounds__({_COMBINING})", name, lines))
+        self.wholes += wholes
+
+    def _combined(self, kernel: RowKernel, level: int, corrected: bool, parts: list[Part]) -> list[str]:
+        lines: list[str] = []
+        inner = ["const long long place = row * pieces + piece;"]
+        for index in kernel.own_reductions(level):
+            name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
+            own = [f"{one.own}[place]" for one in parts if one.index == index]
+            one = about(self.program, index) if corrected else None
+            if one is not None:
+                earlier = next(part.own for part in parts if part.index == one.first)
+                lines += kernel.row_scope((one.value,)) if one.value not in kernel.row_known else []
+                left = self._corrected(kernel, one, own[0], f"{earlier}[place]")
+            else:
+                left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
+            left = f"{kind}({left})" if kind == "double" and one is None else left
+            lines.append(f"{kind} {name} = {kernel.start(index)};")
+            inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
+        if any("moved_squares" in line for line in inner):
+            lines.insert(0, "const long long vectors = cols / WIDTH;")
+            first = "const long long first = static_cast<long long>(piece) * THREADS * STEPS;"
+            inner[1:1] = [first, f"const float count = {COUNT};"]
+        loop = f"for (int piece = threadIdx.x; piece < pieces; piece += {_COMBINING}) {{"
+        lines += ["#pragma unroll 4", loop, *indented(inner), "}"]
+        return lines + kernel.reduced(level, f"block_reduce<{_COMBINING // 32}>({{v}}, {{v}}_of_warps, {{c}})")
+
+    def _corrected(self, kernel: RowKernel, one: About, own: str, earlier: str) -> str:
+        whole = kernel.row_known[one.value].text
+        self.helpers.append(CORRECTIONS[one.correction.value])
+        if one.correction is Correction.MOMENTS:
+            return f"moved_squares({own}, {earlier} / count, {whole}, count)"
+        return f"moved_exponentials({own}, {earlier}, {whole})"
+
+    # -- elements --
+
+    def _write(self) -> None:
+        program, kernel, plan = self.program, self._kernel(), self.plan
+        number = program.sweeps - 1
+        read = self._reads(kernel, number)
+        if any(one.is_column for one in read):
+            plan.add("tune", "TOGETHER = 8 | 16 | 4 | 2 | 1", "rows of a thread: what is the same for all is read once")
+        else:
+            plan.add("const", "TOGETHER = 1", "rows of a thread")
+        chunks = plan.name("chunks")
+        plan.add("let", f"{chunks} = ceil_div({self.vectors}, {_WRITING})")
+        changed = tuple(one for one in program.inputs if one.in_place and one not in read)
+        sizes = [("long long rows", self.rows), ("int chunks", chunks)]
+        signature = self._signature(kernel, ((*read, *changed), program.outputs_along), [], [], sizes)
+        name = f"{program.name}_elements"
+        plan.launch(name, f"{chunks} * ceil_div({self.rows}, TOGETHER)", str(_WRITING), signature.given)
+        self._add(kernel, signature.kernel(f"__launch_bounds__({_WRITING})", name, self._write_body(kernel, read)))
+
+    def _write_body(self, kernel: RowKernel, read: tuple[ProgramInput, ...]) -> list[str]:
+        program, name = self.program, kernel.name
+        streams = [one for one in read if one in program.streams]
+        others = [one for one in read if one not in streams and not one.is_column]
+        columns = [one for one in read if one.is_column]
+
+        def load(one: ProgramInput) -> str:
+            return f"{name(one.name)}_here{'' if one.is_column else '[k]'}.at[i]"
+
+        sweep = kernel.sweep(program.sweeps - 1, load, "place * WIDTH + i", kernel.made_elements())
+        loads = [
+            *kernel.index_lines(*streams),
+            *(self._source(kernel, one) for one in streams),
+            *(f"{name(one.name)}_here[k] = {name(one.name)}_along[{self._at(one)}];" for one in streams),
+        ]
+        work = [
+            *self._known(kernel),
+            *kernel.index_lines(*others),
+            *(self._source(kernel, one) for one in others if one.varies),
+            *(self._target(kernel, one) for one in program.outputs_along),
+            *sweep.before,
+            *kernel.made_vectors(),
+            *each_element(sweep.element),
+            *(f"{kernel.target(one)}[{self._at()}] = {name(one.name)}_made;" for one in program.outputs_along),
+        ]
+        return [
+            f"const long long block = gridDim.x - 1 - blockIdx.x, place = block % chunks * {_WRITING} + threadIdx.x;",
+            "const long long first_row = block / chunks * TOGETHER;",
+            "if (place >= cols / WIDTH) return;",
+            *(
+                f"const auto {name(one.name)}_here = "
+                f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({name(one.name)})[place];"
+                for one in columns
+            ),
+            *(f"Vector<{one.dtype.cpp}> {name(one.name)}_here[TOGETHER];" for one in streams),
+            *(_each_row(loads) if streams else []),
+            *_each_row(work),
+        ]
+
+
+def _shared(kernel: RowKernel, levels: tuple[int, ...], count: str) -> list[str]:
+    """Shared memory for the exchange between warps."""
+    return [
+        f"__shared__ {kernel.accumulator_type(index)} {kernel.partial_of(index)}[{count}];"
+        for level in levels
+        for index in kernel.own_reductions(level)
+    ]
+
+
+def _each_step(inner: list[str]) -> list[str]:
+    place = "const long long place = first + k * THREADS + threadIdx.x;"
+    work = [place, "if (place < vectors) {", *indented(inner), "}"]
+    return ["#pragma unroll", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
+
+
+def _each_row(inner: list[str]) -> list[str]:
+    work = ["const long long row = first_row + k;", "if (row < rows) {", *indented(inner), "}"]
+    return ["#pragma unroll", "for (int k = 0; k < TOGETHER; ++k) {", *indented(work), "}"]

@@ -1,0 +1,44 @@
+"""What the built-in author is sure to refuse is refused at once, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.frontends import foreseen
+from tilewright.frontends.foreseen import refuse_foreseen
+from tilewright.playbook.errors import NotSupported, NotUnderstood
+from tilewright.store import Request
+
+
+def test_words_outside_the_grammar_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    with pytest.raises(NotUnderstood, match="attention"):
+        refuse_foreseen(Request("flash attention"), anew=False)
+    with pytest.raises(NotUnderstood, match="shape of bias"):
+        refuse_foreseen(Request("add bias", {"x": "4x8", "bias": "7"}), anew=False)
+    refuse_foreseen(Request("add bias", {"x": "4x8", "bias": "8"}), anew=False)
+
+
+def test_a_function_that_calls_what_has_no_structure_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ops.py"
+    path.write_text("def f(x, w):\n    return F.conv2d(x, w)\n\n\ndef g(x):\n    return x + 1\n")
+    with pytest.raises(NotSupported, match="conv2d"):
+        refuse_foreseen(Request(f"{path}:f"), anew=True)
+    refuse_foreseen(Request(f"{path}:g"), anew=True)
+    refuse_foreseen(Request(f"{tmp_path}/absent.py:f"), anew=True)  # whose fault is said elsewhere
+
+
+def test_what_the_library_has_needs_no_author(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreseen, "_may_be_known", lambda request: True)
+    refuse_foreseen(Request("flash attention"), anew=False)
+    with pytest.raises(NotUnderstood):
+        refuse_foreseen(Request("flash attention"), anew=True)
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, tilewright.frontends.foreseen; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

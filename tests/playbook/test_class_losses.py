@@ -1,0 +1,39 @@
+"""Losses with class indices: every structure on the emulator against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
+
+_AT = ({"rows": 19, "cols": 260}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 1100})
+_X, _HALF = ("x: f32[rows, cols]; t: i64[rows]", "x: bf16[rows, cols]; t: i64[rows]")
+
+CASES = (
+    Placed("entropy", "return F.cross_entropy(x, t)", _X, "f32[]", _AT),
+    Placed("ignored", "return F.cross_entropy(x, t, ignore_index=2)", _X, "f32[]", _AT[:1]),
+    Placed("summed", "return F.cross_entropy(x * 2, t, reduction='sum')", _HALF, "bf16[]", _AT),
+    Placed("by_row", "return F.cross_entropy(x, t, reduction='none')", _X, "f32[rows]", _AT),
+    Placed("likelihood", "return F.nll_loss(x, t)", _X, "f32[]", _AT),
+    Placed("weighted", "return F.cross_entropy(x, t, w.abs() + 0.5)", f"{_X}; w: f32[cols]", "f32[]", _AT[:2]),
+    Placed("by_hand", "return (torch.logsumexp(x, 1) - x.gather(1, t[:, None])[:, 0]).mean()", _X, "f32[]", _AT),
+    Placed("picked", "return torch.softmax(x, -1).gather(-1, t[:, None])", _X, "f32[rows, 1]", _AT),
+)
+BY_NAME = {one.name: one for one in CASES}
+
+
+@pytest.mark.parametrize(("name", "id"), [("entropy", "loss-warps"), ("likelihood", "draft-loss")])
+def test_losses_are_right(name: str, id: str, tmp_path: Path) -> None:
+    check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
+def test_every_structure_of_every_loss_is_right(
+    case: Placed, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
+    for step in case.answer.every:
+        check_structure(case, step, tmp_path)

@@ -1,0 +1,157 @@
+"""Products for Hopper: their files are read and chosen from here; splitting and what is left to f32 run emulated.
+
+TMA and wgmma run on no emulator: the products themselves are checked in `test_hopper_on_gpu`.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import product as every
+from pathlib import Path
+
+import pytest
+import torch
+from tests.playbook.hopper_products import Product
+
+import tilewright
+from tilewright.kernel_file import DoesNotApply, parse
+from tilewright.kernel_file.evaluate import evaluate
+from tilewright.playbook.products.hopper import can_fuse, can_write
+from tilewright.playbook.products.program import Kept, Triangle
+from tilewright.records import BuildFailure, DType
+from tilewright.records.gpu import PROFILES
+from tilewright.toolchain import build_plan, report_launch
+
+H200 = PROFILES["H200"]
+LAYOUTS = tuple(every((False, True), (False, True)))
+FORMS = (
+    *(
+        Product((batch, 256, 512, 4096), dtype, *layout, batched=batch > 1, pieces=pieces)
+        for batch, dtype, layout, pieces in every((1, 3), (DType.F32, DType.BF16), LAYOUTS, (False, True))
+    ),
+    Product((1, 256, 512, 4096), fused=True),
+    Product((3, 256, 512, 4096), batched=True, fused=True, bias=True, activation="relu"),
+    Product((1, 256, 512, 65536), fused=True, pieces=True, residual=True),
+    Product((1, 33, 5, 7), bias=True),
+    Product((1, 256, 512, 64), DType.F16, bias=True, activation="gelu", residual=True),
+    Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER)),
+    Product((1, 512, 512, 512), DType.BF16, kept=Kept(Triangle.LOWER, -1)),
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_file_is_read_and_applies(form: Product) -> None:
+    evaluation = evaluate(parse(form.text, "product.cu"), form.specs, H200)
+    assert evaluation.build_request() is not None
+    with pytest.raises(DoesNotApply, match=r"device\.cc"):
+        evaluate(parse(form.text, "product.cu"), form.specs, PROFILES["A100"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_file_builds_and_spills_next_to_nothing(form: Product) -> None:
+    built = build_plan(parse(form.text, "product.cu"), form.specs, H200, isolated=False)
+    assert not isinstance(built, BuildFailure), built
+    assert built.build is not None
+    for launch in built.plan.launches:
+        assert report_launch(launch, built.build, H200).resources.spill_store_bytes <= 64, launch.kernel
+
+
+def test_what_tma_does_not_take_is_refused() -> None:
+    assert can_write(Product((1, 8, 8, 8), DType.BF16).contraction)
+    assert not can_write(Product((1, 8, 8, 12), DType.BF16).contraction)
+    assert not can_write(Product((1, 8, 12, 8), DType.BF16).contraction)
+    assert can_write(Product((1, 5, 7, 3)).contraction)
+    assert can_fuse(Product((1, 5, 8, 4)).contraction, False)
+    assert not can_fuse(Product((1, 5, 7, 4)).contraction, False)
+    assert not can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
+    assert can_fuse(Product((1, 5, 8, 1 << 20)).contraction, True)
+
+
+# -- what runs before and after the product --
+
+_LEFT = ("a_parts", "b_parts", "a_scales", "b_scales", "wide")
+
+
+def _without_product(form: Product) -> str:
+    """The file with all that the emulator runs: parts and scales are results, and tiles in f32."""
+    plan, _, code = form.text.partition("\n\n#include")
+    plan = re.sub(r"//! map .*\n", "", plan)
+    plan = re.sub(r"//! launch  product<<<.*\n(//!      .*\n)*", "", plan)
+    plan = re.sub(r"//! need    device.cc .*\n", "", plan)
+    plan = plan.replace("-> c\n", f"-> c, {', '.join(_LEFT)}\n")
+    for name in _LEFT:
+        plan = plan.replace(f"//! scratch {name}:", f"//! out     {name}:")
+    plan = plan.replace("tune    BN = 256 | 128", "const   BN = 128").replace(
+        "tune    STAGES = 6 | 4 | 2", "const   STAGES = 2"
+    )
+    splitting, _, rest = code.partition("constexpr int BM = 128")
+    tiles = rest[rest.index("// ---- tiles with") :]
+    return f"{plan}\n\n#include{splitting}constexpr int USED = STAGES + THREADS + BLOCKS;\n{tiles}"
+
+
+def _run(form: Product, a: torch.Tensor, b: torch.Tensor, folder: Path) -> tuple[torch.Tensor, ...]:
+    path = folder / "split.cu"
+    path.write_text(_without_product(form))
+    found = tilewright.load(str(path))(a, b)
+    assert isinstance(found, tuple)
+    return found
+
+
+def test_parts_hold_numbers_as_f32_does(tmp_path: Path) -> None:
+    form = Product((1, 37, 72, 51), a_transposed=True)
+    a, b = form.draw()
+    _, a_parts, b_parts, a_scales, b_scales, wide = _run(form, a, b, tmp_path)
+    for parts, scales, exact in ((a_parts[..., :37], a_scales, a), (b_parts[..., :72], b_scales, b)):
+        held = parts.double().sum(0) * scales.double()
+        assert ((held - exact).abs() <= 2.0**-23 * exact.abs() + 2.0**-39 * exact.abs().amax(0)).all()
+        largest = parts[0].abs().amax(0)
+        assert ((largest >= 2.0**14) & (largest <= 2.0**15)).all()
+    assert not wide.any()
+
+
+WIDE = {
+    "an outlier of 1e8": lambda row: row.index_fill(0, torch.tensor([3]), 1e8),
+    "an outlier of 1e12": lambda row: row.index_fill(0, torch.tensor([3]), -1e12),
+    "an outlier, one number, and zeros": lambda row: torch.eye(len(row))[3] * 1e8 + torch.eye(len(row))[5],
+    "an infinity": lambda row: row.index_fill(0, torch.tensor([3]), torch.inf),
+    "NaN": lambda row: row.index_fill(0, torch.tensor([3]), torch.nan),
+    "very large numbers": lambda row: row * 1e30,
+    "very small numbers": lambda row: row * 1e-30,
+}
+NOT_WIDE = {
+    "zeros": lambda row: row * 0,
+    "one number": lambda row: torch.eye(len(row))[3] * 7,
+    "an outlier of 1e4": lambda row: row.index_fill(0, torch.tensor([3]), 1e4),
+    "1e10": lambda row: row * 1e10,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transposed", "batched"), LAYOUTS)
+def test_rows_too_wide_for_parts_are_made_in_f32(transposed: bool, batched: bool, tmp_path: Path) -> None:
+    """Row 130 of a is of each kind in turn; b is 0 where the large number meets it."""
+    form = Product(
+        (2 if batched else 1, 140, 68, 33), a_transposed=transposed, b_transposed=transposed, batched=batched
+    )
+    for name, change in {**WIDE, **NOT_WIDE}.items():
+        _check_wide(form, name, change(torch.randn(33)), name in WIDE, tmp_path)
+
+
+def test_an_outlier_beside_zero_weights_is_made_in_f32(tmp_path: Path) -> None:
+    form = Product((1, 140, 68, 33))
+    _check_wide(form, "an outlier", WIDE["an outlier of 1e12"](torch.randn(33)), True, tmp_path)
+
+
+def _check_wide(form: Product, name: str, row: torch.Tensor, expected: bool, folder: Path) -> None:
+    a, b = form.draw()
+    rows = a.mT if form.a_transposed else a
+    rows[..., 130, :] = row
+    (b.mT if form.b_transposed else b)[..., 3, :] = 0.0
+    c, *_, wide = _run(form, a, b, folder)
+    assert wide.tolist() == [int(expected), *[0, int(expected), 0] * form.sizes[0]], name
+    if expected:
+        truth = form.truth([a, b])[..., 128:, :]
+        right = torch.isclose(c[..., 128:, :].double(), truth, rtol=1e-5, atol=1e-30, equal_nan=True)
+        usual = (c[..., 128:, :] - truth).abs() <= 2e-6 * truth.abs().mean(-1, keepdim=True)
+        assert (right | usual).all(), name

@@ -1,0 +1,119 @@
+"""Pooling: every structure on the emulator against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
+
+from tilewright.playbook.errors import NotSupported
+
+_LINE, _PLANE, _VOLUME = (f"x: f32[batch, heads, {rest}]" for rest in ("cols", "height, width", "depth, height, width"))
+_ODD = ({"height": 20, "width": 24}, {"height": 9, "width": 13}, {"height": 17, "width": 140})
+_DEEP = ({"depth": 9, "height": 12, "width": 16}, {"depth": 13, "height": 11, "width": 17})
+
+
+def _plane(name: str, call: str, height: str, width: str, kind: str = "f32") -> Placed:
+    results = f"{kind}[batch, heads, h = {height}, w = {width}]"
+    return Placed(name, f"return {call}", _PLANE.replace("f32", kind), results, _ODD)
+
+
+CASES = (
+    Placed(
+        "line_max",
+        "return F.max_pool1d(x, 8, 1, 4, 3)",
+        _LINE,
+        "f32[batch, heads, w = cols - 13]",
+        ({"cols": 40}, {"cols": 37}, {"cols": 1500}),
+    ),
+    Placed(
+        "line_mean",
+        "return F.avg_pool1d(x, 8, 1, 4)",
+        _LINE,
+        "f32[batch, heads, w = cols + 1]",
+        ({"cols": 40}, {"cols": 37}, {"cols": 1500}),
+    ),
+    Placed(
+        "line_pairs",
+        "return F.max_pool1d(x, 2)",
+        _LINE,
+        "f32[batch, heads, w = cols / 2]",
+        ({"cols": 40}, {"cols": 37}),
+    ),
+    _plane("overlapping", "F.max_pool2d(x, 4, 1, 1)", "height - 1", "width - 1"),
+    _plane("apart", "F.avg_pool2d(x, 5)", "height / 5", "width / 5"),
+    _plane("halves", "F.max_pool2d(x, 2)", "height / 2", "width / 2", "bf16"),
+    _plane("uneven", "F.max_pool2d(x, (3, 2), (1, 2), (1, 0), (2, 3))", "height - 2", "(width - 2) / 2"),
+    _plane(
+        "without_padding",
+        "F.avg_pool2d(F.relu(x), 3, 2, 1, ceil_mode=True, count_include_pad=False) * 2",
+        "(height + 2) / 2",
+        "(width + 2) / 2",
+    ),
+    _plane("ceiling", "F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)", "(height + 2) / 2", "(width + 2) / 2"),
+    _plane("overridden", "F.avg_pool2d(x, 3, divisor_override=5)", "height / 3", "width / 3"),
+    Placed(
+        "volume_max",
+        "return F.max_pool3d(x, 3, 2, 1, 3)",
+        _VOLUME,
+        "f32[batch, heads, d = (depth - 3) / 2, h = (height - 3) / 2, w = (width - 3) / 2]",
+        _DEEP,
+    ),
+    Placed(
+        "volume_mean",
+        "return torch.sigmoid(F.avg_pool3d(x, 3, 2, 1))",
+        _VOLUME,
+        "f32[batch, heads, d = (depth + 1) / 2, h = (height + 1) / 2, w = (width + 1) / 2]",
+        _DEEP,
+    ),
+)
+BY_NAME = {one.name: one for one in CASES}
+
+
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        ("overlapping", "draft-pool"),
+        ("line_max", "pool-strips"),
+        ("without_padding", "pool-strips"),
+    ],
+)
+def test_pooling_is_right(name: str, id: str, tmp_path: Path) -> None:
+    check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
+def test_every_structure_of_every_pooling_is_right(
+    case: Placed, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
+    for step in case.answer.every:
+        check_structure(case, step, tmp_path)
+
+
+@pytest.mark.slow
+def test_teams_wider_than_a_warp_wait_for_themselves(tmp_path: Path) -> None:
+    """Two warps a team, teams that walk chunks of different lengths: a barrier of the whole block would be wrong."""
+    case = BY_NAME["volume_max"]
+    text = structure(case, "pool-strips").write("volume_max(x) -> y0")
+    for name, choice in (("LANES", 64), ("TEAMS", 3), ("DEPTH", 2)):
+        line = next(one for one in text.splitlines() if one.startswith(f"//! tune    {name} = "))
+        text = text.replace(line, f"//! tune    {name} = {choice}")
+    step = structure(case, "pool-strips")
+    check_structure(case, type(step)(step.id, step.summary, lambda _: text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return F.max_pool2d(x, 2, return_indices=True)[1]", "values of max_pool2d"),
+        ("return F.adaptive_avg_pool2d(x, (3, 5))", "adaptive_avg_pool2d"),
+        ("return F.avg_pool2d(F.max_pool2d(x, 2), 2)", "one pooling at a time"),
+    ],
+)
+def test_other_pooling_is_refused_by_name(body: str, said: str) -> None:
+    with pytest.raises(NotSupported, match=said):
+        _ = Placed("refused", body, _PLANE, "f32[batch, heads, h = height / 2, w = width / 2]", ()).answer

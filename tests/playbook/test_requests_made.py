@@ -1,0 +1,57 @@
+"""Everyday requests become kernels: the playbook's files for them agree with what was asked for, on the emulator."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.playbook.agreement import load_structure
+from tests.playbook.requests import REQUESTS, Request
+from tests.playbook.test_requests import drawn
+
+from tilewright.playbook.specification import specification
+from tilewright.playbook.understanding import understand
+from tilewright.tasks import TaskOptions, task_from_specification
+
+_QUICK = ("vector add", "x @ w + b", "max pooling 2x2", "cross entropy", "sum over dims 1 and 2", "rotary embedding")
+
+
+def _check(asked: Request, folder: Path, *, all_structures: bool) -> None:
+    made = specification(asked.words, asked.shapes)
+    task = task_from_specification(made, TaskOptions())
+    described = tomllib.loads(made.description)
+    inputs = drawn(described)
+    expected = asked.means(**{name: _wide(one) for name, one in inputs.items()})
+    wanted = expected if isinstance(expected, tuple) else (expected,)
+    answer = understand(task)
+    for step in (answer.draft, *(answer.structures if all_structures else ())):
+        if not step.emulable:
+            continue
+        got = load_structure(step, task, folder)(*inputs.values())
+        for one, truth in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+            tolerance = 2e-3 if one.dtype in (torch.float16, torch.bfloat16) else 3e-5
+            torch.testing.assert_close(
+                one.double(),
+                truth.double(),
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda said, id=step.id: f"{id}: {said}",
+            )
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+@pytest.mark.parametrize("words", _QUICK)
+def test_the_first_file_is_right(words: str, tmp_path: Path) -> None:
+    _check(next(one for one in REQUESTS if one.words == words), tmp_path, all_structures=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", REQUESTS, ids=lambda one: one.words)
+def test_every_file_is_right(asked: Request, tmp_path: Path) -> None:
+    _check(asked, tmp_path, all_structures=True)

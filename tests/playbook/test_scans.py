@@ -1,0 +1,95 @@
+"""Scans: every structure on the emulator against PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
+
+from tilewright.playbook.errors import NotSupported
+
+_AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 4100}, {"rows": 1, "cols": 1})
+_DOWN = ({"rows": 40, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
+_X, _Y = "x: f32[rows, cols]", "f32[rows, cols]"
+_EXCLUSIVE = """
+c = torch.cumsum(x.narrow(1, 0, x.size(1) - 1), 1)
+return torch.cat((torch.zeros_like(x.select(1, 0).unsqueeze(1)), c), 1)
+"""
+_MASKED = "x: f32[rows, cols]; mask: bool[rows, cols]"
+
+CASES = (
+    Placed("sums", "return torch.cumsum(x, 1)", _X, _Y, _AT),
+    Placed("halves", "return torch.cumsum(F.relu(x), -1)", "x: bf16[rows, cols]", "bf16[rows, cols]", _AT),
+    Placed("products", "return torch.cumprod(x * 0.5 + 1, 1)", _X, _Y, _AT[:2]),
+    Placed("backwards", "return torch.cumsum(x.flip(1), 1).flip(1)", _X, _Y, _AT),
+    Placed("exclusive", _EXCLUSIVE, _X, _Y, _AT),
+    Placed("shifted", "return F.pad(torch.cumsum(x, 1)[:, :-1], (1, 0))", _X, _Y, _AT),
+    Placed("before_and_after", "return torch.cumsum(x, 1) - x, torch.cumsum(x, 1)", _X, f"{_Y}; {_Y}", _AT[:2]),
+    Placed("exclusive_back", "return (torch.cumsum(x.flip(1), 1) - x.flip(1)).flip(1)", _X, _Y, _AT[:2]),
+    Placed("masked", "return torch.cumsum(x * mask, 1)", _MASKED, _Y, _AT),
+    Placed("counted", "return torch.cumsum(mask, 1)", "mask: bool[rows, cols]", "i64[rows, cols]", _AT[:2]),
+    Placed(
+        "running_mean",
+        "return torch.cumsum(x * mask, 1) / torch.cumsum(mask.float(), 1).clamp_min(1)",
+        _MASKED,
+        _Y,
+        _AT,
+    ),
+    Placed("down", "return torch.cumsum(x, 0)", _X, _Y, _DOWN),
+    Placed("down_backwards", "return torch.cumsum(x.flip(0), 0).flip(0)", _X, _Y, _DOWN),
+    Placed(
+        "middle",
+        "return torch.cumsum(x, 1) * s",
+        "x: f32[batch, rows, cols]; s: f32[cols]",
+        "f32[batch, rows, cols]",
+        _DOWN,
+    ),
+    Placed("turned", "return torch.cumsum(x, 1).t()", _X, "f32[cols, rows]", _DOWN),
+)
+BY_NAME = {one.name: one for one in CASES}
+
+
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        ("sums", "draft-scan"),
+        ("backwards", "scan-rows"),
+        ("exclusive", "scan-rows"),
+        ("running_mean", "scan-rows"),
+        ("middle", "scan-columns"),
+    ],
+)
+def test_scans_are_right(name: str, id: str, tmp_path: Path) -> None:
+    check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
+def test_every_structure_of_every_scan_is_right(
+    case: Placed, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
+    for step in case.answer.every:
+        check_structure(case, step, tmp_path)
+
+
+def test_a_scan_reads_and_writes_whole_vectors_in_either_direction() -> None:
+    text = structure(BY_NAME["backwards"], "scan-rows").write("backwards(x) -> y0")
+    assert ".at[WIDTH - 1 - i]" in text
+    assert "x_at_next[k] = *reinterpret_cast<const Vector<float>*>" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return torch.cummax(x, 1)[0]", "cummax"),
+        ("return torch.logcumsumexp(x, 1)", "logcumsumexp"),
+        ("return torch.cumsum(torch.cumsum(x, 1), 1)", "scan of a scan"),
+        ("return torch.cumsum(x, 0) + torch.cumsum(x, 1)", "one dimension"),
+    ],
+)
+def test_other_scans_are_refused_by_name(body: str, said: str) -> None:
+    with pytest.raises(NotSupported, match=said):
+        _ = Placed("refused", body, _X, _Y, ()).answer
