@@ -128,7 +128,7 @@ class _Reader:
                     return Extent(" * ".join(e.expression for e in extents), math.prod(e.size for e in extents))
         for part in range(2, _MOST_PARTS):
             for whole, extent in known.items():
-                if tuple(one // part for one in whole) == sizes:
+                if whole == tuple(one * part for one in sizes):
                     return Extent(f"{extent.expression} / {part}", extent.size // part)
         if len(set(sizes)) == 1:
             return Extent(str(sizes[0]), sizes[0])
@@ -385,7 +385,8 @@ class _Reader:
             sizes = [math.prod(self.graph.shape(one)) for one in above]
             less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
             reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
-            if (less or reduced) and len(node.results) == 1 and index not in self.graph.outputs:
+            stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
+            if (less or reduced) and stored:
                 found.append(index)
         return found
 
