@@ -111,7 +111,7 @@ def _plain_store(form: Form) -> list[str]:
         *indented(_to_buffer()),
         "  __syncwarp();",
         "  const int n_of_lane = tile.n0 + q * 32 + lane;",
-        "#pragma unroll 4",
+        "#pragma unroll",
         "  for (int r = warp * 16; r < warp * 16 + 16; ++r) {",
         "    float value;",
         "    const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;",
