@@ -54,6 +54,7 @@ def test_leading_dimensions_are_rows_and_batches_are_batches() -> None:
 def test_what_follows_a_product_alone_is_done_on_its_sums() -> None:
     places = {one.name: (one.varies, one.parts) for one in _product("finished").finish_inputs}
     assert places == {"bias": (True, ()), "residual": (True, None), "s": (False, None)}
+    assert len(read(traced_of("three_dimensions")).stages) == 1, "a view between two steps ends nothing"
     stages = read(traced_of("gated")).stages
     assert [isinstance(one, Contraction) for one in stages] == [True, True, True]
 
