@@ -348,8 +348,8 @@ class _Ahead:
         one = about(self.program, index) if corrected else None
         loop = "for (int block = {first}; block < BLOCKS; ++block) {{"
         if one is None:
-            body = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
-            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), body, "}"]
+            combined = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
+            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), combined, "}"]
         self.helpers.append(CORRECTIONS[one.correction.value])
         lines: list[str] = []
         if one.value != one.first:
