@@ -85,12 +85,10 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
     else:
         summary = "TMA and wgmma, f32 as two f16 parts that are made first"
         found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
-        summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
-        fused = _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)
-        for way in reversed(fused):
-            pieces = way.id.endswith("pieces")
-            if all(is_vector_product(one) or can_fuse(one, pieces) for one in products):
-                found.insert(0, way)
+        # Where k is not cut, operands are small beside the work on them, and splitting them first is quicker.
+        if cut and all(is_vector_product(one) or can_fuse(one, pieces=True) for one in products):
+            summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
+            found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return [replace(one, emulable=False) for one in found]
 
 
