@@ -190,7 +190,9 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     ]
     if deep:
         found.append(("tune", "DEPTH = 32 | 64 | 16", "planes of the result that a team walks through"))
-    residents = "1024 | 768 | 512" if deep else "768 | 1024 | 512"
+    y = kernel.axes["Y"]
+    tall = not deep and y.reach > y.stride and lanes < 256  # strips of many rows ask for registers
+    residents = "768 | 1024 | 512" if tall else "1024 | 768 | 512"
     return [*found, ("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")]
 
 

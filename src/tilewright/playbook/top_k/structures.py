@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
@@ -9,6 +11,8 @@ from tilewright.playbook.places.reader import Leaf, Read
 from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.top_k.program import TopProgram
+
+_MANY_ROWS = 4096
 
 CANDIDATE = """\
 struct Candidate {{
@@ -78,7 +82,7 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
     kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
     if vector:
         plan.add("tune", _warp_choices(program, kernel.width), "of a row")
-        plan.add("tune", "TEAMS = 8 | 4 | 1" if program.along.size.own < 512 else "TEAMS = 1 | 4", "rows of a block")
+        plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
         plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
         plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
         width_line(plan, kernel)
@@ -117,6 +121,9 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
 
 
 def _warp_choices(program: TopProgram, width: int) -> str:
+    """One warp where rows are many: every warp of a row is one more list to merge."""
+    if math.prod(one.size.own for one in program.rows) >= _MANY_ROWS:
+        return "WARPS = 1 | 2 | 4"
     vectors = max(program.along.size.own // width, 1)
     best = max(one for one in (1, 2, 4, 8, 16) if one == 1 or one * 64 <= vectors)
     near = sorted((1, 2, 4, 8, 16), key=lambda one: (abs(one.bit_length() - best.bit_length()), one))
