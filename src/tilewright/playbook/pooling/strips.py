@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
-from tilewright.playbook.places.text import product_text, width_line
+from tilewright.playbook.places.text import kernel_lines, product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
@@ -52,7 +52,7 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
     header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
     bounds = "__launch_bounds__(LANES * TEAMS, RESIDENT / (LANES * TEAMS))"
-    text = signature.kernel(bounds, name, body)
+    text = kernel_lines(signature, bounds, name, body)
     pieces = [
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],

@@ -9,7 +9,7 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element, product_text, width_line
+from tilewright.playbook.places.text import Known, Mode, each_element, kernel_lines, product_text, width_line
 from tilewright.playbook.scans.program import ScanProgram
 from tilewright.playbook.scans.structures import ScanKernel
 
@@ -57,7 +57,7 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     )
     combiners = dict.fromkeys(COMBINERS[one.combiner] for one in program.scans)
     pieces = [[VECTOR], *([one] for one in (*kernel.forms.helpers(), *combiners))]
-    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 

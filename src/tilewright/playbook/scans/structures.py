@@ -8,7 +8,15 @@ from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, incl
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.scans.program import Scan, ScanProgram
 
@@ -96,7 +104,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
         "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
         "total is carried on."
     )
-    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
 
 
@@ -159,7 +167,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
         "vectors, WIDTH is 1."
     )
-    text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
@@ -239,10 +247,10 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
     known: Known = {}
     for one, name in scans:
         combine = f"{one.combiner}{{}}"
-        earlier = f"__shfl_sync(~0u, {name}_earlier, k * WARPS + warp)"
-        writing.append(
-            f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {earlier}), {name}_ahead[k]);"
-        )
+        writing += [
+            f"const {one.kind.cpp} {name}_warps = __shfl_sync(~0u, {name}_earlier, k * WARPS + warp);",
+            f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {name}_warps), {name}_ahead[k]);",
+        ]
         known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
     writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
     carries = [

@@ -8,7 +8,15 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.top_k.program import TopProgram
 
@@ -25,7 +33,7 @@ __device__ __forceinline__ Candidate none() {{ return {{{worst}, 0x7fffffff}}; }
 
 """
 _ORDER = """\
-// Whether a comes before b: {words}, NaN counts as the greatest, and among equals the lower index comes first.
+// Whether a comes before b: {words}, NaN as the greatest, and among equals the lower index comes first.
 __device__ __forceinline__ bool comes_before(Candidate a, Candidate b) {{
   const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
   if (a_nan != b_nan) return {nan};
@@ -94,7 +102,7 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
     name = f"{program.placed.name}_top"
     plan.launch(name, f"ceil_div({rows}, TEAMS)", "dim3(WARPS * 32, TEAMS)", signature.given)
-    text = signature.kernel("__launch_bounds__(WARPS * 32 * TEAMS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(WARPS * 32 * TEAMS)", name, body)
     header = (
         f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
         f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "
