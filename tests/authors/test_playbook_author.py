@@ -203,11 +203,15 @@ def test_a_reworded_summary_is_known_by_its_recipe(task: Task) -> None:
     assert second.recipe not in ("", first.recipe)
 
 
+_YOUNGER = ("passes", "ahead", "cluster-ahead")  # than runs that have only summaries
+
+
 def test_structures_are_known_in_runs_that_have_only_their_summaries() -> None:
     found: dict[str, str] = {}
     for name in ("layernorm_gelu", "row_sum", "mean_loss", "silu", "bias_gelu"):
         for step in every_structure(program_of(BY_NAME[name])):
-            found |= {one.summary: one.id for one in (step, step.safer, step.polished) if one is not None}
+            made = [one for one in (step, step.safer, step.polished) if one is not None]
+            found |= {one.summary: one.id for one in made if not one.id.startswith(_YOUNGER)}
     assert len(found) > 20
     assert {summary: former_recipe(summary) for summary in found} == found
     assert former_recipe("a model's own words; exact functions") == ""
