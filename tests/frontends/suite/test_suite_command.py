@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.frontends.cli import app
+from tilewright.frontends.suite.command import _budget_words
+from tilewright.records import Budget, Settings
 from tilewright.store import Store
 
 SOURCE = """
@@ -55,6 +57,12 @@ def test_bad_input_is_one_sentence(
     (tmp_path / "listed" / "suite.toml").write_text('[[task]]\nrequest = "relu"\n')
     done = CliRunner().invoke(app, ["suite", *arguments, "--author", "playbook"])
     assert said in str(done.exception)
+
+
+def test_what_a_model_may_cost_is_said_for_all_tasks() -> None:
+    paid = Settings("anthropic:claude-sonnet-5", Budget(attempts=3, dollars=0.5))
+    assert "$0.50: $32.00 for 64 tasks" in _budget_words(paid, 64)
+    assert _budget_words(Settings("playbook", Budget(attempts=3)), 64) == "at most 3 attempts a task"
 
 
 @pytest.mark.slow
