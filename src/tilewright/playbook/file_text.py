@@ -50,6 +50,13 @@ class PlanLines:
                 found.append(rest.strip().partition(":")[0])
         return found
 
+    @property
+    def constants(self) -> list[str]:
+        """Those of the names that are constants of the C++ text too."""
+        lines = [line.removeprefix("//! ").partition(" ") for line, _ in self.entries]
+        rest = [rest.strip() for directive, _, rest in lines if directive in ("const", "tune")]
+        return [name for one in rest for name in re.findall(r"(?:^|, )(\w+) = ", one)]
+
     def sizes(self) -> tuple[str, str]:
         """The numbers of rows and of columns, under names of the plan."""
         rows, cols = self.name("rows"), self.name("cols")
@@ -259,7 +266,7 @@ def joined_file(header: str, head: list[Entry], parts: dict[str, Fragment]) -> s
     for label, part in parts.items():
         names = {one: f"{label.upper()}_{one}" if one.isupper() else f"{label}_{one}" for one in part.plan.names}
         entries += [(_renamed(line, names, label), remark) for line, remark in part.plan.entries]
-        own = [f"constexpr auto {one} = {names[one]};" for one in names if one.isupper()]
+        own = [f"constexpr auto {one} = {names[one]};" for one in part.plan.constants]
         pieces += [[*_comment(part.header), f"namespace {label} {{"], own, *part.pieces, [f"}}  // namespace {label}"]]
     included = sorted({line for part in parts.values() for line in part.includes})
     return _file(header, entries, included, *pieces)
