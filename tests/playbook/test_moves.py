@@ -96,10 +96,10 @@ CASES = (
     Placed(
         "shuffled",
         "return F.pixel_shuffle(x, 2)",
-        "x: f32[batch, heads, rows, cols]",
-        "f32[batch, c = heads / 4, h = 2 * rows, w = 2 * cols]",
-        ({"heads": 8, "rows": 3, "cols": 5}, {"heads": 4, "rows": 4, "cols": 8}),
-        (("heads", 4),),
+        "x: f32[batch, channels, rows, cols]",
+        "f32[batch, fewer = channels / 4, high = 2 * rows, wide = 2 * cols]",
+        ({"channels": 8, "rows": 3, "cols": 5}, {"channels": 4, "rows": 4, "cols": 8}),
+        (("channels", 4),),
     ),
     Placed(
         "joined",

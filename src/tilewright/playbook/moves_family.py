@@ -12,13 +12,32 @@ from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.places.program import PlacedProgram, merged, placed_program
 from tilewright.playbook.places.reader import PlaceReader
 from tilewright.playbook.places.rules import MOVES, PLACE_RULES
+from tilewright.playbook.tracing import Node
 
+_VIEWS = ("view", "reshape", "_unsafe_view", "_reshape")
 KEPT = frozenset(PLACE_RULES) - {"remainder", "fmod"}
 
 
 def _claims(traced: TracedTask) -> bool:
     known = POINTWISE_RULES.keys() | PLACE_RULES.keys() | MOVES
-    return bool(traced.targets & MOVES) and traced.targets <= known
+    return traced.targets <= known and (bool(traced.targets & MOVES) or _regroups(traced))
+
+
+def _regroups(traced: TracedTask) -> bool:
+    """Whether a view joins or splits dimensions, so that rows are not what they were."""
+    nodes = traced.traces[0].nodes
+    for node in nodes:
+        source = node.arguments[0] if node.arguments else None
+        if node.target not in _VIEWS or not isinstance(source, Node):
+            continue
+        before, after = nodes[source.index].results[0], node.results[0]
+        if before is not None and after is not None and _plain(before.shape) != _plain(after.shape):
+            return True
+    return False
+
+
+def _plain(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def moved(traced: TracedTask) -> tuple[PlacedProgram, ...]:

@@ -14,12 +14,13 @@ from tilewright.playbook.pooling_family import POOLING_FAMILY
 from tilewright.playbook.products.family import PRODUCTS
 from tilewright.playbook.rows_family import ROWS
 from tilewright.playbook.scans_family import SCANS_FAMILY
+from tilewright.playbook.top_k_family import TOP_K
 from tilewright.playbook.tracing import TraceRequest, Traces, fixed_probe, probes_of
 from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
 # In the order in which they are asked; the last takes what nobody claims.
-FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, MOVES_FAMILY, ROWS)
+FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, TOP_K, MOVES_FAMILY, ROWS)
 
 _TRACE_SECONDS = 120.0
 

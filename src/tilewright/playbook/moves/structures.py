@@ -19,7 +19,11 @@ def draft(programs: Programs, op_line: str) -> str:
     helpers: dict[str, None] = {}
     for number, program in enumerate(programs):
         kernel = PlacedKernel(program, plan, None, quick=False)
-        count, name = _count(program), f"{program.name}_elements{_suffix(programs, number)}"
+        count, name = (
+            plan.name(f"n{_suffix(programs, number)}"),
+            f"{program.name}_elements{_suffix(programs, number)}",
+        )
+        plan.add("let", f"{count} = {product_text(program.variables)}")
         body = [
             "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
             "if (element >= n) return;",
@@ -137,10 +141,6 @@ def element_of(kernel: PlacedKernel, name: str, leaf: Leaf, known: Known) -> str
 
 def _suffix(programs: Programs, number: int) -> str:
     return f"_{number + 1}" if len(programs) > 1 else ""
-
-
-def _count(program: PlacedProgram) -> str:
-    return product_text(program.variables)
 
 
 def _includes(programs: Programs) -> list[str]:

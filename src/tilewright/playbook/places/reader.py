@@ -47,6 +47,7 @@ class Whole:
     node: int
     places: Places
     conditions: tuple[Condition, ...]
+    result: int = 0  # of an operation with several
 
 
 Leaf = Read | Position | Whole

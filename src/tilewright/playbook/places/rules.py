@@ -267,9 +267,10 @@ def _triangle(reader: PlaceReader, index: int, node: TracedNode, places: Places)
 def _arange(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     result = node.results[0]
     assert result is not None
-    start, step = (reader.number(node, *one) for one in ((0, "start", 0), (2, "step", 1)))
-    if node.overload == "default":
-        start = reader.constant(0, NumberKind.INT)
+    start = step = reader.constant(0, NumberKind.INT)
+    if node.overload != "default":  # which has an end alone
+        start = reader.number(node, 0, "start", 0)
+    step = reader.number(node, 2, "step", 1)
     value = reader.position(places[0])
     kind = kind_of(result.dtype)
     if reader.values[step] != reader.values[reader.constant(1, kind)]:

@@ -116,7 +116,7 @@ class SizeBook:
         if name not in self._texts:
             raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes")
         text = self._texts[name]
-        return Size(values, text, _ATOM if text.endswith("]") else _SUM)
+        return Size(values, text, _SUM if " " in text else _ATOM)
 
     def of(self, values: tuple[int, ...], what: str) -> Size:
         """The size that took these values at the probes."""

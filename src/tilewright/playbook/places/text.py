@@ -106,7 +106,8 @@ class PlacedKernel:
 
     def pointer(self, tensor: str) -> str:
         if tensor not in self.pointers:
-            self.pointers[tensor] = self.namer.fresh(tensor)
+            is_result = any(one.name == tensor for one in self.program.outputs)
+            self.pointers[tensor] = self.namer.tensors[tensor] if is_result else self.namer.fresh(tensor)
         return self.pointers[tensor]
 
     def variable(self, variable: Variable) -> str:

@@ -88,7 +88,8 @@ def draft(program: PoolProgram, op_line: str) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     plan.add("const", "THREADS = 256")
     kernel = PoolKernel(program, plan, vector=False, quick=False)
-    count = product_text(program.placed.variables)
+    count = plan.name("n")
+    plan.add("let", f"{count} = {product_text(program.placed.variables)}")
     inner, texts = kernel.write((program.value,), {}, kernel.load_alone)
     body = [*inner, f"made = combined(made, {texts[program.value].text});"]
     for axis, one in kernel.axes.items():

@@ -24,6 +24,9 @@ def strip_body(kernel: PoolKernel) -> list[str]:
         "const unsigned unit = blockIdx.x * TEAMS + threadIdx.y;",
         "const int first_x = static_cast<int>(unit % tiles) * tile, from_x = first_x * STRIDE_X - left;",
         f"const int end_x = unit < units ? min(first_x + tile, {kernel.size(axes['X'].outside.size, 'int')}) : 0;",
+        "// The column after the last that a window looks at.",
+        f"const int {kernel.variable(axes['X'].inside)}_end = min({kernel.size(axes['X'].inside.size, 'int')}, "
+        "(end_x - 1) * STRIDE_X - PAD_X + REACH_X);",
         "auto rest_of_unit = unit / tiles;",
     ]
     if "Y" in axes:
@@ -43,9 +46,12 @@ def strip_body(kernel: PoolKernel) -> list[str]:
 def _margins(kernel: PoolKernel) -> list[str]:
     return [
         "// Cells beside what is loaded.",
-        "for (int place = threadIdx.x; place < LINES * cells; place += LANES) {",
-        "  const int cell = place % cells;",
-        f"  if (cell < MARGIN || cell >= MARGIN + LANES * VECTORS * WIDTH) line[place] = {kernel.pool.start};",
+        "constexpr int LOADED_CELLS = LANES * VECTORS * WIDTH;",
+        "for (int beside = threadIdx.x; beside < cells - LOADED_CELLS; beside += LANES) {",
+        "#pragma unroll",
+        "  for (int r = 0; r < LINES; ++r) {",
+        f"    line[r * cells + (beside < MARGIN ? beside : beside + LOADED_CELLS)] = {kernel.pool.start};",
+        "  }",
         "}",
     ]
 
@@ -62,7 +68,7 @@ def _entered(kernel: PoolKernel) -> list[str]:
     reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
     names = {name: kernel.namer.tensors[name] for name in reads}
     place = [f"const int {in_x} = from_x + (v * LANES + static_cast<int>(threadIdx.x)) * WIDTH;"]
-    tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {kernel.size(axes['X'].inside.size, 'int')}"]
+    tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {in_x}_end"]
     if "Y" in axes:
         in_y = kernel.variable(axes["Y"].inside)
         place = ["if (!row_is_used(j)) continue;", *place, f"const int {in_y} = first_y * STRIDE_Y - PAD_Y + j;"]

@@ -139,11 +139,13 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     plan.add(
         "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
     )
-    plan.add(
-        "let",
-        f"{names['tile']} = {out} if {names['span']} >= {width} else {names['most']} / WIDTH * WIDTH",
-        "results of a row that a team makes",
-    )
+    tile = f"{names['most']} / WIDTH * WIDTH"
+    if slides(kernel):
+        names["turn"] = plan.name("turn")
+        plan.add("let", f"{names['turn']} = LANES / {x.dilation} * {x.dilation} * PER", "results of a team at a time")
+        tile = f"max({names['most']} / {names['turn']}, 1) * {names['turn']}"
+        tile = f"min({names['most']}, {tile}) / WIDTH * WIDTH"
+    plan.add("let", f"{names['tile']} = {out} if {names['span']} >= {width} else {tile}", "results of a row for a team")
     plan.add("need", f"{names['tile']} >= 1")
     plan.add(
         "let",
@@ -171,40 +173,49 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
 
 def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     """The constants to sweep, the likeliest first at the task's own sizes."""
-    x = kernel.axes["X"]
-    vectors = -(-x.inside.size.own // kernel.width)
+    vectors = -(-kernel.axes["X"].inside.size.own // kernel.width)
     lanes = max(1 << max(vectors - 1, 0).bit_length(), 8)
     if "Y" not in kernel.axes:
-        choices = "TEAMS = 1" if vectors >= 256 else f"TEAMS = {max(256 // lanes, 1)} | {max(128 // lanes, 1)}"
-        found = [
-            ("tune", "LANES = 128 | 256 | 512" if vectors >= 256 else f"LANES = {lanes}", "threads of a team"),
-            ("tune", choices, ""),
-            ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
-            ("const", "ROWS = 1", ""),
-        ]
-        return [*found, ("tune", "PER = 9 | 5 | 7", "results that a thread slides along")] if slides(kernel) else found
-    lanes = max(min(lanes, 512), 32 if "Z" in kernel.axes else 8)
-    if 0 < vectors <= 512 and vectors % 32 == 0:
-        lanes = vectors
-    teams = [max(one // lanes, 1) for one in ((128, 256, 512) if lanes < 256 else (lanes,))]
-    y = kernel.axes["Y"]
-    rows = _row_choices(y, "Z" in kernel.axes)
+        return _line_tunes(kernel, vectors, lanes)
+    held = 1
+    if "Z" in kernel.axes:  # a warp for each row, so that teams need no barrier
+        lanes, held = (32, -(-vectors // 32)) if vectors <= 64 else (min(lanes, 512), 1)
+        blocks = (512, 256, 128)
+    else:
+        lanes = vectors if vectors <= 512 and vectors % 32 == 0 else min(lanes, 512)
+        blocks = (128, 256, 512)
+    teams = dict.fromkeys(max(one // lanes, 1) for one in blocks)
+    rows = _row_choices(kernel.axes["Y"], "Z" in kernel.axes, kernel.width)
     found = [
         ("tune", f"LANES = {lanes}" + (f" | {lanes // 2}" if lanes >= 256 else ""), "threads of a team"),
-        ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
-        ("const", "VECTORS = 1", "of a thread"),
+        ("tune", f"TEAMS = {' | '.join(map(str, teams))}", "of a block"),
+        ("const", f"VECTORS = {held}", "of a thread"),
         ("tune", f"ROWS = {' | '.join(map(str, rows))}", "of the result in a strip"),
     ]
     if "Z" in kernel.axes:
-        found.append(("tune", "DEPTH = 32 | 16 | 8", "planes of the result that a team walks through"))
+        found.append(("tune", "DEPTH = 64 | 32 | 16", "planes of the result that a team walks through"))
     return found
 
 
-def _row_choices(y: Window, deep: bool) -> list[int]:
+def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
+    dilation = kernel.axes["X"].dilation
+    fitting = [one for one in (128, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
+    long = vectors >= 256
+    teams = (1,) if long else (max(256 // lanes, 1), max(128 // lanes, 1))
+    found = [
+        ("tune", f"LANES = {' | '.join(map(str, fitting[:3])) if long else lanes}", "threads of a team"),
+        ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
+        ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
+        ("const", "ROWS = 1", ""),
+    ]
+    return [*found, ("tune", "PER = 7 | 9 | 5", "results that a thread slides along")] if slides(kernel) else found
+
+
+def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
     """Strips tall enough to share rows between windows, short enough for registers."""
     if y.stride >= y.reach:
         return [1, 2] if y.kernel >= 4 else [2, 1, 4]
     if deep:
-        return [2, 1, 4]
-    most = max((16 - y.reach) // y.stride + 1, 1)
+        return [2, 1]
+    most = max((64 // width - y.reach) // y.stride + 1, 1)  # 64 elements of a thread in registers
     return list(dict.fromkeys([most, max(most * 2 // 3, 1), max(most // 2, 1)]))

@@ -1,0 +1,1 @@
+"""The k greatest or least elements of rows, in order, for small k."""

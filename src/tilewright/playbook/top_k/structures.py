@@ -1,0 +1,196 @@
+"""Kernels for top-k: every thread keeps the best it has met, and the threads' lists are merged best by best."""
+
+from __future__ import annotations
+
+from tilewright.playbook.cpp_helpers import VECTOR
+from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.reader import Leaf, Read
+from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.row_program import Load
+from tilewright.playbook.top_k.program import TopProgram
+
+CANDIDATE = """\
+struct Candidate {{
+  float value;
+  int index;
+}};
+
+// What any element comes before.
+__device__ __forceinline__ Candidate none() {{ return {{{worst}, 0x7fffffff}}; }}
+
+"""
+_ORDER = """\
+// Whether a comes before b: {words}, NaN counts as the greatest, and among equals the lower index comes first.
+__device__ __forceinline__ bool comes_before(Candidate a, Candidate b) {{
+  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+  if (a_nan != b_nan) return {nan};
+  if (a_nan || a.value == b.value) return a.index < b.index;
+  return a.value {sign} b.value;
+}}
+"""
+LISTS = """\
+// Takes a candidate into a list in order, where it is better than the last.
+__device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {
+  if (!comes_before(met, list[COUNT - 1])) return;
+  list[COUNT - 1] = met;
+#pragma unroll
+  for (int place = COUNT - 1; place > 0; --place) {
+    if (comes_before(list[place], list[place - 1])) {
+      const Candidate better = list[place];
+      list[place] = list[place - 1];
+      list[place - 1] = better;
+    }
+  }
+}
+
+// The best of the heads of all lanes' lists; the lane that had it goes on to its next.
+__device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {
+  Candidate best = list[0];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const Candidate other = {__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)};
+    if (comes_before(other, best)) best = other;
+  }
+  if (list[0].index == best.index) {
+#pragma unroll
+    for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
+    list[COUNT - 1] = none();
+  }
+  return best;
+}
+"""
+
+
+def draft(program: TopProgram, op_line: str) -> str:
+    return _written(program, op_line, vector=False)
+
+
+def lists(program: TopProgram, op_line: str) -> str:
+    return _written(program, op_line, vector=True)
+
+
+def _written(program: TopProgram, op_line: str, vector: bool) -> str:
+    plan = PlanLines(program.placed.as_rows(), op_line)
+    rows, steps = plan.name("rows"), plan.name("steps")
+    plan.add("let", f"{rows} = {product_text(program.rows)}, {steps} = {program.along.size.text}")
+    plan.add("need", f"{rows} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
+    kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
+    if vector:
+        plan.add("tune", _warp_choices(program, kernel.width), "of a block, which has a row to itself")
+        plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
+        width_line(plan, kernel)
+    else:
+        for constant in ("WARPS = 4", "VECTORS = 1", "WIDTH = 1"):
+            plan.add("const", constant)
+    body = _body(kernel, program)
+    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
+    name = f"{program.placed.name}_top"
+    plan.launch(name, rows, "WARPS * 32", signature.given)
+    text = signature.kernel("__launch_bounds__(WARPS * 32)", name, body)
+    header = (
+        f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: a block per row.\n\nA "
+        f"thread keeps the {program.count} best elements that it has met, in order, in registers. Then the lists of a "
+        "warp are merged: the best of all heads, again and again. What the warps have goes through shared memory, and "
+        "the first warp merges that in the same way."
+    )
+    words = "the greater value" if program.largest else "the lesser value"
+    order = _ORDER.format(
+        words=words, nan="a_nan" if program.largest else "b_nan", sign=">" if program.largest else "<"
+    )
+    worst = "-INFINITY" if program.largest else "INFINITY"
+    constants = [f"constexpr int COUNT = {program.count};  // elements that are chosen"]
+    pieces = [*([[VECTOR]] if vector else []), *([one] for one in kernel.forms.helpers())]
+    return fragment(
+        header,
+        plan,
+        includes(program.placed.as_rows()),
+        constants,
+        *pieces,
+        [CANDIDATE.format(worst=worst) + order],
+        [LISTS],
+        text,
+    ).file()
+
+
+def _warp_choices(program: TopProgram, width: int) -> str:
+    vectors = max(program.along.size.own // width, 1)
+    best = max(one for one in (1, 2, 4, 8, 16) if one == 1 or one * 64 <= vectors)
+    near = sorted((1, 2, 4, 8, 16), key=lambda one: (abs(one.bit_length() - best.bit_length()), one))
+    return f"WARPS = {' | '.join(map(str, near[:3]))}"
+
+
+def _body(kernel: PlacedKernel, program: TopProgram) -> list[str]:
+    lines = [
+        "__shared__ Candidate of_warps[WARPS][COUNT];",
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        *kernel.split(program.rows, "blockIdx.x"),
+        "Candidate list[COUNT];",
+        "#pragma unroll",
+        "for (int place = 0; place < COUNT; ++place) list[place] = none();",
+        *_met(kernel, program),
+        "Candidate mine = none();  // the lane's share of the result",
+        "for (int turn = 0; turn < COUNT; ++turn) {",
+        "  const Candidate best = best_of_heads(list);",
+        "  if (lane == turn) mine = best;",
+        "}",
+        "if constexpr (WARPS > 1) {",
+        "  if (lane < COUNT) of_warps[warp][lane] = mine;",
+        "  __syncthreads();",
+        "  if (warp > 0) return;",
+        "#pragma unroll",
+        "  for (int place = 0; place < COUNT; ++place) list[place] = lane < WARPS ? of_warps[lane][place] : none();",
+        "  for (int turn = 0; turn < COUNT; ++turn) {",
+        "    const Candidate best = best_of_heads(list);",
+        "    if (lane == turn) mine = best;",
+        "  }",
+        "}",
+        "if (lane >= COUNT) return;",
+        f"const int {kernel.variable(program.chosen)} = lane;",
+    ]
+    known: Known = {}
+    values = {value.input: index for index, value in enumerate(kernel.program.values) if isinstance(value, Load)}
+    if program.values_leaf is not None:
+        known[values[program.values_leaf]] = Text("mine.value")
+    if program.indices_leaf is not None:
+        known[values[program.indices_leaf]] = Text("static_cast<long long>(mine.index)")
+    outputs = kernel.program.outputs
+    made, texts = kernel.write(tuple(one.value for one in outputs), known, kernel.load_alone)
+    lines += made
+    for one in outputs:
+        place = kernel.index(one.place, known)
+        lines.append(f"{kernel.pointer(one.name)}[{place}] = {kernel.stored(one, texts[one.value])};")
+    return lines
+
+
+def _met(kernel: PlacedKernel, program: TopProgram) -> list[str]:
+    """Along the row: every element met."""
+    at = kernel.variable(program.along)
+    whole = (Mode.VECTOR, Mode.REVERSED)
+    leaves = kernel.program.leaves_of((program.value,))
+    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
+    names = {name: kernel.namer.tensors[name] for name in reads}
+
+    def element(name: str, leaf: Leaf, known: Known) -> str:
+        if name in reads:
+            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
+            return f"{names[name]}_here[k].at[{i}]"
+        return kernel.load(leaf, known, "i" if kernel.vector is not None else "")
+
+    place = f"const int {at} = ((first * VECTORS + k) * WARPS * 32 + static_cast<int>(threadIdx.x)) * WIDTH;"
+    each = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
+    loads = [
+        line
+        for name, read in reads.items()
+        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[k]")
+    ]
+    inner, texts = kernel.write((program.value,), {}, element)
+    meeting = [*inner, f"take(list, Candidate{{{texts[program.value].text}, {at} + i}});"]
+    body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS];" for name, read in reads.items()]
+    body += [*each, *indented([place, f"if ({at} < steps) {{", *indented(loads), "}"]), "}"] if reads else []
+    body += [*each, *indented([place, f"if ({at} < steps) {{", *indented(each_element(meeting)), "}"]), "}"]
+    return [
+        "for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {",
+        *indented(body),
+        "}",
+    ]
