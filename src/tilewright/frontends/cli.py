@@ -329,13 +329,14 @@ def find(
     attempts: options.AttemptsOption = _BUDGET.attempts,
     dollars: options.DollarsOption = _BUDGET.dollars,
     seconds: options.SecondsOption = _BUDGET.seconds,
+    backward: options.BackwardOption = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in
 
-    making = {"model": model, "author": author, "base_url": base_url or ""}
+    making = {"model": model, "author": author, "base_url": base_url or "", "backward": backward}
     budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
     shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
     find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
