@@ -7,7 +7,8 @@ such as a formula with the value in two places, is read as an expression of tens
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.expressions import read_expression
@@ -21,6 +22,7 @@ from tilewright.playbook.phrases import (
     match,
     read_phrase,
     refused,
+    says_nothing,
     unordered,
     without_politeness,
 )
@@ -80,9 +82,18 @@ def _read_chain(text: str, first: bool) -> tuple[Clause, ...]:
         )
     if not first and tokens and tokens[0] in _POINTING_BACK:
         raise unordered(text)
-    if not _OPERATORS & set(tokens):
-        return read_phrase(tuple(tokens))
-    return _FormulaReader(tokens, text).read()
+    clauses = _FormulaReader(tokens, text).read() if _OPERATORS & set(tokens) else read_phrase(tuple(tokens))
+    _refuse_unread(tokens, clauses, text)
+    return clauses
+
+
+def _refuse_unread(tokens: list[str], clauses: tuple[Clause, ...], text: str) -> None:
+    """Every number and word is one of a step's, an operator, or says nothing: what is read is all that was said."""
+    left = Counter(tokens) - Counter(word for one in clauses for word in one.words)
+    unread = [one for one in left if one not in _OPERATORS and not says_nothing(one)]
+    if unread:
+        steps = ", then ".join(one.says for one in clauses) or "no step"
+        raise outside_grammar(f'the playbook reads "{text.strip()}" as {steps}, which leaves "{unread[0]}" unread')
 
 
 def _tokens(text: str) -> list[str]:
@@ -100,7 +111,9 @@ def _tokens(text: str) -> list[str]:
             place = number.end()
             continue
         if not re.match(r"[\w.]", one) and one not in _OPERATORS:
-            raise outside_grammar(f'the playbook does not understand "{one}" in "{text}"')
+            names = " between tensors of one letter only, such as relu(x @ w + b)" if one == "@" else ""
+            reads = f'reads "@"{names}, and cannot read' if names else f'does not understand "{one}" in'
+            raise outside_grammar(f'the playbook {reads} "{text.strip()}"')
         found.append(one)
         place = token.end()
     return found
@@ -148,10 +161,12 @@ class _FormulaReader:
             return self._negated(self._power())
         node = self._factor()
         while self._next in ("^", "**"):
-            self._take()
+            sign = self._take()
+            self._refuse_split(node, sign, Leaf(("2",)))
             if self._take() != "2":
                 raise unordered(self.text)
-            node = self._applied(("square",), self._chain(node))
+            *before, square = self._applied(("square",), self._chain(node)).clauses
+            node = Chain((*before, replace(square, words=("square", "2"))))
         return node
 
     def _factor(self) -> Node:
@@ -183,11 +198,11 @@ class _FormulaReader:
         names = all(isinstance(one, Leaf) and len(one.words) == 1 and not one.is_number for one in arguments)
         if names and whole and whole.operation.takes and len(arguments) == 1 + len(whole.operation.tensors):
             return Chain((whole,))  # mse loss(x, y): what its tensors are is the operation's own
-        if isinstance(first, Leaf) and match((*steps, *first.words)):
+        if isinstance(first, Leaf) and not rest and match((*steps, *first.words)):
             return self._remarked(steps, first)
         if isinstance(first, Leaf) and first.is_number:
-            return self._applied((*steps, *self._settings(steps, arguments)), Chain(()))  # leaky relu(0.2)
-        return self._applied((*steps, *self._settings(steps, rest)), self._chain(first))
+            return self._applied((*steps, *self._settings(arguments)), Chain(()))  # leaky relu(0.2)
+        return self._applied((*steps, *self._settings(rest)), self._chain(first))
 
     # -- meaning --
 
@@ -204,7 +219,7 @@ class _FormulaReader:
             raise refused(words)
         return Chain((*to.clauses, found))
 
-    def _settings(self, name: tuple[str, ...], arguments: list[Node]) -> tuple[str, ...]:
+    def _settings(self, arguments: list[Node]) -> tuple[str, ...]:
         """What a call says beside its value, in words: (x, weight, bias) and (x, 0.2) and (x, eps=1e-3)."""
         leaves = [one for one in arguments if isinstance(one, Leaf)]
         if len(leaves) != len(arguments):
@@ -214,14 +229,6 @@ class _FormulaReader:
         others = [word for one in leaves if self._setting(one) for word in one.words]
         if len(numbers) + len(tensors) + sum(map(self._setting, leaves)) != len(leaves):
             raise unordered(self.text)
-        plain = match(name)
-        if numbers and plain is not None and plain.operation.effect is not Effect.ELEMENTS:
-            if numbers != ["-1"]:
-                raise outside_grammar(
-                    f'the playbook does not understand {", ".join(numbers)} in "{self.text}": its steps go along each '
-                    f"row, over the last dimension"
-                )
-            numbers = []
         with_tensors = ["with", *" and ".join(tensors).split()] if tensors else []
         return (*with_tensors, *" to ".join(numbers).split(), *others)
 
@@ -246,7 +253,20 @@ class _FormulaReader:
             return Leaf((f"-{node.words[0]}".removeprefix("--"),))
         return self._applied(("neg",), self._chain(node))
 
+    def _refuse_split(self, left: Node, operator: str, right: Node) -> None:
+        """ "temperature 2 * 3", "with weight + 1": of the number or weight, or of the result?"""
+        if not (isinstance(left, Leaf) and isinstance(right, Leaf) and right.is_number and len(left.words) > 1):
+            return
+        last = left.words[-1]
+        if Leaf((last,)).is_number or (last in ("weight", "weights", "bias") and "with" in left.words):
+            after = f"{last} {operator} {right.words[0]}"
+            raise outside_grammar(
+                f'the playbook cannot tell whether "{operator} {right.words[0]}" in "{self.text}" is a part of '
+                f'"{after}" or done to the result; write one number, or join the steps by "then"'
+            )
+
     def _combined(self, left: Node, operator: str, right: Node) -> Chain:
+        self._refuse_split(left, operator, right)
         if isinstance(left, Leaf) and isinstance(right, (Chain, Leaf)) and self._is_operand(left):
             return self._turned(left, operator, right)
         chain = self._chain(left)

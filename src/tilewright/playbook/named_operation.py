@@ -8,7 +8,7 @@ from enum import Enum
 
 from tilewright.records import DType
 
-NUMBER = r"(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)"
+NUMBER = r"(-?(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:e[-+]?\d+)?)"  # of "0..1" the first is 0
 WHOLE_NUMBER = r"(\d+)"
 
 # A dimension of a tensor: one of the value at hand, counted as PyTorch does, or a dimension of the task by its name.

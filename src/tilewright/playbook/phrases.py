@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
 
 from tilewright.playbook.dimension_words import LAST, Axis
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.named_operation import Effect, Form, NamedOperation
-from tilewright.playbook.vocabulary import NAMED_OPERATIONS, WORDS, nearest_example, readings
+from tilewright.playbook.vocabulary import KNOWN, NAMED_OPERATIONS, WORDS, as_said, nearest_example, readings
 
 INPUT = frozenset(("x", "input", "inputs"))
 _VALUE = INPUT | {
@@ -40,8 +41,9 @@ AT_START, _JOINING = frozenset(_START_WORDS.split()), frozenset(_JOINING_WORDS.s
 _AT_END = frozenset(
     ("kernel", "kernels", "op", "operation", "function", "activation", "please", "elementwise", "pointwise")
 )
+_CONNECTING = frozenset(("with", "vector", "by"))
 _TAKES_VALUE = frozenset(("scale", "multiply", "divide"))
-_CLOSE = 0.75
+_CLOSE = 0.82
 NUMBER_TEXT = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
 
@@ -63,6 +65,11 @@ def is_value(words: tuple[str, ...]) -> bool:
     """Whether the words stand for the value at hand."""
     kept = [word for word in words if word not in AT_START]
     return bool(kept) and all(word in _VALUE for word in kept)
+
+
+def says_nothing(word: str) -> bool:
+    """Whether a word may be left out of what is read: politeness, or the value at hand."""
+    return word in AT_START | _VALUE | _ARTICLES | _BEFORE_VALUE | _AT_END | _CONNECTING
 
 
 def match(words: tuple[str, ...]) -> Clause | None:
@@ -133,6 +140,8 @@ def _trimmed(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _number(text: str) -> str:
+    if math.isinf(float(text)):
+        raise NotUnderstood(f"{text} is more than any element can be; write a smaller number")
     return re.sub(r"e-0(\d)", r"e-\1", repr(float(text)))
 
 
@@ -141,24 +150,25 @@ def _number(text: str) -> str:
 
 def refused(words: tuple[str, ...]) -> NotUnderstood:
     """Quotes the first word that is not known; where all are, the phrase."""
-    text = " ".join(words)
+    text = as_said(" ".join(words))
     if several := readings(text):
         return outside_grammar(f'"{text}" could be {several}; say which')
-    known = {*WORDS, *_JOINING, *_ARTICLES, *_VALUE}
-    unknown = next((word for word in words if word not in known and not re.fullmatch(r"-?[\d.e-]+", word)), None)
+    known = {*KNOWN, *_JOINING, *_ARTICLES, *_VALUE}
+    unknown = next((word for word in text.split() if word not in known and not re.fullmatch(r"-?[\d.e-]+", word)), None)
     if unknown is None:
         return unordered(text)
     near = difflib.get_close_matches(unknown, WORDS, 1, _CLOSE)
     within = f' in "{text}"' if len(words) > 1 else ""
     asked = f" (did you mean {near[0]}?)" if near else ""
     return outside_grammar(
-        f'the playbook does not understand "{unknown}"{within}{asked}', near="" if near else nearest_example(text)
+        f'the playbook does not understand "{unknown}"{within}{asked}',
+        near="" if near else "x + y" if len(unknown) == 1 else nearest_example(text),
     )
 
 
 def unordered(text: str) -> NotUnderstood:
     """Words that are known, in an arrangement that is not, or that could mean two things."""
     return outside_grammar(
-        f'the playbook cannot tell what "{text.strip()}" means; join steps by "then" in the order in which they are '
+        f'the playbook cannot tell what "{as_said(text.strip())}" means; join steps by "then" in the order in which they are '
         "done, or write brackets, such as relu(x + bias)"
     )

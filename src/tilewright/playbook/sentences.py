@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tilewright.playbook.dimension_words import Axis, mark_axes, take_axes
+from tilewright.playbook.dimension_words import LAST, Axis, mark_axes, take_axes
 from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
@@ -37,7 +37,9 @@ _COUNT = re.compile(
     r"|\b(?:of )?(?:length|size) (\d+)\b)"
 )
 _MULTIPLES = {"k": 1 << 10, "thousand": 1000, "m": 1 << 20, "million": 1_000_000}
-_OPERANDS = r"\b(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
+_OPERANDS = (
+    r"\b(?:matrix )?(?:multiply|product of)(?: an?)? ?¤ ?(?:matrix )?(?:by|with|and|times)(?: an?)? ?¤(?: matrix)?"
+)
 _NAMED_SIZE = re.compile(
     r"(?:\b(?:with|and|for|,) ?)?\b(m|n|k|rows|cols|columns|batch|channels|height|width|heads|sequence|hidden|classes|"
     r"vocabulary|tokens|features|length) ?= ?(\d+)\b,?"
@@ -50,13 +52,16 @@ _POOLING = re.compile(
     r"\b(?P<kind>max(?:imum)?|av(?:era)?ge?|mean) ?pool(?:ing)? ?(?P<rank>[123](?= ?d\b))?(?: ?d\b)?"
     rf"(?P<rest>{_WINDOW}*)\)?"
 )
+_SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
+_ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
+_STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
 _POLITE = re.compile(r"^(?:hi|hello|please|can you|could you|kindly)[ ,]+")
 _CLAMP = re.compile(
     r"\b(?:clamp|clip)(?: (?:x|it|to|between|from|in|range|the|values|interval))* ?"
-    rf"\[? ?{NUMBER} ?(?:,|and|to)? ?{NUMBER} ?\]?"
+    rf"\[? ?{NUMBER} ?(?:,|and|to|\.\.+|-(?=[\d.]))? ?{NUMBER} ?\]?"
 )
 
 
@@ -98,9 +103,14 @@ def _normal(words: str) -> str:
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
     text = re.sub(r"\blinear(?: layer)? from (\d+) to (\d+)(?: features| units| outputs)?", r"linear k=\1 n=\2", text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
-    text = re.sub(r"\bgroup ?norm ?\((\d+)(?:, ?\d+)?\)", r"group norm with \1 groups", text)
+    text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
+    text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
+    text = re.sub(rf"\b([a-z])\.({_STATISTICS})\(\)|\btorch\.({_STATISTICS})\(([a-z])\)", _of_all, text)
     text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch|f)\.(?=[a-z])", "", text)
     text = re.sub(r"\b([a-z])\.([a-su-z][a-z ]*)\(", r"\2(\1, ", text).replace(", )", ")")  # x.sum(dim=1)
+    text = re.sub(rf"\b({_ALONG})\(([a-z]), ?(-?\d+|\([-\d, ]+\))\)", r"\1(\2, dim=\3)", text)
+    text = re.sub(r"\btop ?k\(([a-z]), ?(?:k ?= ?)?(\d+)\)", r"top \2 of \1", text)
+    text = re.sub(r"(?<=[a-z] )(\d+)/(\d+)\b(?! ?[*/^.])", _fraction, text)
     text = re.sub(r"\blayer\b(?! ?norm)", " ", text)  # "a gelu layer"
     text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
     text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
@@ -124,21 +134,43 @@ def _cast(said: re.Match[str]) -> str:
     return f"cast{_DTYPES.get(said[1], DType.F16)} {source[0] if source else ''}"
 
 
+def _of_all(said: re.Match[str]) -> str:
+    """x.sum() and torch.sum(x), which are over all elements in PyTorch; sum(x) in a formula is not PyTorch's."""
+    return f"{said[2] or said[3]}({said[1] or said[4]} of all elements)"
+
+
+def _fraction(said: re.Match[str]) -> str:
+    """A number said as 1/8, where words come before it: of "x / 1/8" only the signs can say what is divided."""
+    if int(said[2]) == 0:
+        raise NotUnderstood(f"{said[0]} is no number; write another")
+    return repr(int(said[1]) / int(said[2]))
+
+
 def _pooling(said: re.Match[str]) -> str:
     """A pooling with its window, stride and padding in one order: maxpool2 3 2 1."""
     rest, kind = said["rest"] or "", "max" if said["kind"].startswith("max") else "avg"
-
-    def number(word: str) -> str | None:
-        found = re.search(rf"{word}[s ]*(?:size|of|=)?[ =]*(\d+)", rest)
-        return found and found[1]
-
-    loose = re.sub(r"(?:strides?|padding)[ =]*(?:of )?\d+", "", rest)
-    window = said["before"] or next(iter(re.findall(r"\d+(?:x\d+)*", loose)), "2")
+    settings = {one[1].rstrip("s"): one[2] for one in _SETTING.finditer(rest)}
+    windows = [*filter(None, (said["before"],)), *re.findall(r"\d+(?:x\d+)*", _SETTING.sub("", rest))]
+    if len(windows) > 1:
+        raise NotUnderstood(
+            f'"{said[0].strip()}" says {" and ".join(windows)}; say which is the window, "stride 2" or "padding 1"'
+        )
+    window = windows[0] if windows else "2"
+    for name, one in (("window", window), *settings.items()):
+        if len(set(one.split("x"))) > 1:
+            raise NotUnderstood(
+                f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size, or give a function'
+            )
     sides = window.split("x")
     rank = said["rank"] or said["early"] or (str(len(sides)) if len(sides) > 1 else "2")
-    if len(set(sides)) > 1:
-        raise NotUnderstood(f'the playbook reads windows with equal sides, and "{window}" has others; say one size')
-    return f"{kind}pool{rank} {sides[0]} {number('stride') or sides[0]} {number('padding') or '0'} "
+    if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
+        raise NotUnderstood(
+            f'"{said[0].strip()}" pools over {rank} dimensions, and does not say {rank} sizes; say one size'
+        )
+    side, stride, padding = (
+        one.split("x")[0] for one in (window, settings.get("stride", window), settings.get("padding", "0"))
+    )
+    return f"{kind}pool{rank} {side} {stride} {padding} "
 
 
 def _take_dtype(text: str) -> tuple[DType | None, str]:
@@ -168,6 +200,8 @@ def _take_sizes(text: str) -> tuple[tuple[tuple[int, ...], ...], str]:
         (int(one[3]) if one[3] else int(float(one[1]) * _MULTIPLES.get(one[2] or "", 1)),)
         for one in _COUNT.finditer(text)
     )
+    if found and counts:
+        raise NotUnderstood("the words name several sizes", Remedy(RemedyKind.GIVE_SHAPE_OF_EACH))
     return found or counts, _COUNT.sub(" ", text)
 
 
@@ -229,19 +263,27 @@ def _in_order(segments: list[str], words: str, axes: tuple[Axis, ...]) -> tuple[
 
 def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause, ...]:
     """The steps with the dimensions that were said for them."""
-    if not axes or all(one.is_last for one in axes):
+    if not axes:
         return clauses
     can = [place for place, one in enumerate(clauses) if one.operation.goes_over or one.operation.elsewhere]
     steps = " and ".join(clauses[place].says for place in can) or " and ".join(one.says for one in clauses)
+    if all(one.is_last for one in axes) and len(can) != 1:
+        return clauses
     if not can:
         raise outside_grammar(f'{steps} cannot go "{axes[0].said}" in words')
     if len(can) > 1:
         raise outside_grammar(
             f'the playbook cannot tell whether "{axes[0].said}" is said of {steps}; join them by "then"'
         )
-    if len(axes) > 1:
-        raise outside_grammar(f'{steps} goes over "{axes[0].said}" or over "{axes[1].said}", not both; say one')
     step = clauses[can[0]]
+    axes = axes if step.axis == LAST else (step.axis, *axes)
+    if len({one.dimensions for one in axes}) > 1:
+        raise outside_grammar(
+            f'{steps} goes over "{axes[0].said}" or over "{axes[1].said}"; say one, or both at once, such as "over dims 0 '
+            f'and 1"'
+        )
+    if axes[0].is_last:
+        return (*clauses[: can[0]], replace(step, axis=axes[0]), *clauses[can[0] + 1 :])
     operation = step.operation if step.operation.goes_over else step.operation.elsewhere
     assert operation is not None
     one_by_one = len(axes[0].dimensions) == 1
@@ -262,9 +304,15 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         alike = left and right and _kind(left[-1]) == _kind(right[0]) != Form.ACTION
         nothing = not right or (not left and place > 1)
         bare = right and right[0].words[0] in ("bias", "residual")  # "sum x and bias"
-        if alike or nothing or bare or re.search(r"\bof\b|\(", pieces[place - 1]):
+        again = right and (pieces[place].startswith(("its ", "their ")) or _gives_one_of_all(left, right))
+        if alike or nothing or bare or again or re.search(r"\bof\b|\(", pieces[place - 1]):
             raise unordered(part)
     return tuple(clause for chain in found for clause in chain)
+
+
+def _gives_one_of_all(left: tuple[Clause, ...], right: tuple[Clause, ...]) -> bool:
+    """ "softmax and max": a second result, as it may be, or the next step."""
+    return bool(left) and left[-1].operation.effect is Effect.WHOLE_ROW and right[0].operation.effect is Effect.REDUCES
 
 
 def _kind(clause: Clause) -> Form | Effect:

@@ -13,6 +13,7 @@ from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
 NAMED_OPERATIONS: tuple[NamedOperation, ...] = (*ROW_OPERATIONS, *PRODUCT_OPERATIONS, *TENSOR_OPERATIONS)
 
 _ALIKE = 0.6
+_COMMON = frozenset(("with", "over", "the", "each", "all", "and", "for", "then"))
 # Requests that work, for a refusal to name the nearest.
 EXAMPLES = (
     "vector add",
@@ -68,7 +69,7 @@ def absent(text: str) -> tuple[str, str] | None:
 
 def nearest_example(text: str) -> str:
     """The request that works and shares most with the text; "" where none shares a word or most of its letters."""
-    words = set(re.findall(r"[a-z]{3,}", text))
+    words = set(re.findall(r"[a-z]{3,}", text)) - _COMMON
     shared = {one: len(words & set(re.findall(r"[a-z]{3,}", one.lower()))) for one in EXAMPLES}
     alike = {one: difflib.SequenceMatcher(None, text, one.lower()).ratio() for one in EXAMPLES}
     best = max(EXAMPLES, key=lambda one: (shared[one], alike[one]))
@@ -83,6 +84,7 @@ _READINGS: tuple[tuple[str, str], ...] = (
         "the sum, mean, max or min of each row or of all elements",
     ),
     (r"(?:pooling|pool)", "max pooling 2x2 or average pooling 2x2"),
+    (r"add (?:rms|layer) ?norm", '"residual add + rmsnorm" or "add two tensors then rmsnorm"'),
     (r"loss", "mean squared error, cross entropy, huber loss or KL divergence"),
     (r"(?:masked|causal) soft ?max", '"multiply by a mask then softmax" or a softmax of scores with some left out'),
     (r"activation", "relu, gelu, silu or sigmoid"),
@@ -106,3 +108,13 @@ quantise quantize dequantise int8 pooling global group batch instance norm infer
 hinge divergence triplet cosine similarity concatenate arrays vectors tensors two elementwise dot outer groups
 """
 WORDS = tuple(_WORDS.split())
+# These and every word of a pattern: what a refusal does not name as the word that is not understood.
+KNOWN = frozenset(
+    (*WORDS, *(word for one in NAMED_OPERATIONS for word in re.findall(r"[a-z]+\d?", one.pattern)), "cast")
+)
+
+
+def as_said(text: str) -> str:
+    """Words as people say them, of those that the grammar writes for itself."""
+    text = re.sub(r"\b(max|av)g?pool[123] \d+ \d+ \d+", lambda one: f"{one[1].replace('av', 'average')} pooling", text)
+    return re.sub(r"\bcast(bf16|f16|f32)\b", r"cast to \1", text)
