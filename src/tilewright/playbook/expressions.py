@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from typing import Literal
 
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Extra, Form, NamedOperation, Number, Tensor
@@ -70,32 +71,48 @@ class _Writer:
         self.named: list[str] = []
         self.made = 0
         self.levels: dict[str, int] = {}  # of what was written, how tightly it holds together
-        self.reduces = False
+        self.along: list[NamedOperation] = []  # what goes over a dimension
+        self.keeps = _is_met(body)  # a statistic keeps its dimensions where it meets a tensor
+        self.within = 0  # so many calls that go over a dimension
 
     def clause(self, text: str) -> Clause:
         wanted = ("m", "k") if self.products else ("rows", "cols")
-        code, dimensions = self._written(self.body, wanted, inner=False)
-        plain = [one for one in self.dimensions if _TENSOR.fullmatch(one)]
-        if not plain or not self.named:
+        code, dimensions = self._written(self.body, wanted)
+        if not any(map(_TENSOR.fullmatch, self.dimensions)) or not self.named:
             raise _NoExpression
-        first = plain[0]
-        others = [one for one in self.dimensions if one != first]
+        said = [one for one in dict.fromkeys(re.findall(r"\w+", text)) if one in self.dimensions]
+        first = next(one for one in said if not self._is_vector(one))  # as many dimensions as the value at hand
+        others = [one for one in said if one != first]
         extras: list[Extra] = [self._tensor(one) for one in others]
         extras += [Number(one, place) for place, one in enumerate(self.numbers)]
         escaped = re.sub(rf"\b{first}\b", "{v}", _in_braces(code, (*others, *self.numbers)))
         reshapes = dimensions != self.dimensions[first]
-        effect = Effect.RESHAPES if reshapes else Effect.ELEMENTS
+        effect = Effect.RESHAPES if reshapes else Effect.WHOLE_ROW if self.along else Effect.ELEMENTS
+        reduces = not self.keeps and any(one.effect is Effect.REDUCES for one in self.along)
         operation = NamedOperation(
             "_".join(dict.fromkeys(self.named[:4])),
             f"the value of {text.strip()}",
             "",
             escaped,
-            Effect.REDUCES if self.reduces else effect,
+            Effect.REDUCES if reduces else effect,
             tuple(extras),
+            self._assumption([first, *others] != said and (first, *others)),
+            several=all(one.several for one in self.along),
             takes=Tensor(first, self.dimensions[first] if self.products else None),
             gives=dimensions if reshapes else None,
         )
         return Clause(operation, tuple(self.numbers.values()), tuple(text.split()))
+
+    def _assumption(self, turned: tuple[str, ...] | Literal[False]) -> str:
+        """What is gone over where nobody says it, and the order of arguments where it is not that of the words."""
+        said = " and ".join(dict.fromkeys(one.says for one in self.along if one.effect is Effect.REDUCES))
+        statistics = (
+            [f"{said} in the formula {'are those' if ' and ' in said else 'is that'} {{along}}"] if said else []
+        )
+        return "; ".join([*statistics, *([f"the arguments are {', '.join(turned)} in this order"] if turned else [])])
+
+    def _is_vector(self, name: str) -> bool:
+        return len(self.dimensions[name]) == 1 and (name in _VECTORS or self.products > 0)
 
     def _tensor(self, name: str) -> Tensor:
         if self.products:
@@ -104,7 +121,7 @@ class _Writer:
 
     # -- nodes: the code, and the dimensions of the value --
 
-    def _written(self, node: ast.expr, wanted: Dimensions, inner: bool = True) -> tuple[str, Dimensions]:
+    def _written(self, node: ast.expr, wanted: Dimensions) -> tuple[str, Dimensions]:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return repr(node.value), ()
         if isinstance(node, ast.Name):
@@ -123,7 +140,7 @@ class _Writer:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
             return self._pair(node.left, _COMPARED[type(node.ops[0])], node.comparators[0], wanted)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            return self._call(node.func.id, node.args, wanted, inner)
+            return self._call(node.func.id, node.args, wanted)
         raise _NoExpression
 
     def _name(self, name: str, wanted: Dimensions) -> tuple[str, Dimensions]:
@@ -184,7 +201,7 @@ class _Writer:
                 f"write alpha for a number, or y and z for tensors"
             )
 
-    def _call(self, name: str, arguments: list[ast.expr], wanted: Dimensions, inner: bool) -> tuple[str, Dimensions]:
+    def _call(self, name: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         if name in _PAIRS and len(arguments) == 2:
             return self._larger(_PAIRS[name], arguments, wanted)
         if name == "diag" and len(arguments) == 1 and len(wanted) == 2:
@@ -202,12 +219,13 @@ class _Writer:
         operation = found.operation
         if operation.extras or operation.results or operation.takes or operation.effect is Effect.RESHAPES:
             raise _NoExpression
+        self.within += operation.goes_over
         code, dimensions = self._written(arguments[0], wanted)
+        self.within -= operation.goes_over
         self.named.append(operation.name)
-        over = "{over}"
-        if operation.effect is Effect.REDUCES:
-            self.reduces = not inner
-            over = "{over}, keepdim=True" if inner else over
+        self.along += [operation] if operation.goes_over else []
+        reduced = operation.effect is Effect.REDUCES and (self.keeps or self.within)
+        over = "{over_kept}" if reduced else "{over}"
         value = code if operation.code.startswith(("torch.", "F.")) else self._operand(code, _ATOM)
         return operation.code.format(*found.numbers, v=value, over=over), dimensions
 
@@ -221,6 +239,17 @@ class _Writer:
             return f"torch.clamp({code}, {bound}={_number(numbers[0])})", dimensions
         written = [self._written(one, wanted) for one in arguments]
         return f"torch.{function}({', '.join(code for code, _ in written)})", written[0][1]
+
+
+def _is_met(node: ast.AST) -> bool:
+    """Whether the value has a tensor in it that no statistic was made of."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        found = match(tuple(node.func.id.split("_"))) if len(node.args) == 1 else None
+        reduces = found is not None and found.operation.effect is Effect.REDUCES
+        return not reduces and any(map(_is_met, node.args))
+    if isinstance(node, ast.Name):
+        return node.id not in _NUMBERS
+    return any(map(_is_met, ast.iter_child_nodes(node)))
 
 
 def _number(node: ast.expr) -> str:

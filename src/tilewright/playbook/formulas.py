@@ -26,6 +26,7 @@ from tilewright.playbook.phrases import (
     unordered,
     without_politeness,
 )
+from tilewright.playbook.vocabulary import as_said
 
 _TOKEN = re.compile(rf" *(\*\*|{NUMBER_TEXT}|[a-z][a-z0-9]*|\S)")
 _LEADING = re.compile(r"^(?:plus|minus|times|multiplied (?:by|with)|divided by|[+*/])(?= |[a-z\d])")
@@ -68,7 +69,8 @@ def read_formula(text: str, first: bool) -> tuple[Clause, ...]:
 
 
 def _read_chain(text: str, first: bool) -> tuple[Clause, ...]:
-    text = _LEADING.sub(r"it \g<0>", text.strip())
+    said = text = text.strip()
+    text = _LEADING.sub(r"it \g<0>", text)
     text = re.sub(r"(?<!soft )\bplus\b", "+", text)
     text = re.sub(r"\bminus\b", "-", text)
     text = re.sub(r"\btimes\b|\bmultiplied (?:by|with)\b", "*", text)
@@ -82,8 +84,8 @@ def _read_chain(text: str, first: bool) -> tuple[Clause, ...]:
         )
     if not first and tokens and tokens[0] in _POINTING_BACK:
         raise unordered(text)
-    clauses = _FormulaReader(tokens, text).read() if _OPERATORS & set(tokens) else read_phrase(tuple(tokens))
-    _refuse_unread(tokens, clauses, text)
+    clauses = _FormulaReader(tokens, said).read() if _OPERATORS & set(tokens) else read_phrase(tuple(tokens))
+    _refuse_unread(tokens, clauses, said)
     return clauses
 
 
@@ -93,7 +95,7 @@ def _refuse_unread(tokens: list[str], clauses: tuple[Clause, ...], text: str) ->
     unread = [one for one in left if one not in _OPERATORS and not says_nothing(one)]
     if unread:
         steps = ", then ".join(one.says for one in clauses) or "no step"
-        raise outside_grammar(f'the playbook reads "{text.strip()}" as {steps}, which leaves "{unread[0]}" unread')
+        raise outside_grammar(f'the playbook reads "{as_said(text)}" as {steps}, which leaves "{unread[0]}" unread')
 
 
 def _tokens(text: str) -> list[str]:

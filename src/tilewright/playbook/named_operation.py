@@ -57,9 +57,9 @@ class Form(str, Enum):
 
 @dataclass(frozen=True)
 class NamedOperation:
-    """`code` is Python in which {v} is the value at hand, {0}, {1} the numbers said, {name} an extra and {over} the
-    dimension it goes over (`dim=-1`). Of several lines the last is the result, which `results` names where it is a
-    tuple; nothing can follow that.
+    """`code` is Python in which {v} is the value at hand, {0}, {1} the numbers said, {name} an extra, {over} the
+    dimension it goes over (`dim=-1`) and {over_kept} the same with `keepdim=True`. Of several lines the last is the
+    result, which `results` names where it is a tuple; nothing can follow that.
     """
 
     name: str  # in the kernel's name
@@ -79,7 +79,7 @@ class NamedOperation:
     results: tuple[str, ...] = ()
     even: int | None = None  # a dimension of the value at hand that must be
     whole: int = 0  # so many of the first numbers are whole
-    several: bool = False  # it may go over several dimensions at once, and where it reduces over all
+    several: bool = False  # it may go over several dimensions at once, and over all
     elsewhere: NamedOperation | None = None  # the same over a dimension that is not the last
     leads: bool = False  # "matmul + bias + gelu", "matmul with relu": what is named after it is done after it
 
@@ -89,7 +89,7 @@ class NamedOperation:
     @property
     def goes_over(self) -> bool:
         """Whether a dimension can be said."""
-        return "{over}" in self.code
+        return "{over" in self.code
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -43,6 +43,7 @@ _AT_END = frozenset(
 )
 _CONNECTING = frozenset(("with", "vector", "by"))
 _TAKES_VALUE = frozenset(("scale", "multiply", "divide"))
+_ARITHMETIC = frozenset(("add", "sum", "subtract", "multiply", "divide"))
 _CLOSE = 0.82
 NUMBER_TEXT = r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
@@ -157,18 +158,19 @@ def refused(words: tuple[str, ...]) -> NotUnderstood:
     unknown = next((word for word in text.split() if word not in known and not re.fullmatch(r"-?[\d.e-]+", word)), None)
     if unknown is None:
         return unordered(text)
+    operand = len(unknown) == 1 and (len(words) == 1 or words[0] in _ARITHMETIC)
     near = difflib.get_close_matches(unknown, WORDS, 1, _CLOSE)
     within = f' in "{text}"' if len(words) > 1 else ""
     asked = f" (did you mean {near[0]}?)" if near else ""
     return outside_grammar(
         f'the playbook does not understand "{unknown}"{within}{asked}',
-        near="" if near else "x + y" if len(unknown) == 1 else nearest_example(text),
+        near="" if near else "x + y" if operand else nearest_example(text),
     )
 
 
 def unordered(text: str) -> NotUnderstood:
     """Words that are known, in an arrangement that is not, or that could mean two things."""
     return outside_grammar(
-        f'the playbook cannot tell what "{as_said(text.strip())}" means; join steps by "then" in the order in which they are '
-        "done, or write brackets, such as relu(x + bias)"
+        f'the playbook cannot tell what "{as_said(text.strip())}" means; join steps by "then" in the order in which '
+        "they are done, or write brackets, such as relu(x + bias)"
     )

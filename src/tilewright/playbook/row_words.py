@@ -23,7 +23,7 @@ _MAX, _MIN = (
     r"(?:row |reduce )?(?:min|minimum)(?: value| reduction)?",
 )
 _TIMES = r"(?:multiply|mul)(?: by| with)?"
-_COLUMN_VECTOR = "(?:(?:weight|scale|column) vector|vector|weights?)"
+_COLUMN_VECTOR = "(?:(?:scale|column) vector|vector)"
 
 
 def _norms(
@@ -81,7 +81,7 @@ def _by_statistic(name: str, says: str, pattern: str, sign: str, method: str) ->
         name,
         says,
         pattern,
-        f"{{v}} {sign} {{v}}.{method}({{over}}, keepdim=True)",
+        f"{{v}} {sign} {{v}}.{method}({{over_kept}})",
         Effect.WHOLE_ROW,
         assumption=f"{says[says.index('the') :]} is that {{along}}",
         form=Form.ACTION,
@@ -108,7 +108,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
             "rmsnorm",
             "RMSNorm without a weight",
             "",
-            "{v} * torch.rsqrt({v}.square().mean({over}, keepdim=True) + {eps})",
+            "{v} * torch.rsqrt({v}.square().mean({over_kept}) + {eps})",
             Effect.WHOLE_ROW,
             (_EPS,),
             "RMSNorm divides by the root of the mean square {along} and has no weight; its eps is {0}",
@@ -138,6 +138,17 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "F.normalize({v}, {over})",
         Effect.WHOLE_ROW,
         assumption="L2 normalisation divides by the norm {along}, at least 1e-12",
+    ),
+    NamedOperation(
+        "layernorm",
+        "LayerNorm without a bias",
+        rf"{_LAYER_NORM}(?: with weights?(?: and| but)?)? (?:without|with no|no) bias{_SAID_EPS}",
+        "F.layer_norm({v}, ({v}.shape[-1],), {weight}, None, {eps})",
+        Effect.WHOLE_ROW,
+        (_WEIGHT, _EPS),
+        "LayerNorm goes over the last dimension and has a weight and no bias; its eps is {0}",
+        ("1e-5",),
+        leads=True,
     ),
     _row_statistic("row_mean", "the mean", _MEAN, "mean"),
     _row_statistic("row_sum", "the sum", _SUM, "sum"),
@@ -294,7 +305,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "standardize",
         "differences from the mean in standard deviations",
         r"standardi[sz]e|standardi[sz]ation|z ?score(?: normali[sz]ation)?",
-        "({v} - {v}.mean({over}, keepdim=True)) / {v}.std({over}, keepdim=True)",
+        "({v} - {v}.mean({over_kept})) / {v}.std({over_kept})",
         Effect.WHOLE_ROW,
         assumption="mean and standard deviation are those {along}",
         several=True,
@@ -325,6 +336,10 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     _with_tensor(
         *("mask", "times a mask", rf"{_TIMES} mask(?: tensor)?", "*", Tensor("mask")),
         "the mask has the shape of x and is multiplied with it",
+    ),
+    _with_tensor(
+        *("scale", "times a weight", rf"(?:{_TIMES}|scale(?: by| with)?) weights?(?: vector)?", "*", _WEIGHT),
+        "the weight is a vector with one element per column",
     ),
     _with_tensor(
         *("scale", "times a vector", rf"(?:{_TIMES}|scale(?: by| with)?) {_COLUMN_VECTOR}", "*"),

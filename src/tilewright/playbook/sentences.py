@@ -16,7 +16,7 @@ from tilewright.playbook.errors import NotUnderstood, outside_grammar
 from tilewright.playbook.formulas import read_formula
 from tilewright.playbook.named_operation import NUMBER, Effect, Form
 from tilewright.playbook.phrases import Clause, unordered
-from tilewright.playbook.vocabulary import absent
+from tilewright.playbook.vocabulary import absent, as_said
 from tilewright.records import DType
 from tilewright.tasks.errors import Remedy, RemedyKind
 
@@ -29,7 +29,7 @@ _DTYPE = re.compile(rf"\b(?:in |for |with |to |as )?\b({'|'.join(_DTYPES)})(?: p
 _SIZES = re.compile(
     r"(?:\b(?:of shape|of size|for|on|over|of|shape|size|with) )?"
     r"(?:\[ ?(\d+(?: ?, ?\d+)*) ?\]|(?<!\w)\( ?(\d+(?: ?, ?\d+)+) ?\)"
-    r"|(?<![\d.])\b(\d+(?: ?[x×] ?\d+)+|\d+(?: by \d+)+)\b)"
+    r"|(?<![\d.])\b(\d+(?:x\d+)+)\b)"
 )
 _COUNT = re.compile(
     r"(?:\b(?:of|for|on|with|over) )?"
@@ -54,6 +54,12 @@ _POOLING = re.compile(
 )
 _SETTING = re.compile(r"(strides?|padding)[ =]*(?:of |size )?((?:\d+)(?:x\d+)*)")
 _ALONG = "softmax|log softmax|sum|mean|prod|var|std|argmax|argmin|logsumexp|cumsum|cumprod"
+_COMMAS = re.compile(r"(?<![\[(,\d])(?<![\[(] )\b\d{1,3}(?:,\d{3})+\b(?! ?[\])])")
+_LETTERS = (  # tensors by their names, with a verb
+    (r"\b(?:add|(?:the )?sum of) ([a-z]) (?:and|to) ([a-z])\b", r"\1 + \2"),
+    (r"\bsubtract ([a-z]) from ([a-z])\b", r"\2 - \1"),
+    (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
+)
 _STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
@@ -97,6 +103,10 @@ def _normal(words: str) -> str:
     text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? ")).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
+    if commas := _COMMAS.search(text):
+        raise NotUnderstood(f'"{commas[0]}" could be one number or several; write numbers without commas')
+    for pattern, sign in _LETTERS:
+        text = re.sub(pattern, sign, text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
     text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
     text = re.sub(r"(pool ?\dd)\(x, ?", r"\1(", text)
@@ -110,7 +120,7 @@ def _normal(words: str) -> str:
     text = re.sub(r"\b([a-z])\.([a-su-z][a-z ]*)\(", r"\2(\1, ", text).replace(", )", ")")  # x.sum(dim=1)
     text = re.sub(rf"\b({_ALONG})\(([a-z]), ?(-?\d+|\([-\d, ]+\))\)", r"\1(\2, dim=\3)", text)
     text = re.sub(r"\btop ?k\(([a-z]), ?(?:k ?= ?)?(\d+)\)", r"top \2 of \1", text)
-    text = re.sub(r"(?<=[a-z] )(\d+)/(\d+)\b(?! ?[*/^.])", _fraction, text)
+    text = re.sub(r"(?<=[a-z] )(-?\d+)/(\d+)\b(?! ?[*/^.])", _fraction, text)
     text = re.sub(r"\blayer\b(?! ?norm)", " ", text)  # "a gelu layer"
     text = re.sub(r"\b([a-z]{2,}|l[12]|\d+)-(?=[a-z])", r"\1 ", text)  # top-k, row-wise, root-mean-square
     text = re.sub(r"\b(element|point) wise\b", r"\1wise", text)
@@ -119,6 +129,8 @@ def _normal(words: str) -> str:
     text = re.sub(
         rf"\b(?:cast|convert)(?: (?:x|it|from|{'|'.join(_DTYPES)}))* to ({'|'.join(_DTYPES)}|half)\b", _cast, text
     )
+    text = re.sub(r"(?<=\d) ?[x×] ?(?=\d)", "x", text)  # 4096 x 1024
+    text = re.sub(r"(?<![\dx.])\b\d+(?: by \d+)+\b(?!x)", lambda one: one[0].replace(" by ", "x"), text)
     text = _POOLING.sub(_pooling, text)
     text = re.sub(r"\b(?:followed by|and then|after that|afterwards|and after that)\b", "then", text)
     text = re.sub(r"\bprior to\b", "before", text)
@@ -158,9 +170,7 @@ def _pooling(said: re.Match[str]) -> str:
     window = windows[0] if windows else "2"
     for name, one in (("window", window), *settings.items()):
         if len(set(one.split("x"))) > 1:
-            raise NotUnderstood(
-                f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size, or give a function'
-            )
+            raise NotUnderstood(f'the playbook reads a {name} with equal sides, and "{one}" has others; say one size')
     sides = window.split("x")
     rank = said["rank"] or said["early"] or (str(len(sides)) if len(sides) > 1 else "2")
     if any(len(one.split("x")) not in (1, int(rank)) for one in (window, *settings.values())):
@@ -279,15 +289,14 @@ def _along(clauses: tuple[Clause, ...], axes: tuple[Axis, ...]) -> tuple[Clause,
     axes = axes if step.axis == LAST else (step.axis, *axes)
     if len({one.dimensions for one in axes}) > 1:
         raise outside_grammar(
-            f'{steps} goes over "{axes[0].said}" or over "{axes[1].said}"; say one, or both at once, such as "over dims 0 '
-            f'and 1"'
+            f'{steps} goes "{axes[0].said}" or "{axes[1].said}"; say one, or both at once, such as "over dims 0 and 1"'
         )
     if axes[0].is_last:
         return (*clauses[: can[0]], replace(step, axis=axes[0]), *clauses[can[0] + 1 :])
     operation = step.operation if step.operation.goes_over else step.operation.elsewhere
     assert operation is not None
     one_by_one = len(axes[0].dimensions) == 1
-    if not one_by_one and not (operation.several and (axes[0].dimensions or operation.effect is Effect.REDUCES)):
+    if not one_by_one and not operation.several:
         raise outside_grammar(f'{step.says} goes over one dimension at a time, and "{axes[0].said}" is not one')
     step = replace(step, operation=operation, axis=axes[0])
     return (*clauses[: can[0]], step, *clauses[can[0] + 1 :])
@@ -304,8 +313,11 @@ def _joined_by_and(part: str, first: bool) -> tuple[Clause, ...]:
         alike = left and right and _kind(left[-1]) == _kind(right[0]) != Form.ACTION
         nothing = not right or (not left and place > 1)
         bare = right and right[0].words[0] in ("bias", "residual")  # "sum x and bias"
-        again = right and (pieces[place].startswith(("its ", "their ")) or _gives_one_of_all(left, right))
-        if alike or nothing or bare or again or re.search(r"\bof\b|\(", pieces[place - 1]):
+        if right and (pieces[place].startswith(("its ", "their ")) or _gives_one_of_all(left, right)):
+            raise outside_grammar(
+                f'"{as_said(part)}" could be two results, or a chain: say "then" in place of "and" where it is a chain'
+            )
+        if alike or nothing or bare or re.search(r"\bof\b|\(", pieces[place - 1]):
             raise unordered(part)
     return tuple(clause for chain in found for clause in chain)
 

@@ -119,7 +119,8 @@ class _SpecificationWriter:
             self._assume(operation.assumption.format(*clause.numbers, along=_along(clause.axis)))
         axis = str(dimensions[0]) if len(dimensions) == 1 else str(dimensions)
         over = f"dim={axis}" if dimensions else ""
-        return operation.code.format(*clause.numbers, v=value, over=over, axis=axis, **names)
+        kept = f"{over}, keepdim=True" if dimensions else ""
+        return operation.code.format(*clause.numbers, v=value, over=over, over_kept=kept, axis=axis, **names)
 
     def _inputs(self) -> dict[str, str]:
         found: dict[str, str] = {}

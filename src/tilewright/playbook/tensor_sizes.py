@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import ALL, LEADING, UNKNOWN, DimensionOf, Effect, Tensor
+from tilewright.playbook.number_sense import check_numbers
 from tilewright.playbook.phrases import Clause
 from tilewright.playbook.sentences import WordsRequest
 from tilewright.playbook.tensor_words import USUAL_SIZES
@@ -41,9 +42,12 @@ class TensorSizes:
         self.steps = _named_steps(request.clauses, first.name)
         self.sizes: dict[str, int] = {}
         self.even: set[str] = set()
+        self.values: list[tuple[Clause, tuple[DimensionOf, ...]]] = []  # every step, and what is at hand there
         self.first = replace(first, dimensions=self._first_dimensions(first))
         self.tensors: tuple[Tensor, ...] = (self.first, *self._extras())
         self._set_sizes()
+        for clause, value in self.values:
+            check_numbers(clause, tuple(self._size(one) for one in value))
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -60,6 +64,10 @@ class TensorSizes:
         if shape is not None and (not shape or 0 in shape):
             found = f"{first.name} needs at least one dimension, and no size of 0"
             raise NotUnderstood(found, Remedy(RemedyKind.GIVE_SHAPE, first.name, _USUAL_SHAPE))
+        if shape is None and rank > max(len(layout), len(_IMAGE)):
+            such = "x".join(map(str, (*(4,) * (rank - 2), 64, 1024)))
+            remedy = Remedy(RemedyKind.GIVE_SHAPE, first.name, such)
+            raise NotUnderstood(f"{first.name} has {rank} dimensions or more, and no size of them is said", remedy)
         dimensions = self._of_rank(first.name, layout, rank)
         if shape is not None:
             self.sizes.update(zip(dimensions, shape, strict=True))
@@ -129,6 +137,7 @@ class TensorSizes:
         for step in self.steps:
             operation, clause = step.clause.operation, step.clause
             self._check_follows(clause, before, value)
+            self.values.append((clause, value))
             if operation.even is not None:
                 self.even.add(str(value[operation.even]))
             for extra in operation.tensors:
@@ -189,7 +198,8 @@ class TensorSizes:
                 raise NotUnderstood(
                     f"{name}={size} is said, and the dimensions are {_listed(known)}; name one of these"
                 )
-            self.sizes.setdefault(dimension, size)
+            if self.sizes.setdefault(dimension, size) != size and not self.given:
+                raise NotUnderstood(f"{name} is said to be {self.sizes[dimension]} and {size}; say one")
         for tensor, shape in zip(self.tensors, self.request.sizes, strict=False):
             if tensor.name not in self.given and tensor is not self.first:  # whose sizes are set already
                 weight = (tensor.dimensions or ())[-1:] == (self.first.dimensions or ())[-1:]  # [out, in]
@@ -202,6 +212,10 @@ class TensorSizes:
         for name in self.even:
             if self.sizes[name] % 2:
                 raise NotUnderstood(f"{name} is {self.sizes[name]}, and must be even; give another size")
+
+    def _size(self, dimension: DimensionOf) -> int | None:
+        text = str(dimension)
+        return int(text) if text.isdigit() else self.sizes.get(text)
 
     def _usual(self, name: str) -> int:
         """The usual size; the columns of a product that was said to be square are as many."""

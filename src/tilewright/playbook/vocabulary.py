@@ -110,7 +110,7 @@ hinge divergence triplet cosine similarity concatenate arrays vectors tensors tw
 WORDS = tuple(_WORDS.split())
 # These and every word of a pattern: what a refusal does not name as the word that is not understood.
 KNOWN = frozenset(
-    (*WORDS, *(word for one in NAMED_OPERATIONS for word in re.findall(r"[a-z]+\d?", one.pattern)), "cast")
+    (*WORDS, *(word for one in NAMED_OPERATIONS for word in re.findall(r"[a-z]{2,}\d?|l[12]", one.pattern)), "cast")
 )
 
 
