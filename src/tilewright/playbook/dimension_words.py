@@ -31,7 +31,8 @@ _PLACES = {
 _PLACED = re.compile(rf"{_WITHIN}\b(?P<place>{'|'.join(sorted(_PLACES, key=len, reverse=True))}) {_DIMENSION}\b")
 _NUMBERED = re.compile(
     rf",? ?(?:\b(?:over|along|across|on|in|of) )?(?:the )?\b{_DIMENSION} ?=? ?"
-    r"(?:[(\[] ?(?P<listed>-?\d+(?: ?, ?-?\d+)*) ?[)\]]|(?P<said>-?\d+(?:(?:,|,? and) ?-?\d+(?! ?[-\d.*/+@x]))*)(?![\d.]))"
+    r"(?:[(\[] ?(?P<listed>-?\d+(?: ?, ?-?\d+)*) ?[)\]]"
+    r"|(?P<said>-?\d+(?:(?:,|,? and) ?-?\d+(?! ?[-\d.*/+@x]))*)(?![\d.]))"
 )
 _ROWS = re.compile(
     r"\b(?:over|along|across|of|for|in) (?:each|every|the|a) row\b|\b(?:each|every) row\b|\brow ?wise\b|\bper row\b"

@@ -26,6 +26,7 @@ _PAIRS = {"max": "maximum", "maximum": "maximum", "min": "minimum", "minimum": "
 _VERBS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "**": "power", "@": "matmul"}
 _LEVELS = {">": 0, ">=": 0, "<": 0, "<=": 0, "+": 1, "-": 1, "*": 2, "/": 2, "@": 2, "**": 4}
 _MINUS, _ATOM = 3, 5
+_CALL = re.compile(r"(?:torch|F)\.[\w.(]+\{v\}[^()]*\)+")  # code that is one call, its value an argument
 _FRESH = ("n", "p", "q", "r")  # what the columns of a product are called, the first product's first
 
 Dimensions = tuple[str, ...]
@@ -226,8 +227,10 @@ class _Writer:
         self.along += [operation] if operation.goes_over else []
         reduced = operation.effect is Effect.REDUCES and (self.keeps or self.within)
         over = "{over_kept}" if reduced else "{over}"
-        value = code if operation.code.startswith(("torch.", "F.")) else self._operand(code, _ATOM)
-        return operation.code.format(*found.numbers, v=value, over=over), dimensions
+        value = code if _CALL.fullmatch(operation.code) else self._operand(code, _ATOM)
+        written = operation.code.format(*found.numbers, v=value, over=over, over_kept="{over_kept}")
+        whole = _CALL.fullmatch(operation.code) or operation.code.startswith("{v}.")
+        return self._held(written, _ATOM if whole else 0), dimensions
 
     def _larger(self, function: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         numbers = [one for one in arguments if isinstance(one, ast.Constant)]

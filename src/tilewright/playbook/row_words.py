@@ -142,7 +142,7 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
     NamedOperation(
         "layernorm",
         "LayerNorm without a bias",
-        rf"{_LAYER_NORM}(?: with weights?(?: and| but)?)? (?:without|with no|no) bias{_SAID_EPS}",
+        rf"{_LAYER_NORM}(?: (?:without|with no|no) bias| with weights? only){_SAID_EPS}",
         "F.layer_norm({v}, ({v}.shape[-1],), {weight}, None, {eps})",
         Effect.WHOLE_ROW,
         (_WEIGHT, _EPS),
@@ -279,9 +279,15 @@ ROW_OPERATIONS: tuple[NamedOperation, ...] = (
         "log", "natural logarithm", r"log|logarithm|natural log(?:arithm)?", "torch.log({v})", needs_positive=True
     ),
     NamedOperation("abs", "absolute value", r"abs|absolute(?: values?)?", "torch.abs({v})", makes_positive=True),
-    NamedOperation("square", "square", r"squares?|squared(?: values)?", "torch.square({v})", makes_positive=True),
+    NamedOperation(
+        "square",
+        "square",
+        r"squares?|squared(?: values)?|(?:raise )?(?:to )?pow(?:er)?(?: of)? 2",
+        "torch.square({v})",
+        makes_positive=True,
+    ),
     NamedOperation("cube", "cube", r"cubes?|cubed", "{v} ** 3"),
-    NamedOperation("power", "to the power of {0}", rf"(?:raise )?(?:to )?power(?: of)? {NUMBER}", "{v} ** {0}"),
+    NamedOperation("power", "to the power of {0}", rf"(?:raise )?(?:to )?pow(?:er)?(?: of)? {NUMBER}", "{v} ** {0}"),
     NamedOperation("neg", "negation", r"neg|negate|negation", "-{v}"),
     NamedOperation(
         "clamp", "clamp to [{0}, {1}]", rf"(?:clamp|clip) {NUMBER} to {NUMBER}", "torch.clamp({v}, {0}, {1})"

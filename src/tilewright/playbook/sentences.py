@@ -61,6 +61,9 @@ _LETTERS = (  # tensors by their names, with a verb
     (r"\bdivide ([a-z]) by ([a-z])\b", r"\1 / \2"),
 )
 _STATISTICS = "sum|mean|amax|amin|max|min|prod|var|std|argmax|argmin"
+_NESTED = r"\((?:[^(),]|\((?:[^()]|\([^()]*\))*\))+\)"  # brackets in brackets, with no comma of their own
+_METHOD_OF = rf"(?<![\w.])([a-z]|(?<![a-z] )[a-z0-9_]*{_NESTED.replace(',', '', 1)})"
+_METHODS = 4  # of a chain; what is longer is refused
 _VERB = {"adds": "add", "multiplies": "multiply", "subtracts": "subtract", "divides": "divide", "sums": "sum"}
 _VERB |= {"adding": "add", "multiplying": "multiply", "summing": "sum", "means": "mean", "maxima": "max"}
 _VERBS = re.compile(rf"\b(?:{'|'.join(_VERB)})\b")
@@ -100,7 +103,7 @@ def parse_words(words: str) -> WordsRequest:
 
 
 def _normal(words: str) -> str:
-    text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? ")).replace("_", " ")
+    text = _methods_as_calls(re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? "))).replace("_", " ")
     text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
     if commas := _COMMAS.search(text):
@@ -115,9 +118,6 @@ def _normal(words: str) -> str:
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
     text = re.sub(r"\bgroup ?norm ?\((\d+)\)", r"group norm with \1 groups", text)
     text = re.sub(r"\bgroup ?norm ?\((\d+), ?(\d+)\)", r"group norm with \1 groups channels=\2", text)
-    text = re.sub(rf"\b([a-z])\.({_STATISTICS})\(\)|\btorch\.({_STATISTICS})\(([a-z])\)", _of_all, text)
-    text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch|f)\.(?=[a-z])", "", text)
-    text = re.sub(r"\b([a-z])\.([a-su-z][a-z ]*)\(", r"\2(\1, ", text).replace(", )", ")")  # x.sum(dim=1)
     text = re.sub(rf"\b({_ALONG})\(([a-z]), ?(-?\d+|\([-\d, ]+\))\)", r"\1(\2, dim=\3)", text)
     text = re.sub(r"\btop ?k\(([a-z]), ?(?:k ?= ?)?(\d+)\)", r"top \2 of \1", text)
     text = re.sub(r"(?<=[a-z] )(-?\d+)/(\d+)\b(?! ?[*/^.])", _fraction, text)
@@ -146,9 +146,16 @@ def _cast(said: re.Match[str]) -> str:
     return f"cast{_DTYPES.get(said[1], DType.F16)} {source[0] if source else ''}"
 
 
-def _of_all(said: re.Match[str]) -> str:
-    """x.sum() and torch.sum(x), which are over all elements in PyTorch; sum(x) in a formula is not PyTorch's."""
-    return f"{said[2] or said[3]}({said[1] or said[4]} of all elements)"
+def _methods_as_calls(text: str) -> str:
+    """x.abs().sum(dim=1) as sum(abs(x), dim=1). Statistics in PyTorch's own notation are of all elements where no
+    dimension is said; those of a formula, as in x - mean(x), are of each row.
+    """
+    text = re.sub(rf"\btorch\.({_STATISTICS})({_NESTED})", lambda one: f"{one[1]}{one[2][:-1]} of all elements)", text)
+    text = re.sub(r"\b(?:torch\.nn\.functional|nn\.functional|torch\.nn|torch|nn|f)\.(?=[a-z])", "", text)
+    for _ in range(_METHODS):
+        text = re.sub(rf"{_METHOD_OF}\.({_STATISTICS})\(\)", r"\2(\1 of all elements)", text)
+        text = re.sub(rf"{_METHOD_OF}\.(?!t\()([a-z][a-z0-9_]*)\(", r"\2(\1, ", text, count=1).replace(", )", ")")
+    return text
 
 
 def _fraction(said: re.Match[str]) -> str:
@@ -238,7 +245,7 @@ def _split(text: str) -> list[str]:
             continue
         place += 1
     if depth != 0:
-        raise NotUnderstood(f'the brackets in "{text.strip()}" do not match; mend them')
+        raise NotUnderstood(f'the brackets in "{as_said(text.strip())}" do not match; mend them')
     return [*pieces, text[start:]]
 
 

@@ -157,7 +157,8 @@ class TensorSizes:
                 f'"{clause.says}" cannot follow "{before.says}", which has several results; leave one of them out',
                 Remedy(RemedyKind.CHOOSE_MODEL),
             )
-        whole = operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES)
+        vectors = any(one.dimensions == (-1,) for one in operation.tensors)  # one element per column
+        whole = vectors or operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES)
         if before is not None and whole and before.operation.effect is Effect.REDUCES and before.axis.is_last:
             raise _cannot_follow(clause, before)
         if operation.goes_over and clause.axis.least_rank > len(value):
