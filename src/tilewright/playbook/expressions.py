@@ -113,7 +113,8 @@ class _Writer:
         return "; ".join([*statistics, *([f"the arguments are {', '.join(turned)} in this order"] if turned else [])])
 
     def _is_vector(self, name: str) -> bool:
-        return len(self.dimensions[name]) == 1 and (name in _VECTORS or self.products > 0)
+        """Whether it has an element per column, as a bias has; the diagonal of a matrix has one per row."""
+        return len(self.dimensions[name]) == 1 and self.dimensions[name] != ("m",)
 
     def _tensor(self, name: str) -> Tensor:
         if self.products:
