@@ -345,6 +345,8 @@ def test_references_compute_what_was_said() -> None:
         ("gelu on 4096 by 1024", {"rows": 4096, "cols": 1024}),
         ("max pooling 2x2 on 8x3x32x32", {"batch": 8, "channels": 3, "height": 32, "width": 32}),
         ("mean over dims 2 and 3", {"batch": 16, "channels": 64, "height": 128, "width": 128}),
+        ("group_norm(4, 32)", {"batch": 16, "channels": 32, "height": 128, "width": 128}),
+        ("bias * 2 + x * y", {"rows": 4096, "cols": 1024}),
         ("mean over dim 2", {"batch": 16, "rows": 4096, "cols": 1024}),
     ],
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import Literal
 
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Extra, Form, NamedOperation, Number, Tensor
@@ -79,10 +78,11 @@ class _Writer:
     def clause(self, text: str) -> Clause:
         wanted = ("m", "k") if self.products else ("rows", "cols")
         code, dimensions = self._written(self.body, wanted)
-        if not any(map(_TENSOR.fullmatch, self.dimensions)) or not self.named:
-            raise _NoExpression
         said = [one for one in dict.fromkeys(re.findall(r"\w+", text)) if one in self.dimensions]
-        first = next(one for one in said if not self._is_vector(one))  # as many dimensions as the value at hand
+        whole = [one for one in said if not self._is_vector(one)]  # those of as many dimensions as the value at hand
+        if not any(map(_TENSOR.fullmatch, said)) or not whole or not self.named:
+            raise _NoExpression
+        first = whole[0]
         others = [one for one in said if one != first]
         extras: list[Extra] = [self._tensor(one) for one in others]
         extras += [Number(one, place) for place, one in enumerate(self.numbers)]
@@ -97,14 +97,14 @@ class _Writer:
             escaped,
             Effect.REDUCES if reduces else effect,
             tuple(extras),
-            self._assumption([first, *others] != said and (first, *others)),
+            self._assumption([first, *others] if first != said[0] else []),
             several=all(one.several for one in self.along),
             takes=Tensor(first, self.dimensions[first] if self.products else None),
             gives=dimensions if reshapes else None,
         )
         return Clause(operation, tuple(self.numbers.values()), tuple(text.split()))
 
-    def _assumption(self, turned: tuple[str, ...] | Literal[False]) -> str:
+    def _assumption(self, turned: list[str]) -> str:
         """What is gone over where nobody says it, and the order of arguments where it is not that of the words."""
         said = " and ".join(dict.fromkeys(one.says for one in self.along if one.effect is Effect.REDUCES))
         statistics = (
@@ -172,7 +172,7 @@ class _Writer:
         first, second = (right, left) if self._is_plain(left) and not self._is_plain(right) else (left, right)
         one, dimensions = self._written(first, wanted)
         bias = self.products and sign == "+" and isinstance(second, ast.Name) and second.id == "b"
-        held = dimensions or wanted
+        held = max(dimensions, wanted, key=len)  # what stands beside a vector has the columns of it, and rows
         other, of_other = self._written(second, held[-1:] if bias and "b" not in self.dimensions else held)
         self.named.append(_VERBS.get(sign, "compare"))
         code = self._joined(*((one, sign, other) if first is left else (other, sign, one)))
@@ -229,9 +229,9 @@ class _Writer:
         reduced = operation.effect is Effect.REDUCES and (self.keeps or self.within)
         over = "{over_kept}" if reduced else "{over}"
         value = code if _CALL.fullmatch(operation.code) else self._operand(code, _ATOM)
-        written = operation.code.format(*found.numbers, v=value, over=over, over_kept="{over_kept}")
+        applied = operation.code.format(*found.numbers, v=value, over=over, over_kept="{over_kept}")
         whole = _CALL.fullmatch(operation.code) or operation.code.startswith("{v}.")
-        return self._held(written, _ATOM if whole else 0), dimensions
+        return self._held(applied, _ATOM if whole else 0), dimensions
 
     def _larger(self, function: str, arguments: list[ast.expr], wanted: Dimensions) -> tuple[str, Dimensions]:
         numbers = [one for one in arguments if isinstance(one, ast.Constant)]

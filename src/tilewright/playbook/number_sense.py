@@ -31,7 +31,8 @@ def _wrong(clause: Clause, sizes: Sizes) -> str | None:
     if operation.name == "group_norm":
         return _wrong_groups(int(numbers[0]), sizes[1])
     if "_pool_" in operation.name and operation.whole:
-        return _wrong_window(*(int(one) for one in numbers), sizes[2:])
+        window, stride, padding = map(int, numbers)
+        return _wrong_window(window, stride, padding, sizes[2:])
     return None
 
 

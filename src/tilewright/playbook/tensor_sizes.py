@@ -157,6 +157,11 @@ class TensorSizes:
                 f'"{clause.says}" cannot follow "{before.says}", which has several results; leave one of them out',
                 Remedy(RemedyKind.CHOOSE_MODEL),
             )
+        if operation.takes is not None and operation.takes.dtype and clause is not self.steps[0].clause:
+            raise NotUnderstood(
+                f'"{clause.says}" takes {operation.takes.dtype}, which no step gives; put it first',
+                Remedy(RemedyKind.CHOOSE_MODEL),
+            )
         vectors = any(one.dimensions == (-1,) for one in operation.tensors)  # one element per column
         whole = vectors or operation.effect in (Effect.WHOLE_ROW, Effect.REDUCES)
         if before is not None and whole and before.operation.effect is Effect.REDUCES and before.axis.is_last:
