@@ -265,7 +265,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("smooth l1 with beta 0.5", '"beta"'),
     ("mse loss reduction none", '"none"'),
     ("relu six times", '"relu six times"'),
-    ("layernorm(x @ w)", "between tensors of one letter"),
+    ("layernorm(x @ w)", "tensors of one letter other than i and v"),
     ("fused add rmsnorm", "residual add + rmsnorm"),
     ("subtract y", "x + y"),
 )

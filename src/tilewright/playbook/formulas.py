@@ -113,7 +113,7 @@ def _tokens(text: str) -> list[str]:
             place = number.end()
             continue
         if not re.match(r"[\w.]", one) and one not in _OPERATORS:
-            names = " between tensors of one letter only, such as relu(x @ w + b)" if one == "@" else ""
+            names = " between tensors of one letter other than i and v, such as relu(x @ w + b)" if one == "@" else ""
             reads = f'reads "@"{names}, and cannot read' if names else f'does not understand "{one}" in'
             raise outside_grammar(f'the playbook {reads} "{text.strip()}"')
         found.append(one)
