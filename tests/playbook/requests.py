@@ -76,6 +76,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("leaky relu with slope 1/10", lambda x: F.leaky_relu(x, 0.1), _rows()),
     Request("elu -2/3", lambda x: F.elu(x, -2 / 3), _rows()),
     Request("scale by 1/8, add 1/2", lambda x: x / 8 + 0.5, _rows()),
+    Request("clamp(x, -1, 1)", lambda x: x.clamp(-1, 1), _rows()),
     Request("x * weight", lambda x, weight: x * weight, _rows()),
     Request("swish activation for a (4096, 1024) tensor", lambda x: x * torch.sigmoid(x), _rows()),
     Request("SwiGLU", lambda x, gate: F.silu(x) * gate, _rows()),
@@ -159,6 +160,8 @@ REQUESTS: tuple[Request, ...] = (
     Request("MaxPool1d(kernel_size=3, stride=2)", lambda x: F.max_pool1d(x, 3, 2), {"x": "2x3x20:f32"}),
     Request("max pooling 3 x 3 stride 2x2", lambda x: F.max_pool2d(x, 3, 2), _image()),
     Request("group_norm(4, 32)", lambda x, weight, bias, eps: F.group_norm(x, 4, weight, bias, eps), _image()),
+    Request("max_pool2d(x, 3, 2)", lambda x: F.max_pool2d(x, 3, 2), _image()),
+    Request("nn.AvgPool2d(3, 2, 1)", lambda x: F.avg_pool2d(x, 3, 2, 1), _image()),
     Request("3D average pooling", lambda x: F.avg_pool3d(x, 2), {"x": "2x3x6x6x6:f32"}),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
     # moves
@@ -183,6 +186,8 @@ REQUESTS: tuple[Request, ...] = (
     Request("matrix multiplication 4096x4096 in bf16", lambda a, b: a @ b, _PAIR),
     Request("matmul", lambda a, b: a @ b, _PAIR),
     Request("gemm 1024x512 by 512x2048 in fp16", lambda a, b: a @ b, _PAIR),
+    Request("torch.matmul(a, b)", lambda a, b: a @ b, _PAIR),
+    Request("softmax(q @ k.T / sqrt(64))", lambda q, k: (q @ k.T / 8).softmax(-1), {"q": "9x24:f32", "k": "7x24:f32"}),
     Request("matrix multiply 1024x64 by 64x128", lambda a, b: a @ b, _PAIR),
     Request("matmul m=1024 n=512 k=2048", lambda a, b: a @ b, _PAIR),
     Request("matmul with bias and GELU", lambda a, b, bias: F.gelu(a @ b + bias), _PAIR),
@@ -210,6 +215,7 @@ REQUESTS: tuple[Request, ...] = (
     ),
     Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("MSE loss in fp32", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
+    Request("mse_loss(x, y)", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("L1 loss", lambda prediction, target: (prediction - target).abs().mean(), _LOSS),
     Request("smooth L1", lambda prediction, target: F.smooth_l1_loss(prediction, target), _LOSS),
     Request(

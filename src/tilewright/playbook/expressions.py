@@ -8,6 +8,7 @@ known, or that could be a number as well as a tensor, is no expression.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 
@@ -214,6 +215,8 @@ class _Writer:
             written = [self._written(one, wanted) for one in arguments]
             self.named.append("where")
             return f"torch.where({', '.join(code for code, _ in written)})", written[0][1]
+        if name == "sqrt" and len(arguments) == 1 and isinstance(arguments[0], ast.Constant):
+            return repr(math.sqrt(float(_number(arguments[0])))), ()  # x / sqrt(64)
         settings = [_number(one) for one in arguments[1:]]
         found = match((*name.split("_"), *" to ".join(settings).split()))
         if found is None or found.operation.form is not Form.FUNCTION or not arguments:
@@ -224,6 +227,8 @@ class _Writer:
         self.within += operation.goes_over
         code, dimensions = self._written(arguments[0], wanted)
         self.within -= operation.goes_over
+        if not dimensions:
+            raise _NoExpression  # PyTorch's functions take no numbers
         self.named.append(operation.name)
         self.along += [operation] if operation.goes_over else []
         reduced = operation.effect is Effect.REDUCES and (self.keeps or self.within)

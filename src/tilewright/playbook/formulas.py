@@ -91,7 +91,8 @@ def _read_chain(text: str, first: bool) -> tuple[Clause, ...]:
 
 def _refuse_unread(tokens: list[str], clauses: tuple[Clause, ...], text: str) -> None:
     """Every number and word is one of a step's, an operator, or says nothing: what is read is all that was said."""
-    left = Counter(tokens) - Counter(word for one in clauses for word in one.words)
+    read = Counter(word.lstrip("-") for one in clauses for word in one.words)  # a sign is a token or a number's own
+    left = Counter(one.lstrip("-") or one for one in tokens) - read
     unread = [one for one in left if one not in _OPERATORS and not says_nothing(one)]
     if unread:
         steps = ", then ".join(one.says for one in clauses) or "no step"
@@ -199,7 +200,8 @@ class _FormulaReader:
         whole = match(steps)
         names = all(isinstance(one, Leaf) and len(one.words) == 1 and not one.is_number for one in arguments)
         if names and whole and whole.operation.takes and len(arguments) == 1 + len(whole.operation.tensors):
-            return Chain((whole,))  # mse loss(x, y): what its tensors are is the operation's own
+            said = (word for one in arguments if isinstance(one, Leaf) for word in one.words)
+            return Chain((replace(whole, words=(*whole.words, *said)),))  # mse loss(x, y): its tensors are its own
         if isinstance(first, Leaf) and not rest and match((*steps, *first.words)):
             return self._remarked(steps, first)
         if isinstance(first, Leaf) and first.is_number:

@@ -17,6 +17,8 @@ def check_numbers(clause: Clause, sizes: Sizes) -> None:
 
 def _wrong(clause: Clause, sizes: Sizes) -> str | None:
     operation, numbers = clause.operation, [float(one) for one in clause.numbers]
+    if not operation.pattern:
+        return None  # an expression, which may be called as an operation is
     named = {one.name: numbers[one.place] for one in operation.extras if isinstance(one, Number)}
     if named.get("temperature", 1.0) <= 0:
         return f"a temperature is above 0, and {named['temperature']} is not"

@@ -113,6 +113,8 @@ def _normal(words: str) -> str:
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
     text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
     text = re.sub(r"(pool ?\dd)\(x, ?", r"\1(", text)
+    text = re.sub(r"(pool ?\dd\(\d+), ?(\d+)(?=[,)])", r"\1, stride=\2", text)  # MaxPool2d(3, 2, 1)
+    text = re.sub(r"(pool ?\dd\(\d+, stride=\d+), ?(\d+)\)", r"\1, padding=\2)", text)
     text = re.sub(rf"\bmin ?= ?{NUMBER} ?, ?max ?= ?{NUMBER}", r"\1, \2", text)
     text = re.sub(r"\blinear(?: layer)? from (\d+) to (\d+)(?: features| units| outputs)?", r"linear k=\1 n=\2", text)
     text = _VERBS.sub(lambda one: _VERB[one[0]], text)
