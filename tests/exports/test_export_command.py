@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.export import Target, export
+from tilewright.exports.python_op import small_call
 from tilewright.exports.source import Source, Standing, check_words, from_files, from_run
 from tilewright.exports.standing_text import how_it_was_judged, measurement_text
 from tilewright.exports.writing import RECORD, Folder, check_target
@@ -199,3 +200,16 @@ def test_odd_kernel_texts_stay_text(tmp_path: Path) -> None:
     command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-function", *headers]
     done = subprocess.run([*command, "odd_one.cpp"], cwd=tmp_path / "out", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
+
+
+def test_the_exports_own_test_is_at_no_degenerate_size() -> None:
+    source = from_run(RunFolder(RUNS / "silu"))
+    calls = [call for call in source.calls if all(size > 0 for one in specs_of(call) for size in one.shape)]
+    assert any(1 in one.shape for call in calls for one in specs_of(call))
+    assert all(1 not in one.shape for one in specs_of(small_call(source, calls)))
+    own = {"x": TensorSpec.parse("1x64:f32")}
+    assert small_call(source, [own]) is own
+
+
+def specs_of(call: Mapping[str, object]) -> list[TensorSpec]:
+    return [one for one in call.values() if isinstance(one, TensorSpec)]

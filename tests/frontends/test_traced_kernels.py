@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import DefragResult
 
@@ -19,6 +20,7 @@ import tilewright as tw
 from tilewright.frontends.api import Made
 from tilewright.frontends.conduct import task_of
 from tilewright.frontends.decorated import DecoratedKernel
+from tilewright.frontends.decorated_op import KernelFamily
 from tilewright.frontends.function_source import function_source
 from tilewright.records import Ending
 from tilewright.runtime import ReferenceUsed
@@ -181,6 +183,27 @@ def test_a_global_that_changes_is_noticed_in_compiled_code(x: torch.Tensor, monk
     monkeypatch.setitem(globals(), "FACTOR", 5.0)
     with pytest.warns(ReferenceUsed):
         torch.testing.assert_close(compiled(x), 5.0 * x * x * x)
+
+
+def test_a_kernel_made_later_is_taken_by_compiled_calls_too(
+    x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    decorated = tw.kernel(cubed)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: decorated(x), backend="eager", fullgraph=True)
+    with monkeypatch.context() as patch:
+        patch.setenv("TILEWRIGHT_HOME", str(tmp_path))  # where nothing has been made yet
+        with pytest.warns(ReferenceUsed):
+            compiled(x)
+    torch.testing.assert_close(compiled(x), cubed(x))  # nobody has told it of the other library
+    decorated._operations.clear()
+    called: list[Any] = []
+    monkeypatch.setattr(KernelFamily, "run_values", lambda self, *values: called.append(values) or cubed(*values))
+    compiled(x)
+    assert not called
+    decorated.forget()
+    torch.testing.assert_close(quietly(compiled, x), cubed(x))
+    assert len(called) == 1
 
 
 class Holds(torch.nn.Module):

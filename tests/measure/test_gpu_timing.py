@@ -10,7 +10,17 @@ import torch
 from tests.measure import kernels
 
 from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, there_and_back
-from tilewright.measure.gpu_timing import ROUNDS, RUNS, Contest, Rounds, measure_on_gpu, measured
+from tilewright.measure.gpu_timing import (
+    LONG_US,
+    ROUNDS,
+    ROUNDS_OF_LONG,
+    RUNS,
+    RUNS_OF_LONG,
+    Contest,
+    Rounds,
+    measure_on_gpu,
+    measured,
+)
 from tilewright.measure.preparation import job_inputs, prepare
 from tilewright.records import (
     PROFILES,
@@ -102,9 +112,17 @@ class Diary:
         pass
 
 
-def run_diary(diary: Diary, contest: Contest, file: Any = kernels.VECTOR, **changes: Any) -> Any:
+def run_diary(diary: Diary, contest: Contest, file: Any = kernels.VECTOR, floor_us: float = 5.0, **changes: Any) -> Any:
     task = replace(kernels.scale_task(64, 64), **changes)
-    return measure_on_gpu(prepare(file, task, None), task, diary, diary, 5.0, contest)  # type: ignore[arg-type]
+    return measure_on_gpu(prepare(file, task, None), task, diary, diary, floor_us, contest)  # type: ignore[arg-type]
+
+
+def test_long_calls_have_fewer_rounds_of_fewer_runs() -> None:
+    diary = Diary()
+    made = run_diary(diary, Contest(("eager",)), floor_us=LONG_US)
+    assert diary.said == (["K", "e", "K"] * ROUNDS_OF_LONG)
+    assert (made.kernel.rounds, len(made.kernel.samples_us)) == (ROUNDS_OF_LONG, ROUNDS_OF_LONG * RUNS_OF_LONG)
+    assert {one.runs for one in diary.requests} == {RUNS_OF_LONG}
 
 
 def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:

@@ -90,7 +90,9 @@ class Product:
         sizes = dict(zip((m, n, k), rest, strict=True))
         return Contraction(
             Extent("a.shape[0]", batch) if self.batched else Extent("1", 1),
-            *(Extent(one, sizes[one]) for one in (m, n, k)),
+            Extent(m, sizes[m]),
+            Extent(n, sizes[n]),
+            Extent(k, sizes[k]),
             self._operand("a", m, k, not self.a_transposed, sizes),
             self._operand("b", n, k, self.b_transposed, sizes),
             self._finish(m, n),

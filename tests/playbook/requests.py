@@ -38,6 +38,7 @@ def _image(size: int = 10, channels: int = 8) -> dict[str, str]:
 
 
 _PAIR = {"a": "9x24:f32", "b": "24x17:f32"}
+_TRANSPOSED = {"a": "9x24:f32", "b": "17x24:f32"}
 _LOSS = {"prediction": "6x40:f32"}
 
 REQUESTS: tuple[Request, ...] = (
@@ -60,6 +61,11 @@ REQUESTS: tuple[Request, ...] = (
     Request("clip to [0, 1]", lambda x: x.clamp(0, 1), _rows()),
     Request("swish activation for a (4096, 1024) tensor", lambda x: x * torch.sigmoid(x), _rows()),
     Request("SwiGLU", lambda x, gate: F.silu(x) * gate, _rows()),
+    Request("convert fp32 to half", lambda x: x.half(), _rows()),
+    Request("squared ReLU", lambda x: torch.relu(x) ** 2, _rows()),
+    Request("max(x, 0)", lambda x: x.clamp_min(0), _rows()),
+    Request("multiply a tensor by a scalar", lambda x, alpha: x * alpha, _rows()),
+    Request("where(x > 0, x, 0.1 * x)", lambda x: F.leaky_relu(x, 0.1), _rows()),
     # norms and softmax
     Request(
         *("layernorm then gelu", lambda x, weight, bias, eps: F.gelu(F.layer_norm(x, (40,), weight, bias, eps))),
@@ -86,6 +92,8 @@ REQUESTS: tuple[Request, ...] = (
     ),
     Request("instance norm", lambda x, eps: F.instance_norm(x, eps=eps), _image()),
     Request("L2 normalise rows", lambda x: x / x.norm(dim=1, keepdim=True), _rows()),
+    Request("standardise each row", lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), _rows()),
+    Request("softmax per column", lambda x: x.softmax(0), _rows()),
     Request("softmax", lambda x: x.softmax(-1), _rows()),
     Request("softmax with temperature", lambda x, temperature: (x / temperature).softmax(-1), _rows()),
     Request("log softmax over dim 1", lambda x: x.log_softmax(1), _rows()),
@@ -100,6 +108,10 @@ REQUESTS: tuple[Request, ...] = (
     Request("standard deviation of each row", lambda x: x.std(-1), _rows()),
     Request("logsumexp", lambda x: x.logsumexp(-1), _rows()),
     Request("Frobenius norm", lambda x: x.square().sum().sqrt(), _rows()),
+    Request("column sums", lambda x: x.sum(0), _rows()),
+    Request("variance over the first dimension", lambda x: x.var(0), _rows()),
+    Request("cumulative product", lambda x: x.cumprod(-1), _rows()),
+    Request("cumsum over axis 0", lambda x: x.cumsum(0), _rows()),
     Request("cumulative sum along dim 1", lambda x: x.cumsum(1), _rows()),
     Request("exclusive prefix sum", lambda x: x.cumsum(-1) - x, _rows()),
     Request("reverse cumsum", lambda x: x.flip(-1).cumsum(-1).flip(-1), _rows()),
@@ -109,6 +121,7 @@ REQUESTS: tuple[Request, ...] = (
     Request("average pooling with a 3x3 window and stride 2", lambda x: F.avg_pool2d(x, 3, 2), _image()),
     Request("3x3 max pool stride 2 padding 1", lambda x: F.max_pool2d(x, 3, 2, 1), _image()),
     Request("MaxPool1d(kernel_size=3, stride=2)", lambda x: F.max_pool1d(x, 3, 2), {"x": "2x3x20:f32"}),
+    Request("3D average pooling", lambda x: F.avg_pool3d(x, 2), {"x": "2x3x6x6x6:f32"}),
     Request("global average pooling", lambda x: x.mean((2, 3)), _image()),
     # moves
     Request("transpose", lambda x: x.T.contiguous(), _rows()),
@@ -119,14 +132,23 @@ REQUESTS: tuple[Request, ...] = (
     Request("gather rows by index", lambda x, indices: x[indices], {"x": "30x16:f32", "indices": "9:i64"}),
     Request("quantise to int8 per row", _quantised, _rows()),
     Request("dequantise int8", lambda x, scale: x.float() * scale, {"x": "6x40:i8"}),
+    Request("gated linear unit", lambda x: x[:, :20] * torch.sigmoid(x[:, 20:]), _rows()),
     # products
+    Request("diag(a) @ b", lambda a, b: a[:, None] * b, {"a": "9:f32", "b": "9x17:f32"}),
+    Request("matmul with b transposed, then softmax", lambda a, b: (a @ b.T).softmax(-1), _TRANSPOSED),
+    Request(
+        "rmsnorm then linear",
+        lambda x, weight, weight_2, bias, eps: F.rms_norm(x, (24,), weight, eps) @ weight_2.T + bias,
+        {"x": "9x24:f32", "weight_2": "17x24:f32"},
+    ),
+    Request("MLP", lambda x, w_up, w_down: F.gelu(x @ w_up.T) @ w_down.T, {"x": "9x24:f32", "w_up": "32x24:f32"}),
     Request("matrix multiplication 4096x4096 in bf16", lambda a, b: a @ b, _PAIR),
     Request("matmul", lambda a, b: a @ b, _PAIR),
     Request("gemm 1024x512 by 512x2048 in fp16", lambda a, b: a @ b, _PAIR),
     Request("matmul m=1024 n=512 k=2048", lambda a, b: a @ b, _PAIR),
     Request("matmul with bias and GELU", lambda a, b, bias: F.gelu(a @ b + bias), _PAIR),
     Request("matmul + bias + relu", lambda a, b, bias: torch.relu(a @ b + bias), _PAIR),
-    Request("a @ b.T", lambda a, b: a @ b.T, {"a": "9x24:f32", "b": "17x24:f32"}),
+    Request("a @ b.T", lambda a, b: a @ b.T, _TRANSPOSED),
     Request("x @ w + b", lambda x, w, b: x @ w + b, {"x": "9x24:f32", "w": "24x17:f32"}),
     Request("batched matrix multiplication", lambda a, b: a @ b, {"a": "3x9x24:f32", "b": "3x24x17:f32"}),
     Request("matrix-vector multiplication", lambda a, vector: a @ vector, {"a": "9x24:f32"}),
@@ -149,6 +171,16 @@ REQUESTS: tuple[Request, ...] = (
     ),
     Request("mean squared error", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
     Request("MSE loss in fp32", lambda prediction, target: (prediction - target).square().mean(), _LOSS),
+    Request("L1 loss", lambda prediction, target: (prediction - target).abs().mean(), _LOSS),
+    Request("smooth L1", lambda prediction, target: F.smooth_l1_loss(prediction, target), _LOSS),
+    Request(
+        "binary cross entropy", lambda prediction, target: F.softplus(prediction).sub(prediction * target).mean(), _LOSS
+    ),
+    Request(
+        "triplet loss",
+        lambda anchor, positive, negative: F.triplet_margin_loss(anchor, positive, negative),
+        {"anchor": "6x40:f32"},
+    ),
     Request("Huber loss", lambda prediction, target: F.huber_loss(prediction, target), _LOSS),
     Request(
         *("hinge loss", lambda prediction, target: torch.relu(1 - prediction * target).mean(), _LOSS),

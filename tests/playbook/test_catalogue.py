@@ -49,6 +49,12 @@ def test_the_first_structure_suits_the_size(name: str, sizes: dict[str, int], fi
     assert first in structures(program)[0].summary
 
 
+def test_a_vast_row_has_many_blocks_from_the_first_version_on() -> None:
+    program, _ = _program("mean_loss", rows=32768, cols=32768)
+    assert draft(program).id == "passes"
+    assert [one.id for one in structures(program)] == ["split"]
+
+
 @pytest.mark.parametrize("name", ["layernorm_gelu", "add_rmsnorm", "mean_loss"])
 @pytest.mark.parametrize("cols", [64, 1000, 16384, 65536])
 def test_every_structure_offered_takes_the_task(name: str, cols: int) -> None:
@@ -90,7 +96,8 @@ IDS = """
 draft-elements draft-rows vectors vectors-exact vectors-uncached several-vectors several-vectors-exact
 several-vectors-uncached rectangles rectangles-exact lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact cluster cluster-exact split
-split-exact passes passes-exact draft-columns draft-segments column-pieces column-tiles column-tiles-again
+split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact draft-columns draft-segments
+column-pieces column-tiles column-tiles-again
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product as every
 from pathlib import Path
@@ -55,6 +56,8 @@ def _run(form: Product, tensors: list[torch.Tensor], folder: Path) -> torch.Tens
     path.write_text(form.text)
     operation = tilewright.load(str(path))
     found, again = operation(*tensors), operation(*tensors)
+    assert isinstance(found, torch.Tensor)
+    assert isinstance(again, torch.Tensor)
     assert torch.equal(found.nan_to_num(), again.nan_to_num())
     return found
 
@@ -86,7 +89,7 @@ def _times(a: float, b: float) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(384, 1024, device="cuda") * a, torch.randn(1024, 512, device="cuda") * b
 
 
-AWKWARD = {
+AWKWARD: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
     "an outlier of 1e8 in every row": lambda: _outlier(1e8, slice(None)),
     "an outlier of 1e12 in one row": lambda: _outlier(1e12, slice(200, 201)),
     "an outlier of 1e4": lambda: _outlier(1e4, slice(None)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from tests.playbook.agreement import check, load_structure, sizes_at
-from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, program_of, task_of
+from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, draw, program_of, task_of
 
 from tilewright.playbook.catalogue import draft, every_structure
 from tilewright.playbook.families import Structure
+from tilewright.records import NumberInput
 
 QUICK = (
     "layernorm_gelu",
@@ -23,7 +25,6 @@ QUICK = (
     "middle_places",
     "channel_rmsnorm",
     "batch_norm_train",
-    "hinge",
 )
 
 
@@ -82,3 +83,54 @@ def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, 
     for step in every_structure(program_of(function, task_of(function)))[1:]:
         if step.emulable:
             _check_all(step, function, ((2, cols),), tmp_path)
+
+
+def _check_findings(name: str, gpus: tuple[str, ...], sizes: tuple[tuple[int, int], ...], folder: Path) -> None:
+    """All checkers of the emulator, besides the results."""
+    function = BY_NAME[name]
+    task = task_of(function)
+    for step in every_structure(program_of(function, task)):
+        if not step.emulable:
+            continue
+        op = load_structure(step, task, folder)
+        for rows, cols in sizes:
+            tensors = draw(task, sizes_at(task, rows, cols), 1)
+            given = [one.value if isinstance(one, NumberInput) else tensors[one.name] for one in task.inputs]
+            for gpu in gpus:
+                assert op.emulate(*given, gpu=gpu).findings == (), (step.id, gpu, rows, cols)
+
+
+CHECKED = """
+middle_places channel_rmsnorm first_softmax batch_norm_train layernorm softmax hinge where_greatest group_norm
+add_rmsnorm
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKED.split())
+def test_the_checkers_find_nothing_on_three_generations(name: str, tmp_path: Path) -> None:
+    _check_findings(name, ("A100", "RTX 4090", "H200"), ((3, 37), (2, 128)), tmp_path)
+
+
+def test_a_block_that_goes_on_to_other_rows_is_right(tmp_path: Path) -> None:
+    """More rows than multiprocessors: what one row leaves behind must not reach the next."""
+    function = BY_NAME["softmax"]
+    structures = {one.id: one for one in every_structure(program_of(function, task_of(function)))}
+    _check_all(structures["ahead"], function, ((300, 37),), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["softmax", "logsumexp"])
+def test_infinities_in_some_pieces_of_a_row_are_as_in_pytorch(name: str, tmp_path: Path) -> None:
+    """A piece of -inf alone has no greatest element to be about; a row of it has no answer."""
+    function = BY_NAME[name]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["passes"], task, tmp_path)
+    x = torch.randn(4, 20000, generator=torch.Generator().manual_seed(1))
+    x[0, :9000] = float("-inf")
+    x[1] = float("-inf")
+    x[2, 12345] = float("nan")
+    x[3, 77] = float("inf")
+    got, want = op(x), function.callable(x)
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.allclose(got, want, rtol=1e-5, atol=1e-9, equal_nan=True)

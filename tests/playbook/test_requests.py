@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from random import Random
 from typing import Any
 
 import pytest
@@ -90,3 +91,38 @@ def test_a_refusal_names_what_and_the_ways_on(words: str, named: str) -> None:
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_what_refusals_offer_is_understood(words: str) -> None:
     assert specification(words, {}).reference
+
+
+def test_any_words_are_read_or_refused() -> None:
+    """Words of requests in any order, and what formulas are made of: a reference that compiles, or one sentence."""
+    marks = [
+        "(",
+        ")",
+        "+",
+        "@",
+        "^",
+        "x",
+        "b.T",
+        "dim=",
+        "2x2",
+        "[3, 4]",
+        "1e400",
+        "§0",
+        "¤",
+        "{",
+        "per row",
+        "in place",
+    ]
+    words = [*marks * 4, *(word for one in REQUESTS for word in one.words.split())]
+    random, refused = Random(1), []
+    for _ in range(400):
+        text = random.choice((" ", " ", "")).join(random.choices(words, k=random.randint(1, 7)))
+        try:
+            made = specification(text, {})
+        except NotUnderstood as problem:
+            refused.append(str(problem))
+            continue
+        compile(made.reference, text, "exec")
+        tomllib.loads(made.description)
+    assert 200 < len(refused) < 400
+    assert not any("\n" in one for one in refused)

@@ -42,6 +42,7 @@ def test_a_place_that_cannot_be_written_is_done_without(monkeypatch: pytest.Monk
 
 def test_children_are_started_ahead_only_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spares, "_wanted", False)
+    monkeypatch.setattr(spares, "_FEWEST_CORES", 1)
     start_ahead(ReferenceLimits())
     assert not any(spares._spares.values())
     spares.want_spares()

@@ -60,8 +60,10 @@ def test_a_listing_gives_functions_their_shapes(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(
         '[[task]]\nrequest = "ops.py:f"\nshape = { x = "4x8:f32" }\nset = { eps = 1e-5, flag = true }\n'
         '[[task]]\nname = "words"\nrequest = "softmax over the last dimension"\n'
+        f'[[task]]\nname = "long"\nrequest = "{"softmax, then " * 60}"\n'
     )
-    first, words = folder_tasks(tmp_path)
+    first, words, long = folder_tasks(tmp_path)
+    assert long.request.text == "softmax, then " * 60
     assert first.id == "ops-f"
     assert first.request.text == f"{tmp_path / 'ops.py'}:f"
     assert (first.request.shapes, first.request.numbers) == ({"x": "4x8:f32"}, {"eps": "1e-05", "flag": "true"})

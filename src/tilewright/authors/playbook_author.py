@@ -34,7 +34,8 @@ _FORMER_VARIANTS = {"": "", "; exact functions": "-exact", "; results stored pas
 
 
 class PlaybookAuthor:
-    """Proposes structure after structure, the most promising first. The same situation always gets the same file.
+    """Proposes structure after structure, the most promising first; without a GPU a simple draft before them. The same
+    situation always gets the same file.
 
     What was proposed before is known by the recipes of earlier attempts. A file that somebody else gave is never
     repaired: where it fails, the playbook's own draft takes its place, and its summary says so. Where there is no GPU,
@@ -55,7 +56,8 @@ class PlaybookAuthor:
         later = tuple(step for step in answer.structures if step.emulable or not situation.emulated_only)
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         if situation.stage is Stage.DRAFT:
-            offered: tuple[Structure, ...] = (first, *later)
+            # A GPU judges and times a structure as soon as it would the draft, which is then for when none passes.
+            offered: tuple[Structure, ...] = (first, *later) if situation.emulated_only else (*later, first)
         elif situation.stage is Stage.STRUCTURE:
             offered = later
         elif situation.stage is Stage.PROFILED:

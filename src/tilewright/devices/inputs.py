@@ -23,6 +23,7 @@ GUARD_BYTE = (
 )
 _DRAWN_AT_ONCE = 1 << 24  # elements; bounds the temporary memory, and is part of what a seed means
 _COMPARED_AT_ONCE = 1 << 28  # bytes
+_HOST_SHARE = 1 << 30
 
 TakeBytes = Callable[[int], torch.Tensor]  # so many bytes of memory, contents undefined
 
@@ -71,6 +72,11 @@ def rotating_sets(set_bytes: int, l2_bytes: int, runs: int) -> int:
     """How many sets of tensors timed runs use in turn, until together they are larger than `COLD_L2` caches: what
     a kernel managed to keep there of one run is of no use to the next."""
     return min(runs, COLD_L2 * l2_bytes // max(set_bytes, 1) + 1)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What is left of a GPU's memory; of a host's a fixed share."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _HOST_SHARE
 
 
 def poison(placed: PlacedTensor, byte: int = POISON_BYTE) -> None:

@@ -21,6 +21,7 @@ from tilewright.devices.inputs import (
     content_of,
     damage,
     fill,
+    free_bytes,
     poison,
     same_bits,
 )
@@ -70,6 +71,7 @@ class JobMemory:
         self._lender = lender if job.share else None
         self._clearing = {one.name: one.clearing for one in job.plan.buffers}
         self._specs = {one.name: one.spec for one in job.inputs} | {one.name: one.spec for one in job.plan.buffers}
+        self._kept: dict[str, torch.Tensor] = {}  # what inputs hold before a call, where that is copied
 
     def allocate(self, *, guarded: bool) -> JobTensors:
         """Memory for everything. Results that will be returned from here are lent where the job is to share them."""
@@ -103,6 +105,9 @@ class JobMemory:
         for one in self._job.inputs:
             if one.name not in placed:
                 continue
+            if one.name in self._kept:
+                placed[one.name].storage.copy_(self._kept[one.name])
+                continue
             try:
                 fill(placed[one.name], one.content)
             except ContentError as error:
@@ -114,6 +119,12 @@ class JobMemory:
                 poison(placed[name], byte)
             elif name in placed:
                 clear(placed[name])
+
+    def keep_contents(self, inputs: dict[str, PlacedTensor]) -> None:
+        """Have resets copy what inputs hold now: drawing takes several times as long. Not where memory is scarce."""
+        storages = {name: placed.storage for name, placed in inputs.items()}
+        if 2 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
+            self._kept = {name: one.clone() for name, one in storages.items()}
 
     # -- after a call --
 

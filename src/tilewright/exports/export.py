@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import __version__
+from tilewright.exports.backward_part import BackwardPart
 from tilewright.exports.cuda_project import write_cuda
 from tilewright.exports.errors import NotExportable
 from tilewright.exports.hub_project import HubChoices, write_hub
@@ -62,11 +63,14 @@ def export(
     say("writing the export")
     match target:
         case Target.TORCH:
-            notes = write_torch(source, variants, name, folder)
+            backward = _built_backward(source, archs, say)
+            notes = write_torch(source, variants, name, folder, backward)
         case Target.CUDA:
             notes = write_cuda(source, variants, name, folder)
         case Target.HUB:
             notes = write_hub(source, variants, name, folder, choices)
+    if source.backward is not None:
+        notes.append(_backward_note(source.backward, target))
     if source.standing.value != "verified":
         notes.insert(0, f"it is {source.standing.words}")
     if source.guessed:
@@ -81,6 +85,27 @@ def export(
     sets, files = len(variants.modules), len(folder.files)
     standing = source.standing.value
     return Exported(target, str(output), name, standing, variants.archs, sets, files, size, tuple(notes))
+
+
+def _built_backward(source: Source, archs: Sequence[str], say: Say) -> BackwardPart | None:
+    """The kernel for the gradients, built for the same architectures."""
+    if source.backward is None:
+        return None
+    found = source.backward
+    variants = find_variants(found.files, found.tuned, found.calls, archs or (PROFILES[source.gpu].arch,), say)
+    return BackwardPart.of(source, found, variants)
+
+
+def _backward_note(backward: Source, target: Target) -> str:
+    name = backward.op.name
+    run = backward.provenance.run if backward.provenance is not None else name
+    match target:
+        case Target.TORCH:
+            return f"gradients are computed by {name}, which is {backward.standing.words}"
+        case Target.HUB:
+            return f"{name}, the kernel for its gradients, is not carried: gradients are the reference's"
+        case Target.CUDA:
+            return f"{name}, the kernel for its gradients, is a function of its own: tilewright export {run} --to cuda"
 
 
 def _record(source: Source, target: Target, name: str, variants: Variants) -> dict[str, Any]:

@@ -70,9 +70,23 @@ def _schema_parameter(one: Parameter, position: int) -> str:
 
 
 def small_call(source: Source, covered: Sequence[Arguments]) -> Arguments:
-    """Of the calls that a file takes, one that a CPU computes in no time; the first where there is none."""
-    by_size = sorted(covered, key=_elements)
+    """Of the calls that a file takes, one that a CPU computes in no time; the first where there is none.
+
+    One with a size of 1 where the op's own call has another proves little, and is taken only where all have one.
+    """
+    telling = [call for call in covered if not _is_degenerate(call, covered[0])]
+    by_size = sorted(telling, key=_elements)  # the first call is one of them
     return next((call for call in by_size if _elements(call) >= SMALL_ELEMENTS), by_size[-1])
+
+
+def _is_degenerate(call: Arguments, own: Arguments) -> bool:
+    pairs = [(call.get(name), value) for name, value in own.items() if isinstance(value, TensorSpec)]
+    return any(
+        size <= 1 < other
+        for one, value in pairs
+        if isinstance(one, TensorSpec) and one.ndim == value.ndim
+        for size, other in zip(one.shape, value.shape, strict=True)
+    )
 
 
 def _elements(call: Arguments) -> int:

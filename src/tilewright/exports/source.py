@@ -79,6 +79,7 @@ class Source:
     reference: Reference | None = None
     licence: str = UNSTATED
     guessed: bool = False  # nobody said for which shapes to build
+    backward: Source | None = None  # the kernel for its gradients, whose task says what it takes and gives
 
     @property
     def op(self) -> Op:
@@ -217,6 +218,15 @@ def _joined_standing(standings: Iterable[Standing]) -> Standing:
 def _task(provenance: Provenance, store: Store) -> Task | None:
     found = store.library.find(provenance.task_hash)
     return found.task() if found is not None else None
+
+
+def with_backward(source: Source, store: Store) -> Source:
+    """The source with the kernel for its gradients, where the library has one."""
+    found = store.library.backward_of(source.task.hash) if source.task is not None else None
+    if found is None or source.standing is Standing.EDITED:
+        return source
+    backward = from_files([found.path], store)
+    return replace(source, backward=backward) if backward.task is not None else source
 
 
 # -- calls --

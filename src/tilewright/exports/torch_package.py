@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import __version__
+from tilewright.exports.backward_part import PLACE, BackwardPart
 from tilewright.exports.native import build_extension, native_sources
 from tilewright.exports.python_op import arguments_text, call_text, python_name, schema, signature, small_call
 from tilewright.exports.python_outs import TORCH_DTYPES, outs_function
@@ -34,19 +35,26 @@ class PackageNames:
         return python_name(self.function)
 
 
-def write_torch(source: Source, variants: Variants, name: str, folder: Folder) -> list[str]:
+def write_torch(
+    source: Source, variants: Variants, name: str, folder: Folder, backward: BackwardPart | None = None
+) -> list[str]:
     """Fill the folder; answers sentences about what is worth knowing."""
     names = PackageNames(name, source.op.name, f"tilewright_{name}")
-    notes = add_package(source, variants, names, folder, name)
-    values = package_values(source, variants, names)
-    folder.add("setup.py", rendered("package/setup.py", package=name))
+    notes = add_package(source, variants, names, folder, name, backward)
+    packages = [name]
+    if backward is not None:
+        packages.append(f"{name}/{PLACE}")
+        inner = PackageNames(f"{name}.{PLACE}", backward.source.op.name, f"tilewright_{name}_{PLACE}")
+        add_package(backward.source, backward.variants, inner, folder, packages[-1])
+    values = package_values(source, variants, names, backward)
+    folder.add("setup.py", rendered("package/setup.py", packages=packages))
     description = json.dumps(print_op(source.op).removeprefix("op").strip())
     folder.add(
         "pyproject.toml",
         rendered(
             "package/pyproject.toml",
             distribution=name.replace("_", "-"),
-            package=name,
+            packages=[one.replace("/", ".") for one in packages],
             package_version="0.1.0",
             description=description,
             licence=source.licence,
@@ -58,18 +66,32 @@ def write_torch(source: Source, variants: Variants, name: str, folder: Folder) -
     return notes
 
 
-def add_package(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> list[str]:
+def add_package(
+    source: Source,
+    variants: Variants,
+    names: PackageNames,
+    folder: Folder,
+    place: str,
+    backward: BackwardPart | None = None,
+) -> list[str]:
     """The package itself under `place`; answers sentences about what is worth knowing."""
-    add_python(source, variants, names, folder, place)
+    add_python(source, variants, names, folder, place, backward)
     folder.add(f"{place}/_ops.py", rendered("package/_ops.py", namespace=names.namespace))
     for path, content in _image_files(variants).items():
         folder.add(f"{place}/modules/{path}", content)
     return _add_native(source, variants, folder, place)
 
 
-def add_python(source: Source, variants: Variants, names: PackageNames, folder: Folder, place: str) -> None:
+def add_python(
+    source: Source,
+    variants: Variants,
+    names: PackageNames,
+    folder: Folder,
+    place: str,
+    backward: BackwardPart | None = None,
+) -> None:
     """The part of a package that is the same for every backend: Python, the reference, the kernel files."""
-    values = package_values(source, variants, names)
+    values = package_values(source, variants, names, backward)
     for template in ("__init__.py", "_op.py"):
         folder.add(f"{place}/{template}", rendered(f"package/{template}", **values))
     words = rendered("package/_plan_words.py")
@@ -104,9 +126,12 @@ def harmless_name(name: str) -> str:
     return kept or "kernel.cu"
 
 
-def package_values(source: Source, variants: Variants, names: PackageNames) -> dict[str, Any]:
+def package_values(
+    source: Source, variants: Variants, names: PackageNames, backward: BackwardPart | None = None
+) -> dict[str, Any]:
     """What the templates of a package are rendered with."""
     op = source.op
+    derives = source.task is not None and source.task.derivative is not None  # so its reference goes through autograd
     tensors = [one for one in op.parameters if one.scalar is None and not one.optional]
     changed = tuple(position for position, one in enumerate(op.parameters) if one.in_place)
     results = {0: "None", 1: "made[0]"}.get(len(op.results), "tuple(made)")
@@ -126,7 +151,9 @@ def package_values(source: Source, variants: Variants, names: PackageNames) -> d
         "changed": repr(changed),
         "has_reference": source.reference is not None,
         "reference_function": source.reference.function if source.reference is not None else "",
-        "differentiable": source.reference is not None and not changed and bool(op.results),
+        "differentiable": source.reference is not None and not changed and bool(op.results) and not derives,
+        "backward": backward,
+        "derives": derives,
         "dtype_names": repr(tuple(TORCH_DTYPES.values())),
         "images": _images_text(variants),
         "layers_module": names.layers_module,

@@ -53,7 +53,7 @@ app = typer.Typer(
 FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
 _BASELINES = ",".join(USUAL_BASELINES)
 _BUDGET = Budget()
-_SUITE_BUDGET = Budget(attempts=6, seconds=300.0)  # of each task
+_SUITE_BUDGET = Budget(attempts=4, seconds=300.0)  # of each task
 
 
 @app.callback(invoke_without_command=True)

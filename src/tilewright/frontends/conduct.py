@@ -118,7 +118,8 @@ def conduct(
 
 def read_task(store: Store, request: Request, settings: Settings, device: ChosenDevice, anew: bool) -> Task | None:
     """The task of a request; the children that are needed once there is one import torch while it is read."""
-    kinds = [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
+    kinds = [ReferenceLimits()]  # a file is described in one child, and then probed in another
+    kinds += [ReferenceLimits()] if settings.author == choices.PLAYBOOK else []  # it traces the reference
     kinds += [ReferenceLimits()] if device.index is None else [ReferenceLimits.on_gpu(device.index)]
     start_ahead(*kinds)
     return task_of(request, _foresight(store, settings, anew))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tilewright.exports.export import Exported, Target, export
 from tilewright.exports.hub_project import HubChoices
-from tilewright.exports.source import Reference, Source, from_files, from_run
+from tilewright.exports.source import Reference, Source, from_files, from_run, with_backward
 from tilewright.frontends.choices import checked_licence
 from tilewright.frontends.kernel_arguments import BadArgument, choose_profiles, complete_arguments, parse_arguments
 from tilewright.frontends.terminal import print_json, progress, stdout_console
@@ -69,11 +69,11 @@ def read_source(what: Sequence[str]) -> Source:
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is not None:
             raise BadArgument(f"{missing}: no such file; give a run or a kernel file (.cu)")
-        return from_files(paths, Store())
+        return with_backward(from_files(paths, Store()), Store())
     if len(what) > 1:
         raise BadArgument("give one run, or one or several kernel files (.cu) of one op")
     try:
-        return from_run(Store().open_run(what[0]))
+        return with_backward(from_run(Store().open_run(what[0])), Store())
     except NoSuchRun as error:
         raise BadArgument(f"{error}; or give a kernel file (.cu)") from None
 

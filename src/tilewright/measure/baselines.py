@@ -198,6 +198,7 @@ class _Rig:
         self._ring = deque(self._allocated() for _ in range(rotating_sets(size, l2_bytes, request.runs)))
         self._flush = torch.empty(COLD_L2 * l2_bytes, dtype=torch.uint8, device=device)
         self._host_us: dict[int, float] = {}  # by contender: how long the host takes to queue its work
+        self._kept: dict[str, Any] = {}  # what the inputs hold, where that is copied
 
     def _allocated(self) -> dict[str, PlacedTensor]:
         from tilewright.devices.inputs import allocate
@@ -236,16 +237,26 @@ class _Rig:
         self.once(chosen)
         return chosen
 
+    def _fill(self, placed: Mapping[str, PlacedTensor]) -> None:
+        """The inputs as they are before a call: drawn the first time, then copied, which is several times as quick."""
+        from tilewright.devices.inputs import fill, free_bytes
+
+        for one in self._inputs:
+            if one.name in self._kept:
+                placed[one.name].storage.copy_(self._kept[one.name])
+            else:
+                fill(placed[one.name], one.content)
+        storages = {one.name: placed[one.name].storage for one in self._inputs}
+        if not self._kept and 4 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
+            self._kept = {name: one.clone() for name, one in storages.items()}
+
     def once(self, call: Callable[..., Any]) -> float:
         """Microseconds of one call."""
         import torch
 
-        from tilewright.devices.inputs import fill
-
         placed = self._ring[0]
         self._ring.rotate()
-        for one in self._inputs:
-            fill(placed[one.name], one.content)
+        self._fill(placed)
         arguments = self._arguments(placed)
         torch.cuda.synchronize(self._device)
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -46,6 +46,7 @@ from tilewright.verify.candidate import case_inputs
 
 ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
+LONG_US, ROUNDS_OF_LONG, RUNS_OF_LONG = 400.0, 4, 5  # calls with such a floor scatter little, and take their time
 FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that nothing more is worth knowing
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
@@ -173,7 +174,7 @@ def measure_on_gpu(
     contest: Contest,
     say: Say = lambda _: None,
 ) -> Measured:
-    """The candidate and its baselines, `ROUNDS` times there and back. Raises `GpuFault`; a failing baseline is a note.
+    """The candidate and its baselines, several rounds there and back. Raises `GpuFault`; a failing baseline is a note.
 
     It ends early where a timed call answers otherwise: such a time is of no use.
     """
@@ -181,25 +182,31 @@ def measure_on_gpu(
     rounds = Rounds(answer=answer.digest if answer is not None else None)
     inputs = case_inputs(task, answer.case) if answer is not None else None
     atomics = _ATOMICS.search(prepared.build.ptx if prepared.build is not None else "") is not None
-    number, count = 0, ROUNDS
+    count, runs = rounds_and_runs(floor_us)
+    number = 0
     while number < count:
         say(f"timing, round {number + 1} of {count}")
         back = number % 2 == 1
         first, last = (CONTROL, KERNEL) if back else (KERNEL, CONTROL)
-        rounds.add_runs(first, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-1", inputs), atomics)
+        rounds.add_runs(first, time_candidate(prepared, task, gpu, runs, f"time-{number}-1", inputs), atomics)
         if number == 0 and contest.is_far_behind(rounds.timing(first)):
             contenders, count = (), FEWEST_ROUNDS
             rounds.note(f"far slower than the best so far: timed in {FEWEST_ROUNDS} rounds, beside no baselines")
         if contenders:
             order = contenders[::-1] if back else contenders
-            request = BaselineRequest(task, RUNS, order, contest.against, getattr(gpu, "index", 0))
+            request = BaselineRequest(task, runs, order, contest.against, getattr(gpu, "index", 0))
             running = _baseline_round(rounds, request, baselines, first=number == 0)
             contenders = tuple(name for name in contenders if name in running)
-        rounds.add_runs(last, time_candidate(prepared, task, gpu, RUNS, f"time-{number}-2", inputs), atomics)
+        rounds.add_runs(last, time_candidate(prepared, task, gpu, runs, f"time-{number}-2", inputs), atomics)
         if rounds.answered_otherwise:
             break
         number += 1
     return measured(rounds, task, gpu.profile.name, floor_us)
+
+
+def rounds_and_runs(floor_us: float) -> tuple[int, int]:
+    """How many rounds, and runs of each contender in one: fixed before the first, by the task alone."""
+    return (ROUNDS_OF_LONG, RUNS_OF_LONG) if floor_us >= LONG_US else (ROUNDS, RUNS)
 
 
 def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: Contest) -> None:

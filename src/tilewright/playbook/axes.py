@@ -42,6 +42,13 @@ class AxisTable:
             axis = self._parent[axis]
         return axis
 
+    def resolve(self, axes: Axes) -> Axes:
+        """One number for every dimension, for those who do not follow views that regroup elements."""
+        found = tuple(self.find(axis) for axis in axes)
+        if any(axis in self._parts for axis in found):
+            raise NotSupported("the playbook does not support a view that regroups elements here")
+        return found
+
     def atoms(self, axes: Axes) -> Axes:
         """The dimensions without those of size 1, and parts in place of what has them."""
         found: list[int] = []

@@ -27,6 +27,9 @@ _SHARED_ROW_BYTES = 220 * 1024
 _CLUSTER_ROW_BYTES = 8 * _SHARED_ROW_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
+_VERY_LONG_ROW = 65536
+_VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
+_MULTIPROCESSORS = 128  # of a large GPU
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def draft_way(program: RowProgram) -> Way:
     if program.layout is not Layout.ROWS:
         owner = "thread" if program.layout is Layout.COLUMNS else "block"
         return _way(program, f"draft-{program.layout.value}", f"first version: one {owner} per row", draft_scattered)
+    if program.task_cols >= _VAST_ROW and program.reductions:
+        return _passes(program)
     if program.is_pointwise:
         return _way(program, "draft-elements", "first version: one thread per element", draft_elements)
     return _way(program, "draft-rows", "first version: one block per row, element by element", draft_rows)
@@ -140,11 +145,12 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     known = _all_row_ways(program)
     cols = program.task_cols
     row_bytes = cols * sum(one.dtype.itemsize for one in program.streams)
+    blocks = -(-row_bytes // SHARE_BYTES)  # that it takes to hold a row
     order: list[str] = []
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
-    elif cols >= _LONG_ROW and (program.task_rows <= _FEW_ROWS or row_bytes > _CLUSTER_ROW_BYTES):
-        order = ["passes", "stream"]
+    elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
+        order = ["passes", "stream"] if program.task_rows >= _MULTIPROCESSORS // 4 else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -165,6 +171,7 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "cluster": row_bytes <= _CLUSTER_ROW_BYTES,
         "cluster-ahead": row_bytes <= 8 * SHARE_BYTES,
     }
+    able["passes"] = draft_way(program).id != "passes"
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 
 from tilewright.playbook.errors import NotUnderstood
 from tilewright.playbook.named_operation import Effect, Extra, Form, NamedOperation, Number, Tensor
@@ -46,7 +47,8 @@ def read_expression(text: str) -> Clause | None:
 def _read(text: str) -> Clause | None:
     source = re.sub(r"\b([a-z]+) ([a-z0-9]+)\(", r"\1_\2(", text).replace("^", "**")
     try:
-        tree = ast.parse(source, mode="eval")
+        with warnings.catch_warnings(action="ignore"):  # "2x" is no business of anybody's log
+            tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError):
         return None
     if not isinstance(tree.body, (ast.BinOp, ast.UnaryOp, ast.Call, ast.Compare)):

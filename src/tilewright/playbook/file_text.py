@@ -79,7 +79,9 @@ class PlanLines:
     def width(self, cols: str) -> None:
         """As many elements as 16 bytes hold, where rows are a whole number of those."""
         size = 16 // self.program.widest.itemsize
-        self.add("const", f"WIDTH = {size} if {cols} % {size} == 0 else 1", "elements per load")
+        units = [cols, *self.program.span_units]
+        whole = " and ".join(f"{one} % {size} == 0" for one in units)
+        self.add("const", f"WIDTH = {size} if {whole} else 1", "elements per load")
 
     def name(self, wanted: str) -> str:
         """A name for the plan that no parameter or result has."""

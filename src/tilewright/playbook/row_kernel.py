@@ -234,22 +234,33 @@ class RowKernel:
         return [*lines, *self.span_pointers(), *self.target_pointers(first)]
 
     def span_pointers(self) -> list[str]:
-        """Where the row begins in tensors that have some of the columns' dimensions; they are read one by one."""
-        return [
-            f"const {one.dtype.cpp}* {self.name(one.name)}_along = {self.row_start(one)};"
-            for one in self.program.inputs
-            if one.spans
-        ]
+        """Where the row begins in tensors that have some of the columns' dimensions."""
+        return [self.span_pointer(one) for one in self.program.inputs if one.spans]
+
+    def span_pointer(self, input: row_program.ProgramInput) -> str:
+        name, start = self.name(input.name), self.row_start(input)
+        if _repeats(input):
+            return f"const auto* {name}_along = reinterpret_cast<const Vector<{input.dtype.cpp}>*>({start});"
+        return f"const {input.dtype.cpp}* {name}_along = {start};"
 
     def span_load(self, input: row_program.ProgramInput, column: str) -> str:
-        """The element of such a tensor that belongs to a column."""
-        constants, text = self.program.span_constants, ""
-        for part in input.spans:
-            piece = f"static_cast<unsigned>({column})"
-            piece += f" / {constants[part.divisor]}" if part.divisor else ""
-            piece += f" % {constants[part.modulus]}" if part.modulus else ""
-            text = piece if not text else f"({text}) * {constants[part.modulus]} + {piece}"
-        return f"{self.name(input.name)}_along[{text}]"
+        """The element of such a tensor that belongs to a column.
+
+        The elements of a vector have one in common, or neighbours: `PlanLines.width` sees to that.
+        """
+        constants, name = self.program.span_constants, self.name(input.name)
+        vector = column.removesuffix(" * WIDTH + i")
+        if vector != column and _repeats(input):
+            length = constants[input.spans[0].modulus]
+            return f"{name}_along[static_cast<unsigned>({vector}) % ({length} / WIDTH)].at[i]"
+        start = column if vector == column or not input.spans[-1].divisor else f"{vector} * WIDTH"
+        text = ""
+        for one in input.spans:
+            piece = f"static_cast<unsigned>({start})"
+            piece += f" / {constants[one.divisor]}" if one.divisor else ""
+            piece += f" % {constants[one.modulus]}" if one.modulus else ""
+            text = piece if not text else f"({text}) * {constants[one.modulus]} + {piece}"
+        return f"{name}_along[{text}]"
 
     def target_pointers(self, first: str = "") -> list[str]:
         return [
@@ -354,6 +365,11 @@ class RowKernel:
         value = self.program.values[index]
         assert isinstance(value, Reduce)
         return value
+
+
+def _repeats(input: row_program.ProgramInput) -> bool:
+    """Whether a tensor has the last of the columns' dimensions and no other: it repeats along the row."""
+    return len(input.spans) == 1 and not input.spans[0].divisor
 
 
 def each_element(lines: list[str]) -> list[str]:

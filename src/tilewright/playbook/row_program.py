@@ -204,6 +204,12 @@ class RowProgram:
         return {one: f"SPAN_{place}" if place else "SPAN" for place, one in enumerate(numbers)}
 
     @property
+    def span_units(self) -> tuple[str, ...]:
+        """Of those constants the ones that vectors must not straddle."""
+        units = (one.spans[-1].divisor or one.spans[-1].modulus for one in self.inputs if one.spans)
+        return tuple(dict.fromkeys(self.span_constants[one] for one in units))
+
+    @property
     def tensors(self) -> tuple[ProgramInput | ProgramOutput, ...]:
         return (*self.inputs, *self.outputs)
 

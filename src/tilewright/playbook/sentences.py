@@ -46,7 +46,7 @@ _THEN = re.compile(r"(?:[,;|]|->|\bthen\b)(?: ?(?:[,;|]|->|\band then\b|\bthen\b
 _IN_PLACE = re.compile(r"\b(?:done |working )?in ?place\b(?: of)?")
 _WINDOW = r"(?:[ (=,]|\b(?:with|of|and|using|an?|kernels?|windows?|size|filters?|strides?|padding)\b|\b\d+(?:x\d+)*\b)"
 _POOLING = re.compile(
-    r"(?:\b(?P<before>\d+(?:x\d+)+) )?(?<!global )(?<!adaptive )"
+    r"(?:\b(?P<early>[123]) ?d )?(?:\b(?P<before>\d+(?:x\d+)+) )?(?<!global )(?<!adaptive )"
     r"\b(?P<kind>max(?:imum)?|av(?:era)?ge?|mean) ?pool(?:ing)? ?(?P<rank>[123](?= ?d\b))?(?: ?d\b)?"
     rf"(?P<rest>{_WINDOW}*)\)?"
 )
@@ -90,6 +90,7 @@ def parse_words(words: str) -> WordsRequest:
 
 def _normal(words: str) -> str:
     text = re.sub(r"\s+", " ", words.lower().strip().rstrip(".!? ")).replace("_", " ")
+    text = re.sub("[§¤]", "?", text)  # marks of the grammar's own
     text = _POLITE.sub("", text)
     text = re.sub(r"^(?:[a-z]|out|output|result) ?= ?", "", text)
     text = re.sub(r"\bfused\b|\bfuse\b", " ", text)
@@ -134,7 +135,7 @@ def _pooling(said: re.Match[str]) -> str:
     loose = re.sub(r"(?:strides?|padding)[ =]*(?:of )?\d+", "", rest)
     window = said["before"] or next(iter(re.findall(r"\d+(?:x\d+)*", loose)), "2")
     sides = window.split("x")
-    rank = said["rank"] or (str(len(sides)) if len(sides) > 1 else "2")
+    rank = said["rank"] or said["early"] or (str(len(sides)) if len(sides) > 1 else "2")
     if len(set(sides)) > 1:
         raise NotUnderstood(f'the playbook reads windows with equal sides, and "{window}" has others; say one size')
     return f"{kind}pool{rank} {sides[0]} {number('stride') or sides[0]} {number('padding') or '0'} "

@@ -339,7 +339,7 @@ USUAL_SIZES = {
     "r": 4096,
     "batch": 16,
     "channels": 64,
-    "depth": 16,
+    "depth": 8,
     "height": 128,
     "width": 128,
     "length": 4096,

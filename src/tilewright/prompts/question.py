@@ -100,9 +100,10 @@ class FewLongRows:
 
 def few_long_rows(task: Task) -> FewLongRows | None:
     """Of the largest input: along its last dimension, or along as many as a parameter such as a weight has."""
-    largest, *others = sorted(task.specs().values(), key=lambda spec: -spec.numel * spec.dtype.itemsize) or [None]
-    if largest is None or largest.ndim < 2 or not any(one.shape for one in task.outputs):
+    specs = sorted(task.specs().values(), key=lambda spec: -spec.numel * spec.dtype.itemsize)
+    if not specs or specs[0].ndim < 2 or not any(one.shape for one in task.outputs):
         return None
+    largest, *others = specs
     trailing = (one.ndim for one in others if one.ndim and one.shape == largest.shape[1:][-one.ndim :])
     along = max(trailing, default=1)
     row = math.prod(largest.shape[-along:]) * largest.dtype.itemsize

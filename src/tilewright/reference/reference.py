@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewright.child.envelope import Envelope, message
@@ -74,9 +74,11 @@ class Reference(Closing):
         threads = self._limits.threads or min(len(os.sched_getaffinity(0)), 8)
         bound = None if self._limits.gpu else self._limits.address_bytes
         place = os.path.abspath(folder) if os.fspath(folder) else ""
-        self._setup = wire.ReferenceSetup(source, function, place, threads, bound, self._limits.file_bytes)
-        if self._limits.gpu and (cache := caches.compile_cache(source)) is not None:
-            self._setup = replace(self._setup, environment=((caches.VARIABLE, str(cache)),))
+        cache = caches.compile_cache(source) if self._limits.gpu else None
+        environment = ((caches.VARIABLE, str(cache)),) if cache is not None else ()
+        self._setup = wire.ReferenceSetup(
+            source, function, place, threads, bound, self._limits.file_bytes, environment, self._limits.gpu
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._loaded = False

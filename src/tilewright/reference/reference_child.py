@@ -5,10 +5,12 @@ It runs the handlers that requests name with the loaded function. Whatever the r
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import resource
 import sys
+import threading
 import traceback
 import typing
 from collections.abc import Callable
@@ -31,6 +33,8 @@ def main(arguments: list[str]) -> int:
     setup = message_in(channel.next(), wire.ReferenceSetup)
     torch.set_num_threads(setup.threads)
     function = _load(setup, channel)
+    if setup.gpu:
+        threading.Thread(target=_open_gpu, daemon=True).start()
     while function is not None:
         reply, carried = _answer(function, channel.next(), setup)
         fit = not torch.cuda.is_initialized() or _left_clean()  # type: ignore[no-untyped-call]
@@ -38,6 +42,14 @@ def main(arguments: list[str]) -> int:
         if not fit:
             return 0  # an error on the GPU stays with its process; the next request gets a new one
     return 0
+
+
+def _open_gpu() -> None:
+    """Make the CUDA context, which takes a second, before anybody waits for it."""
+    import torch
+
+    with contextlib.suppress(RuntimeError, AssertionError):  # no GPU after all: whoever needs it says so
+        torch.zeros(1, device="cuda")
 
 
 def _left_clean() -> bool:

@@ -6,11 +6,14 @@ better things to do with its cores.
 
 from __future__ import annotations
 
+import os
 import threading
 
 from tilewright.child.process import SupervisedChild
 
 Key = tuple[tuple[tuple[str, str], ...], int]  # environment, most bytes
+
+_FEWEST_CORES = 4
 
 _lock = threading.Lock()
 _spares: dict[Key, list[SupervisedChild]] = {}
@@ -24,7 +27,8 @@ def want_spares() -> None:
 
 
 def spares_are_wanted() -> bool:
-    return _wanted
+    """Where cores are few, importing torch several times over would only delay the first."""
+    return _wanted and len(os.sched_getaffinity(0)) >= _FEWEST_CORES
 
 
 def keep_spare(key: Key, child: SupervisedChild) -> None:

@@ -21,6 +21,7 @@ class ReferenceSetup:
     address_bytes: int | None  # beyond what torch itself takes; None: not bounded
     file_bytes: int
     environment: tuple[tuple[str, str], ...] = ()  # further variables of the process
+    gpu: bool = False  # it will be asked to work on the GPU
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from pathlib import Path
@@ -85,12 +86,14 @@ def folder_tasks(folder: Path) -> tuple[SuiteTask, ...]:
 
 
 def _found(folder: Path) -> tuple[SuiteTask, ...]:
-    places = [path for path in sorted(folder.iterdir()) if _is_task_folder(path) or _is_problem_file(path)]
+    places = [path for path in sorted(folder.iterdir()) if is_task_folder(path) or _is_problem_file(path)]
     return tuple(SuiteTask(place.stem, place.stem, Request(str(place.resolve()))) for place in places)
 
 
-def _is_task_folder(path: Path) -> bool:
-    return (path / "task.toml").is_file()
+def is_task_folder(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # words may be too long for a name
+        return (path / "task.toml").is_file()
+    return False
 
 
 def _is_problem_file(path: Path) -> bool:
@@ -140,7 +143,7 @@ def _placed(folder: Path, request: str) -> str:
     path, mark, rest = request.partition(".py")
     if mark and (folder / f"{path}.py").is_file():
         return f"{(folder / f'{path}.py').resolve()}{rest}"
-    return str((folder / request).resolve()) if _is_task_folder(folder / request) else request
+    return str((folder / request).resolve()) if is_task_folder(folder / request) else request
 
 
 def _file_name(text: str) -> str:

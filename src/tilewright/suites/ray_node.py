@@ -26,6 +26,7 @@ from tilewright.child.family import pid_space, process_start
 from tilewright.devices.spool_files import Announcement, SpoolFiles, SpoolResult
 from tilewright.store import durable
 from tilewright.store.home import HOME_VARIABLE
+from tilewright.suites.collecting import is_task_folder
 from tilewright.suites.local_pool import end_process, ending_words, hear, start_task
 from tilewright.suites.suite_folder import KERNELS, SuiteFolder
 from tilewright.suites.suite_records import Suite, SuiteTask, TaskRecord
@@ -70,7 +71,7 @@ def packed(suite: Suite, task: SuiteTask, program: Sequence[str]) -> Parcel:
     text = task.request.text
     if mark and place.is_file():
         files[place.name], text = place.read_bytes(), f"{place.name}{rest}"
-    elif place.is_dir():
+    elif is_task_folder(place):
         found = [one for one in place.iterdir() if one.suffix in (".py", ".toml")]
         files = {f"{place.name}/{one.name}": one.read_bytes() for one in found}
         text = place.name

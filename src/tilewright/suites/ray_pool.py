@@ -30,7 +30,7 @@ class RayCluster:
     def __init__(self, address: str, worker: Sequence[str] = ray_node.WORKER) -> None:
         self.ray = _ray()
         try:
-            self.ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+            self.ray.init(address=address, log_to_driver=False, ignore_reinit_error=True, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
             said = str(error).strip().splitlines()
             raise NoRay(

@@ -98,7 +98,7 @@ def _cluster_device(cluster: RayCluster, gpu: str | None) -> ChosenDevice:
     wanted = named_gpu(gpu) if gpu is not None else None
     found = [one for one in cluster.open_gpus() if wanted is None or known_profile(one) == wanted]
     if not found:
-        return emulated_device((wanted or PROFILES["H200"]).name, "the cluster has no such GPU")
+        return emulated_device((wanted or PROFILES["H200"]).name, f"the cluster has no {gpu or 'GPU'}")
     return ChosenDevice(known_profile(found[0]).name, found[0].name, spool="the cluster's")
 
 

@@ -13,7 +13,7 @@ from tilewright.playbook.products.reading import Chain, RowsStage
 from tilewright.playbook.row_program import RowProgram
 
 WriteProduct = Callable[[Contraction, str, Choices], Fragment]
-_MOST_COMBINATIONS = 512  # of constants in one file: the format allows more, but nobody has time to try them
+_MOST_COMBINATIONS = 4096  # of constants in one file
 _SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
 
 

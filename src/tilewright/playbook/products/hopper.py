@@ -225,6 +225,8 @@ class _Plan:
         self._tiles("128")
         if not form.pieces:
             self._add("let", "@pieces = 1, @piece = @K")
+        if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
+            self._add("need", "@batch <= 65535", "the third dimension of a grid")
         self._add(
             "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
         )
@@ -266,14 +268,18 @@ class _Plan:
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@M", "b": "@N"}[name]
         outer, inner = (rows, "@K") if one.along_k else ("@K", rows)
-        self._add("let", f"@{name}_pitch = round_up({inner}, 8)")
+        self._add("let", f"@{name}_pitch = round_up({inner}, 64)", "rows begin at whole lines of the cache")
         self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
         self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
         whole = [f"({one.pitch.expression}) % 4 == 0", f"{inner} % 4 == 0"]
         whole += [f"({one.batch_pitch.expression}) % 4 == 0"] if one.batch_pitch.expression != "0" else []
         self._add("const", f"{name.upper()}_WIDTH = 4 if {' and '.join(whole)} else 1")
         if one.along_k:
-            self._add("const", f"{name.upper()}_LANES = 32 if @piece <= 1024 else 256", "threads per row")
+            self._add(
+                "const",
+                f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
+                "threads per row",
+            )
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch", 32)
 
     def _split_launch(self, name: str, one: Operand) -> None:

@@ -31,18 +31,18 @@ constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks 
 
 _SPLITTING = """\
 // ---- f32 as two f16 parts
-// A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^11, 2^12): 2^4 times that
-// fits. An element x is then high + low to 2^-23 of x; one that is below 2^-3 loses bits, because low has no smaller
-// steps than 2^-24, and one below 2^-11 keeps fewer than 14. Left to f32 are tiles with a row of which one element in
-// 16 loses bits, or one in 1024 keeps few: the rest of such a row may be the result, where what is large in it meets
-// zeros. So are tiles with a number that does not fit: its parts are infinities, and its sums are no numbers.
+// A row is scaled by a power of two so that the largest of its first BK magnitudes is in [2^12, 2^13): 2^3 times that
+// fits. An element x is then high + low to 2^-23 of x; one that is below 2^-5 keeps fewer than 20 bits, because low has
+// no smaller steps than 2^-24, and one below 2^-11 fewer than 14. Left to f32 are tiles with a row of which one element
+// in 16 is below the first, or one in 1024 below the second: the rest of such a row may be the result, where what is
+// large in it meets zeros. So are tiles with a number that does not fit: its parts are infinities, its sums no numbers.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
 __device__ __forceinline__ uint32_t largest_of(float4 x) {
   return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
 }
 __device__ __forceinline__ float scale_of(uint32_t largest_bits) {
   const int exponent = largest_bits ? (int)(largest_bits >> 23) - 127 : 0;
-  return __uint_as_float((uint32_t)(127 + 11 - min(max(exponent, -60), 60)) << 23);
+  return __uint_as_float((uint32_t)(127 + 12 - min(max(exponent, -60), 60)) << 23);
 }
 // Two scaled numbers as the parts that hold them: the first in the low 16 bits.
 __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t& low) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t
 }
 // What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSING is counted, and
 // ordinary rows have next to nothing there.
-constexpr float LOSING = 0x1p-3f, FEW = 0x1p-11f;
+constexpr float LOSING = 0x1p-5f, FEW = 0x1p-11f;
 struct Counts {
   int losing, few, zeros;
   __device__ __forceinline__ void add(float scaled) {
@@ -119,21 +119,26 @@ for (int step = 0; step < tile.steps; ++step) {
     if (first == 0)
       *reinterpret_cast<float4*>(found) = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
   }
-  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES + to_column;
+  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES + to_column + first * 128;
   barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
   float least = LOSING;
-#pragma unroll 2
-  for (int i = 0; i < 16; ++i) {
-    const float4 x = shared_float4(from + i * BN * 4);
-    const float4 s = make_float4(x.x * scale.x, x.y * scale.y, x.z * scale.z, x.w * scale.w);
-    uint32_t high[2], low[2];
-    split(s.x, s.y, high[0], low[0]);
-    split(s.z, s.w, high[1], low[1]);
-    const int k = first + i / 4 * 2 + i % 2 + i % 4 / 2 * 8;  // in the order in which lanes hold a
-    const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
-    store_pair(to, high[0], high[1]);
-    store_pair(to + PART_BYTES, low[0], low[1]);
-    least = fminf(fminf(fminf(least, fabsf(s.x)), fminf(fabsf(s.y), fabsf(s.z))), fabsf(s.w));
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    float4 s[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + (quad * 4 + i) * BN * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = make_float4(s[i].x * scale.x, s[i].y * scale.y, s[i].z * scale.z, s[i].w * scale.w);
+      uint32_t high[2], low[2];
+      split(s[i].x, s[i].y, high[0], low[0]);
+      split(s[i].z, s[i].w, high[1], low[1]);
+      const int k = quad * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
+      const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
+      store_pair(to, high[0], high[1]);
+      store_pair(to + PART_BYTES, low[0], low[1]);
+      least = fminf(fminf(fminf(least, fabsf(s[i].x)), fminf(fabsf(s[i].y), fabsf(s[i].z))), fabsf(s[i].w));
+    }
   }
   if (least < LOSING) {
 #pragma unroll 1

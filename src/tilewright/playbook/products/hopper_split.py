@@ -31,11 +31,12 @@ __device__ __forceinline__ bool is_too_wide(uint32_t largest_bits, int losing, i
 // In the order of magnitudes; NaN is the largest.
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
 
+constexpr float LOSING = 0x1p-3f, FEW = 0x1p-11f;
 struct Counts {
   int losing = 0, few = 0, zeros = 0;
   __device__ __forceinline__ void add(float x, float scaled) {
-    losing += x != 0.f && fabsf(scaled) < 0x1p-3f;
-    few += x != 0.f && fabsf(scaled) < 0x1p-11f;
+    losing += x != 0.f && fabsf(scaled) < LOSING;
+    few += x != 0.f && fabsf(scaled) < FEW;
     zeros += x == 0.f;
   }
 };
@@ -51,6 +52,29 @@ __device__ __forceinline__ void split(float scaled, __half& high, __half& low) {
 """
 
 _ROWS = """\
+// The largest, and the sum, over a team of LANES neighbouring threads: a part of a warp, a warp, or a block of 256.
+template <int LANES> __device__ __forceinline__ uint32_t team_max(uint32_t v, uint32_t* of_warps) {
+  for (int o = min(LANES, 32) / 2; o > 0; o /= 2) v = max(v, __shfl_xor_sync(~0u, v, o));
+  if constexpr (LANES > 32) {
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    for (int i = 0; i < 8; ++i) v = max(v, of_warps[i]);
+    __syncthreads();
+  }
+  return v;
+}
+template <int LANES> __device__ __forceinline__ int team_sum(int v, uint32_t* of_warps) {
+  for (int o = min(LANES, 32) / 2; o > 0; o /= 2) v += __shfl_xor_sync(~0u, v, o);
+  if constexpr (LANES > 32) {
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < 8; ++i) v += of_warps[i];
+    __syncthreads();
+  }
+  return v;
+}
+
 // Rows that are contiguous along k: LANES threads take a row, or a piece of it. What does not fit the registers is read
 // again.
 template <int LANES, int WIDTH>
@@ -58,13 +82,13 @@ __global__ void __launch_bounds__(256)
     split_rows(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                int* __restrict__ wide, int rows, int batch, int K, long long pitch, long long matrix_pitch,
                long long parts_pitch, int pieces, int piece, int tile, int first_flag, int flags) {
-  __shared__ uint32_t of_warps[8][4];
+  __shared__ uint32_t of_warps[8];
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
-  const int lane = threadIdx.x % LANES, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % LANES;
   const long long job = (long long)blockIdx.x * (256 / LANES) + threadIdx.x / LANES;
-  if (job >= (long long)rows * pieces * batch) return;  // where LANES is a warp, which waits for no other
+  const bool inside = job < (long long)rows * pieces * batch;
   const int row = job % rows, number = job / rows % pieces, matrix = job / rows / pieces;
-  const int first = number * piece, length = max(0, min(piece, K - first));
+  const int first = number * piece, length = inside ? max(0, min(piece, K - first)) : 0;
   const float* from = x + matrix * matrix_pitch + row * pitch + first;
 
   constexpr int HELD = 8, STEP = LANES * WIDTH;
@@ -81,24 +105,19 @@ __global__ void __launch_bounds__(256)
   for (int h = 0; h < HELD; ++h) look(held[h]);
 #pragma unroll 4
   for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) look(numbers_at<WIDTH>(from + i));
-  largest = __reduce_max_sync(~0u, largest);
-  if constexpr (LANES > 32) {
-    if (lane % 32 == 0) of_warps[warp][0] = largest;
-    __syncthreads();
-    for (int i = 0; i < 8; ++i) largest = max(largest, of_warps[i][0]);
-  }
+  largest = team_max<LANES>(largest, of_warps);
 
   const float scale = scale_of(largest);
   __half* high_row = parts + ((long long)matrix * rows + row) * parts_pitch + first;
   __half* low_row = high_row + (long long)batch * rows * parts_pitch;
-  Counts counts;
+  float least = LOSING;
   auto store = [&](int i, const Numbers<WIDTH>& some) {
     Halves<WIDTH> high, low;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
       const float scaled = some.v[j] * scale;
       split(scaled, high.v[j], low.v[j]);
-      counts.add(some.v[j], scaled);
+      least = fminf(least, fabsf(scaled));
     }
     *reinterpret_cast<Halves<WIDTH>*>(high_row + i) = high;
     *reinterpret_cast<Halves<WIDTH>*>(low_row + i) = low;
@@ -108,18 +127,20 @@ __global__ void __launch_bounds__(256)
     if (lane * WIDTH + h * STEP < length) store(lane * WIDTH + h * STEP, held[h]);
 #pragma unroll 4
   for (int i = lane * WIDTH + HELD * STEP; i < length; i += STEP) store(i, numbers_at<WIDTH>(from + i));
-  int losing = __reduce_add_sync(~0u, counts.losing), few = __reduce_add_sync(~0u, counts.few);
-  int zeros = __reduce_add_sync(~0u, counts.zeros);
-  if constexpr (LANES > 32) {
-    if (lane % 32 == 0) of_warps[warp][1] = losing, of_warps[warp][2] = few, of_warps[warp][3] = zeros;
-    __syncthreads();
-    losing = few = zeros = 0;
-    for (int i = 0; i < 8; ++i) losing += of_warps[i][1], few += of_warps[i][2], zeros += of_warps[i][3];
+
+  Counts counts;
+  const bool any_small = LANES > 32 ? __syncthreads_or(least < LOSING) : __any_sync(~0u, least < LOSING);
+  if (any_small) {  // rare in ordinary rows
+    for (int i = lane * WIDTH; i < length; i += STEP)
+      for (int j = 0; j < WIDTH; ++j) counts.add(from[i + j], from[i + j] * scale);
+    counts.losing = team_sum<LANES>(counts.losing, of_warps);
+    counts.few = team_sum<LANES>(counts.few, of_warps);
+    counts.zeros = team_sum<LANES>(counts.zeros, of_warps);
   }
-  if (lane == 0) {
+  if (lane == 0 && inside) {
     const int which = matrix * pieces + number;
     scales[(long long)which * rows + row] = 1.f / scale;
-    if (is_too_wide(largest, losing, few, zeros, length))
+    if (is_too_wide(largest, counts.losing, counts.few, counts.zeros, length))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
   }
   cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
@@ -127,64 +148,72 @@ __global__ void __launch_bounds__(256)
 """
 
 _COLUMNS = """\
-// Columns, which are contiguous along m or n: a block takes 32 of them. It goes back up for the second reading, which
-// so begins with what was read last and is still in a cache.
+// Columns, which are contiguous along m or n: a block takes 32 of them. What does not fit the registers is read again,
+// from the end up: so the second reading begins with what was read last and is still in a cache.
 template <int WIDTH>
 __global__ void __launch_bounds__(1024)
     split_columns(const float* __restrict__ x, __half* __restrict__ parts, float* __restrict__ scales,
                   int* __restrict__ wide, int columns, int K, long long pitch, long long matrix_pitch,
                   long long parts_pitch, int piece, int tile, int first_flag, int flags) {
-  constexpr int LANES = 32 / WIDTH, TEAMS = 1024 / LANES;
+  constexpr int LANES = 32 / WIDTH, TEAMS = 1024 / LANES, HELD = 8;
   __shared__ uint32_t largest[32];
   __shared__ int losing[32], few[32], zeros[32];
   const int mine = threadIdx.x % LANES * WIDTH, team = threadIdx.x / LANES, column = blockIdx.x * 32 + mine;
   const int number = blockIdx.y, pieces = gridDim.y, matrix = blockIdx.z, batch = gridDim.z;
-  const int first = number * piece, last = min(K, first + piece);
-  const bool inside = column < columns;
+  const int first = number * piece, last = column < columns ? min(K, first + piece) : first;
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next may begin to be launched
   if (threadIdx.x < 32) largest[threadIdx.x] = 0, losing[threadIdx.x] = 0, few[threadIdx.x] = 0, zeros[threadIdx.x] = 0;
   __syncthreads();
 
   const float* from = x + matrix * matrix_pitch + column;
+  Numbers<WIDTH> held[HELD] = {};
   uint32_t highest[WIDTH] = {};
-  if (inside) {
-#pragma unroll 8
-    for (int k = first + team; k < last; k += TEAMS) {
-      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
+  auto look = [&](const Numbers<WIDTH>& some) {
 #pragma unroll
-      for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
-    }
+    for (int j = 0; j < WIDTH; ++j) highest[j] = max(highest[j], magnitude_bits(some.v[j]));
+  };
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) atomicMax(&largest[mine + j], highest[j]);
-  }
+  for (int h = 0; h < HELD; ++h)
+    if (first + team + h * TEAMS < last) held[h] = numbers_at<WIDTH>(from + (first + team + h * TEAMS) * pitch);
+#pragma unroll
+  for (int h = 0; h < HELD; ++h) look(held[h]);
+#pragma unroll 4
+  for (int k = first + team + HELD * TEAMS; k < last; k += TEAMS) look(numbers_at<WIDTH>(from + k * pitch));
+#pragma unroll
+  for (int j = 0; j < WIDTH; ++j) atomicMax(&largest[mine + j], highest[j]);
   __syncthreads();
 
-  if (inside) {
-    float scale[WIDTH];
+  float scale[WIDTH], least = LOSING;
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) scale[j] = scale_of(largest[mine + j]);
-    __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
-    __half* low_column = high_column + (long long)batch * K * parts_pitch;
-    Counts counts[WIDTH];
-    const int steps = (last - first - team + TEAMS - 1) / TEAMS;
-#pragma unroll 8
-    for (int k = first + team + (steps - 1) * TEAMS; k >= first; k -= TEAMS) {
-      const Numbers<WIDTH> some = numbers_at<WIDTH>(from + k * pitch);
-      Halves<WIDTH> high, low;
-#pragma unroll
-      for (int j = 0; j < WIDTH; ++j) {
-        const float scaled = some.v[j] * scale[j];
-        split(scaled, high.v[j], low.v[j]);
-        counts[j].add(some.v[j], scaled);
-      }
-      *reinterpret_cast<Halves<WIDTH>*>(high_column + k * parts_pitch) = high;
-      *reinterpret_cast<Halves<WIDTH>*>(low_column + k * parts_pitch) = low;
-    }
+  for (int j = 0; j < WIDTH; ++j) scale[j] = scale_of(largest[mine + j]);
+  __half* high_column = parts + (long long)matrix * K * parts_pitch + column;
+  __half* low_column = high_column + (long long)batch * K * parts_pitch;
+  auto store = [&](int k, const Numbers<WIDTH>& some) {
+    Halves<WIDTH> high, low;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
-      if (counts[j].losing) atomicAdd(&losing[mine + j], counts[j].losing);
-      if (counts[j].few) atomicAdd(&few[mine + j], counts[j].few);
-      if (counts[j].zeros) atomicAdd(&zeros[mine + j], counts[j].zeros);
+      const float scaled = some.v[j] * scale[j];
+      split(scaled, high.v[j], low.v[j]);
+      least = fminf(least, fabsf(scaled));
+    }
+    *reinterpret_cast<Halves<WIDTH>*>(high_column + k * parts_pitch) = high;
+    *reinterpret_cast<Halves<WIDTH>*>(low_column + k * parts_pitch) = low;
+  };
+#pragma unroll
+  for (int h = 0; h < HELD; ++h)
+    if (first + team + h * TEAMS < last) store(first + team + h * TEAMS, held[h]);
+  const int steps = (last - first - team + TEAMS - 1) / TEAMS;
+#pragma unroll 4
+  for (int k = first + team + (steps - 1) * TEAMS; k >= first + HELD * TEAMS; k -= TEAMS)
+    store(k, numbers_at<WIDTH>(from + k * pitch));
+
+  if (least < LOSING) {  // rare in ordinary columns
+    for (int j = 0; j < WIDTH; ++j) {
+      Counts counts;
+      for (int k = first + team; k < last; k += TEAMS) counts.add(from[k * pitch + j], from[k * pitch + j] * scale[j]);
+      atomicAdd(&losing[mine + j], counts.losing);
+      atomicAdd(&few[mine + j], counts.few);
+      atomicAdd(&zeros[mine + j], counts.zeros);
     }
   }
   __syncthreads();
@@ -192,7 +221,7 @@ __global__ void __launch_bounds__(1024)
   if (t < 32 && own < columns) {
     const int which = matrix * pieces + number;
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
-    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, last - first)))
+    if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, min(K, first + piece) - first)))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
   }
   cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before

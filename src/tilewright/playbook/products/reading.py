@@ -18,6 +18,7 @@ from tilewright.playbook.operations import POINTWISE_RULES
 from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, normalised, taken
 from tilewright.playbook.products.layouts import DTYPES, Axes, Group, Tensor, View, operand, view_of
+from tilewright.playbook.products.pooling import with_whole_windows
 from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
 from tilewright.playbook.products.rest import rest_program
 from tilewright.playbook.products.task_text import out_lines, shape_needs
@@ -34,6 +35,7 @@ from tilewright.playbook.tracing import Node
 from tilewright.records import DType, Task
 
 SUM = "sum_of_products"  # the input of a finish that stands for the sum
+_MOST_PARTS = 65  # of a dimension that a view has split
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
 _MOVES = RESHAPES | TURNS | {"expand"}
 _FINISH: dict[str, Rule] = {name: rule for name, rule in POINTWISE_RULES.items() if name not in ("getitem",)}
@@ -64,7 +66,7 @@ class Chain:
 
 def read(traced: TracedTask) -> Chain:
     """The stages of a task with products in it. Raises `NotSupported` where they cannot be told apart."""
-    return _Reader(traced).chain()
+    return _Reader(with_whole_windows(traced)).chain()
 
 
 @dataclass
@@ -124,6 +126,10 @@ class _Reader:
                 if tuple(math.prod(column) for column in zip(*chosen, strict=True)) == sizes:
                     extents = [known[one] for one in chosen]
                     return Extent(" * ".join(e.expression for e in extents), math.prod(e.size for e in extents))
+        for part in range(2, _MOST_PARTS):
+            for whole, extent in known.items():
+                if whole == tuple(one * part for one in sizes):
+                    return Extent(f"{extent.expression} / {part}", extent.size // part)
         if len(set(sizes)) == 1:
             return Extent(str(sizes[0]), sizes[0])
         raise NotSupported("the playbook cannot tell a size on the way from the inputs' shapes")
@@ -373,10 +379,14 @@ class _Reader:
         found = []
         for index in sorted(before - self.tensors.keys() - set(outputs)):
             node = self.graph.nodes[index]
-            sizes = [math.prod(self.graph.shape(one)) for one in taken(node)]
+            above = taken(node)
+            if node.target == "getitem":
+                above = taken(self.graph.nodes[above[0]])
+            sizes = [math.prod(self.graph.shape(one)) for one in above]
             less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
             reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
-            if (less or reduced) and len(node.results) == 1 and index not in self.graph.outputs:
+            stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
+            if (less or reduced) and stored:
                 found.append(index)
         return found
 

@@ -34,9 +34,10 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
             if places[name] != own:
                 needs.append(f"{own} == {places[name]}")
     needs += [f"not has({one.name})" for one in task.tensors if one.optional]
-    needs += [
-        f"{places[d.name]} == {d.size}" for d in task.dimensions if d.name in places and (probes.fixed or not d.varies)
-    ]
+    fixed = [one for one in task.dimensions if one.name in places and (probes.fixed or not one.varies)]
+    needs += [f"{places[one.name]} == {one.size}" for one in fixed]
+    parts = [one for one in task.dimensions if one.name in places and one.multiple_of > 1 and one not in fixed]
+    needs += [f"{places[one.name]} % {one.multiple_of} == 0" for one in parts]
     needs += [_number_need(one) for one in task.numbers if one.name not in probes.probes[0].numbers]
     return tuple(needs)
 

@@ -273,8 +273,10 @@ class _Ahead:
                 f"{name} += static_cast<float>(moved_squares({of_blocks}[turn][block], own, {whole}, here));",
             ]
         else:
-            made = f"moved_exponentials({of_blocks}[turn][block], {earlier}, {whole})"
-            body = [f"{name} += static_cast<float>({made});"]
+            body = [
+                f"const float own = {earlier};",
+                f"{name} += static_cast<float>(moved_exponentials({of_blocks}[turn][block], own, {whole}));",
+            ]
         return [*lines, f"{name} = 0.0f;", "#pragma unroll", loop.format(first=0), *indented(body), "}"]
 
 

@@ -67,8 +67,7 @@ class _Passes:
         inner = plan.inner() if self.segments else ""
         plan.add("tune", "THREADS = 256 | 512 | 128")
         plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
-        size = 16 // self.program.widest.itemsize
-        plan.add("const", f"WIDTH = {size} if {inner or self.cols} % {size} == 0 else 1", "elements per load")
+        plan.width(inner or self.cols)
         if self.segments:
             plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
         held = sum(one.dtype.itemsize for one in self.program.streams)
@@ -108,7 +107,7 @@ class _Passes:
     def _source(self, kernel: RowKernel, one: ProgramInput) -> str:
         name = kernel.name(one.name)
         if one.spans:
-            return f"const {one.dtype.cpp}* {name}_along = {kernel.row_start(one)};"
+            return kernel.span_pointer(one)
         start, along = kernel.row_start(one), ""
         if self.segments:
             start, along = name, " + row * SEGMENT" * one.is_whole

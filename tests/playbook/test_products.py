@@ -1,0 +1,112 @@
+"""Products: what is read of a graph, and the kernel files written from it, run on the emulator against f64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.playbook.agreement import check, load_structure
+from tests.playbook.product_functions import BY_NAME, CHAINS, PRODUCTS, VECTORS, traced_of
+
+from tilewright.playbook.families import Structure
+from tilewright.playbook.products.algebra import DIAGONAL, SUMS
+from tilewright.playbook.products.catalogue import answer
+from tilewright.playbook.products.program import Contraction, Kept, Triangle
+from tilewright.playbook.products.reading import read
+from tilewright.playbook.tracing import trace
+from tilewright.playbook.understanding import answer as family_answer
+from tilewright.records import DType
+
+_ODD = ({"m": 19, "n": 33, "k": 21, "j": 7}, {"m": 72, "n": 72, "k": 40, "j": 8}, {"m": 1, "n": 1, "k": 1, "j": 1})
+
+
+def _product(name: str) -> Contraction:
+    (stage,) = read(traced_of(name)).stages
+    assert isinstance(stage, Contraction)
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("plain", (True, "a.shape[1]"), (False, "b.shape[1]")),
+        ("finished", (True, "x.shape[1]"), (True, "w.shape[1]")),
+        ("first_turned", (False, "a.shape[1]"), (False, "b.shape[1]")),
+        ("both_turned", (False, "a.shape[1]"), (True, "b.shape[1]")),
+        ("four_dimensions", (True, "a.shape[3]"), (False, "b.shape[1]")),
+        ("matrix_vector", (True, "a.shape[1]"), (True, "b.shape[0]")),
+    ],
+)
+def test_operands_lie_as_they_are(name: str, first: tuple[bool, str], second: tuple[bool, str]) -> None:
+    product = _product(name)
+    found = [(one.along_k, one.pitch.expression) for one in (product.a, product.b)]
+    assert found == [first, second]
+
+
+def test_leading_dimensions_are_rows_and_batches_are_batches() -> None:
+    assert _product("four_dimensions").m.expression == "a.shape[0] * a.shape[1] * a.shape[2]"
+    assert _product("batched").batch.expression == "a.shape[0]"
+    assert _product("shared").b.batch_pitch.expression == "0"
+    assert _product("half_turned").output.dtype is DType.F32
+    assert _product("lower").kept == Kept(Triangle.LOWER, 2)
+
+
+def test_what_follows_a_product_alone_is_done_on_its_sums() -> None:
+    places = {one.name: (one.varies, one.parts) for one in _product("finished").finish_inputs}
+    assert places == {"bias": (True, ()), "residual": (True, None), "s": (False, None)}
+    stages = read(traced_of("gated")).stages
+    assert [isinstance(one, Contraction) for one in stages] == [True, True, True]
+
+
+def test_algebra_is_applied_and_told() -> None:
+    for name, note in (("sum_of_columns", SUMS), ("mean_of_columns", SUMS), ("diagonal_first", DIAGONAL)):
+        chain = read(traced_of(name))
+        assert chain.notes == (note,)
+        products = [one for one in chain.stages if isinstance(one, Contraction)]
+        assert all(one.n.is_one for one in products)
+    assert read(traced_of("then_softmax")).notes == ()
+
+
+def test_graphs_with_products_go_to_the_family() -> None:
+    made = BY_NAME["plain"].callable
+    found = family_answer(traced_of("plain").task, lambda request: trace(made, request))
+    assert found.draft.id == "draft-product"
+    assert {"product-hopper-parts", "product-tensor-cores", "product-tiles"} <= {one.id for one in found.structures}
+
+
+def _check(step: Structure, name: str, all_sizes: tuple[dict[str, int], ...], folder: Path) -> None:
+    function, task = BY_NAME[name], traced_of(name).task
+    op = load_structure(step, task, folder)
+    for sizes in all_sizes:
+        check(op, function, task, {one.name: sizes.get(one.name, one.size) for one in task.dimensions})
+
+
+def _structures(name: str) -> dict[str, Structure]:
+    return {one.id: one for one in answer(traced_of(name)).every if one.emulable}
+
+
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        ("finished", "draft-product"),
+        ("first_turned", "product-tensor-cores"),
+        ("half_linear", "product-tensor-cores"),
+        ("batched", "product-tiles"),
+        ("matrix_vector", "product-vector"),
+    ],
+)
+def test_a_product_is_right_at_odd_sizes(name: str, id: str, tmp_path: Path) -> None:
+    _check(_structures(name)[id], name, _ODD[:1], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["T4", "A100", "L4", "H200"])
+@pytest.mark.parametrize("name", [one.name for one in (*PRODUCTS, *VECTORS, *CHAINS)])
+def test_every_structure_is_right_everywhere(
+    name: str, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
+    for step in _structures(name).values():
+        if gpu == "T4" and "tensor-cores" in step.id:
+            continue
+        _check(step, name, _ODD, tmp_path)
