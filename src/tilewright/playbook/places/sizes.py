@@ -158,7 +158,7 @@ class SizeBook:
         found = [made for base in (*products, *sums) if (made := self._linear(base, values))]
         if found:
             return min(found, key=lambda made: made[0])[1]
-        return next((made for base in bases if (made := self._rounded(base, values))), None)
+        return next((size for base in bases if (size := self._rounded(base, values))), None)
 
     def _rounded(self, base: Size, values: tuple[int, ...]) -> Size | None:
         """(base + constant) / divisor, rounded down: halves of odd sizes, and what they leave."""
