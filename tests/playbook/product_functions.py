@@ -64,6 +64,16 @@ CHAINS = (
         "h = F.layer_norm(F.linear(x, w, bias), (w.shape[0],))\nreturn F.linear(torch.tanh(h), v)",
         f"{_LINEAR}; v: f32[j, n]",
     ),
+    Function(
+        "three_dimensions",
+        "return F.gelu(F.linear(x, w, bias)) + residual",
+        "x: f32[batch, m, k]; w: f32[n, k]; bias: f32[n]; residual: f32[batch, m, n]",
+    ),
+    Function(
+        "written_out_attention",
+        "s = torch.matmul(q, p.transpose(-1, -2)) * 0.125\nreturn torch.matmul(torch.softmax(s, dim=-1), v)",
+        "q: f32[batch, heads, m, k]; p: f32[batch, heads, n, k]; v: f32[batch, heads, n, j]",
+    ),
     Function("scaled_operand", "return (x * s) @ w", "x: f32[m, k]; w: f32[k, n]; s: f32[k]"),
     Function("two_results", "y = x @ w\nreturn y, torch.relu(y)", "x: f32[m, k]; w: f32[k, n]"),
     Function(

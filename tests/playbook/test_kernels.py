@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.playbook.agreement import check, load_structure, sizes_at
-from tests.playbook.functions import BY_NAME, FUNCTIONS, Function, draw, program_of, task_of
+from tests.playbook.functions import BY_NAME, FUNCTIONS, SIZES, Function, draw, program_of, task_of
 
 from tilewright.playbook.catalogue import draft, every_structure
 from tilewright.playbook.families import Structure
@@ -112,11 +112,16 @@ def test_the_checkers_find_nothing_on_three_generations(name: str, tmp_path: Pat
     _check_findings(name, ("A100", "RTX 4090", "H200"), ((3, 37), (2, 128)), tmp_path)
 
 
-def test_a_block_that_goes_on_to_other_rows_is_right(tmp_path: Path) -> None:
-    """More rows than multiprocessors: what one row leaves behind must not reach the next."""
+@pytest.mark.parametrize("cols", [1024, 1023])
+def test_a_block_that_goes_on_to_other_rows_is_right(cols: int, tmp_path: Path) -> None:
+    """More rows than multiprocessors: what one row leaves behind must not reach the next. Made for odd rows, a file
+    takes vectors as they lie in memory."""
     function = BY_NAME["softmax"]
-    structures = {one.id: one for one in every_structure(program_of(function, task_of(function)))}
-    _check_all(structures["ahead"], function, ((300, 37),), tmp_path)
+    task = task_of(function, {**SIZES, "cols": cols})
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["ahead"], task, tmp_path)
+    for rows, length in ((300, 37), (2, 64), (3, 2)):
+        check(op, function, task, sizes_at(task, rows, length))
 
 
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
@@ -134,3 +139,15 @@ def test_infinities_in_some_pieces_of_a_row_are_as_in_pytorch(name: str, tmp_pat
     got, want = op(x), function.callable(x)
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.allclose(got, want, rtol=1e-5, atol=1e-9, equal_nan=True)
+
+
+def test_pieces_whose_means_differ_are_put_together(tmp_path: Path) -> None:
+    """Squares are of differences from the mean of the row, not from those of its pieces."""
+    function = BY_NAME["layernorm"]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["passes"], task, tmp_path)
+    x = torch.linspace(-3, 9, 20000).repeat(2, 1) + torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
+    weight, bias = torch.linspace(0.5, 2, 20000), torch.linspace(-1, 1, 20000)
+    want = function.callable(x.double(), weight.double(), bias.double(), 1e-5)
+    assert torch.allclose(op(x, weight, bias, 1e-5).double(), want, rtol=1e-5, atol=1e-5)

@@ -18,6 +18,8 @@ _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
 _LINE_WIDTH = 120
 MOST_32_BIT = 2000000000
+_MOST_LINES, _LONGEST_LINE = 100, 1000  # of a plan
+_CONTINUATION = "//!             "
 
 
 Entry = tuple[str, str]  # a line of the plan and the remark beside it
@@ -41,13 +43,23 @@ class PlanLines:
     @property
     def names(self) -> list[str]:
         """The names that the structure's lines give to numbers, constants, scratch buffers and tensor maps."""
-        found: list[str] = []
+        return [one for one, _ in self._named]
+
+    @property
+    def constants(self) -> list[str]:
+        """Those that the code has too."""
+        return [one for one, directive in self._named if directive in ("const", "tune")]
+
+    @property
+    def _named(self) -> list[tuple[str, str]]:
+        """Every name with the directive that gives it."""
+        found: list[tuple[str, str]] = []
         for line, _ in self.entries:
             directive, _, rest = line.removeprefix("//! ").partition(" ")
             if directive in ("let", "const", "tune", "map"):
-                found += re.findall(r"(?:^|, )(\w+) = ", rest.strip())
+                found += [(one, directive) for one in re.findall(r"(?:^|, )(\w+) = ", rest.strip())]
             elif directive == "scratch":
-                found.append(rest.strip().partition(":")[0])
+                found.append((rest.strip().partition(":")[0], directive))
         return found
 
     def sizes(self) -> tuple[str, str]:
@@ -259,10 +271,31 @@ def joined_file(header: str, head: list[Entry], parts: dict[str, Fragment]) -> s
     for label, part in parts.items():
         names = {one: f"{label.upper()}_{one}" if one.isupper() else f"{label}_{one}" for one in part.plan.names}
         entries += [(_renamed(line, names, label), remark) for line, remark in part.plan.entries]
-        own = [f"constexpr auto {one} = {names[one]};" for one in names if one.isupper()]
+        own = [f"constexpr auto {one} = {names[one]};" for one in part.plan.constants]
         pieces += [[*_comment(part.header), f"namespace {label} {{"], own, *part.pieces, [f"}}  // namespace {label}"]]
     included = sorted({line for part in parts.values() for line in part.includes})
-    return _file(header, entries, included, *pieces)
+    return _file(header, _fitting(entries), included, *pieces)
+
+
+def _fitting(entries: list[Entry]) -> list[Entry]:
+    """The plan in no more lines than a file may have: where there are more, long ones are not wrapped."""
+    if len(entries) <= _MOST_LINES:
+        return entries
+    found: list[Entry] = []
+    for line, remark in entries:
+        before = found[-1][0] if found else ""
+        goes_on = line.startswith(_CONTINUATION)
+        if goes_on and len(before) + len(line) < _LONGEST_LINE:
+            found[-1] = (f"{before} {line.removeprefix(_CONTINUATION).strip()}", remark)
+        elif _is_let(line) and _is_let(before) and not (remark or found[-1][1]) and len(before) + len(line) < 120:
+            found[-1] = (f"{before}, {line.removeprefix('//! let').strip()}", "")
+        else:
+            found.append((line, remark))
+    return found
+
+
+def _is_let(line: str) -> bool:
+    return line.startswith("//! let ")
 
 
 def _renamed(line: str, names: dict[str, str], label: str) -> str:

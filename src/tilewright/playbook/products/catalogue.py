@@ -23,6 +23,7 @@ from tilewright.playbook.products.vectors import is_vector_product, vector_produ
 from tilewright.records import DType
 from tilewright.tasks import task_op_line
 
+_TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 
@@ -67,7 +68,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
         return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
     found = _hopper_ways(products, cut) if arch == "sm_90a" else []
-    if all(one.has_one_element_type or is_vector_product(one) for one in products):
+    if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
         summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
         found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
@@ -84,12 +85,10 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
     else:
         summary = "TMA and wgmma, f32 as two f16 parts that are made first"
         found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
-        summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
-        fused = _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)
-        for way in reversed(fused):
-            pieces = way.id.endswith("pieces")
-            if all(is_vector_product(one) or can_fuse(one, pieces) for one in products):
-                found.insert(0, way)
+        # Where k is not cut, operands are small beside the work on them, and splitting them first is quicker.
+        if cut and all(is_vector_product(one) or can_fuse(one, pieces=True) for one in products):
+            summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
+            found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return [replace(one, emulable=False) for one in found]
 
 

@@ -125,17 +125,17 @@ class _Plan:
         product = self._product
         self._add(
             "let",
-            f"@M = {product.m.expression}, @N = {product.n.expression}, @K = {product.k.expression}, "
+            f"@m = {product.m.expression}, @n = {product.n.expression}, @k = {product.k.expression}, "
             f"@batch = {product.batch.expression}",
         )
-        self._add("need", "device.cc == 90 and @M > 0 and @N > 0 and @K > 0 and @batch > 0")
+        self._add("need", "device.cc == 90 and @m > 0 and @n > 0 and @k > 0 and @batch > 0")
         self._add(
             "need",
-            f"max(@M, max(@N, @K)) <= {MOST_32_BIT} and @M * @batch <= {MOST_32_BIT}",
+            f"max(@m, max(@n, @k)) <= {MOST_32_BIT} and @m * @batch <= {MOST_32_BIT}",
             "so that an int holds them",
         )
         if self._form.tma_store:
-            self._add("need", f"@N % {per_row} == 0", "TMA: rows of the result are multiples of 16 bytes")
+            self._add("need", f"@n % {per_row} == 0", "TMA: rows of the result are multiples of 16 bytes")
 
     def of_halves(self) -> None:
         form = self._form
@@ -157,7 +157,7 @@ class _Plan:
     def _tiles(self, narrowest: str) -> None:
         """How many tiles there are, and pieces; narrower tiles where wide ones leave too much of the GPU idle."""
         self._add(
-            "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, BN), @tiles = @tiles_m * @tiles_n * @batch"
+            "let", "@tiles_m = ceil_div(@m, 128), @tiles_n = ceil_div(@n, BN), @tiles = @tiles_m * @tiles_n * @batch"
         )
         if self._form.pieces:
             self._pieces()
@@ -168,19 +168,19 @@ class _Plan:
 
     def _pieces(self) -> None:
         depth = self._form.depth
-        self._add("let", f"@steps = ceil_div(@K, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
-        self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@K, @piece)")
+        self._add("let", f"@steps = ceil_div(@k, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
+        self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@k, @piece)")
 
     def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str, depth: int) -> None:
         parts = "2 * " if self._form.parts else ""
         shared = matrix_pitch == "0"
         count = f"{parts}@batch" if not shared else "1"
-        rows = {"a": "@M", "b": "@N"}[name]
+        rows = {"a": "@m", "b": "@n"}[name]
         if one.along_k:
-            size, shape, box = f"{count}, {rows}, @K", (rows, "@K"), f"[1, {'128' if name == 'a' else 'BN'}, {depth}]"
+            size, shape, box = f"{count}, {rows}, @k", (rows, "@k"), f"[1, {'128' if name == 'a' else 'BN'}, {depth}]"
             swizzle = depth * 2
         else:
-            size, shape, box, swizzle = f"{count}, @K, {rows}", ("@K", rows), f"[1, {depth}, 64]", 128
+            size, shape, box, swizzle = f"{count}, @k, {rows}", ("@k", rows), f"[1, {depth}, 64]", 128
         stride = f"{matrix_pitch if not shared else f'({pitch}) * {shape[0]}'}, {pitch}, 1"
         self._add(
             "map",
@@ -190,11 +190,11 @@ class _Plan:
     def _store_map(self) -> None:
         form = self._form
         if form.pieces:
-            self._add("scratch", "@c: f32[@pieces * @batch, @M, @N]")
+            self._add("scratch", "@c: f32[@pieces * @batch, @m, @n]")
         if form.tma_store:
             count = "@pieces * @batch" if form.pieces else "@batch"
             self._add(
-                "map", f"@c_map = tiled(@c, shape=[{count}, @M, @N], box=[1, 64, {form.buffer_columns}], swizzle=128)"
+                "map", f"@c_map = tiled(@c, shape=[{count}, @m, @n], box=[1, 64, {form.buffer_columns}], swizzle=128)"
             )
 
     def _product_launch(self, threads: str) -> None:
@@ -206,15 +206,15 @@ class _Plan:
         self._launch("product", grid, f"{threads}, @smem", given, early=form.skips)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
-            many = f"@tiles_m * ceil_div(@N, 64) * @batch{' * @pieces' if form.pieces else ''}"
+            many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"
             self._launch("tiles_in_f32", f"min({many}, device.sms * 4)", "256", given, early=True)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
-            self._launch("add_pieces", "ceil_div(@batch * @M * @N, 256)", "256", given)
+            self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given)
 
     def of_parts(self) -> None:
         form = self._form
-        self._add("const", "BLOCKS = 2 if @K <= 64 else 1", "short sums: one block stores while another multiplies")
+        self._add("const", "BLOCKS = 2 if @k <= 64 else 1", "short sums: one block stores while another multiplies")
         self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
         self._add("tune", "BN = 256 | 128")
         self._add("tune", "STAGES = 6 | 4 | 2")
@@ -224,7 +224,7 @@ class _Plan:
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if not form.pieces:
-            self._add("let", "@pieces = 1, @piece = @K")
+            self._add("let", "@pieces = 1, @piece = @k")
         if not (self._product.a.along_k and self._product.b.along_k) and self._product.is_batched:
             self._add("need", "@batch <= 65535", "the third dimension of a grid")
         self._add(
@@ -243,17 +243,17 @@ class _Plan:
         for pitch in dict.fromkeys(one for one in pitches if one != "0"):
             self._add("need", f"({pitch}) % 4 == 0", "and rows of the operands")
         self._add(
-            "let", "@tiles_m = ceil_div(@M, 128), @tiles_n = ceil_div(@N, 256), @tiles = @tiles_m * @tiles_n * @batch"
+            "let", "@tiles_m = ceil_div(@m, 128), @tiles_n = ceil_div(@n, 256), @tiles = @tiles_m * @tiles_n * @batch"
         )
         if self._form.pieces:
             self._pieces()
         else:
-            self._add("let", "@pieces = 1, @piece = @K")
+            self._add("let", "@pieces = 1, @piece = @k")
         self._add("let", f"@smem = {SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
         self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
         for name, one in (("a", a), ("b", b)):
-            outer, inner, box = ("@M", "@K", "1, 128, 32") if name == "a" else ("@K", "@N", "1, 32, 256")
+            outer, inner, box = ("@m", "@k", "1, 128, 32") if name == "a" else ("@k", "@n", "1, 32, 256")
             shared = one.batch_pitch.expression == "0"
             matrix = f"({one.pitch.expression}) * {outer}" if shared else one.batch_pitch.expression
             swizzle = 128 if name == "a" else 0
@@ -266,8 +266,8 @@ class _Plan:
         self._product_launch("384")
 
     def _split_buffers(self, name: str, one: Operand) -> None:
-        rows = {"a": "@M", "b": "@N"}[name]
-        outer, inner = (rows, "@K") if one.along_k else ("@K", rows)
+        rows = {"a": "@m", "b": "@n"}[name]
+        outer, inner = (rows, "@k") if one.along_k else ("@k", rows)
         self._add("let", f"@{name}_pitch = round_up({inner}, 64)", "rows begin at whole lines of the cache")
         self._add("scratch", f"@{name}_parts: f16[2 * @batch, {outer}, @{name}_pitch]")
         self._add("scratch", f"@{name}_scales: f32[@batch * @pieces, {rows}]")
@@ -283,7 +283,7 @@ class _Plan:
         self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch", 32)
 
     def _split_launch(self, name: str, one: Operand) -> None:
-        rows = {"a": "@M", "b": "@N"}[name]
+        rows = {"a": "@m", "b": "@n"}[name]
         tile, first = ("128", "0") if name == "a" else ("BN", "@tiles_m")
         buffers = [one.tensor, f"@{name}_parts", f"@{name}_scales", "@wide"]
         pitches = [one.pitch.expression, one.batch_pitch.expression, f"@{name}_pitch"]
@@ -291,11 +291,11 @@ class _Plan:
         upper = name.upper()
         if one.along_k:
             grid = f"ceil_div({rows} * @pieces * @batch, 256 / {upper}_LANES)"
-            given = [*buffers, rows, "@batch", "@K", *pitches, "@pieces", "@piece", *flags]
+            given = [*buffers, rows, "@batch", "@k", *pitches, "@pieces", "@piece", *flags]
             self._launch(f"split_rows<{upper}_LANES, {upper}_WIDTH>", grid, "256", given, early=name == "b")
         else:
             grid = f"dim3(ceil_div({rows}, 32), @pieces, @batch)"
-            given = [*buffers, rows, "@K", *pitches, "@piece", *flags]
+            given = [*buffers, rows, "@k", *pitches, "@piece", *flags]
             self._launch(f"split_columns<{upper}_WIDTH>", grid, "1024", given, early=name == "b")
 
 
@@ -303,7 +303,7 @@ def _adding_parameters(form: Form) -> list[tuple[str, str]]:
     output = form.product.output
     pairs = [("const float* __restrict__ sums", "@c"), (f"{output.dtype.cpp}* __restrict__ c", output.name)]
     pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
-    return [*pairs, ("int M", "@M"), ("int N", "@N"), ("int batch", "@batch"), ("int pieces", "@pieces")]
+    return [*pairs, ("int M", "@m"), ("int N", "@n"), ("int batch", "@batch"), ("int pieces", "@pieces")]
 
 
 def _adding_text(form: Form) -> list[str]:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from tilewright.playbook.cpp_helpers import QUICK_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
+from tilewright.playbook.products.finish_text import RESERVED
 from tilewright.playbook.products.program import Contraction, Triangle
 from tilewright.playbook.row_program import COLS, Load, NumberKind, ProgramInput
 from tilewright.records import DType
@@ -63,7 +64,7 @@ class Finish:
 
     @cached_property
     def _namer(self) -> Namer:
-        return Namer(self.product.finish)
+        return Namer(self.product.finish, RESERVED)
 
     @cached_property
     def _forms(self) -> Forms:

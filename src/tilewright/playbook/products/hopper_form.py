@@ -64,7 +64,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += [("const int* __restrict__ wide", "@wide")]
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
-    pairs += [(f"int {name}", f"@{name}") for name in ("M", "N", "K", "batch")]
+    pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     pairs += [("int pieces", "@pieces")] if form.pieces else []
     return pairs
 

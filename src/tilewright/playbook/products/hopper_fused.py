@@ -82,8 +82,8 @@ auto load = [&](int step) {
   const uint32_t at = slots + step % SLOTS * SLOT_BYTES, arrived = full + step % SLOTS * 8;
   barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
   barrier_arrive_expecting(arrived, SLOT_BYTES);
-  load_box(&a_map, arrived, at, @k, tile.m0, tile.z);
-  load_box(&b_map, arrived, at + A_BYTES, tile.n0, @k, tile.z);
+  load_box(&a_map, arrived, at, @along, tile.m0, tile.z);
+  load_box(&b_map, arrived, at + A_BYTES, tile.n0, @along, tile.z);
 };
 if (thread == 0)
   for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
@@ -281,7 +281,7 @@ def _kernel(form: Form) -> list[str]:
         f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
         "",
         "if (warpgroup == 2) {  // ---- splitter: loads slots, and splits b",
-        *indented(_SPLITTER.replace("@k", k).splitlines()),
+        *indented(_SPLITTER.replace("@along", k).splitlines()),
         "} else {  // ---- consumers: split a, and multiply",
         *indented([*_CONSUMER.splitlines(), *epilogue(form)]),
         *(["  if (thread == 0) wait_until_stored();"] if form.tma_store else []),

@@ -16,13 +16,15 @@ def device_text(form: Form) -> list[str]:
     """All of the file's code that the product itself needs."""
     along_m, along_n = not form.product.a.along_k, not form.product.b.along_k
     widths = (128,) if form.parts else (64, 128, 256)
+    narrow = {one.along_k and form.parts for one in (form.product.a, form.product.b)}
+    swizzles = tuple(64 if one else 128 for one in sorted(narrow))
     pieces: list[str] = [
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
         *tma(form.tma_store).splitlines(),
         "",
-        *wgmma(widths, form.kind, (along_m, along_n)).splitlines(),
+        *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
     ]
     if form.stored.itemsize == 2:
@@ -39,8 +41,9 @@ def _constants(form: Form) -> list[str]:
     lines = [
         f"constexpr int BM = 128, BK = {form.depth};  // a tile of the result is BM x BN; a slot holds BK of k",
         f"constexpr int A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, SLOT_BYTES = {parts}(A_BYTES + B_BYTES);",
-        "constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand that is contiguous along m or n: BK rows of 64",
     ]
+    if not (form.product.a.along_k and form.product.b.along_k):
+        lines.append("constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64")
     lines.append(f"constexpr int C_BYTES = 64 * 128, C_BUFFERS = {2 if form.tma_store else 1};  // per consumer")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")

@@ -243,7 +243,7 @@ def f32_tiles_parameters(form: Form) -> list[tuple[str, str]]:
     pairs += [("const int* __restrict__ wide", "@wide"), (f"{form.stored.cpp}* __restrict__ c", "@c")]
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
-    pairs += [(f"int {name}", f"@{name}") for name in ("M", "N", "K", "batch")]
+    pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
     for name, one in (("a", a), ("b", b)):
         pairs += [(f"long long {name}_pitch", one.pitch.expression)]
         pairs += [(f"long long {name}_matrix_pitch", one.batch_pitch.expression)]

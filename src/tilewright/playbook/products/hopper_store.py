@@ -11,10 +11,12 @@ def epilogue(form: Form) -> list[str]:
     four = _four(form)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
-    lines += [] if form.fused else ["const int row = warp * 16 + lane / 4;"]
     row_values = [] if form.pieces else form.finish.row_values()
     needs_rows = "row_at" in text or "row_at" in "\n".join(row_values)
-    if "m[" in text or needs_rows or form.skips:
+    needs_m = "m[" in text or needs_rows or form.skips
+    if not form.fused and (needs_m or form.stored.itemsize == 4 or not form.tma_store):
+        lines.append("const int row = warp * 16 + lane / 4;")
+    if needs_m:
         lines.append("const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};")
     if needs_rows:
         copy = "(size_t)(tile.piece * batch + tile.z)" if form.pieces else "(size_t)tile.z"

@@ -59,7 +59,7 @@ _WGMMA = """\
 // ---- wgmma
 // Where an operand lies: address and two strides in units of 16 bytes, and its swizzle. Contiguous along k: `stride`
 // leads to the next 8 rows. Contiguous along m or n: `stride` leads to the next 8 of k, `lead` to the next 64 columns.
-constexpr uint64_t SWIZZLE_128 = 1ull << 62, SWIZZLE_64 = 2ull << 62;
+@swizzles
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t lead, uint32_t stride, uint64_t swizzle) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | swizzle;
 }
@@ -75,9 +75,20 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
 """
 
 
-def wgmma(widths: tuple[int, ...], kind: str, transposed: tuple[bool, bool], in_registers: bool = False) -> str:
-    """The functions `wgmma` for accumulators of these widths and operands of `kind`, f16 or bf16."""
-    return _WGMMA + "".join(_wgmma_of(width, kind, transposed, in_registers) for width in widths)
+_SWIZZLES = {64: "SWIZZLE_64 = 2ull << 62", 128: "SWIZZLE_128 = 1ull << 62"}
+
+
+def wgmma(
+    widths: tuple[int, ...],
+    kind: str,
+    transposed: tuple[bool, bool],
+    swizzles: tuple[int, ...] = (128,),
+    in_registers: bool = False,
+) -> str:
+    """The functions `wgmma` for sums of these widths and operands of `kind`, f16 or bf16, and what they need."""
+    named = ", ".join(_SWIZZLES[one] for one in swizzles)
+    functions = "".join(_wgmma_of(width, kind, transposed, in_registers) for width in widths)
+    return _WGMMA.replace("@swizzles", f"constexpr uint64_t {named};") + functions
 
 
 def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers: bool) -> str:
@@ -92,9 +103,9 @@ def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
     registers = ", ".join(f"%{count + index}" for index in range(4))
-    first = f"{{{registers}}}" if in_registers else f"%{count}"
+    named = f"{{{registers}}}" if in_registers else f"%{count}"
     last = f"{b_along_n}" if in_registers else f"{a_along_m}, {b_along_n}"
-    lines.append(f'               ", {first}, %{count + taken}, p, 1, 1, {last}; }}"')
+    lines.append(f'               ", {named}, %{count + taken}, p, 1, 1, {last}; }}"')
     for first in range(0, count, 8):
         listed = ", ".join(f'"+f"(d[{index}])' for index in range(first, first + 8))
         lines.append(f"               {':' if first == 0 else ' '} {listed}{',' if first + 8 < count else ''}")

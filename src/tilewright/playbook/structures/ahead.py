@@ -32,13 +32,51 @@ __device__ __forceinline__ void copy_ahead(T* to, const T* from) {
 """
 
 
+_COPY_PART = """\
+// The same for a vector of which only the columns from 0 to `cols` belong to the row.
+template <typename T>
+__device__ __forceinline__ void copy_ahead(Vector<T>* to, const Vector<T>* from, int column, int cols) {
+  if (column >= 0 && column + WIDTH <= cols) {
+    copy_ahead(to, from);
+    return;
+  }
+  for (int i = 0; i < WIDTH; ++i) {
+    if (column + i >= 0 && column + i < cols) copy_ahead(to->at + i, from->at + i);
+  }
+}
+"""
+
+_ELEMENTS = """\
+// How many elements of the row lie in `share` vectors from `first` on.
+__device__ __forceinline__ int elements_of(int first, int share, int shift, int cols) {
+  return max(min((first + share) * WIDTH - shift, cols) - max(first * WIDTH - shift, 0), 0);
+}
+"""
+
+_STORE_PART = """\
+// Stores a vector of which only the columns from 0 to `cols` belong to the row.
+template <typename T>
+__device__ __forceinline__ void store(Vector<T>* to, const Vector<T>& made, int column, int cols) {
+  if (column >= 0 && column + WIDTH <= cols) {
+    *to = made;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) {
+    if (column + i >= 0 && column + i < cols) to->at[i] = made.at[i];
+  }
+}
+"""
+
+
 def ahead_rows(program: RowProgram, op_line: str, clustered: bool, quick: bool = True) -> Fragment:
     kernel = RowKernel(program, quick)
     writer = _Ahead(kernel, clustered)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
     text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
-    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, _COPY, *writer.helpers]
+    copies = [_COPY, _COPY_PART, _STORE_PART] if writer.shifts else [_COPY]
+    helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, *copies, *writer.helpers]
     helpers += [one for one in longer.helpers if one not in helpers]
     constants = ["constexpr int WARPS = THREADS / 32;"]
     more = ["cuda_pipeline.h"]
@@ -56,6 +94,11 @@ def ahead_rows(program: RowProgram, op_line: str, clustered: bool, quick: bool =
             " What is summed up about the row's mean or greatest element is summed up about the block's own at first "
             "and then corrected: so the blocks exchange once, each writing to the shared memory of all."
         )
+    if writer.shifts:
+        header += (
+            "\n\nRows that are not a whole number of 16-byte vectors begin inside one. Their vectors are those of "
+            "memory, from `shift` elements before the row on; of the first and the last only its own elements count."
+        )
     header += "\n\nRows too long for that are left to the second kernel, which goes along them element by element."
     pieces = [constants, [VECTOR], *([one] for one in dict.fromkeys(helpers)), text, longer.text]
     return fragment(header, plan, includes(program, *more), *pieces)
@@ -65,6 +108,9 @@ class _Ahead:
     def __init__(self, kernel: RowKernel, clustered: bool) -> None:
         self.kernel, self.program, self.clustered = kernel, kernel.program, clustered
         self.helpers: list[str] = []
+        self.size = 16 // kernel.program.widest.itemsize
+        plain = all(one.is_whole or not one.varies for one in self.program.inputs)
+        self.shifts = self.program.task_cols % self.size != 0 and plain
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
@@ -78,8 +124,14 @@ class _Ahead:
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
         plan.add("tune", "THREADS = 512 | 1024")
         plan.add("tune", "WALK = 16 | 64 | 4", "rows that a block goes through, about")
-        plan.width(cols)
-        plan.add("let", f"{vectors} = {cols} / WIDTH, {share} = ceil_div({vectors}, {blocks})")
+        if self.shifts:
+            plan.add("const", f"WIDTH = {self.size}", "elements per load")
+            plan.add("const", f"SHIFTED = {cols} % WIDTH != 0", "rows begin inside a vector")
+            plan.add("let", f"{vectors} = {cols} / WIDTH + (2 if SHIFTED else 0)")
+        else:
+            plan.width(cols)
+            plan.add("let", f"{vectors} = {cols} / WIDTH")
+        plan.add("let", f"{share} = ceil_div({vectors}, {blocks})")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
         most = f"{_HELD_BYTES[1024]} if THREADS == 1024 else {_HELD_BYTES[512]}"
@@ -117,6 +169,7 @@ class _Ahead:
             lines.append(f"auto* {kernel.name(one.name)}_next = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
         lines += self._places() + self._exchanged()
         inner = [
+            *(["const int shift = static_cast<int>(row * cols % WIDTH);"] if self.shifts else []),
             "__pipeline_wait_prior(0);",
             *(f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_held[VECTORS];" for one in streams),
             *_each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
@@ -126,7 +179,7 @@ class _Ahead:
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
             *self._other_pointers(),
-            *kernel.target_pointers(" + first" if self.clustered else ""),
+            *(line.replace("row * cols)", f"row * cols{self._back})") for line in self._targets()),
             *self._steps(),
             "turn ^= 1;",
         ]
@@ -136,13 +189,28 @@ class _Ahead:
         lines += [loop, *indented(inner), "}"]
         return lines
 
+    @property
+    def _back(self) -> str:
+        """From the beginning of a row to that of its first vector."""
+        return " - shift" if self.shifts else ""
+
+    def _targets(self) -> list[str]:
+        return self.kernel.target_pointers(" + first" if self.clustered else "")
+
+    @property
+    def _begin(self) -> str:
+        """The column of a vector's first element."""
+        return f"{'(first + place)' if self.clustered else 'place'} * WIDTH{self._back}"
+
     def _places(self) -> list[str]:
+        vectors = "(cols + WIDTH - 1) / WIDTH + SHIFTED" if self.shifts else "cols / WIDTH"
         if not self.clustered:
-            return ["const int count = cols / WIDTH;", "const long long start = blockIdx.x, walks = gridDim.x;"]
+            return [f"const int count = {vectors};", "const long long start = blockIdx.x, walks = gridDim.x;"]
         return [
             "const auto cluster = cg::this_cluster();",
             "const int rank = cluster.block_rank(), first = rank * share;",
-            "const int count = max(min(share, cols / WIDTH - first), 0);  // the last blocks may have less, or nothing",
+            "// The last blocks may have less, or nothing.",
+            f"const int count = max(min(share, {vectors} - first), 0);",
             "const long long start = blockIdx.x / BLOCKS, walks = gridDim.x / BLOCKS;",
             "cluster.sync();  // every block must have begun before another writes to its shared memory",
         ]
@@ -171,13 +239,15 @@ class _Ahead:
         for one in self.program.streams:
             name = kernel.name(one.name)
             lines += [line.replace("(row)", f"({row})") for line in kernel.index_lines(one)]
-            place = f"{name} + {f'{name}_row' if one.parts else row} * cols"
+            place = f"{name} + {f'{name}_row' if one.parts else row} * cols{self._back}"
             lines.append(
                 f"const auto* {name}_along = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({place}){first};"
             )
         names = [kernel.name(one.name) for one in self.program.streams]
-        lines += _each_vector([f"copy_ahead({name}_next + place, {name}_along + place);" for name in names])
-        return [*lines, "__pipeline_commit();"]
+        part = f", {self._begin}, cols" if self.shifts else ""
+        lines += _each_vector([f"copy_ahead({name}_next + place, {name}_along + place{part});" for name in names])
+        shift = [f"const int shift = static_cast<int>({row} * cols % WIDTH);"] if self.shifts else []
+        return [*shift, *lines, "__pipeline_commit();"]
 
     def _other_pointers(self) -> list[str]:
         kernel, first = self.kernel, " + first" if self.clustered else ""
@@ -204,7 +274,7 @@ class _Ahead:
 
     def _sweep(self, number: int) -> list[str]:
         kernel, program = self.kernel, self.program
-        column = "(first + place) * WIDTH + i" if self.clustered else "place * WIDTH + i"
+        column = f"{self._begin} + i" if not self.shifts else "column"
         read = kernel.loaded(number, kernel.row_known)
 
         def load(one: ProgramInput) -> str:
@@ -217,12 +287,24 @@ class _Ahead:
             if one.name in read
         ]
         if number < program.sweeps - 1 or not program.outputs_along:
-            return [*sweep.before, *_each_vector([*inner, *each_element(sweep.element)])]
+            return [*sweep.before, *_each_vector([*inner, *each_element(self._guarded(sweep.element))])]
         stores = [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in program.outputs_along]
+        if self.shifts:
+            stores = [
+                f"store({kernel.target(one)} + place, {kernel.name(one.name)}_made, {self._begin}, cols);"
+                for one in program.outputs_along
+            ]
         return [
             *sweep.before,
             *_each_vector([*inner, *kernel.made_vectors(), *each_element(sweep.element), *stores]),
         ]
+
+    def _guarded(self, lines: list[str]) -> list[str]:
+        """Of the first and the last vector, only what belongs to the row."""
+        if not self.shifts:
+            return lines
+        column = f"const int column = {self._begin} + i;"
+        return [column, "if (!SHIFTED || static_cast<unsigned>(column) < cols) {", *indented(lines), "}"]
 
     def _of_block(self, level: int) -> list[str]:
         """The block's own mean or greatest element, in place of the row's."""
@@ -232,11 +314,19 @@ class _Ahead:
                 continue
             first, own = kernel.namer.of(one.first), kernel.namer.fresh(_OF_BLOCK[one.correction])
             if one.correction is Correction.MOMENTS:
-                lines.append(f"const float {own} = {first} / static_cast<float>(max(count, 1) * WIDTH);")
+                count = self._elements("first") if self.shifts else "count * WIDTH"
+                lines.append(f"const float {own} = {first} / static_cast<float>(max({count}, 1));")
             else:
                 lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
             kernel.row_known[one.value] = Text(own)
         return lines
+
+    def _elements(self, first: str) -> str:
+        """How many elements of the row a block has whose vectors begin with this one."""
+        if not self.shifts:
+            return f"max(min(share, cols / WIDTH - {first}), 0) * WIDTH"
+        self.helpers.append(_ELEMENTS)
+        return f"elements_of({first}, share, shift, cols)"
 
     def _over_blocks(self, levels: tuple[int, ...]) -> list[str]:
         """What the blocks of the cluster come to together: each writes its own to all, and then all read at home."""
@@ -258,8 +348,8 @@ class _Ahead:
         one = about(self.program, index) if corrected else None
         loop = "for (int block = {first}; block < BLOCKS; ++block) {{"
         if one is None:
-            body = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
-            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), body, "}"]
+            combined = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
+            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), combined, "}"]
         self.helpers.append(CORRECTIONS[one.correction.value])
         lines: list[str] = []
         if one.value != one.first:
@@ -268,7 +358,7 @@ class _Ahead:
         whole, earlier = kernel.row_known[one.value].text, f"{self._of_blocks(one.first)}[turn][block]"
         if one.correction is Correction.MOMENTS:
             body = [
-                "const int here = max(min(share, cols / WIDTH - block * share), 0) * WIDTH;",
+                f"const int here = {self._elements('block * share')};",
                 f"const float own = {earlier} / static_cast<float>(max(here, 1));",
                 f"{name} += static_cast<float>(moved_squares({of_blocks}[turn][block], own, {whole}, here));",
             ]

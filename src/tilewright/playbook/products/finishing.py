@@ -1,0 +1,103 @@
+"""What is done with the sums of a product before they are stored, as a pointwise program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.lowering import Lowering
+from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
+from tilewright.playbook.products.program import Extent
+from tilewright.playbook.products.task_text import out_lines, shape_needs
+from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
+from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
+from tilewright.records import DType
+
+SUM = "sum_of_products"  # the input of a finish that stands for the sum
+
+
+def finish_program(table: TensorTable, start: int, cut: int, name: str, n: Extent) -> RowProgram:
+    """From the sums at one node to what is stored at another, under a name; n is how many columns there are."""
+    before = table.graph.ancestors(cut, {start, *table.tensors})
+    inputs = {one: table.tensors[one].name for one in table.tensors if one in before}
+    graph = table.graph.extracted((cut,), {**inputs, start: SUM})
+    low = Lowering(table.task, graph.traces, table.traced.probes)
+    (item,) = low.run(FINISH_RULES)
+    columns = _columns(table, start, n)
+    axes = low.input_axes[SUM]
+    rows, cols = low.axes.atoms(axes[: len(axes) - columns]), low.axes.atoms(axes[len(axes) - columns :])
+    live = sorted(_live(low, item.value))
+    numbers = {old: new for new, old in enumerate(live)}
+    values = tuple(_renumbered(low.values[old], numbers) for old in live)
+    loaded = {value.input for value in values if isinstance(value, Load)}
+    tensors = {table.tensors[one].name: table.tensors[one] for one in inputs}
+    given = [
+        _finish_input(tensors[one], low.axes.atoms(low.input_axes[one]), rows, cols) for one in tensors if one in loaded
+    ]
+    dtype = DTYPES.get(table.graph.dtype(cut))
+    if dtype is None or SUM not in loaded:
+        raise NotSupported(f"the playbook does not store products as {table.graph.dtype(cut)}")
+    sizes = [table.extent(one) for one in table.graph.sizes(start)]
+    return RowProgram(
+        name=table.task.name,
+        inputs=(ProgramInput(SUM, DType.F32, True, None), *given),
+        outputs=(ProgramOutput(name, dtype, numbers[item.value], True),),
+        values=values,
+        kinds=tuple(low.kinds[old] for old in live),
+        out_lines=out_lines(table.task),
+        shape_needs=shape_needs(table.traced),
+        rows=_product(sizes[: len(sizes) - columns]).expression,
+        cols=_product(sizes[len(sizes) - columns :]).expression,
+        task_rows=_product(sizes[: len(sizes) - columns]).size,
+        task_cols=_product(sizes[len(sizes) - columns :]).size,
+    )
+
+
+def _columns(table: TensorTable, index: int, n: Extent) -> int:
+    """How many of the last dimensions are n."""
+    if n.is_one:
+        return 0
+    sizes = [table.extent(one) for one in table.graph.sizes(index)]
+    for count in range(1, len(sizes) + 1):
+        if _product(sizes[len(sizes) - count :]).size == n.size:
+            return count
+    raise NotSupported("the playbook cannot tell the columns of a product in the shape it is seen in")
+
+
+def _product(extents: list[Extent]) -> Extent:
+    wide = [one for one in extents if not one.is_one]
+    if not wide:
+        return Extent("1", 1)
+    return Extent(" * ".join(one.expression for one in wide), math.prod(one.size for one in wide))
+
+
+def _finish_input(tensor: Tensor, axes: Group, rows: Group, cols: Group) -> ProgramInput:
+    """How a tensor goes with the sums: one element for each, for each column, for each row, or a single one."""
+    if axes == ():
+        return ProgramInput(tensor.name, tensor.dtype, False, ())
+    if axes == cols:
+        return ProgramInput(tensor.name, tensor.dtype, True, ())
+    if axes == rows:
+        return ProgramInput(tensor.name, tensor.dtype, False, None)
+    if axes == rows + cols:
+        return ProgramInput(tensor.name, tensor.dtype, True, None)
+    raise NotSupported(f"the playbook does not join {tensor.name} to a product: it has some of its rows and not others")
+
+
+def _live(low: Lowering, value: int) -> set[int]:
+    found: set[int] = set()
+    todo = [value]
+    while todo:
+        index = todo.pop()
+        if index not in found:
+            found.add(index)
+            held = low.values[index]
+            todo += held.arguments if isinstance(held, Pointwise) else ()
+    return found
+
+
+def _renumbered(value: Value, numbers: Mapping[int, int]) -> Value:
+    return (
+        Pointwise(value.op, tuple(numbers[one] for one in value.arguments)) if isinstance(value, Pointwise) else value
+    )

@@ -1,0 +1,93 @@
+"""The tensors of a task with products in it: those in memory, and the sizes of what lies between them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tilewright.playbook.errors import NotSupported
+from tilewright.playbook.families import TracedTask
+from tilewright.playbook.lowering import Rule
+from tilewright.playbook.operations import POINTWISE_RULES
+from tilewright.playbook.products.graph import Graph
+from tilewright.playbook.products.layouts import DTYPES, Tensor
+from tilewright.playbook.products.program import Extent
+
+FINISH_RULES: dict[str, Rule] = {name: rule for name, rule in POINTWISE_RULES.items() if name != "getitem"}
+_MOST_PARTS = 65  # of a dimension that a view has split
+
+
+@dataclass
+class TensorTable:
+    """What is known while a graph is read: which of its nodes lie in memory, and under which name."""
+
+    traced: TracedTask
+    graph: Graph
+    tensors: dict[int, Tensor] = field(default_factory=dict)  # in memory, by node
+    scratch: list[Tensor] = field(default_factory=list)  # those that are neither inputs nor results
+
+    def __post_init__(self) -> None:
+        self.task = self.traced.task
+        for index, node in enumerate(self.graph.nodes):
+            if node.target == "input":
+                self.tensors[index] = self.given(str(node.arguments[0]))
+
+    def given(self, name: str) -> Tensor:
+        one = next(one for one in self.task.tensors if one.name == name)
+        dimensions = {dimension.name: dimension for dimension in self.task.dimensions}
+        extents = tuple(
+            Extent("1", 1)
+            if self.task.sizes[named] == 1 and not dimensions[named].varies
+            else Extent(f"{name}.shape[{place}]", self.task.sizes[named])
+            for place, named in enumerate(one.dimensions)
+        )
+        return Tensor(name, one.dtype, extents)
+
+    def extent(self, sizes: tuple[int, ...]) -> Extent:
+        """The size that takes these values at the probes."""
+        if set(sizes) == {1}:
+            return Extent("1", 1)
+        known: dict[tuple[int, ...], Extent] = {}
+        for index, node in enumerate(self.graph.nodes):
+            if node.target == "input":
+                for one, extent in zip(self.graph.sizes(index), self.tensors[index].extents, strict=True):
+                    known.setdefault(one, extent)
+        for count in (1, 2, 3):
+            for chosen in itertools.combinations(known, count):
+                if tuple(math.prod(column) for column in zip(*chosen, strict=True)) == sizes:
+                    extents = [known[one] for one in chosen]
+                    return Extent(" * ".join(e.expression for e in extents), math.prod(e.size for e in extents))
+        for part in range(2, _MOST_PARTS):
+            for whole, extent in known.items():
+                if whole == tuple(one * part for one in sizes):
+                    return Extent(f"{extent.expression} / {part}", extent.size // part)
+        if len(set(sizes)) == 1:
+            return Extent(str(sizes[0]), sizes[0])
+        raise NotSupported("the playbook cannot tell a size on the way from the inputs' shapes")
+
+    def name_of(self, cut: int, more: Collection[str] = ()) -> str:
+        if cut in self.graph.outputs:
+            return self.task.outputs[self.graph.outputs.index(cut)].name
+        known = (*self.task.inputs, *self.task.outputs, *self.scratch)
+        taken_names = {*(one.name for one in known), *more}
+        wanted = (f"hidden{number or ''}" for number in itertools.count())
+        return next(one for one in wanted if one not in taken_names)
+
+    def tensor_of(self, index: int, name: str) -> Tensor:
+        dtype = DTYPES.get(self.graph.dtype(index))
+        own = next((one.dtype for one in self.task.outputs if one.name == name), dtype)
+        if own is None:
+            raise NotSupported(f"the playbook does not store {self.graph.dtype(index)} between two stages")
+        return Tensor(name, own, tuple(self.extent(one) for one in self.graph.sizes(index)))
+
+    def keep(self, index: int, tensor: Tensor) -> None:
+        self.tensors[index] = tensor
+        if tensor.name not in {one.name for one in self.task.outputs}:
+            self.scratch.append(tensor)
+
+    def is_at_hand(self, index: int) -> bool:
+        """Whether a node can be had from tensors in memory without a product or a reduction."""
+        ancestors = self.graph.ancestors(index, self.tensors)
+        return all(one in self.tensors or self.graph.nodes[one].target in FINISH_RULES for one in ancestors)
