@@ -17,6 +17,7 @@ from tests.playbook.hopper_products import Product
 import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
+from tilewright.playbook.products.catalogue import product_ways
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
 from tilewright.playbook.products.hopper_finish import Finish
 from tilewright.playbook.products.program import Kept, Triangle
@@ -91,6 +92,18 @@ def test_what_tma_does_not_take_is_refused() -> None:
     assert not can_fuse(Product((1, 5, 7, 4)).contraction, False)
     assert not can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
     assert can_fuse(Product((1, 5, 8, 1 << 20)).contraction, True)
+
+
+def test_hopper_comes_first_where_it_is_the_gpu() -> None:
+    def first(form: Product, arch: str = "sm_90a") -> str:
+        return product_ways([form.contraction], arch)[0].id
+
+    assert first(Product((1, 4096, 4096, 4096))) == "product-hopper-parts"
+    assert first(Product((1, 256, 256, 65536))) == "product-hopper-fused-pieces"
+    assert first(Product((1, 256, 256, 65536), b_transposed=True)) == "product-hopper-parts-pieces"
+    assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
+    assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
+    assert first(Product((1, 4096, 4096, 4096)), "sm_80") == "product-tensor-cores"
 
 
 GELU = """\

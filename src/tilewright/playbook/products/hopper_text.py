@@ -103,9 +103,9 @@ def _wgmma_of(width: int, kind: str, transposed: tuple[bool, bool], in_registers
         lines.append(f'               "{listed}{", " if first + 16 < count else "}"}"')
     a_along_m, b_along_n = (int(one) for one in transposed)
     registers = ", ".join(f"%{count + index}" for index in range(4))
-    operand = f"{{{registers}}}" if in_registers else f"%{count}"
+    named = f"{{{registers}}}" if in_registers else f"%{count}"
     last = f"{b_along_n}" if in_registers else f"{a_along_m}, {b_along_n}"
-    lines.append(f'               ", {operand}, %{count + taken}, p, 1, 1, {last}; }}"')
+    lines.append(f'               ", {named}, %{count + taken}, p, 1, 1, {last}; }}"')
     for first in range(0, count, 8):
         listed = ", ".join(f'"+f"(d[{index}])' for index in range(first, first + 8))
         lines.append(f"               {':' if first == 0 else ' '} {listed}{',' if first + 8 < count else ''}")
