@@ -81,12 +81,13 @@ def test_what_cannot_win_is_not_timed_but_the_default_is() -> None:
     spilling, fine = built(0, spill_bytes=400), built(1)
     others = [
         built(2, fits=False),
-        built(3, spill_bytes=128),
+        built(3, spill_bytes=300),
+        built(7, spill_bytes=128),
         built(4, resident_threads=200),
         built(5, code="code 1"),
         built(6, resident_threads=260),
     ]
-    assert [one.choice[0][1] for one in worth_timing([spilling, fine, *others])] == [0, 1, 6]
+    assert [one.choice[0][1] for one in worth_timing([spilling, fine, *others])] == [0, 1, 7, 6]
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.measure import kernels
+from tests.measure.test_gpu_timing import Diary
 from tests.tasks.in_process import JudgingReference
 
 from tilewright.devices.emulated_device import EmulatedDevice
@@ -19,6 +20,7 @@ from tilewright.records import (
     PROFILES,
     Case,
     GpuProfile,
+    Measured,
     Modelled,
     Passed,
     Rejected,
@@ -68,6 +70,23 @@ def test_what_cannot_be_measured_is_none_and_somebody_hears_why(
         assert stopwatch.times_us(refusing, None, 3) is None
         assert stopwatch.evidence(refusing).startswith("Nothing is known of it")
     assert "x.dtype == f16" in heard[0]
+
+
+@pytest.mark.slow
+def test_baselines_begin_to_compile_at_once_and_end_with_the_stopwatch(
+    task: Task, reference: AnyReference, emulator: EmulatedDevice
+) -> None:
+    """The GPU only keeps a diary; the process of the baselines is a real one, and sees none."""
+    with Stopwatch(task, reference, emulator=emulator, gpu=Diary()) as stopwatch:  # type: ignore[arg-type]
+        compiling = stopwatch._compiling
+        assert compiling is not None
+        made = stopwatch.measure(kernels.VECTOR)
+    assert isinstance(made, Measured)
+    assert any("this process sees no GPU" in note for note in made.notes)
+    with Stopwatch(task, reference, emulator=emulator, gpu=Diary()) as stopwatch:  # type: ignore[arg-type]
+        compiling = stopwatch._compiling  # closed before torch is imported there
+    assert compiling is not None
+    assert not compiling.is_alive()
 
 
 @pytest.mark.slow

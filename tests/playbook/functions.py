@@ -253,6 +253,11 @@ ANY_DIMENSIONS = (
     Function("two_middle", "return x.std((1, 2))", "x: f32[batch, rows, heads, cols]"),
     Function("instance_norm", "return F.instance_norm(x)", _IMAGE),
     Function(
+        "instance_norm_affine",
+        "return F.instance_norm(x, weight=w, bias=b)",
+        f"{_IMAGE}; w: f32[channels]; b: f32[channels]",
+    ),
+    Function(
         "batch_norm_train",
         "return F.batch_norm(x, None, None, w, b, training=True)",
         f"{_IMAGE}; w: f32[channels]; b: f32[channels]",

@@ -139,3 +139,15 @@ def test_infinities_in_some_pieces_of_a_row_are_as_in_pytorch(name: str, tmp_pat
     got, want = op(x), function.callable(x)
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.allclose(got, want, rtol=1e-5, atol=1e-9, equal_nan=True)
+
+
+def test_pieces_whose_means_differ_are_put_together(tmp_path: Path) -> None:
+    """Squares are of differences from the mean of the row, not from those of its pieces."""
+    function = BY_NAME["layernorm"]
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    op = load_structure(structures["passes"], task, tmp_path)
+    x = torch.linspace(-3, 9, 20000).repeat(2, 1) + torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
+    weight, bias = torch.linspace(0.5, 2, 20000), torch.linspace(-1, 1, 20000)
+    want = function.callable(x.double(), weight.double(), bias.double(), 1e-5)
+    assert torch.allclose(op(x, weight, bias, 1e-5).double(), want, rtol=1e-5, atol=1e-5)

@@ -8,6 +8,7 @@ import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
 from tilewright.playbook.errors import NotSupported
+from tilewright.tasks import task_op_line
 
 _ODD = ({"rows": 9, "cols": 12}, {"rows": 11, "cols": 14}, {"rows": 16, "cols": 32})
 _X = "x: f32[rows, cols]"
@@ -143,6 +144,13 @@ def test_every_structure_of_every_move_is_right(
     monkeypatch.setenv("TILEWRIGHT_EMULATE", gpu)
     for step in case.answer.every:
         check_structure(case, step, tmp_path)
+
+
+def test_lines_of_kernels_are_short() -> None:
+    for name in ("cached", "rotated", "shuffled", "padded"):
+        for step in BY_NAME[name].answer.every:
+            text = step.write(task_op_line(BY_NAME[name].task))
+            assert max(map(len, text.splitlines())) <= 120, step.id
 
 
 def test_whole_vectors_are_moved_where_places_allow() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
 from tilewright.playbook.errors import NotSupported
+from tilewright.tasks import task_op_line
 
 _AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 4100}, {"rows": 1, "cols": 1})
 _DOWN = ({"rows": 40, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
@@ -36,6 +38,7 @@ CASES = (
         _Y,
         _AT,
     ),
+    Placed("vector", "return torch.cumsum(x, 0)", "x: f32[cols]", "f32[cols]", ({"cols": 5000}, {"cols": 7})),
     Placed("down", "return torch.cumsum(x, 0)", _X, _Y, _DOWN),
     Placed("down_backwards", "return torch.cumsum(x.flip(0), 0).flip(0)", _X, _Y, _DOWN),
     Placed(
@@ -56,12 +59,26 @@ BY_NAME = {one.name: one for one in CASES}
         ("sums", "draft-scan"),
         ("backwards", "scan-rows"),
         ("exclusive", "scan-rows"),
-        ("running_mean", "scan-rows"),
+        ("running_mean", "scan-pieces"),
         ("middle", "scan-columns"),
     ],
 )
 def test_scans_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sums", "backwards", "exclusive", "counted"])
+def test_many_pieces_of_a_row_are_right(name: str, tmp_path: Path) -> None:
+    """More pieces than the warp that scans their sums has lanes."""
+    case = replace(BY_NAME[name], at=({"rows": 2, "cols": 40 * 1024 + 8}, {"rows": 1, "cols": 9 * 1024 + 5}))
+    step = structure(case, "scan-pieces")
+    text = step.write(task_op_line(case.task))
+    for tune in ("THREADS = 512 | 256 | 1024", "VECTORS = 2 | 1", "TILES = 4 | 2 | 8"):
+        assert tune in text
+        name = tune.partition(" = ")[0]
+        text = text.replace(tune, f"{name} = {256 if name == 'THREADS' else 1}")
+    check_structure(case, replace(step, write=lambda _: text), tmp_path)
 
 
 @pytest.mark.slow

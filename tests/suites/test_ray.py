@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from tests.devices.emulating_worker import WORKER as EMULATING
 from tests.suites.test_scheduling import Heard
 
+from tilewright.child.family import descendants
 from tilewright.frontends.suite.task_program import PROGRAM
 from tilewright.records import Budget, Measured, Settings
 from tilewright.store import Request, RunFolder
@@ -69,9 +71,8 @@ def test_a_node_that_is_killed_costs_its_tasks_one_retry(tmp_path: Path, cluster
     pool = RayPool(folder, PROGRAM, connected, size=2)
 
     def kill() -> None:
-        while connected.ray.available_resources().get("CPU", 0.0) > 0.0:
+        while not _works(second):
             time.sleep(0.1)
-        time.sleep(3.0)  # its process is at work
         cluster.remove_node(second, allow_graceful=False)
 
     killer = threading.Thread(target=kill)
@@ -92,6 +93,15 @@ def test_a_node_that_is_killed_costs_its_tasks_one_retry(tmp_path: Path, cluster
         run = RunFolder(folder.path / "runs" / record.run).load()
         assert run.best is not None
         assert list((tmp_path / "home" / "library" / run.task.hash).iterdir())
+
+
+def _works(node: Any) -> bool:
+    """Whether the process of a task is under way on a node."""
+    for pid in descendants(node.all_processes["raylet"][0].process.pid):
+        with contextlib.suppress(OSError):
+            if b"suite.task_program" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+    return False
 
 
 def test_kernels_go_to_the_actor_of_a_gpu(tmp_path: Path, cluster: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.suites.made_records import made_suite
 
 from tilewright.child.family import process_start
+from tilewright.records import Budget
 from tilewright.store import StoreError
 from tilewright.suites import OtherSuite, Status, SuiteFolder, SuiteTask, TaskRecord, carry_out
 from tilewright.suites.local_pool import LocalPool
@@ -138,7 +139,10 @@ def test_a_folder_goes_on_with_the_same_suite_only(tmp_path: Path) -> None:
     more = replace(suite, tasks=(*suite.tasks, replace(suite.tasks[0], id="3")), created="later")
     assert folder.begin(more).created == suite.created
     assert [task.id for task in folder.waiting()] == ["1", "3"]
+    folder.begin(replace(more, settings=replace(suite.settings, budget=Budget(attempts=9))))
+    assert folder.suite().settings.budget.attempts == 9
     for other, said in (
+        (replace(suite, settings=replace(suite.settings, baselines=("eager",))), "other baselines"),
         (replace(suite, settings=replace(suite.settings, author="relay:x")), "the author playbook"),
         (replace(suite, gpu="A100"), "the GPU H200"),
         (replace(suite, fresh=True), "kernels of the library"),

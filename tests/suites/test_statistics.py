@@ -36,6 +36,12 @@ def test_the_figures_of_eight_tasks_of_which_six_are_done() -> None:
     assert summary.seconds == pytest.approx(50.0)
 
 
+def test_a_baseline_that_was_never_timed_has_no_figures() -> None:
+    summary = summarise((made("1", "a", measured(2.0, 4.0, None, 1.0)),), tasks=1)
+    assert [one.name for one in summary.against] == [EAGER]
+    assert summary.roofline_median == pytest.approx(0.5)
+
+
 def test_nothing_measured_is_no_figure() -> None:
     summary = summarise((made("4", "4_d", None),), tasks=1)
     assert summary.against == ()

@@ -124,7 +124,8 @@ class JobMemory:
         """Have resets copy what inputs hold now: drawing takes several times as long. Not where memory is scarce."""
         storages = {name: placed.storage for name, placed in inputs.items()}
         if 2 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
-            self._kept = {name: one.clone() for name, one in storages.items()}
+            with contextlib.suppress(torch.OutOfMemoryError):  # somebody else was quicker: then they are drawn
+                self._kept = {name: one.clone() for name, one in storages.items()}
 
     # -- after a call --
 

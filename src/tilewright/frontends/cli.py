@@ -53,7 +53,7 @@ app = typer.Typer(
 FileArgument = Annotated[Path, typer.Argument(help="The kernel file.", show_default=False)]
 _BASELINES = ",".join(USUAL_BASELINES)
 _BUDGET = Budget()
-_SUITE_BUDGET = Budget(attempts=4, seconds=300.0)  # of each task
+_SUITE_BUDGET = Budget(attempts=4, seconds=900.0)  # of each task, which waits for its turns at the GPU too
 
 
 @app.callback(invoke_without_command=True)
@@ -329,13 +329,14 @@ def find(
     attempts: options.AttemptsOption = _BUDGET.attempts,
     dollars: options.DollarsOption = _BUDGET.dollars,
     seconds: options.SecondsOption = _BUDGET.seconds,
+    backward: options.BackwardOption = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
     from tilewright.frontends.finding.command import FindOptions, find_in
 
-    making = {"model": model, "author": author, "base_url": base_url or ""}
+    making = {"model": model, "author": author, "base_url": base_url or "", "backward": backward}
     budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
     shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
     find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))

@@ -13,13 +13,14 @@ from tilewright.kernel_file import Choice, KernelFile, combinations
 from tilewright.measure.race import Items, Runner, faster_than_default, race
 from tilewright.measure.stopwatch import Stopwatch
 from tilewright.measure.sweep_choices import BuiltChoice, built_choices, sweep_key, worth_timing
-from tilewright.measure.sweep_memory import Sweep, SweepMemory
+from tilewright.measure.sweep_memory import ProcessMemory, Sweep, SweepMemory
 from tilewright.records import MEASURED_NOISE, JudgedAnswer, Passed, RefusedChoice, TuneResult
 from tilewright.verify import Referee
 
 CHECKED = 4  # winners that are judged before the default is kept
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
+_MODELLED = ProcessMemory()
 
 Say = Callable[[str], None]
 _Answered = tuple[Items, JudgedAnswer | None]
@@ -50,7 +51,8 @@ def autotune(
     made = built_choices(file, stopwatch.task, stopwatch.profile, tried)
     built = [one for one in made if one is not None]
     timed = worth_timing(built) if made[0] is not None else []
-    runners, failed = _timed(file, stopwatch, timed, say, memory or SweepMemory())
+    memory = memory or (SweepMemory() if stopwatch.scatters else _MODELLED)
+    runners, failed = _timed(file, stopwatch, timed, say, memory)
     failed += len(made) - len(built)
     default = tuple(tried[0].items())
     faster = faster_than_default(runners, default, gain)

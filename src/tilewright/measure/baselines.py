@@ -239,6 +239,8 @@ class _Rig:
 
     def _fill(self, placed: Mapping[str, PlacedTensor]) -> None:
         """The inputs as they are before a call: drawn the first time, then copied, which is several times as quick."""
+        import torch
+
         from tilewright.devices.inputs import fill, free_bytes
 
         for one in self._inputs:
@@ -248,7 +250,8 @@ class _Rig:
                 fill(placed[one.name], one.content)
         storages = {one.name: placed[one.name].storage for one in self._inputs}
         if not self._kept and 4 * sum(one.numel() for one in storages.values()) < free_bytes(self._device):
-            self._kept = {name: one.clone() for name, one in storages.items()}
+            with contextlib.suppress(torch.OutOfMemoryError):  # somebody else was quicker: then they are drawn
+                self._kept = {name: one.clone() for name, one in storages.items()}
 
     def once(self, call: Callable[..., Any]) -> float:
         """Microseconds of one call."""

@@ -18,6 +18,7 @@ from tilewright.toolchain import BuiltPlan, build_many, launch_occupancy
 from tilewright.toolchain.ptx_text import parse_ptx
 
 FAR_LESS = 0.25  # of the threads that the fullest choice has on the GPU at once
+MORE_SPILLED = 256  # bytes beyond the choice that spills least: a few outside of loops cost nothing
 
 Items = tuple[tuple[str, int | bool], ...]
 
@@ -98,7 +99,7 @@ def worth_timing(built: Sequence[BuiltChoice]) -> list[BuiltChoice]:
     for one in others:
         repeats = bool(one.code) and one.code in seen
         starved = one.resident_threads < FAR_LESS * fullest
-        if repeats or starved or not one.fits or one.spill_bytes > max(2 * least_spilled, least_spilled + 64):
+        if repeats or starved or not one.fits or one.spill_bytes > least_spilled + MORE_SPILLED:
             continue
         kept.append(one)
         seen.add(one.code)

@@ -1,4 +1,7 @@
-"""Sweeps that were made before, on disk: what was timed once is not timed again in any later process."""
+"""Sweeps that were made before: what a GPU timed once is not timed again in any later process.
+
+Modelled times are as good as the model, which the next release may have another of: they are kept for this process.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,17 @@ class SweepMemory:
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
+
+
+class ProcessMemory(SweepMemory):
+    """The same without a folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sweeps: dict[str, Sweep] = {}
+
+    def find(self, key: str) -> Sweep | None:
+        return self._sweeps.get(key)
+
+    def keep(self, key: str, sweep: Sweep) -> None:
+        self._sweeps[key] = sweep

@@ -101,6 +101,21 @@ class AxisTable:
             )
         return tuple(one for one in made if one is not None)
 
+    def repeated(self, axes: Axes, old: Shapes, new: Shapes) -> Axes:
+        """Axes after a tensor was put side by side with itself: a new dimension outside of each that was repeated."""
+        missing = len(new[0]) - len(axes)
+        own = (ONE,) * missing + axes
+        before = [(1,) * len(old)] * missing + list(zip(*old, strict=True))
+        made: list[int] = []
+        for axis, inner, size in zip(own, before, zip(*new, strict=True), strict=True):
+            times = tuple(one // other for one, other in zip(size, inner, strict=True))
+            if set(times) == {1}:
+                made.append(axis)
+            else:
+                outer = self._add(times)
+                made.append(outer if inner[0] == 1 else self._add(size, (outer, axis)))
+        return tuple(made)
+
     def _taken(self, waiting: list[int], size: tuple[int, ...]) -> int | None:
         """A dimension of this size from the first of those waiting; None where no whole parts of them make it."""
         taken: list[int] = []

@@ -240,6 +240,12 @@ def _expand(low: Lowering, node: TracedNode) -> Lowered:
     return Item(item.value, axes, result.shape)
 
 
+def _repeat(low: Lowering, node: TracedNode) -> Lowered:
+    item, result = low.item(node, 0), node.results[0]
+    assert result is not None
+    return Item(item.value, low.axes.repeated(item.axes, low.given_shapes(node, 0), low.shapes()), result.shape)
+
+
 def _getitem(low: Lowering, node: TracedNode) -> Lowered:
     source, place = node.arguments
     assert isinstance(source, Node)
@@ -294,4 +300,5 @@ POINTWISE_RULES: dict[str, Rule] = {
     "zeros_like": _full(None, 0.0),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape"), _reshape),
     "expand": _expand,
+    "repeat": _repeat,
 }

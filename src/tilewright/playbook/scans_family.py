@@ -8,6 +8,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.moves_family import refuse_in_place
 from tilewright.playbook.scans.columns import column_of, scan_columns
+from tilewright.playbook.scans.pieces import has_few_long_rows, scan_pieces
 from tilewright.playbook.scans.program import SCANS, scan_program
 from tilewright.playbook.scans.structures import draft, scan_rows
 
@@ -26,14 +27,18 @@ def _answer(traced: TracedTask) -> Answer:
     first = Structure(
         "draft-scan", "first version: one block per row, a tile of elements at a time", partial(draft, program)
     )
-    later = []
+    later: list[Structure] = []
+    every: list[Structure] = []
     if program.is_contiguous:
+        summary = "many blocks share a row: totals of its pieces, their scan, then every piece from where it begins"
+        every.append(Structure("scan-pieces", summary, partial(scan_pieces, program)))
+        later += every if has_few_long_rows(program) else []
         summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
         later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
     if column_of(program) is not None:
         summary = "a thread goes down its own columns, several rows' loads under way"
         later.append(Structure("scan-columns", summary, partial(scan_columns, program)))
-    return Answer(first, tuple(later), (first, *later))
+    return Answer(first, tuple(later), (first, *dict.fromkeys((*later, *every))))
 
 
 SCANS_FAMILY = Family("scans", frozenset((*SCANS, *_REFUSED)), _claims, _answer)

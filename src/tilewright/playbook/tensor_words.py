@@ -36,6 +36,7 @@ def _pooling(kind: str, word: str, places: int) -> NamedOperation:
         takes=Tensor("x", ("batch", "channels", *inner)),
         gives=(0, 1, *(UNKNOWN,) * places),
         whole=3,
+        dtype=DType.F32 if places == 3 else None,  # PyTorch has not all of them in 16 bits on a CPU
         leads=True,
     )
 

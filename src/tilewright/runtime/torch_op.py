@@ -78,10 +78,10 @@ class TorchOp:
         """Results without content: those of the `out` lines, which need no device, else the reference's."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         refuse_two_devices(self.op, values)
-        refuse_traced_overlap(self.op, values)
         outs = self._outs(values)
         if isinstance(outs, NoneApplies):
             return answer(self.op, self._by_reference(outs, outs, values))
+        refuse_traced_overlap(self.op, values)
         if not self.last_resort.may_run:
             self._refuse_early(values)
         device = tensors[0].device if tensors else torch.device("cuda" if torch.cuda.is_available() else "cpu")

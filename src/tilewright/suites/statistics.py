@@ -39,7 +39,7 @@ class Summary:
     tasks: int
     counts: dict[str, int]  # by status; "waiting": not done yet
     verified: int  # kernels that are not merely provisional
-    against: tuple[Against, ...]  # none where nothing was measured
+    against: tuple[Against, ...]  # those that were timed beside some kernel
     roofline_median: float | None  # fraction of the roofline that measured kernels reach
     roofline_geometric_mean: float | None
     seconds: float  # of all tasks, one after the other
@@ -77,11 +77,12 @@ def summarise(records: tuple[TaskRecord, ...], tasks: int) -> Summary:
     made = [one for one in records if one.status is Status.MADE]
     counts = {status.value: sum(one.status is status for one in records) for status in Status}
     reached = [one.measured.fraction for one in made if one.measured is not None]
+    against = (_against(made, name, tasks) for name in BASELINES)
     return Summary(
         tasks=tasks,
         counts=counts | {"waiting": tasks - len(records)},
         verified=sum(not one.provisional for one in made),
-        against=tuple(_against(made, name, tasks) for name in BASELINES) if reached else (),
+        against=tuple(one for one in against if one.compared),
         roofline_median=statistics.median(reached) if reached else None,
         roofline_geometric_mean=geometric_mean(reached),
         seconds=sum(one.seconds for one in records),

@@ -36,7 +36,7 @@ class SuiteFolder:
     # -- the suite --
 
     def begin(self, suite: Suite) -> Suite:
-        """Put a suite on record, or go on with the one that is there: the same but for which tasks are wanted.
+        """Put a suite on record, or go on with the one that is there: the same but for its tasks and their budget.
 
         Raises `OtherSuite` where another is there.
         """
@@ -115,13 +115,14 @@ def _file(name: str) -> str:
 
 
 def _difference(before: Suite, now: Suite) -> str:
-    """In what a suite on record differs from the one that is wanted, beyond its tasks; "" for nothing."""
+    """In what a suite on record differs from the one that is wanted, beyond tasks and budget; "" for nothing."""
+    same_budget = replace(before.settings, budget=now.settings.budget)
     parts = (
         (before.title, now.title, before.title),
         (before.settings.author, now.settings.author, f"the author {before.settings.author}"),
         (before.gpu, now.gpu, f"the GPU {before.gpu}"),
         (before.emulated, now.emulated, f"the device {before.device}"),
-        (before.settings, now.settings, "another budget or other settings"),
+        (same_budget, now.settings, "other baselines, another spool or another wanted fraction of the roofline"),
         (before.fresh, now.fresh, "kernels made anew" if before.fresh else "kernels of the library"),
     )
     return next((words for one, other, words in parts if one != other), "")

@@ -15,7 +15,7 @@ from tilewright.frontends.object_requests import ObjectRequest
 from tilewright.playbook.understanding import understand
 from tilewright.records import Ending
 from tilewright.store import Store
-from tilewright.tasks import task_op_line
+from tilewright.tasks import TaskOptions, backward_task, task_op_line
 
 
 def drafting(patch: pytest.MonkeyPatch, spoil: tuple[str, str] = ("", "")) -> None:
@@ -25,12 +25,14 @@ def drafting(patch: pytest.MonkeyPatch, spoil: tuple[str, str] = ("", "")) -> No
         asked = request.request
         task = task_of(asked)
         assert task is not None
-        text = understand(task).draft.write(task_op_line(task)).replace(*spoil)
-        folder = Store().create_run(task, SETTINGS, ENVIRONMENT, asked)
-        folder.attempt(1).save_text("kernel.cu", text)
-        folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
-        folder.end(Ending.ATTEMPTS)
-        Store().library.add(folder)
+        both = [task, backward_task(task, TaskOptions())] if options.get("backward") else [task]
+        for one in both:
+            text = understand(one).draft.write(task_op_line(one)).replace(*spoil)
+            folder = Store().create_run(one, SETTINGS, ENVIRONMENT, replace(asked, backward=one is not task))
+            folder.attempt(1).save_text("kernel.cu", text)
+            folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
+            folder.end(Ending.ATTEMPTS)
+            Store().library.add(folder)
         return api.make(request, gpu="H200", quiet=True)
 
     patch.setattr(kernels, "make", make)

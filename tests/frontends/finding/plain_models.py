@@ -76,3 +76,14 @@ def inputs(batch: int = 2, length: int = 16, size: int = 64, heads: int = 4) -> 
     angles = torch.arange(length)[:, None] / 100.0 ** torch.linspace(0, 1, size // heads // 2)
     angles = torch.cat((angles, angles), dim=-1)
     return torch.randn(batch, length, size), angles.cos(), angles.sin()
+
+
+class Capped(nn.Module):
+    """In a type that the playbook does not compute in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x) * 0.1) * 10.0

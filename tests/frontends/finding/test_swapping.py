@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from tests.frontends.finding import plain_models
 from tests.frontends.finding.drafts import drafting
-from tests.frontends.finding.plain_models import Model, RMSNorm, inputs
+from tests.frontends.finding.plain_models import Capped, Model, RMSNorm, inputs
 from tests.frontends.in_process import tilewright
 from tests.tasks.in_process import ask_here
 from torch import nn
@@ -189,6 +190,28 @@ def test_gradients_of_a_swapped_model_are_those_of_the_model(
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
+def test_kernels_for_gradients_go_in_with_the_others(
+    model: Model, given: tuple[torch.Tensor, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    found = tw.find(model, *given, gpu="H200").make("RMSNorm", "swiglu", backward=True)
+    assert all(one.plain.backward is not None for one in found.kernels.values())
+    weights = torch.randn(given[0].shape)
+
+    def gradients() -> list[torch.Tensor]:
+        with torch.enable_grad():
+            loss = (model(*given) * weights).sum()
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    before = gradients()
+    with found.swap() as swap, warnings.catch_warnings():
+        warnings.simplefilter("error", ReferenceUsed)  # no reference is run again
+        assert set(swap.replaced) == {"RMSNorm", "SwiGLU (in GatedMlp)"}
+        after = gradients()
+    for one, other in zip(after, before, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_a_swapped_model_is_compiled_whole(made: Finding, model: Model, given: tuple[torch.Tensor, ...]) -> None:
     with made.swap():
@@ -260,8 +283,9 @@ def test_rows_are_laid_together_only_where_each_is_worked_out_by_itself(made: Fi
 def test_what_cannot_be_done_is_said(made: Finding, given: tuple[torch.Tensor, ...]) -> None:
     with pytest.raises(BadArgument, match="no region is called softmax; there are 1 "):
         made.make("softmax")
-    with pytest.raises(PlaybookProblem, match="does not support"):
-        made.make("rotated")
+    wide = tw.find(Capped(), torch.randn(4, 8, dtype=torch.float64), gpu="H200")
+    with pytest.raises(PlaybookProblem, match="does not compute in float64"):
+        wide.make("mul_tanh_mul")
     with pytest.raises(BadArgument, match=r"find takes an nn\.Module"):
         tw.find(lambda x: x, 3)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="no kernel has been made yet"):

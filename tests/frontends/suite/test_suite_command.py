@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.frontends.cli import app
+from tilewright.frontends.suite.command import _budget_words
+from tilewright.records import Budget, Settings
 from tilewright.store import Store
 
 SOURCE = """
@@ -57,6 +59,12 @@ def test_bad_input_is_one_sentence(
     assert said in str(done.exception)
 
 
+def test_what_a_model_may_cost_is_said_for_all_tasks() -> None:
+    paid = Settings("anthropic:claude-sonnet-5", Budget(attempts=3, dollars=0.5))
+    assert "$0.50: $32.00 for 64 tasks" in _budget_words(paid, 64)
+    assert _budget_words(Settings("playbook", Budget(attempts=3)), 64) == "at most 3 attempts a task"
+
+
 @pytest.mark.slow
 def test_a_suite_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Killed with SIGKILL when a run has an attempt on record; what was done is not done again."""
@@ -88,7 +96,7 @@ def test_a_suite_that_is_killed_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert tasks["ops-double"]["run"] == run.name
     assert len(Store(home).runs().runs) == 1, "gone on with, not begun again"
     assert (run / "attempts" / "0001" / "attempt.json").read_text() == began
-    assert "does not support" in tasks["ops-product"]["reason"]
+    assert "convolution" in tasks["ops-product"]["reason"]
     assert "defines no function 'absent'" in tasks["ops-absent"]["reason"]
     assert report["summary"]["counts"]["made"] == 1
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

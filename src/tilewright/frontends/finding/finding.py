@@ -44,7 +44,8 @@ class Finding:
     def make(self, *chosen: int | str, say: Callable[[str], object] = str, **options: Any) -> Finding:
         """Make kernels for regions by number or name; for all that the author can do where none is named.
 
-        `options` are those of `make`: who writes, with what budget. Kernels made before are found, free.
+        `options` are those of `make`: who writes, with what budget, `backward=True` for a model that is trained.
+        Kernels made before are found, free.
         """
         options.setdefault("gpu", self._gpu)
         writer = author_name(options.get("model"), options.get("author"), os.environ)
@@ -59,6 +60,9 @@ class Finding:
                 if chosen:
                     raise
                 say(f"region {number}, {entry.title}, is left as it is: {refusal}")
+                continue
+            if options.get("backward") and self.kernels[number].plain.backward is None:
+                say(f"region {number} has no kernel for its gradients: in training its reference is run again for them")
         return self
 
     def _chosen(self, chosen: tuple[int | str, ...]) -> list[tuple[int, FoundRegion]]:

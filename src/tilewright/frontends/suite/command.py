@@ -12,9 +12,17 @@ import typer
 from rich.text import Text
 
 from tilewright import __version__
-from tilewright.frontends.choices import ChosenDevice, check_key, choose_device, emulated_device, known_profile
+from tilewright.frontends.choices import (
+    PLAYBOOK,
+    ChosenDevice,
+    check_key,
+    choose_device,
+    emulated_device,
+    known_profile,
+)
 from tilewright.frontends.kernel_arguments import BadArgument, named_gpu
 from tilewright.frontends.options import SuiteKind
+from tilewright.frontends.run_words import dollars_words
 from tilewright.frontends.suite.display import SuiteDisplay
 from tilewright.frontends.suite.report_text import SuiteReport, closing_words, write_report
 from tilewright.frontends.suite.task_program import PROGRAM
@@ -152,10 +160,9 @@ def _carry_out(
     with ExitStack() as stack:
         pool = _pool(folder, device, wanted, cluster, display)
         stack.callback(pool.close)
-        budget = suite.settings.budget
         for title, text in (
             ("suite", f"{suite.title}: {len(suite.tasks)} tasks, {len(suite.tasks) - len(waiting)} of them done"),
-            ("author", f"{suite.settings.author}; at most {budget.attempts} attempts a task"),
+            ("author", f"{suite.settings.author}; {_budget_words(suite.settings, len(waiting))}"),
             ("device", device.words),
             (
                 "workers",
@@ -169,6 +176,16 @@ def _carry_out(
                 carry_out(folder, pool, display)
         except KeyboardInterrupt:
             raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
+
+
+def _budget_words(settings: Settings, tasks: int) -> str:
+    """The most that it may cost, said before anything is spent."""
+    budget = settings.budget
+    said = f"at most {budget.attempts} attempts a task"
+    if settings.author == PLAYBOOK:
+        return said
+    each, all_ = dollars_words(budget.dollars), dollars_words(tasks * budget.dollars)
+    return f"{said}, {budget.tokens:,} tokens and, where the price is known, {each}: {all_} for {tasks} tasks"
 
 
 def _pool(

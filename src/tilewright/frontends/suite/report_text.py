@@ -91,8 +91,10 @@ def counts_words(summary: Summary) -> str:
 
 
 def _figures(summary: Summary) -> list[str]:
+    median, mean = summary.roofline_median, summary.roofline_geometric_mean
+    reached = [f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}."] if median and mean else []
     if not summary.against:
-        return []
+        return reached
     thresholds = [p for p, _ in summary.against[0].fast]
     rows = [
         [
@@ -106,9 +108,7 @@ def _figures(summary: Summary) -> list[str]:
         for one in summary.against
     ]
     heads = ["", *(f"fast_{p:g}" for p in thresholds), "geometric mean", "arithmetic mean", "compared", "below 0.98x"]
-    median, mean = summary.roofline_median, summary.roofline_geometric_mean
-    reached = f"Of the roofline: median {median:.0%}, geometric mean {mean:.0%}." if median and mean else ""
-    return [_table(heads, rows), reached]
+    return [_table(heads, rows), *reached]
 
 
 def _ratio(value: float | None) -> str:

@@ -9,7 +9,15 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 from tilewright.playbook.row_program import Load, NumberKind
 
 POWER = """\
@@ -141,7 +149,7 @@ def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: st
     signature = kernel.signature(outputs, more)
     name = f"{program.placed.name}_rows"
     plan.launch(name, blocks, "WARPS * 32", signature.given)
-    return signature.kernel("__launch_bounds__(WARPS * 32)", name, lines)
+    return kernel_lines(signature, "__launch_bounds__(WARPS * 32)", name, lines)
 
 
 def _log_sums(kernel: LossKernel) -> list[str]:
@@ -251,4 +259,4 @@ def _total_kernel(
     helpers += kernel.forms.helpers()
     name = f"{placed.name}_total"
     plan.launch(name, "1", "256", signature.given)
-    return signature.kernel("__launch_bounds__(256)", name, lines)
+    return kernel_lines(signature, "__launch_bounds__(256)", name, lines)

@@ -6,7 +6,15 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
 
@@ -35,7 +43,7 @@ def draft(programs: Programs, op_line: str) -> str:
             body.append(f"{kernel.pointer(one.name)}[element] = {kernel.stored(one, known[one.value])};")
         signature = kernel.signature(tuple(one.name for one in program.outputs), [("long long n", count)])
         plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
-        texts.append(signature.kernel("__launch_bounds__(THREADS)", name, body))
+        texts.append(kernel_lines(signature, "__launch_bounds__(THREADS)", name, body))
         helpers |= dict.fromkeys(kernel.forms.helpers())
     header = (
         f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of "
@@ -90,7 +98,7 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
     plan.launch(
         name, f"{chunks} * ceil_div({row_count}, {block_rows})", f"dim3({lanes}, {block_rows})", signature.given
     )
-    return signature.kernel("__launch_bounds__(THREADS)", name, body)
+    return kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
 
 
 def _vector_body(kernel: PlacedKernel) -> list[str]:

@@ -7,7 +7,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, incl
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, PlacedKernel, product_text
+from tilewright.playbook.places.text import Known, PlacedKernel, kernel_lines, product_text
 
 
 def crossing(program: PlacedProgram) -> tuple[Variable, dict[str, Read]] | None:
@@ -53,7 +53,7 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
         "so both sides move whole lines; the turn happens in shared memory, whose rows are longer by a bank so that "
         "neither direction meets itself there."
     )
-    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     pieces = [[one] for one in kernel.forms.helpers()]
     return fragment(header, plan, includes(program.as_rows()), *pieces, text).file()
 

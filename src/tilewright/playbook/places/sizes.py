@@ -22,6 +22,7 @@ class Size:
     values: tuple[int, ...]
     text: str = field(compare=False)
     binds: int = field(compare=False, default=_ATOM)
+    label: str = field(compare=False, default="")  # what a kernel may call it; a literal has none
 
     @property
     def own(self) -> int:
@@ -37,6 +38,15 @@ class Size:
 
     def divides(self, other: Size) -> bool:
         return all(mine and not its % mine for mine, its in zip(self.values, other.values, strict=True))
+
+    @property
+    def name(self) -> str:
+        """For a parameter of a kernel."""
+        return self._word if not self._word[0].isdigit() else f"by_{self._word}"
+
+    @property
+    def _word(self) -> str:
+        return self.label or self.text.replace("-", "minus_")
 
     def _within(self, binds: int) -> str:
         return self.text if self.binds >= binds else f"({self.text})"
@@ -54,14 +64,15 @@ class Size:
         if self.literal == 0 or other.literal == 0:
             return other if self.literal == 0 else self
         if other.literal is not None and other.literal < 0:
-            return Size(values, f"{self.text} - {-other.literal}", _SUM)
-        return Size(values, f"{self.text} + {other.text}", _SUM)
+            return Size(values, f"{self.text} - {-other.literal}", _SUM, f"{self.label}_less_{-other.literal}")
+        return Size(values, f"{self.text} + {other.text}", _SUM, f"{self._word}_and_{other._word}")
 
     def minus(self, other: Size) -> Size:
         values = self._with(other, lambda a, b: a - b)
         if self == other or (self.literal is not None and other.literal is not None):
             return self._like(values[0])
-        return self if other.literal == 0 else Size(values, f"{self.text} - {other._within(_PRODUCT)}", _SUM)
+        label = f"{self._word}_less_{other._word}"
+        return self if other.literal == 0 else Size(values, f"{self.text} - {other._within(_PRODUCT)}", _SUM, label)
 
     def negated(self) -> Size:
         values = tuple(-value for value in self.values)
@@ -70,8 +81,8 @@ class Size:
         if self.text.startswith("0 - "):
             rest = self.text[4:]
             bare = rest[1:-1] if rest.startswith("(") and rest.endswith(")") and rest.count("(") == 1 else rest
-            return Size(values, bare, _SUM)
-        return Size(values, f"0 - {self._within(_PRODUCT)}", _SUM)
+            return Size(values, bare, _SUM, self.label.removeprefix("minus_"))
+        return Size(values, f"0 - {self._within(_PRODUCT)}", _SUM, f"minus_{self.label}")
 
     def times(self, other: Size) -> Size:
         values = self._with(other, lambda a, b: a * b)
@@ -81,14 +92,17 @@ class Size:
             return other if self.literal == 1 else self
         if self.literal == -1 or other.literal == -1:
             return (other if self.literal == -1 else self).negated()
-        return Size(values, f"{self._within(_PRODUCT)} * {other._within(_PRODUCT)}", _PRODUCT)
+        label = f"{self._word}_{other._word}"
+        return Size(values, f"{self._within(_PRODUCT)} * {other._within(_PRODUCT)}", _PRODUCT, label)
 
     def over(self, other: Size) -> Size:
         """Divided without a remainder."""
         values = self._with(other, lambda a, b: a // b)
         if self == other or (self.literal is not None and other.literal is not None):
             return self._like(values[0])
-        return self if other.literal == 1 else Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _SUM)
+        label = f"{self._word}_by_{other._word}"
+        made = Size(values, f"{self._within(_PRODUCT)} / {other._within(_ATOM)}", _SUM, label)
+        return self if other.literal == 1 else made
 
 
 class SizeBook:
@@ -116,7 +130,7 @@ class SizeBook:
         if name not in self._texts:
             raise NotSupported(f"the playbook cannot tell the size {name} from the inputs' shapes")
         text = self._texts[name]
-        return Size(values, text, _SUM if " " in text else _ATOM)
+        return Size(values, text, _SUM if " " in text else _ATOM, name)
 
     def of(self, values: tuple[int, ...], what: str) -> Size:
         """The size that took these values at the probes."""
@@ -161,7 +175,8 @@ class SizeBook:
             tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values), whole.text, whole.binds
         )
         if slope.denominator > 1:
-            part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _SUM)
+            label = f"{whole._word}_by_{slope.denominator}"
+            part = Size(part.values, f"{whole._within(_PRODUCT)} / {slope.denominator}", _SUM, label)
         strangeness = abs(slope.numerator) + slope.denominator + abs(int(constant)) + base.text.count(" ")
         return strangeness, part.plus(self.number(int(constant)))
 

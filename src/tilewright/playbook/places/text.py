@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from tilewright.playbook.row_program import COLS, LaunchNumber, Load, ProgramInp
 from tilewright.records import DType
 
 Known = dict[int, Text]
+_LONGEST_LINE = 120
 
 
 class Mode(Enum):
@@ -121,9 +123,7 @@ class PlacedKernel:
             return f"{size.literal}ll" if kind == "long long" else str(size.literal)
         key = (size.text, kind)
         if key not in self._sizes:
-            words = "".join(c if c.isalnum() else " " for c in size.text.replace(".shape", "")).split()
-            name = "_".join(words)[:32] + ("" if kind == "long long" else "_count")
-            self._sizes[key] = self.namer.fresh(name if not name[0].isdigit() else f"size_{name}")
+            self._sizes[key] = self.namer.fresh(f"{size.name[:36]}_{'size' if kind == 'long long' else 'count'}")
         return self._sizes[key]
 
     def signature(self, outputs: tuple[str, ...], more: list[tuple[str, str]]) -> KernelSignature:
@@ -314,3 +314,23 @@ def product_text(variables: tuple[Variable, ...]) -> str:
     """How many elements the variables go through, as the plan says it."""
     texts = [f"({one.size.text})" if " " in one.size.text else one.size.text for one in variables]
     return " * ".join(texts) or "1"
+
+
+def kernel_lines(signature: KernelSignature, qualifiers: str, name: str, body: list[str]) -> list[str]:
+    """A kernel whose lines are short enough to read."""
+    return [part for line in signature.kernel(qualifiers, name, body) for part in _short(line)]
+
+
+def _short(line: str) -> list[str]:
+    """A long statement on several lines; one with a string or a remark stays as it is."""
+    if len(line) <= _LONGEST_LINE or '"' in line or "//" in line:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(),
+        _LONGEST_LINE,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import PlanLines, fragment, includes
-from tilewright.playbook.places.text import Known, PlacedKernel, product_text
+from tilewright.playbook.places.text import Known, PlacedKernel, kernel_lines, product_text
 from tilewright.playbook.pooling.program import PoolProgram
 from tilewright.playbook.row_program import Load
 
@@ -117,5 +117,5 @@ def draft(program: PoolProgram, op_line: str) -> str:
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
         "of one result; places outside the input are skipped."
     )
-    text = signature.kernel("__launch_bounds__(THREADS)", name, lines)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, lines)
     return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()

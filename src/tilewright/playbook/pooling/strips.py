@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
-from tilewright.playbook.places.text import product_text, width_line
+from tilewright.playbook.places.text import kernel_lines, product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
@@ -51,8 +51,8 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     )
     header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
     header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
-    bounds = "__launch_bounds__(LANES * TEAMS, LANES * TEAMS > 512 ? 1 : 512 / (LANES * TEAMS))"
-    text = signature.kernel(bounds, name, body)
+    bounds = "__launch_bounds__(LANES * TEAMS, RESIDENT / (LANES * TEAMS))"
+    text = kernel_lines(signature, bounds, name, body)
     pieces = [
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],
@@ -177,24 +177,23 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     lanes = max(1 << max(vectors - 1, 0).bit_length(), 8)
     if "Y" not in kernel.axes:
         return _line_tunes(kernel, vectors, lanes)
-    held = 1
-    if "Z" in kernel.axes:  # a warp for each row, so that teams need no barrier
-        lanes, held = (32, -(-vectors // 32)) if vectors <= 64 else (min(lanes, 512), 1)
-        blocks = (512, 256, 128)
-    else:
-        lanes = vectors if vectors <= 512 and vectors % 32 == 0 else min(lanes, 512)
-        blocks = (128, 256, 512)
+    deep = "Z" in kernel.axes
+    lanes = vectors if vectors <= 512 and vectors % 32 == 0 else min(max(lanes, 32 if deep else 8), 512)
+    blocks = (128, 256, 512) if lanes >= 128 or (deep and lanes <= 32) else (256, 128, 512)
     teams = dict.fromkeys(max(one // lanes, 1) for one in blocks)
-    rows = _row_choices(kernel.axes["Y"], "Z" in kernel.axes, kernel.width)
+    rows = _row_choices(kernel.axes["Y"], deep, kernel.width)
     found = [
         ("tune", f"LANES = {lanes}" + (f" | {lanes // 2}" if lanes >= 256 else ""), "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, teams))}", "of a block"),
-        ("const", f"VECTORS = {held}", "of a thread"),
+        ("const", "VECTORS = 1", "of a thread"),
         ("tune", f"ROWS = {' | '.join(map(str, rows))}", "of the result in a strip"),
     ]
-    if "Z" in kernel.axes:
-        found.append(("tune", "DEPTH = 64 | 32 | 16", "planes of the result that a team walks through"))
-    return found
+    if deep:
+        found.append(("tune", "DEPTH = 32 | 64 | 16", "planes of the result that a team walks through"))
+    y = kernel.axes["Y"]
+    tall = not deep and y.reach > y.stride and lanes < 256  # strips of many rows ask for registers
+    residents = "768 | 1024 | 512" if tall else "1024 | 768 | 512"
+    return [*found, ("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")]
 
 
 def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
@@ -205,8 +204,9 @@ def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str,
     found = [
         ("tune", f"LANES = {' | '.join(map(str, fitting[:3])) if long else lanes}", "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
-        ("tune", "VECTORS = 2 | 4 | 1", "of a thread"),
+        ("tune", "VECTORS = 4 | 6 | 2" if long else "VECTORS = 1 | 2", "of a thread"),
         ("const", "ROWS = 1", ""),
+        ("const", "RESIDENT = 1024", "threads of a multiprocessor that registers must do for"),
     ]
     return [*found, ("tune", "PER = 7 | 9 | 5", "results that a thread slides along")] if slides(kernel) else found
 
@@ -216,6 +216,6 @@ def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
     if y.stride >= y.reach:
         return [1, 2] if y.kernel >= 4 else [2, 1, 4]
     if deep:
-        return [2, 1]
+        return [1, 2]
     most = max((64 // width - y.reach) // y.stride + 1, 1)  # 64 elements of a thread in registers
-    return list(dict.fromkeys([most, max(most * 2 // 3, 1), max(most // 2, 1)]))
+    return list(dict.fromkeys([max(most * 10 // 13, 1), most, max(most // 2, 1)]))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element, product_text, width_line
+from tilewright.playbook.places.text import Known, Mode, each_element, kernel_lines, product_text, width_line
 from tilewright.playbook.scans.program import ScanProgram
 from tilewright.playbook.scans.structures import ScanKernel
+
+_MANY_COLUMNS = 1 << 18  # from here on there are threads enough to have loads under way
 
 
 def column_of(program: ScanProgram) -> Variable | None:
@@ -26,8 +30,9 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan = PlanLines(program.placed.as_rows(), op_line)
     rest = tuple(one for one in program.rows if one != column)
     slabs, steps, vectors, chunks = (plan.name(one) for one in ("slabs", "steps", "vectors", "chunks"))
-    plan.add("tune", "THREADS = 128 | 64 | 256 | 32")
-    plan.add("tune", "AHEAD = 8 | 4 | 16", "rows whose loads are under way")
+    few = math.prod(one.size.own for one in program.rows) < _MANY_COLUMNS
+    plan.add("tune", "THREADS = 64 | 128 | 32")
+    plan.add("tune", f"AHEAD = {'32 | 16 | 8' if few else '8 | 16 | 4'}", "rows whose loads are under way")
     kernel = ScanKernel(program, plan, column, quick)
     width_line(plan, kernel)
     plan.add("let", f"{slabs} = {product_text(rest)}, {steps} = {program.along.size.text}")
@@ -52,7 +57,7 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     )
     combiners = dict.fromkeys(COMBINERS[one.combiner] for one in program.scans)
     pieces = [[VECTOR], *([one] for one in (*kernel.forms.helpers(), *combiners))]
-    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 

@@ -8,7 +8,15 @@ from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, incl
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.scans.program import Scan, ScanProgram
 
@@ -96,7 +104,7 @@ def draft(program: ScanProgram, op_line: str) -> str:
         "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
         "total is carried on."
     )
-    text = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
 
 
@@ -148,7 +156,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     plan.add("need", "THREADS / 32 * VECTORS <= 32", "a warp scans the totals of all others")
     kernel = ScanKernel(program, plan, program.along, quick)
     width_line(plan, kernel)
-    body = _rows_body(kernel)
+    body = rows_body(kernel, kernel.split(program.rows, "blockIdx.x"))
     signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
     name = f"{program.placed.name}_scan"
     plan.launch(name, rows, "THREADS", signature.given)
@@ -159,21 +167,22 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
         "vectors, WIDTH is 1."
     )
-    text = signature.kernel("__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
+    text = kernel_lines(signature, "__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
-def _prefetched(kernel: ScanKernel) -> dict[str, Read]:
+def prefetched(kernel: ScanKernel) -> dict[str, Read]:
     whole = (Mode.VECTOR, Mode.REVERSED)
     return {name: read for name, read in kernel.inner_reads().items() if kernel.modes[name] in whole}
 
 
-def _rows_body(kernel: ScanKernel) -> list[str]:
+def rows_body(kernel: ScanKernel, row: list[str], begin: str = "0", carries: tuple[str, ...] = ()) -> list[str]:
+    """From the vector `begin` of a row up to `steps` elements; `row` says which row, `carries` what came before."""
     scans, at = kernel.scan.scans, kernel.variable(kernel.scan.along)
     place = f"const int {at} = (first + k * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;"
     each_vector = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    reads = _prefetched(kernel)
+    reads = prefetched(kernel)
     names = {name: kernel.namer.tensors[name] for name in reads}
     fetched = [
         line
@@ -182,7 +191,8 @@ def _rows_body(kernel: ScanKernel) -> list[str]:
     ]
     lines = [f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans]
     lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
-    lines += kernel.split(kernel.scan.rows, "blockIdx.x")
+    lines += row
+    starts = carries or tuple(one.start for one in scans)
     lines += [
         f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];"
         for name, read in reads.items()
@@ -191,18 +201,21 @@ def _rows_body(kernel: ScanKernel) -> list[str]:
         "const auto fetch = [&](int first) {",
         *indented([*each_vector, *indented([place, f"if ({at} < steps) {{", *indented(fetched), "}"]), "}"]),
         "};",
-        "fetch(0);",
-        *(f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {one.start};  // all earlier tiles" for one in scans),
+        f"fetch({begin});",
+        *(
+            f"{one.kind.cpp} {kernel.names[one.leaf]}_carry = {start};  // all earlier tiles"
+            for one, start in zip(scans, starts, strict=True)
+        ),
         "int turn = 0;",
-        "for (int first = 0; first * WIDTH < steps; first += TILE, turn ^= 1) {",
+        f"for (int first = {begin}; first * WIDTH < steps; first += TILE, turn ^= 1) {{",
     ]
     copies = [f"{name}_here[k] = {name}_next[k];" for name in names.values()]
     tile = [*each_vector, *indented(copies), "}", "if ((first + TILE) * WIDTH < steps) fetch(first + TILE);"]
     return [*lines, *indented([*tile, *_tile(kernel, at, place, each_vector)]), "}"]
 
 
-def _element(kernel: ScanKernel, name: str, leaf: Leaf, known: Known) -> str:
-    if isinstance(leaf, Read) and name in _prefetched(kernel):
+def element_here(kernel: ScanKernel, name: str, leaf: Leaf, known: Known) -> str:
+    if isinstance(leaf, Read) and name in prefetched(kernel):
         i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
         return f"{kernel.namer.tensors[name]}_here[k].at[{i}]"
     return kernel.load(leaf, known, "i")
@@ -211,7 +224,7 @@ def _element(kernel: ScanKernel, name: str, leaf: Leaf, known: Known) -> str:
 def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> list[str]:
     """One tile scanned and written."""
     scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
-    inner, texts = kernel.write(kernel.scan.inner, {}, lambda name, leaf, known: _element(kernel, name, leaf, known))
+    inner, texts = kernel.write(kernel.scan.inner, {}, lambda name, leaf, k: element_here(kernel, name, leaf, k))
     lines: list[str] = []
     for one, name in scans:
         lines += [f"{one.kind.cpp} {name}_in[VECTORS][WIDTH], {name}_ahead[VECTORS];"]
@@ -239,10 +252,10 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
     known: Known = {}
     for one, name in scans:
         combine = f"{one.combiner}{{}}"
-        earlier = f"__shfl_sync(~0u, {name}_earlier, k * WARPS + warp)"
-        writing.append(
-            f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {earlier}), {name}_ahead[k]);"
-        )
+        writing += [
+            f"const {one.kind.cpp} {name}_warps = __shfl_sync(~0u, {name}_earlier, k * WARPS + warp);",
+            f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {name}_warps), {name}_ahead[k]);",
+        ]
         known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
     writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
     carries = [
@@ -256,7 +269,7 @@ def _stores(kernel: ScanKernel, known: Known) -> list[str]:
     outputs = kernel.program.outputs
     lines = [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs]
     targets = tuple(one.value for one in outputs)
-    inner, texts = kernel.write(targets, known, lambda name, leaf, more: _element(kernel, name, leaf, more))
+    inner, texts = kernel.write(targets, known, lambda name, leaf, more: element_here(kernel, name, leaf, more))
     for one in outputs:
         turned = "WIDTH - 1 - i" if _is_reversed(kernel, one) else "i"
         inner.append(f"{kernel.pointer(one.name)}_made.at[{turned}] = {kernel.stored(one, texts[one.value])};")

@@ -97,7 +97,7 @@ def ahead_rows(program: RowProgram, op_line: str, clustered: bool, quick: bool =
     if writer.shifts:
         header += (
             "\n\nRows that are not a whole number of 16-byte vectors begin inside one. Their vectors are those of "
-            "memory, from `shift` elements before the row on; of the first and the last, only the row's own elements count."
+            "memory, from `shift` elements before the row on; of the first and the last only its own elements count."
         )
     header += "\n\nRows too long for that are left to the second kernel, which goes along them element by element."
     pieces = [constants, [VECTOR], *([one] for one in dict.fromkeys(helpers)), text, longer.text]
@@ -348,8 +348,8 @@ class _Ahead:
         one = about(self.program, index) if corrected else None
         loop = "for (int block = {first}; block < BLOCKS; ++block) {{"
         if one is None:
-            body = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
-            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), body, "}"]
+            combined = f"  {name} = {kernel.combiner(index)}{{}}({name}, {of_blocks}[turn][block]);"
+            return [f"{name} = {of_blocks}[turn][0];", "#pragma unroll", loop.format(first=1), combined, "}"]
         self.helpers.append(CORRECTIONS[one.correction.value])
         lines: list[str] = []
         if one.value != one.first:

@@ -12,7 +12,7 @@ from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
-from tilewright.playbook.row_program import ProgramInput, RowProgram
+from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.columns import ColumnKernel, without_shuffles
 from tilewright.playbook.structures.parts import Part
 
@@ -48,7 +48,9 @@ def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Frag
     plan.add("need", f"{cols} <= {MOST_32_BIT} and {inner} <= {MOST_32_BIT}")
     plan.add("tune", "LANES = 256 | 384 | 128 | 512", "threads at most, side by side")
     plan.add("tune", "SHARE = 256 | 512 | 128 | 64", "columns that a block goes down")
-    plan.add("tune", "BATCH = 8 | 4 | 16", "loads of a thread that are in flight together")
+    places = any(isinstance(one, Reduce) and one.op.finds_place for one in program.values)
+    batches = "4 | 8 | 2" if places else "8 | 4 | 16"  # a place takes registers too
+    plan.add("tune", f"BATCH = {batches}", "loads of a thread that are in flight together")
     size = 16 // program.widest.itemsize
     plan.add("const", f"WIDTH = {size}", "rows of a thread: 16 bytes of the widest tensor")
     phases = " else ".join(f"{size // one} if {inner} % {one} == 0" for one in _halved(size))

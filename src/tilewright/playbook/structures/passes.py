@@ -253,7 +253,7 @@ class _Passes:
         number = program.sweeps - 1
         read = self._reads(kernel, number)
         if any(one.is_column for one in read):
-            plan.add("tune", "TOGETHER = 8 | 16 | 4 | 2 | 1", "rows of a thread: what is the same for all is read once")
+            plan.add("tune", "TOGETHER = 16 | 8 | 4 | 1", "rows of a thread: what is the same for all is read once")
         else:
             plan.add("const", "TOGETHER = 1", "rows of a thread")
         chunks = plan.name("chunks")

@@ -18,6 +18,8 @@ from tilewright.playbook.file_text import (
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
 
+_VAST = 1 << 28  # elements from which larger pieces pay
+
 
 def can_split(program: RowProgram) -> bool:
     """Whether one sweep is all, and its results are a few plain numbers per row."""
@@ -39,7 +41,9 @@ def split_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragmen
     if has_parts(program):
         plan.add("need", f"{rows} <= {MOST_32_BIT}")
     plan.add("tune", "THREADS = 512 | 256 | 1024")
-    plan.add("tune", "STEPS = 16 | 4 | 64", "loads of a thread and input, two in flight at a time")
+    vast = program.task_rows * program.task_cols >= _VAST
+    steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
+    plan.add("tune", f"STEPS = {steps}", "loads of a thread and input, two in flight at a time")
     plan.width(cols)
     plan.add("let", f"{vectors} = {cols} / WIDTH, {piece} = THREADS * STEPS")
     plan.add("let", f"{pieces} = max(ceil_div({vectors}, {piece}), 1)", "of a row")

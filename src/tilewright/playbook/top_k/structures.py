@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, PlacedKernel, each_element, product_text, width_line
+from tilewright.playbook.places.text import (
+    Known,
+    Mode,
+    PlacedKernel,
+    each_element,
+    kernel_lines,
+    product_text,
+    width_line,
+)
 from tilewright.playbook.row_program import Load
 from tilewright.playbook.top_k.program import TopProgram
+
+_MANY_ROWS = 4096
 
 CANDIDATE = """\
 struct Candidate {{
@@ -21,7 +33,7 @@ __device__ __forceinline__ Candidate none() {{ return {{{worst}, 0x7fffffff}}; }
 
 """
 _ORDER = """\
-// Whether a comes before b: {words}, NaN counts as the greatest, and among equals the lower index comes first.
+// Whether a comes before b: {words}, NaN as the greatest, and among equals the lower index comes first.
 __device__ __forceinline__ bool comes_before(Candidate a, Candidate b) {{
   const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
   if (a_nan != b_nan) return {nan};
@@ -31,34 +43,34 @@ __device__ __forceinline__ bool comes_before(Candidate a, Candidate b) {{
 """
 LISTS = """\
 // Takes a candidate into a list in order, where it is better than the last.
-__device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {
-  if (!comes_before(met, list[COUNT - 1])) return;
+__device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
+  if (met.value {worse} list[COUNT - 1].value || !comes_before(met, list[COUNT - 1])) return;  // as nearly all do
   list[COUNT - 1] = met;
 #pragma unroll
-  for (int place = COUNT - 1; place > 0; --place) {
-    if (comes_before(list[place], list[place - 1])) {
+  for (int place = COUNT - 1; place > 0; --place) {{
+    if (comes_before(list[place], list[place - 1])) {{
       const Candidate better = list[place];
       list[place] = list[place - 1];
       list[place - 1] = better;
-    }
-  }
-}
+    }}
+  }}
+}}
 
 // The best of the heads of all lanes' lists; the lane that had it goes on to its next.
-__device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {
+__device__ __forceinline__ Candidate best_of_heads(Candidate (&list)[COUNT]) {{
   Candidate best = list[0];
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const Candidate other = {__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)};
+  for (int offset = 16; offset > 0; offset /= 2) {{
+    const Candidate other = {{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)}};
     if (comes_before(other, best)) best = other;
-  }
-  if (list[0].index == best.index) {
+  }}
+  if (list[0].index == best.index) {{
 #pragma unroll
     for (int place = 0; place + 1 < COUNT; ++place) list[place] = list[place + 1];
     list[COUNT - 1] = none();
-  }
+  }}
   return best;
-}
+}}
 """
 
 
@@ -77,22 +89,25 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
     plan.add("need", f"{rows} <= {MOST_32_BIT} and {steps} <= {MOST_32_BIT}")
     kernel = PlacedKernel(program.placed, plan, program.along if vector else None, quick=False)
     if vector:
-        plan.add("tune", _warp_choices(program, kernel.width), "of a block, which has a row to itself")
+        plan.add("tune", _warp_choices(program, kernel.width), "of a row")
+        plan.add("tune", "TEAMS = 4 | 8 | 1", "rows of a block")
+        plan.add("need", "WARPS == 1 or TEAMS == 1", "several warps of a row wait for the whole block")
         plan.add("tune", "VECTORS = 2 | 1 | 4", "loads of a thread under way")
         width_line(plan, kernel)
     else:
-        for constant in ("WARPS = 4", "VECTORS = 1", "WIDTH = 1"):
+        for constant in ("WARPS = 4", "TEAMS = 1", "VECTORS = 1", "WIDTH = 1"):
             plan.add("const", constant)
     body = _body(kernel, program)
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
+    more = [("unsigned rows", rows), ("int steps", steps)]
+    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
     name = f"{program.placed.name}_top"
-    plan.launch(name, rows, "WARPS * 32", signature.given)
-    text = signature.kernel("__launch_bounds__(WARPS * 32)", name, body)
+    plan.launch(name, f"ceil_div({rows}, TEAMS)", "dim3(WARPS * 32, TEAMS)", signature.given)
+    text = kernel_lines(signature, "__launch_bounds__(WARPS * 32 * TEAMS)", name, body)
     header = (
-        f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: a block per row.\n\nA "
-        f"thread keeps the {program.count} best elements that it has met, in order, in registers. Then the lists of a "
-        "warp are merged: the best of all heads, again and again. What the warps have goes through shared memory, and "
-        "the first warp merges that in the same way."
+        f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
+        f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "
+        "lists of a warp are merged: the best of all heads, again and again. What the warps have goes through shared "
+        "memory, and the first warp merges that in the same way."
     )
     words = "the greater value" if program.largest else "the lesser value"
     order = _ORDER.format(
@@ -108,12 +123,15 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
         constants,
         *pieces,
         [CANDIDATE.format(worst=worst) + order],
-        [LISTS],
+        [LISTS.format(worse="<" if program.largest else ">")],
         text,
     ).file()
 
 
 def _warp_choices(program: TopProgram, width: int) -> str:
+    """One warp where rows are many: every warp of a row is one more list to merge."""
+    if math.prod(one.size.own for one in program.rows) >= _MANY_ROWS:
+        return "WARPS = 1 | 2 | 4"
     vectors = max(program.along.size.own // width, 1)
     best = max(one for one in (1, 2, 4, 8, 16) if one == 1 or one * 64 <= vectors)
     near = sorted((1, 2, 4, 8, 16), key=lambda one: (abs(one.bit_length() - best.bit_length()), one))
@@ -124,7 +142,9 @@ def _body(kernel: PlacedKernel, program: TopProgram) -> list[str]:
     lines = [
         "__shared__ Candidate of_warps[WARPS][COUNT];",
         "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-        *kernel.split(program.rows, "blockIdx.x"),
+        "const unsigned row = blockIdx.x * TEAMS + threadIdx.y;",
+        "if (row >= rows) return;",
+        *kernel.split(program.rows, "row"),
         "Candidate list[COUNT];",
         "#pragma unroll",
         "for (int place = 0; place < COUNT; ++place) list[place] = none();",
