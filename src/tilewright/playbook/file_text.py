@@ -62,13 +62,6 @@ class PlanLines:
                 found.append((rest.strip().partition(":")[0], directive))
         return found
 
-    @property
-    def constants(self) -> list[str]:
-        """Those of the names that are constants of the C++ text too."""
-        lines = [line.removeprefix("//! ").partition(" ") for line, _ in self.entries]
-        rest = [rest.strip() for directive, _, rest in lines if directive in ("const", "tune")]
-        return [name for one in rest for name in re.findall(r"(?:^|, )(\w+) = ", one)]
-
     def sizes(self) -> tuple[str, str]:
         """The numbers of rows and of columns, under names of the plan."""
         rows, cols = self.name("rows"), self.name("cols")
