@@ -55,11 +55,12 @@ class PlaybookAuthor:
         first = answer.draft
         later = tuple(step for step in answer.structures if step.emulable or not situation.emulated_only)
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
+        # A GPU judges and times a structure as soon as it would the draft, which comes last there: at odd sizes it wins.
+        in_order = (first, *later) if situation.emulated_only else (*later, first)
         if situation.stage is Stage.DRAFT:
-            # A GPU judges and times a structure as soon as it would the draft, which is then for when none passes.
-            offered: tuple[Structure, ...] = (first, *later) if situation.emulated_only else (*later, first)
+            offered: tuple[Structure, ...] = in_order
         elif situation.stage is Stage.STRUCTURE:
-            offered = later
+            offered = later if situation.emulated_only else in_order
         elif situation.stage is Stage.PROFILED:
             parent = everything.get(_recipe(situation.parent)) if situation.parent else None
             offered = (parent.polished,) if parent and parent.polished else ()

@@ -33,6 +33,7 @@ from tilewright.verify.judging_records import SurveyRequest, ValueSurvey
 
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "linear", "_int_mm"})
 _ATTENTION = "_scaled_dot_product"
+_OF_ZEROS = frozenset({"diag_embed", "block_diag", "eye"})  # a product with such a matrix may leave its zeros out
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "conv1d", "conv2d", "conv3d", "im2col", "col2im"})
 _ORDERED = frozenset(
     {"sort", "topk", "argmax", "argmin", "argsort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin"}
@@ -124,6 +125,7 @@ class _Survey:
             return
         products = seen.operations & _PRODUCTS or any(one.startswith(_ATTENTION) for one in seen.operations)
         with_nan = not seen.operations & _ORDERED and seen.bounds <= seen.ends_with_bound
+        with_nan = with_nan and not (products and seen.operations & _OF_ZEROS)  # 0 * NaN, where there is no need of it
         with_infinities = not (seen.algebra or products) and bool(seen.operations & _OF_ROWS)
         if with_infinities:
             kind = SPECIAL if with_nan else INFINITE
