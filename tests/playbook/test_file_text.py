@@ -55,7 +55,8 @@ def test_sizes_at_which_the_reference_raises_are_declined() -> None:
         (TaskOutput("y", DType.F32, ("rows", "cols")),),
         (Dimension("rows", 5, at_least=3), Dimension("cols", 17, at_least=3)),
     )
-    text = "//! op      pad(x) -> y\n//! need    x.dtype == f32 and\n//!         x.ndim == 2\n//! const   A = 1\n\ncode\n"
+    plan = ("op      pad(x) -> y", "need    x.dtype == f32 and", "        x.ndim == 2", "const   A = 1")
+    text = "".join(f"//! {line}\n" for line in plan) + "\ncode\n"
     made = with_least_sizes(text, task)
     assert made == text.replace("//! const", "//! need    x.shape[0] >= 3\n//! need    x.shape[1] >= 3\n//! const")
     free = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17)))
