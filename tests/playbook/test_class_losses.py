@@ -15,6 +15,13 @@ CASES = (
     Placed("ignored", "return F.cross_entropy(x, t, ignore_index=2)", _X, "f32[]", _AT[:1]),
     Placed("summed", "return F.cross_entropy(x * 2, t, reduction='sum')", _HALF, "bf16[]", _AT),
     Placed("by_row", "return F.cross_entropy(x, t, reduction='none')", _X, "f32[rows]", _AT),
+    Placed(
+        "in_the_middle",
+        "return F.cross_entropy(x, t)",
+        "x: f32[batch, words, rows]; t: i64[batch, rows]",
+        "f32[]",
+        ({"batch": 2, "words": 33, "rows": 5}, {"batch": 3, "words": 12, "rows": 8}),
+    ),
     Placed("likelihood", "return F.nll_loss(x, t)", _X, "f32[]", _AT),
     Placed("weighted", "return F.cross_entropy(x, t, w.abs() + 0.5)", f"{_X}; w: f32[cols]", "f32[]", _AT[:2]),
     Placed("by_hand", "return (torch.logsumexp(x, 1) - x.gather(1, t[:, None])[:, 0]).mean()", _X, "f32[]", _AT),

@@ -41,6 +41,13 @@ CASES = (
         _EVEN,
     ),
     Placed(
+        "rotated_at_any_width",
+        "d = x.shape[-1] // 2\nreturn x * c + torch.cat((-x[..., d:], x[..., :d]), -1) * s",
+        "x: f32[batch, rows, cols]; c: f32[rows, cols]; s: f32[rows, cols]",
+        "f32[batch, rows, cols]",
+        ({"rows": 9, "cols": 13}, {"rows": 4, "cols": 16}),
+    ),
+    Placed(
         "interleaved",
         "a, b = x[..., 0::2], x[..., 1::2]\nreturn torch.stack((a * c - b * s, b * c + a * s), -1).flatten(-2)",
         "x: f32[batch, rows, cols]; c: f32[rows, half = cols / 2]; s: f32[rows, half]",
@@ -124,7 +131,7 @@ BY_NAME = {one.name: one for one in CASES}
     ("name", "id"),
     [
         ("rotated", "place-vectors"),
-        ("swiglu", "draft-places"),
+        ("rotated_at_any_width", "draft-places"),
         ("permuted", "place-tiles"),
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),

@@ -221,14 +221,15 @@ class ProbeSet:
     fixed: bool = False
 
 
-# No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would.
-_SIZES = (61, 37, 97, 53, 113, 43, 131, 71, 59, 149, 79, 67, 163, 101, 89, 173, 127, 107, 197, 139, 211, 151, 181, 167)
+# No two dimensions keep a simple relation from one call to the next, as 5, 11, 17 and 7, 13, 19 would, and each is odd
+# in one call and even in another, so that halves show how they are rounded.
+_SIZES = (38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 59, 149, 82, 134, 79, 67, 166, 86)
 
 
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
     probes: list[Probe] = []
-    primes = iter(size * 8 + 1 if larger else size for size in _SIZES)
+    primes = iter(size * 8 + size % 2 if larger else size for size in _SIZES)
     for factor in (1.0, 1.0625, 0.9375):
         sizes = {one.name: one.size if not one.varies else _probed(one, next(primes)) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}

@@ -156,7 +156,21 @@ class SizeBook:
                 products.append(product)
         sums = [one.plus(other) for one, other in itertools.combinations_with_replacement(bases, 2)]
         found = [made for base in (*products, *sums) if (made := self._linear(base, values))]
-        return min(found, key=lambda made: made[0])[1] if found else None
+        if found:
+            return min(found, key=lambda made: made[0])[1]
+        return next((size for base in bases if (size := self._rounded(base, values))), None)
+
+    def _rounded(self, base: Size, values: tuple[int, ...]) -> Size | None:
+        """(base + constant) / divisor, rounded down: halves of odd sizes, and what they leave."""
+        seen = base.values[: len(values)]
+        for divisor, constant in itertools.product(range(2, 17), range(16)):
+            if constant < divisor and all(
+                (size + constant) // divisor == value for size, value in zip(seen, values, strict=True)
+            ):
+                whole = base.plus(self.number(constant))
+                halves = tuple(value // divisor for value in whole.values)
+                return Size(halves, f"{whole._within(_PRODUCT)} / {divisor}", _SUM, f"{whole._word}_by_{divisor}")
+        return None
 
     def _linear(self, base: Size, values: tuple[int, ...]) -> tuple[int, Size] | None:
         """factor * base + constant, where that is what all values are, and how far-fetched that is."""

@@ -225,7 +225,7 @@ class PlacedKernel:
         for index in needed:
             more, texts = self.write((index,), known, load, frozenset((index,)))
             lines += more
-            known = {**known, **{one: text for one, text in texts.items() if one in needed or one in known}}
+            known = {**known, **{one: text for one, text in texts.items() if one == index or text.text.isidentifier()}}
         leaves = self.program.leaves
 
         def text_of(one: ProgramInput) -> str:

@@ -61,17 +61,26 @@ def chain_text(chain: Chain, write: WriteProduct, rows: tuple[Way, ...], op_line
     products = [one for one in chain.stages if isinstance(one, Contraction)]
     waiting = iter(rows)
     parts = {
-        f"stage_{number}": (
+        label: (
             write(stage, op_line, _choices(products))
             if isinstance(stage, Contraction)
             else next(waiting).fragment(op_line)
         )
-        for number, stage in enumerate(chain.stages, 1)
+        for label, stage in zip(_labels(chain), chain.stages, strict=True)
     }
     header = f"{chain.task.name} in {len(chain.stages)} stages, each of which stores what later ones read."
     if chain.notes:
         header += "\n\n" + " ".join(f"{one[0].upper()}{one[1:]}." for one in chain.notes)
     return joined_file(header, _head(chain, products[0], op_line), parts)
+
+
+def _labels(chain: Chain) -> list[str]:
+    """A name for every stage after what it is, with a number where there are several."""
+    kinds = ["product" if isinstance(one, Contraction) else "rows" for one in chain.stages]
+    return [
+        kind if kinds.count(kind) == 1 else f"{kind}_{kinds[: place + 1].count(kind)}"
+        for place, kind in enumerate(kinds)
+    ]
 
 
 def _head(chain: Chain, first: Contraction, op_line: str) -> list[Entry]:
