@@ -11,8 +11,9 @@ from tests.playbook.functions import BY_NAME, program_of
 
 import tilewright
 from tilewright.playbook.catalogue import draft_way, every_way
-from tilewright.playbook.file_text import joined_file
+from tilewright.playbook.file_text import joined_file, with_least_sizes
 from tilewright.playbook.row_program import Load, RowProgram
+from tilewright.records import Dimension, DType, Task, TaskOutput, TensorInput
 
 HEAD = [
     ("//! op      f(x) -> y", ""),
@@ -43,3 +44,20 @@ def test_fragments_of_two_programs_are_one_file(way: str, tmp_path: Path) -> Non
     wanted = torch.softmax(BY_NAME["many_activations"].callable(x.double()), -1)
     got = tilewright.load(str(path))(x)
     assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_sizes_at_which_the_reference_raises_are_declined() -> None:
+    task = Task(
+        "pad",
+        "def pad(x):\n    return x\n",
+        "pad",
+        (TensorInput("x", DType.F32, ("rows", "cols")),),
+        (TaskOutput("y", DType.F32, ("rows", "cols")),),
+        (Dimension("rows", 5, at_least=3), Dimension("cols", 17, at_least=3)),
+    )
+    plan = ("op      pad(x) -> y", "need    x.dtype == f32 and", "        x.ndim == 2", "const   A = 1")
+    text = "".join(f"//! {line}\n" for line in plan) + "\ncode\n"
+    made = with_least_sizes(text, task)
+    assert made == text.replace("//! const", "//! need    x.shape[0] >= 3\n//! need    x.shape[1] >= 3\n//! const")
+    free = replace(task, dimensions=(Dimension("rows", 5), Dimension("cols", 17)))
+    assert with_least_sizes(text, free) == text

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tilewright.authors import Ask
 from tilewright.playbook.families import Structure
+from tilewright.playbook.file_text import with_least_sizes
 from tilewright.playbook.specification import specification
 from tilewright.playbook.understanding import understand
 from tilewright.records import Attempt, Proposal, Situation, Specification, Stage
@@ -55,7 +56,7 @@ class PlaybookAuthor:
         first = answer.draft
         later = tuple(step for step in answer.structures if step.emulable or not situation.emulated_only)
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
-        # A GPU judges and times a structure as soon as it would the draft, which comes last there: at odd sizes it wins.
+        # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)
         if situation.stage is Stage.DRAFT:
             offered: tuple[Structure, ...] = in_order
@@ -74,7 +75,8 @@ class PlaybookAuthor:
         step = fresh[situation.candidate]
         instead = situation.stage is Stage.DRAFT and bool(before) and not before & everything.keys()
         summary = step.summary + (_INSTEAD if instead else "")
-        text = _with_notes(step.write(task_op_line(situation.task)), answer.notes)
+        written = with_least_sizes(step.write(task_op_line(situation.task)), situation.task)
+        text = _with_notes(written, answer.notes)
         return Proposal(text, summary, recipe=step.id, notes=answer.notes)
 
 

@@ -10,9 +10,10 @@ import re
 import textwrap
 from dataclasses import dataclass, field
 
+from tilewright.kernel_file.op_line import size_expression
 from tilewright.playbook.cpp_text import Namer, indented
 from tilewright.playbook.row_program import COLS, ProgramInput, Reduce, RowProgram
-from tilewright.records import DType
+from tilewright.records import DType, Task
 
 _COMMENT_WIDTH = 118
 _NEED_WIDTH = 100
@@ -307,3 +308,17 @@ def _file(header: str, entries: list[Entry], *pieces: list[str]) -> str:
     """The file: its parts with an empty line between them."""
     parts = [_comment(header), _plan_text(entries), *pieces]
     return "\n\n".join("\n".join(lines).rstrip("\n") for lines in parts if lines) + "\n"
+
+
+def with_least_sizes(text: str, task: Task) -> str:
+    """The file with a need for every size below which the reference raises: a kernel would answer there too."""
+    bounded = [one for one in task.free if one.varies and one.at_least > 1 and not one.branches]
+    sizes = [(size_expression(one.name, task), one.at_least) for one in bounded]
+    needs = [_directive("need", f"{size} >= {least}") for size, least in sizes if size is not None]
+    lines = text.splitlines()
+    place = max((number for number, line in enumerate(lines) if line.startswith("//! need")), default=None)
+    if place is None or not needs:
+        return text
+    while lines[place + 1].startswith("//!     "):  # a condition that goes on
+        place += 1
+    return "\n".join([*lines[: place + 1], *needs, *lines[place + 1 :], ""])

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import Lowering
+from tilewright.playbook.places.program import out_lines, shape_needs
 from tilewright.playbook.products.layouts import DTYPES, Group, Tensor
 from tilewright.playbook.products.program import Extent
-from tilewright.playbook.products.task_text import out_lines, shape_needs
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.row_program import Load, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.records import DType
@@ -45,7 +45,7 @@ def finish_program(table: TensorTable, start: int, cut: int, name: str, n: Exten
         outputs=(ProgramOutput(name, dtype, numbers[item.value], True),),
         values=values,
         kinds=tuple(low.kinds[old] for old in live),
-        out_lines=out_lines(table.task),
+        out_lines=out_lines(table.traced),
         shape_needs=shape_needs(table.traced),
         rows=_product(sizes[: len(sizes) - columns]).expression,
         cols=_product(sizes[len(sizes) - columns :]).expression,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.families import TracedTask
+from tilewright.playbook.places.sizes import dimension_texts
 from tilewright.playbook.products.graph import Graph
 from tilewright.playbook.products.layouts import Tensor
 from tilewright.playbook.products.program import Extent
-from tilewright.playbook.products.task_text import size_places
 from tilewright.playbook.row_program import RowProgram
 from tilewright.records import Dimension, Task, TaskOutput, TensorInput
 
@@ -43,7 +43,7 @@ class _Sizes:
     """Names for sizes: those of the task's dimensions, or new ones that stand for what they are."""
 
     def __init__(self, task: Task) -> None:
-        self._names = {expression: name for name, expression in size_places(task).items()}
+        self._names = {expression: name for name, expression in dimension_texts(task).items()}
         self._taken = {one.name for one in task.dimensions}
         self.more: list[Dimension] = []
 
