@@ -114,3 +114,19 @@ def test_a_size_that_follows_a_formula_has_a_name_in_c(tmp_path: Path) -> None:
     op: Any = load_structure(case.answer.draft, case.task, tmp_path)
     x = torch.randn(6, 5)
     assert torch.equal(op(x)[0], x[3:].flip(0).t())
+
+
+def test_elements_of_a_vector_that_are_looked_up_are_read_one_by_one(tmp_path: Path) -> None:
+    inputs = "x: f32[rows, cols]; i: i64[batch, cols]"
+    case = Placed("gathered_down", "return x.gather(0, i) + 1", inputs, "f32[batch, cols]", ())
+    op: Any = load_structure(structure(case, "place-vectors"), case.task, tmp_path)
+    x, i = torch.randn(6, 8), torch.randint(0, 6, (3, 8))
+    assert torch.equal(op(x, i), x.gather(0, i) + 1)
+
+
+def test_rows_side_by_side_may_be_none(tmp_path: Path) -> None:
+    function = Function("down", "return x.sum(0)", "x: f32[rows, cols]")
+    task, found = _answer(function)
+    for one in found.every:
+        if one.id.startswith("column"):
+            assert load_structure(one, task, tmp_path)(torch.zeros(5, 0)).shape == (0,)
