@@ -328,7 +328,7 @@ class Space:
         fixed = [one for one in self.task.dimensions if self.probes.fixed or not one.varies]
         needs += [f"{self._dimension(one.name)} == {one.size}" for one in fixed if self._is_known(one.name)]
         probed = self.probes.probes[0].numbers
-        needs += [_number_need(one) for one in self.task.numbers if one.name not in probed]
+        needs += [number_need(one) for one in self.task.numbers if one.name not in probed]
         return tuple(needs)
 
     def _dimension_needs(self, size: str, atoms: Axes) -> list[str]:
@@ -367,7 +367,7 @@ _LAYOUTS = {  # by whether each run of dimensions is reduced
 }
 
 
-def _number_need(one: NumberInput) -> str:
+def number_need(one: NumberInput) -> str:
     value = str(one.value).lower() if one.type is ScalarType.BOOL else repr(one.value)
     return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"
 

@@ -13,7 +13,8 @@ from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read
 from tilewright.playbook.places.sizes import Size, dimension_texts
 from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
-from tilewright.records import DType, NumberInput, ScalarType, TaskOutput
+from tilewright.playbook.space import number_need
+from tilewright.records import DType, TaskOutput
 
 Change = Callable[[Variable], Index | None]
 
@@ -230,12 +231,6 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     probed = traced.probes.probes[0].numbers
     needs += [number_need(one) for one in task.numbers if one.name not in probed]
     return tuple(needs)
-
-
-def number_need(one: NumberInput) -> str:
-    """That a number is the one for which the file was made."""
-    value = str(one.value).lower() if one.type is ScalarType.BOOL else repr(one.value)
-    return f"{one.name} == {value}" if not value.startswith("-") else f"{one.name} + {value[1:]} == 0"
 
 
 def merged(program: PlacedProgram) -> PlacedProgram:
