@@ -65,7 +65,7 @@ class Lowering:
     def run(self, rules: dict[str, Rule]) -> tuple[Item, ...]:
         """Lower every node the outputs need; the outputs' items."""
         first = self._traces[0]
-        wanted = _needed(first)
+        wanted = needed(first)
         unknown = dict.fromkeys(first.nodes[index].target for index in sorted(wanted))
         names = [one for one in unknown if one not in rules and one.removesuffix("_") not in rules]
         if names:
@@ -221,6 +221,13 @@ class Lowering:
         given = self.given(node, position, keyword)
         return default if given is None else bool(given)
 
+    def fixed_number(self, node: TracedNode, position: int, keyword: str = "") -> float | None:
+        """An argument that is one and the same plain number at every probe; None for any other."""
+        given = [self.given(trace.nodes[self._place], position, keyword) for trace in self._traces]
+        numbers = {float(one) for one in given if isinstance(one, (int, float))}
+        plain = len(numbers) == 1 and all(isinstance(one, (int, float)) for one in given)
+        return numbers.pop() if plain else None
+
     def _item_of(self, index: int) -> Item:
         found = self.items[index]
         if isinstance(found, tuple):
@@ -268,7 +275,7 @@ def _outline(node: TracedNode) -> tuple[object, ...]:
     return (node.target, node.overload, referred, tuple(node.keywords), ranks)
 
 
-def _needed(trace: Trace) -> set[int]:
+def needed(trace: Trace) -> set[int]:
     """The inputs, and what the outputs depend on. An operation in place counts as needed by what it changes."""
     wanted = set(trace.outputs) | {index for index, node in enumerate(trace.nodes) if node.target == "input"}
     for index in range(len(trace.nodes) - 1, -1, -1):

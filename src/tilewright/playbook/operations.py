@@ -112,8 +112,8 @@ def _div(low: Lowering, node: TracedNode) -> Lowered:
 
 def _pow(low: Lowering, node: TracedNode) -> Lowered:
     base, exponent = low.item(node, 0), low.item(node, 1)
-    given = low.given(node, 1)
-    plain = float(given) if isinstance(given, (int, float)) else math.nan
+    plain = low.fixed_number(node, 1)
+    plain = math.nan if plain is None else plain
     value = base.value
     if plain == 2.0:
         made = low.point("mul", value, value)

@@ -113,8 +113,9 @@ def _logsumexp(low: Lowering, node: TracedNode) -> Lowered:
 
 def _vector_norm(low: Lowering, node: TracedNode) -> Lowered:
     item, dims = _as_float(low, low.item(node, 0)), low.dims(node, 2)
-    order = low.given(node, 1, "ord")
-    order = 2.0 if order is None else float(order) if isinstance(order, (int, float)) else math.nan
+    order = 2.0 if low.given(node, 1, "ord") is None else low.fixed_number(node, 1, "ord")
+    if order is None:
+        raise NotSupported("the playbook supports vector norms of one order, not of one that is an argument")
     keep = low.flag(node, 3, "keepdim")
     size = low.point("abs", item.value)
     if math.isinf(order):
@@ -209,8 +210,10 @@ def _running(low: Lowering, node: TracedNode, item: Item, eps: int) -> Lowered:
 def _group_norm(low: Lowering, node: TracedNode) -> Lowered:
     """The channels are split into groups, and what is in a group is normalised."""
     item = _as_float(low, low.item(node, 0))
-    groups = low.given(node, 6)
-    assert isinstance(groups, int)
+    count = low.fixed_number(node, 6)
+    if count is None:
+        raise NotSupported("the playbook supports group norm with one number of groups, not one that follows a size")
+    groups = int(count)
     shapes = low.given_shapes(node, 0)
     grouped = tuple((shape[0], groups, shape[1] // groups, *shape[2:]) for shape in shapes)
     axes = low.axes.reshaped(item.axes, shapes, grouped, node.target)

@@ -79,7 +79,7 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
     column, rows = program.variables[-1], program.variables[:-1]
     names = [plan.name(f"{one}{suffix}") for one in ("rows", "vectors", "lanes", "block_rows", "chunks")]
     row_count, vector_count, lanes, block_rows, chunks = names
-    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.text} / WIDTH")
+    plan.add("let", f"{row_count} = {product_text(rows)}, {vector_count} = {column.size.factor} / WIDTH")
     plan.add("need", f"{row_count} <= {MOST_32_BIT} and {column.size.text} <= {MOST_32_BIT}")
     plan.add("let", f"{lanes} = min(next_pow2(max({vector_count}, 1)), THREADS), {block_rows} = THREADS / {lanes}")
     plan.add("let", f"{chunks} = ceil_div({vector_count}, {lanes})")

@@ -11,6 +11,7 @@ from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Condition, Index, Variable, constant, of_variable
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read
 from tilewright.playbook.places.sizes import Size, dimension_texts
+from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.playbook.space import number_need
 from tilewright.records import DType, TaskOutput
@@ -226,6 +227,7 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
             needs.append(f"{texts[dimension.name]} == {dimension.size}")
         elif dimension.multiple_of > 1:
             needs.append(f"{texts[dimension.name]} % {dimension.multiple_of} == 0")
+    needs += slice_needs(traced)
     probed = traced.probes.probes[0].numbers
     needs += [number_need(one) for one in task.numbers if one.name not in probed]
     return tuple(needs)

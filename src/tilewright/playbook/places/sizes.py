@@ -48,6 +48,11 @@ class Size:
     def _word(self) -> str:
         return self.label or self.text.replace("-", "minus_")
 
+    @property
+    def factor(self) -> str:
+        """The text as it stands in a product or a quotient."""
+        return self._within(_PRODUCT)
+
     def _within(self, binds: int) -> str:
         return self.text if self.binds >= binds else f"({self.text})"
 
@@ -186,7 +191,10 @@ class SizeBook:
             return None
         whole = base.times(self.number(slope.numerator))
         part = Size(
-            tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values), whole.text, whole.binds
+            tuple(math.floor(Fraction(one, slope.denominator)) for one in whole.values),
+            whole.text,
+            whole.binds,
+            whole.label,
         )
         if slope.denominator > 1:
             label = f"{whole._word}_by_{slope.denominator}"

@@ -68,8 +68,12 @@ class PlacedKernel:
     def _mode(self, name: str, read: Read) -> Mode:
         if self.vector is None:
             return Mode.EACH
-        if not self.program.varying(self.vector)[name]:
+        varying = self.program.varying(self.vector)
+        if not varying[name]:
             return Mode.SAME
+        lookups = tuple(one.value for place in places_of(read) for one in place.lookups)
+        if any(varying[leaf] for leaf in self.program.leaves_of(lookups)):
+            return Mode.EACH  # each element of a vector is looked up by itself
         factor = read.place.factor(self.vector)
         found = alignment(read, self.vector)
         if found is None or factor is None or not found.holds(self.width):

@@ -14,6 +14,8 @@ from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, Trac
 
 PRODUCT = "product"
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
+WITH_SUM = frozenset(("addmm", "baddbmm", "addmv"))
+FACTORS = {"alpha": 4, "beta": 3}  # by their places among the arguments
 SAME = frozenset(("clone", "alias", "detach", "lift_fresh", "lift", "contiguous"))
 TURNS = frozenset(("permute", "transpose", "t"))
 RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "_reshape", "flatten", "unflatten"))
@@ -80,10 +82,33 @@ class Graph:
 
 def normalised(traces: tuple[Trace, ...]) -> Graph:
     """Sums, products and copies in one form: `addmm` is a product and an addition, and copies are what they copy."""
-    return Graph(tuple(_normalised(trace) for trace in traces))
+    factors = {index: _steady_factors(tuple(trace.nodes[index] for trace in traces)) for index in _sums(traces[0])}
+    return Graph(tuple(_normalised(trace, factors) for trace in traces))
 
 
-def _normalised(trace: Trace) -> Trace:
+Factors = Mapping[int, Mapping[str, object]]  # of sums with products: what `alpha` and `beta` are where they stay so
+
+
+def _sums(trace: Trace) -> list[int]:
+    return [index for index, node in enumerate(trace.nodes) if node.target in WITH_SUM]
+
+
+def _steady_factors(nodes: tuple[TracedNode, ...]) -> dict[str, object]:
+    """A factor of 1 or 0 is no work, but only where it is that at every probe: one that is an argument may change."""
+    found: dict[str, object] = {}
+    for keyword in FACTORS:
+        given = {_factor(node, keyword) for node in nodes}
+        if len(given) == 1:
+            found[keyword] = given.pop()
+    return found
+
+
+def _factor(node: TracedNode, keyword: str) -> TracedArgument:
+    place = FACTORS[keyword]
+    return node.arguments[place] if place < len(node.arguments) else node.keywords.get(keyword, 1)
+
+
+def _normalised(trace: Trace, factors: Factors) -> Trace:
     made: list[TracedNode] = []
     numbers: dict[int, int] = {}
 
@@ -95,27 +120,26 @@ def _normalised(trace: Trace) -> Trace:
         if node.target in SAME and isinstance(node.arguments[0], Node):
             numbers[index] = numbers[node.arguments[0].index]
         elif node.target in PRODUCTS:
-            numbers[index] = _add_product(renumbered(node, numbers), add)
+            numbers[index] = _add_product(renumbered(node, numbers), add, factors.get(index, {}))
         else:
             numbers[index] = add(renumbered(node, numbers))
     return Trace(tuple(made), tuple(numbers[one] for one in trace.outputs))
 
 
-def _add_product(node: TracedNode, add: Callable[[TracedNode], int]) -> int:
+def _add_product(node: TracedNode, add: Callable[[TracedNode], int], steady: Mapping[str, object]) -> int:
     """A product as `product`; what is added to it, and what both are scaled by, as operations of their own."""
     given = node.arguments
-    with_sum = node.target in ("addmm", "baddbmm", "addmv")
+    with_sum = node.target in WITH_SUM
     made = add(TracedNode(PRODUCT, given[1:3] if with_sum else given[:2], {}, node.results))
     if not with_sum:
         return made
-    for place, keyword in ((4, "alpha"), (3, "beta")):
-        factor = given[place] if place < len(given) else node.keywords.get(keyword, 1)
-        if factor == 1:
+    for keyword in FACTORS:
+        if steady.get(keyword) == 1:
             continue
-        if keyword == "beta" and factor == 0:
+        if keyword == "beta" and steady.get(keyword) == 0:
             return made  # PyTorch does not look at what is added then
         scaled = Node(made) if keyword == "alpha" else given[0]
-        result = add(TracedNode("mul", (scaled, factor), {}, node.results, "Tensor"))
+        result = add(TracedNode("mul", (scaled, _factor(node, keyword)), {}, node.results, "Tensor"))
         if keyword == "alpha":
             made = result
         else:

@@ -21,7 +21,7 @@ from tilewright.playbook.products.rest import rest_program
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.reductions import REDUCTION_RULES
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.tracing import Node
+from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
@@ -97,7 +97,7 @@ class _Reader(TensorTable):
         m, n, k = tensor_a.extent(axes_a.rows), tensor_b.extent(axes_b.rows), tensor_a.extent(axes_a.k)
         if k.is_one:
             k = tensor_b.extent(axes_b.k)
-        place, kept = self._kept(self._seen_as(index))
+        place, kept = self._kept(self._seen_as(index), index)
         name, finish, stored = self._finish(place, n)
         self.keep(stored, self.tensor_of(stored, name))
         return Contraction(
@@ -150,7 +150,7 @@ class _Reader(TensorTable):
         moved = [one for group in view.groups for one in group if shape[one] != 1]
         return moved == sorted(moved)
 
-    def _kept(self, index: int) -> tuple[int, Kept | None]:
+    def _kept(self, index: int, product: int) -> tuple[int, Kept | None]:
         """A triangle that is taken of the product before anything else."""
         users = self.graph.users[index]
         if len(users) != 1 or index in self.graph.outputs:
@@ -158,9 +158,17 @@ class _Reader(TensorTable):
         node = self.graph.nodes[users[0]]
         if node.target not in _TRIANGLES or len(self.graph.shape(index)) < 2:
             return index, None
-        diagonal = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("diagonal", 0)
-        assert isinstance(diagonal, int)
+        if not self._is_matrices(index, product):
+            return index, None
+        diagonals = {_diagonal(trace.nodes[users[0]]) for trace in self.graph.traces}
+        if len(diagonals) > 1:
+            raise NotSupported(f"the playbook takes {node.target} of a product at one diagonal, not one that moves")
+        diagonal = diagonals.pop()
         return users[0], Kept(_TRIANGLES[node.target], diagonal)
+
+    def _is_matrices(self, index: int, product: int) -> bool:
+        """Whether what the product is seen as has its rows and columns: `(x @ w)` of a batch may be one tall matrix."""
+        return self.graph.sizes(index)[-2:] == self.graph.sizes(product)[-2:]
 
     # -- what follows the sums --
 
@@ -274,3 +282,9 @@ class _Reader(TensorTable):
         names = {one.name for one in (stage.program.outputs if isinstance(stage, RowsStage) else ())}
         self.scratch = [one for one in self.scratch if one.name not in names]
         self.tensors = {index: one for index, one in self.tensors.items() if one.name not in names}
+
+
+def _diagonal(node: TracedNode) -> int:
+    given = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("diagonal", 0)
+    assert isinstance(given, int)
+    return given

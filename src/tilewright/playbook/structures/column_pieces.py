@@ -42,7 +42,7 @@ def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Frag
     kernel = ColumnKernel(program, quick)
     plan = PlanLines(program, op_line)
     rows, cols = plan.sizes()
-    inner, pieces, outer = plan.inner(), plan.name("pieces"), f"{rows} / {plan.name('inner')}"
+    inner, pieces, outer = plan.inner(), plan.name("pieces"), f"{rows} / max({plan.name('inner')}, 1)"
     tiles, lanes, vectors = (plan.name(one) for one in ("tiles", "lanes", "vectors"))
     plan.limits(rows, cols)
     plan.add("need", f"{cols} <= {MOST_32_BIT} and {inner} <= {MOST_32_BIT}")

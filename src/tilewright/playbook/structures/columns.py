@@ -118,7 +118,7 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     sizes = [("int cols", cols), ("long long inner", inner), ("int tiles", tiles)]
     signature = KernelSignature.of(program, kernel.namer, sizes)
     name = f"{program.name}_tiles"
-    plan.launch(name, f"{rows} / {inner} * {tiles}", "dim3(LANES, TEAMS)", signature.given)
+    plan.launch(name, f"{rows} / max({inner}, 1) * {tiles}", "dim3(LANES, TEAMS)", signature.given)
     text = signature.kernel("__launch_bounds__(LANES * TEAMS)", name, _tile_body(kernel, held))
     where = "It stays in registers" if held else "Every step reads it again, mostly from the cache"
     header = (
