@@ -47,7 +47,7 @@ __device__ __forceinline__ void take(Candidate (&list)[COUNT], Candidate met) {{
   if (met.value {worse} list[COUNT - 1].value || !comes_before(met, list[COUNT - 1])) return;  // as nearly all do
   list[COUNT - 1] = met;
 #pragma unroll
-  for (int place = COUNT - 1; place > 0; --place) {{
+  for (int place = COUNT - 1; place > 0; place -= 1) {{
     if (comes_before(list[place], list[place - 1])) {{
       const Candidate better = list[place];
       list[place] = list[place - 1];
