@@ -45,9 +45,7 @@ _MOST_MOVED = 16  # cases that a file declines, judged at sizes that it takes
 _MOST_TURNS = 12
 _MOST_PAIRS = 4  # ways that only two dimensions together lead to
 _SHOWN_RIGHT = 8
-# Cases at own sizes, where each takes seconds: the task's own values, and others that hide less. The latter are for a
-# file as it stands: another choice of its constants is judged by them at every smaller size.
-_OF_HUGE = 2
+_OF_HUGE = 2  # cases at own sizes, where each takes seconds: the task's own values, and others that hide less
 
 
 def _silent(_: str) -> None:
@@ -244,8 +242,7 @@ class Referee:
         assert self._gpu is not None
         further = again_values(self._task, self._further_values(), whole=True)
         own = [case for case in own_cases(self._task, further) if self._judges.of(self._task, case) is not None]
-        if own and is_huge(self._task, own[0]):
-            own = own[: 1 if trial.candidate.choice else _OF_HUGE]
+        own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
         for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
