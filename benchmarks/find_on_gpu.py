@@ -1,6 +1,7 @@
 """A model in plain PyTorch: what `find` measures in it, and the playbook's kernels swapped into it.
 
     python benchmarks/find_on_gpu.py [-o result.json] [--layers 4] [--tokens 4096] [--hidden 4096] [--attempts 4]
+                                      [--backward]
 
 The model is Llama-like. `find` runs it once and measures each of its operations; kernels are made for the regions that
 the playbook can write, verified and timed as any other, and swapped in. Then the whole model is timed: as it was,
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     for name, usual in (("layers", 4), ("tokens", 4096), ("hidden", 4096), ("inner", 11008), ("attempts", 4)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--backward", action="store_true", help="make kernels of the gradients too")
     asked = parser.parse_args()
     torch.manual_seed(0)
     heads = asked.hidden // 128
@@ -162,7 +164,8 @@ def main() -> None:
         wide = copy.deepcopy(model).float()(*(one.float() for one in given))
     found = tilewright.find(model, *given)
     print(found)
-    found.make(author="playbook", attempts=asked.attempts, say=lambda text: print(text, file=sys.stderr))
+    chosen = {"author": "playbook", "attempts": asked.attempts, "backward": asked.backward}
+    found.make(say=lambda text: print(text, file=sys.stderr), **chosen)
     plain, compiled, swapped = copy.deepcopy(model), torch.compile(copy.deepcopy(model)), model
     swap = found.swap()
     print(swap, swap.refused)

@@ -13,6 +13,7 @@ from tests.playbook.product_functions import BY_NAME, traced_of
 
 from tilewright.playbook.products.catalogue import answer
 from tilewright.records import PROFILES
+from tilewright.reference.torch_calls import call_reference
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,6 +22,7 @@ pytestmark = [
 
 SIZES = {"m": 304, "n": 264, "k": 520, "j": 136, "batch": 3, "heads": 2}
 ALLOWED = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # relative, in the mean square
+BESIDE_TORCH = 3.0  # times its own error, where exponentials make that larger
 
 
 def _profile() -> str:
@@ -36,9 +38,10 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     sizes = {one.name: SIZES.get(one.name, one.size) for one in task.dimensions}
     tensors = {one: tensor.cuda() for one, tensor in draw(task, sizes, 1).items()}
     wanted = truth(BY_NAME[name], task, tensors)
+    torchs = call_reference(BY_NAME[name].callable, task, tensors)
     for step in answer(replace(traced, task=task)).every:
         returned = load_structure(step, task, tmp_path)(*tensors.values())
         results = returned if isinstance(returned, tuple) else (returned,)
-        for got, want in zip(results, wanted, strict=True):
-            error = float((got.double() - want).norm() / want.norm())
-            assert error <= ALLOWED[got.dtype], f"{step.id}: {error:.1e}"
+        for got, want, usual in zip(results, wanted, torchs, strict=True):
+            error, own = (float((one.double() - want).norm() / want.norm()) for one in (got, usual))
+            assert error <= max(ALLOWED[got.dtype], BESIDE_TORCH * own), f"{step.id}: {error:.1e}"
