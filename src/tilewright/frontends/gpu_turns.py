@@ -1,24 +1,41 @@
-"""Several processes of this machine, one GPU: it is used by one of them at a time, so that times stay honest.
+"""Several processes of this machine, one GPU: whoever times something has it alone, so that times stay honest.
 
 A turn is a lock on a file. Whoever builds, emulates, traces or compiles needs none; a job takes one for itself, the
-judging of a job's results goes with it, and a contest of times is one turn from its first round to its last.
+judging of a job's results goes with it, and a contest of times is one turn from its first round to its last. Small jobs
+that nobody times share a turn: they hardly use the GPU, and wait for each other's processes only. Large ones have it
+alone as well, for the sake of its memory. Every turn is written down beside the lock, when it began and ended.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.devices.protocol import Closing, Device
-from tilewright.records import Execution, GpuProfile, Job
+from tilewright.records import Execution, GpuProfile, Job, Watch
 from tilewright.reference import AnyReference
+from tilewright.verify.judging_records import JudgeRequest
 from tilewright.verify.trial import JUDGE
 
+SMALL_BYTES = 64 << 20  # of a job's tensors: judging them takes a few GB at most
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn, in seconds of the machine's clock."""
+
+    began: float
+    ended: float
+    shared: bool
 
 
 class GpuTurns:
@@ -26,22 +43,31 @@ class GpuTurns:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._entrance = path.with_suffix(".next")  # held by whoever is next: nobody comes in before it
         self._lock = threading.RLock()
         self._depth = 0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, *, shared: bool = False) -> Iterator[None]:
+        """Alone at the GPU, or beside others that share it."""
         with self._lock:
             if self._depth:
                 yield
                 return
             with open(self._path, "ab") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                self._depth = 1
+                with open(self._entrance, "ab") as entrance:
+                    fcntl.flock(entrance, fcntl.LOCK_EX)
+                    fcntl.flock(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                self._depth, began = 1, time.time()
                 try:
                     yield
                 finally:
                     self._depth = 0
+                    self._write_down(Turn(began, time.time(), shared))
+
+    def _write_down(self, turn: Turn) -> None:
+        with open(self._path.with_suffix(".turns"), "a") as log:
+            log.write(f"{turn.began:.3f} {turn.ended:.3f} {'shared' if turn.shared else 'alone'} {os.getpid()}\n")
 
 
 class TurnedDevice(Closing):
@@ -57,7 +83,7 @@ class TurnedDevice(Closing):
         return self._device.profile
 
     def execute(self, job: Job) -> Execution:
-        with self.turns.turn():
+        with self.turns.turn(shared=_is_small(job)):
             return self._device.execute(job)
 
     def close(self) -> None:
@@ -76,7 +102,8 @@ class TurnedReference:
         return self._reference.sees_gpu
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        with self._turns.turn() if handler == JUDGE else nullcontext():
+        small = isinstance(request, JudgeRequest) and sum(len(one.content) for one in request.outputs) <= SMALL_BYTES
+        with self._turns.turn(shared=small) if handler == JUDGE else nullcontext():
             made: T = self._reference.call(handler, request, answer, seconds)
             return made
 
@@ -85,8 +112,15 @@ class TurnedReference:
     ) -> tuple[Execution, T | None]:
         if not isinstance(device, TurnedDevice):
             return self._reference.call_on_run(device, job, handler, request, answer, seconds)
-        with self._turns.turn():
+        with self._turns.turn(shared=_is_small(job)):
             return self._reference.call_on_run(device, job, handler, request, answer, seconds)
 
     def close(self) -> None:
         self._reference.close()
+
+
+def _is_small(job: Job) -> bool:
+    """Whether it can run beside others like it: it is not timed or watched, and its tensors take little memory."""
+    specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
+    size = sum(one.storage_bytes for one in specs)
+    return not job.timed_runs and job.watch is Watch.NOTHING and size <= SMALL_BYTES

@@ -22,7 +22,7 @@ from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits
 from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
-from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
+from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
 AGAIN_SEED = 101  # of other roundings than the first look's
@@ -116,8 +116,7 @@ def is_telling(task: Task, case: Case, expected: Expected, comparison: Compariso
     """
     if case.values == TASK or traits_of(task, case).mixed:
         return True
-    finite = bool(expected.truth.isfinite().all()) and bool(expected.own.isfinite().all())
-    return finite and comparison.leeway <= MOST_LEEWAY
+    return are_numbers(expected.truth, expected.own) and comparison.leeway <= MOST_LEEWAY
 
 
 def _expected(function: Callable[..., Any], task: Task, case: Case, inputs: Sequence[InputTensor]) -> _Known:
