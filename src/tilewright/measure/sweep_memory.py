@@ -1,6 +1,6 @@
 """Sweeps that were made before: what a GPU timed once is not timed again in any later process.
 
-Those of `known_sweeps.json` come with the package, timed on GPUs of ours. Modelled times are as good as the model, of which
+Those of `known_sweeps.json` come with the package, timed on GPUs of ours. Modelled times are as good as the model, and
 the next release may have another: they are kept for this process.
 """
 
