@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tilewright.frontends.gpu_turns import GpuTurns, TurnedDevice
+from tilewright.frontends.gpu_turns import GpuTurns, GpuUse, TurnedDevice, gpu_use
 from tilewright.records import (
     PROFILES,
     BoundPlan,
@@ -104,6 +104,18 @@ def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_
     alone.join(timeout=30)
     later.join(timeout=30)
     assert order == ["alone", "later"]
+
+
+def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) -> None:
+    lock = tmp_path / "gpu.lock"
+    assert gpu_use(lock) == GpuUse(0.0, 0.0, 0)
+    (tmp_path / "gpu.turns").write_text(
+        "10.0 14.0 alone 1\n20.0 21.0 shared 1\n12.0 12.5 shared 2\n20.5 22.0 shared 3\n9000.0 9001.0 alone 4\n"
+    )
+    assert gpu_use(lock) == GpuUse(7.0, 6.0, 5)
+    with GpuTurns(lock).turn():
+        pass
+    assert gpu_use(lock).turns == 6
 
 
 def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from benchmarks.known_sweeps import gather
 from tests.measure import kernels
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
-from tilewright.measure import autotune
+from tilewright.measure import autotune, slower_than
 from tilewright.measure.race import RUNGS, Items, faster_than_default, race
 from tilewright.measure.sweep_choices import BuiltChoice, built_choices, worth_timing
 from tilewright.measure.sweep_memory import SweepMemory
@@ -100,9 +100,9 @@ class Bench:
     profile: GpuProfile = PROFILES["H200"]
     scatters: bool = True
 
-    def times_us(self, file: KernelFile, choice: Choice, runs: int) -> tuple[float, ...]:
-        self.timed.append(tuple(choice.items()))
-        return (5.0 if choice["THREADS"] == 64 else 10.0,) * runs
+    def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...]:
+        self.timed.append(tuple((choice or {}).items()))
+        return (5.0 if choice and choice["THREADS"] == 64 else 10.0,) * runs
 
     def judge(self, file: KernelFile, choice: Choice) -> Passed:
         return Passed(())
@@ -130,6 +130,20 @@ def test_an_edit_that_leaves_the_launched_code_as_it_is_sweeps_nothing(tmp_path:
     bench.profile = replace(PROFILES["H200"], name="another GPU")
     swept(text, bench, memory)
     assert bench.timed
+
+
+@pytest.mark.parametrize(
+    ("best_us", "slower_us", "sweeps"),
+    [(10.0, None, False), (6.0, None, True), (4.9, 10.0, False), (20.0, None, False)],
+)
+def test_constants_are_looked_for_where_they_decide_whether_a_file_is_slower(
+    best_us: float, slower_us: float | None, sweeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 10 us as it stands, and 5 us with other constants."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "builds"))
+    bench = Bench(kernels.scale_task())
+    assert slower_than(kernels.TUNED, best_us, bench, 24) == slower_us  # type: ignore[arg-type]
+    assert (len(bench.timed) > 1) == sweeps
 
 
 def test_a_damaged_record_is_as_good_as_none(tmp_path: Path) -> None:

@@ -24,18 +24,34 @@ from tilewright.reference import AnyReference
 from tilewright.verify.judging_records import JudgeRequest
 from tilewright.verify.trial import JUDGE
 
+_TURNS = ".turns"  # beside the lock: a line for every turn, with the machine's clock
+_BETWEEN_GOES = 300.0  # seconds
 SMALL_BYTES = 64 << 20  # of a job's tensors: judging them takes a few GB at most
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One turn, in seconds of the machine's clock."""
+class GpuUse:
+    """How long anybody had a turn at the GPU, and how long nobody had between two turns."""
 
-    began: float
-    ended: float
-    shared: bool
+    busy_s: float
+    idle_s: float
+    turns: int
+
+
+def gpu_use(lock: Path) -> GpuUse:
+    """What was written down beside a lock file. A long time without any turn lies between two goes, and is neither."""
+    path = lock.with_suffix(_TURNS)
+    lines = path.read_text().splitlines() if path.exists() else []
+    turns = sorted((float(began), float(ended)) for began, ended, *_ in map(str.split, lines))
+    busy = idle = 0.0
+    reached = turns[0][0] if turns else 0.0
+    for began, ended in turns:
+        idle += began - reached if 0.0 < began - reached < _BETWEEN_GOES else 0.0
+        busy += max(0.0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return GpuUse(busy, idle, len(turns))
 
 
 class GpuTurns:
@@ -63,11 +79,9 @@ class GpuTurns:
                     yield
                 finally:
                     self._depth = 0
-                    self._write_down(Turn(began, time.time(), shared))
-
-    def _write_down(self, turn: Turn) -> None:
-        with open(self._path.with_suffix(".turns"), "a") as log:
-            log.write(f"{turn.began:.3f} {turn.ended:.3f} {'shared' if turn.shared else 'alone'} {os.getpid()}\n")
+                    with open(self._path.with_suffix(_TURNS), "a") as log:
+                        how = "shared" if shared else "alone"
+                        log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
 
 
 class TurnedDevice(Closing):
@@ -120,7 +134,7 @@ class TurnedReference:
 
 
 def _is_small(job: Job) -> bool:
-    """Whether it can run beside others like it: it is not timed or watched, and its tensors take little memory."""
+    """Whether it can run beside others like it: nothing of it is timed or counted, and its tensors are small."""
     specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
     size = sum(one.storage_bytes for one in specs)
-    return not job.timed_runs and job.watch is Watch.NOTHING and size <= SMALL_BYTES
+    return not job.timed_runs and job.watch is not Watch.COUNTERS and size <= SMALL_BYTES
