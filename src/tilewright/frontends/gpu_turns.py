@@ -1,9 +1,10 @@
 """Several processes of this machine, one GPU: whoever times something has it alone, so that times stay honest.
 
 A turn is a lock on a file. Whoever builds, emulates, traces or compiles needs none; a job takes one for itself, the
-judging of a job's results goes with it, and a contest of times is one turn from its first round to its last. Small jobs
-that nobody times share a turn: they hardly use the GPU, and wait for each other's processes only. Large ones have it
-alone as well, for the sake of its memory. Every turn is written down beside the lock, when it began and ended.
+judging of a job's results goes with it where a GPU does that, and a sweep or a contest of times is one turn from its
+first round to its last. Small jobs that nobody times share a turn: they hardly use the GPU, and wait for each other's
+processes only. Large ones have it alone as well, for the sake of its memory. Every turn is written down beside the
+lock, when it began and ended.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +24,9 @@ from tilewright.devices.protocol import Closing, Device
 from tilewright.records import Execution, GpuProfile, Job, Watch
 from tilewright.reference import AnyReference
 from tilewright.verify.judging_records import JudgeRequest
-from tilewright.verify.trial import JUDGE
 
 _TURNS = ".turns"  # beside the lock: a line for every turn, with the machine's clock
 _BETWEEN_GOES = 300.0  # seconds
-SMALL_BYTES = 64 << 20  # of a job's tensors: judging them takes a few GB at most
 
 T = TypeVar("T")
 
@@ -84,8 +84,26 @@ class GpuTurns:
                         log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
 
 
+class _Size(Enum):
+    """How a job of a size uses the GPU. Its bytes are those of all its tensors."""
+
+    TINY = (1 << 19) - 1  # whatever its elements are, they are judged on the CPU
+    SMALL = 64 << 20  # judging it takes a few GB at most
+    LARGE = 1 << 62
+
+    @classmethod
+    def of(cls, size: int) -> _Size:
+        return next(one for one in cls if size <= one.value)
+
+    @classmethod
+    def of_job(cls, job: Job) -> _Size:
+        specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
+        return cls.of(sum(one.storage_bytes for one in specs))
+
+
 class TurnedDevice(Closing):
-    """A GPU whose every job takes a turn."""
+    """A GPU whose every job takes a turn, but for those under a sanitizer: of the seconds that takes, a few
+    milliseconds are the GPU's."""
 
     def __init__(self, device: Device, turns: GpuTurns) -> None:
         self._device = device
@@ -97,7 +115,10 @@ class TurnedDevice(Closing):
         return self._device.profile
 
     def execute(self, job: Job) -> Execution:
-        with self.turns.turn(shared=_is_small(job)):
+        if job.watch is Watch.FAULTS:
+            return self._device.execute(job)
+        alone = job.timed_runs or job.watch is Watch.COUNTERS or _Size.of_job(job) is _Size.LARGE
+        with self.turns.turn(shared=not alone):
             return self._device.execute(job)
 
     def close(self) -> None:
@@ -116,25 +137,19 @@ class TurnedReference:
         return self._reference.sees_gpu
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        small = isinstance(request, JudgeRequest) and sum(len(one.content) for one in request.outputs) <= SMALL_BYTES
-        with self._turns.turn(shared=small) if handler == JUDGE else nullcontext():
+        outputs = request.outputs if isinstance(request, JudgeRequest) else ()
+        with self._judging(_Size.of(sum(len(one.content) for one in outputs))) if outputs else nullcontext():
             made: T = self._reference.call(handler, request, answer, seconds)
             return made
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
     ) -> tuple[Execution, T | None]:
-        if not isinstance(device, TurnedDevice):
+        with self._judging(_Size.of_job(job)) if isinstance(device, TurnedDevice) else nullcontext():
             return self._reference.call_on_run(device, job, handler, request, answer, seconds)
-        with self._turns.turn(shared=_is_small(job)):
-            return self._reference.call_on_run(device, job, handler, request, answer, seconds)
+
+    def _judging(self, size: _Size) -> AbstractContextManager[None]:
+        return nullcontext() if size is _Size.TINY else self._turns.turn(shared=size is _Size.SMALL)
 
     def close(self) -> None:
         self._reference.close()
-
-
-def _is_small(job: Job) -> bool:
-    """Whether it can run beside others like it: nothing of it is timed or counted, and its tensors are small."""
-    specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
-    size = sum(one.storage_bytes for one in specs)
-    return not job.timed_runs and job.watch is not Watch.COUNTERS and size <= SMALL_BYTES

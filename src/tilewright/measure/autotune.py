@@ -21,7 +21,7 @@ from tilewright.verify import Referee
 
 CHECKED = 4  # winners that are judged before the default is kept
 RUNS_ALONE = 5  # of a file beside the best so far
-CLEARLY, OUT_OF_REACH = 1.03, 2.0  # times as slow as the best: beyond noise, and beyond what constants make good
+CLEARLY, OUT_OF_REACH = 1.03, 1.5  # times as slow as the best: beyond noise, and beyond what constants make good
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 _MODELLED = ProcessMemory()
@@ -112,12 +112,13 @@ def _timed(
     if known is not None:
         say("tuning: timed before")
         return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
-    runners, failed = race(
-        [one.choice for one in choices],
-        lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
-        say,
-        scatters=stopwatch.scatters,
-    )
+    with stopwatch.turn():  # a GPU that others use meanwhile cools down
+        runners, failed = race(
+            [one.choice for one in choices],
+            lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
+            say,
+            scatters=stopwatch.scatters,
+        )
     if runners and not failed:
         memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))
     return runners, failed

@@ -65,6 +65,17 @@ def judge(
     return Judgement(tuple(wrong), worst, telling, time.monotonic() - start, elements)
 
 
+def warm_up(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
+    """Judge a small case's right results on the GPU: what it works with is loaded then, which takes a second or two
+    the first time, and later has others wait for their turn."""
+    task = case_task(request.task, request.case)
+    tensors = _tensors(_drawn(task, request.case), on_gpu=True)
+    call = _caller(function, task, tensors)
+    expected = expectations(call, tensors, task.precision)
+    comparisons = [compare(one.own.clone(), one, traits=traits_of(task, request.case)) for one in expected]
+    return Judgement((), max((one.ratio for one in comparisons), default=0.0), False, 0.0)
+
+
 def _judge_large(
     function: Callable[..., Any],
     task: Task,

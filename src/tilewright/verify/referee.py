@@ -7,6 +7,7 @@ reference run in children of their own; nothing a candidate does is taken as any
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -79,6 +80,10 @@ class Referee:
         self._further: tuple[str, ...] | None = None  # kinds of values, once the reference was asked
 
     def __enter__(self) -> Referee:
+        """A reference on this machine's GPU gets ready to judge there while the first candidate is written."""
+        smallest = next(iter(plan_cases(self._task)), None)
+        if self._gpu is not None and smallest is not None:
+            threading.Thread(target=self._judges.warm_up, args=(self._task, smallest), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
