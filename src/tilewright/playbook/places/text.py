@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -270,10 +270,11 @@ class PlacedKernel:
         return write_text(output.dtype, text)
 
 
-def width_line(plan: PlanLines, *kernels: PlacedKernel) -> None:
-    """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
+def width_line(plan: PlanLines, *kernels: PlacedKernel, more: Iterable[Size] = ()) -> None:
+    """WIDTH: as many elements as 16 bytes hold, where rows and all of these sizes are whole vectors."""
     width = kernels[0].width
     sizes = dict.fromkeys(size for kernel in kernels for size in kernel.alignment_sizes())
+    sizes |= dict.fromkeys(size for size in more if size.literal is None or size.literal % width)
     texts = (f"({size.text})" if " " in size.text else size.text for size in sizes)
     tests = " and ".join(f"{text} % {width} == 0" for text in texts)
     if tests:
