@@ -74,8 +74,8 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
 
 def _width(program: PlacedProgram, reads: dict[str, Read]) -> int:
     """Elements of a thread that fill 4 bytes, the width of a bank, where all that is moved is narrower."""
-    widest = max(one.dtype.itemsize for one in (*reads.values(), *program.outputs))
-    return max(_BANK_BYTES // widest, 1)
+    dtypes = [*(one.dtype for one in reads.values()), *(one.dtype for one in program.outputs)]
+    return max(_BANK_BYTES // max(one.itemsize for one in dtypes), 1)
 
 
 def _width_line(kernel: PlacedKernel, plan: PlanLines, down: Variable, reads: dict[str, Read]) -> None:

@@ -153,7 +153,11 @@ class PlacedKernel:
 
     # -- places --
 
-    def index(self, index: Index, known: Known, shift: str = "") -> str:
+    def at(self, tensor: str, place: Index, known: Known, shift: str = "") -> tuple[str, str]:
+        """The pointer from which a place is counted, and the text of the place."""
+        return self.pointer(tensor), self.index(place, known, shift)
+
+    def index(self, index: Index, known: Known, shift: str = "", kind: str = "long long") -> str:
         """The text of a place; `shift` is added to the variable that vectors go along."""
         parts: list[str] = []
         for atom, factor in index.terms:
@@ -163,9 +167,9 @@ class PlacedKernel:
             elif factor.is_always(-1):
                 parts.append(f"-{text}")
             else:
-                parts.append(f"{self.size(factor)} * {text}")
+                parts.append(f"{self.size(factor, kind)} * {text}")
         if not index.constant.is_always(0) or not parts:
-            parts.append(self.size(index.constant))
+            parts.append(self.size(index.constant, kind))
         return " + ".join(parts).replace("+ -", "- ")
 
     def _atom(self, atom: Atom, known: Known, shift: str) -> str:
@@ -199,7 +203,8 @@ class PlacedKernel:
         if isinstance(leaf, Position):
             return f"static_cast<long long>({self.index(leaf.place, known, shift)})"
         assert isinstance(leaf, Read), "a family knows its own"
-        element = f"{self.pointer(leaf.tensor)}[{self.index(leaf.place, known, shift)}]"
+        pointer, place = self.at(leaf.tensor, leaf.place, known, shift)
+        element = f"{pointer}[{place}]"
         if not leaf.conditions:
             return element
         return f"({self.test(leaf.conditions, known, shift)} ? {element} : {zero_of(leaf.dtype.cpp)})"
@@ -207,9 +212,9 @@ class PlacedKernel:
     def load_vector(self, read: Read, mode: Mode, known: Known, target: str) -> list[str]:
         """Statements that fill a declared vector."""
         shift = "WIDTH - 1" if mode is Mode.REVERSED else ""
-        place = self.index(read.place, known, shift)
+        pointer, place = self.at(read.tensor, read.place, known, shift)
         kind = f"Vector<{read.dtype.cpp}>"
-        text = f"{target} = *reinterpret_cast<const {kind}*>({self.pointer(read.tensor)} + {place});"
+        text = f"{target} = *reinterpret_cast<const {kind}*>({pointer} + {place});"
         if not read.conditions:
             return [text]
         return [f"if ({self.test(read.conditions, known)}) {text}"]
