@@ -43,11 +43,6 @@ class LossProgram:
     sums: tuple[Sum, ...]  # empty: the results have one element per row
     log_sums: tuple[LogSum, ...]
 
-    @property
-    def row_values(self) -> tuple[int, ...]:
-        """What is computed once for every row."""
-        return tuple(one.value for one in self.sums) or tuple(one.value for one in self.placed.outputs)
-
 
 def loss_program(traced: TracedTask) -> LossProgram:
     """The rows of the task and what becomes of them. Raises `NotSupported` for anything else."""

@@ -7,17 +7,9 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import (
-    Known,
-    Mode,
-    PlacedKernel,
-    alignment,
-    each_element,
-    kernel_lines,
-    product_text,
-    width_line,
-)
+from tilewright.playbook.places.reader import Read
+from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
+from tilewright.playbook.places.vectors import Mode, alignment, each_element
 
 _BANK_BYTES = 4
 
@@ -58,16 +50,14 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
     plan.add("need", f"{wide} * {high} * {count} <= {MOST_32_BIT}")
     body = _body(kernel, down, along, rest, reads)
     more = [("unsigned tiles_along", wide), ("unsigned tiles_down", high)]
-    signature = kernel.signature(tuple(one.name for one in program.outputs), more)
-    name = f"{program.name}_tiles"
-    plan.launch(name, f"{wide} * {high} * {count}", "dim3(TILE / WIDTH, THREADS * WIDTH / TILE)", signature.given)
+    block = "dim3(TILE / WIDTH, THREADS * WIDTH / TILE)"
+    text = kernel.launched("tiles", f"{wide} * {high} * {count}", block, "THREADS", body, more)
     header = (
         f"{program.name}, where neighbours of the result are not neighbours of what is read.\n\nA block makes a square "
         "of TILE by TILE elements. It reads the square in the order of the input and writes it in that of the result, "
         "so both sides move whole lines, 4 bytes or more a thread; the turn happens in shared memory, whose rows are "
         "longer by a bank so that neither direction meets itself there."
     )
-    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     pieces = [[VECTOR], *([one] for one in kernel.forms.helpers())]
     return fragment(header, plan, includes(program.as_rows()), *pieces, text).file()
 
@@ -92,14 +82,10 @@ def _body(
     kernel: PlacedKernel, down: Variable, along: Variable, rest: tuple[Variable, ...], reads: dict[str, Read]
 ) -> list[str]:
     down_name, along_name = kernel.variable(down), kernel.variable(along)
-    names = {name: kernel.namer.tensors[name] for name in reads}
+    held = Held(kernel, reads, "")
     inside = f"{down_name} < {kernel.size(down.size, 'int')} && {along_name} < {kernel.size(along.size, 'int')}"
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        return f"{names[name]}_here.at[i]" if name in names else kernel.load(leaf, known, "i")
-
     lines = [
-        f"__shared__ __align__(4) {read.dtype.cpp} {names[name]}_square[TILE][TILE + "
+        f"__shared__ __align__(4) {read.dtype.cpp} {held.name(name, 'square')}[TILE][TILE + "
         f"{max(_BANK_BYTES // read.dtype.itemsize, 1)}];"
         for name, read in reads.items()
     ]
@@ -112,29 +98,21 @@ def _body(
     loop = ["#pragma unroll 8", "for (int other = threadIdx.y; other < TILE; other += THREADS * WIDTH / TILE) {"]
     loads, turns = [], []
     for name, read in reads.items():
-        taken = kernel.load_vector(read, Mode.VECTOR, {}, f"{names[name]}_here")
+        taken = kernel.load_vector(read, Mode.VECTOR, {}, f"{held.name(name)}")
         kind = f"Vector<{read.dtype.cpp}>"
-        loads += [f"{kind} {names[name]}_here = {{}};", *taken] if read.conditions else [f"const {kind} {taken[0]}"]
-        turns += [f"{names[name]}_square[side + i][other] = {names[name]}_here.at[i];"]
+        loads += [f"{kind} {held.name(name)} = {{}};", *taken] if read.conditions else [f"const {kind} {taken[0]}"]
+        turns += [f"{held.name(name, 'square')}[side + i][other] = {held.name(name)}.at[i];"]
     reading = [
         f"const int {down_name} = first_down + side, {along_name} = first_along + other;",
         f"if ({inside}) {{",
         *indented([*loads, *each_element(turns)]),
         "}",
     ]
-    made, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), {}, element)
-    outputs = kernel.program.outputs
-    made += [f"{kernel.pointer(one.name)}_made.at[i] = {kernel.stored(one, texts[one.value])};" for one in outputs]
-    turned = [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs]
+    turned = []
     for name, read in reads.items():
-        vector = f"Vector<{read.dtype.cpp}>"
-        turned.append(
-            f"const {vector} {names[name]}_here = *reinterpret_cast<{vector}*>(&{names[name]}_square[other][side]);"
-        )
-    turned += each_element(made)
-    for one in outputs:
-        place, target = kernel.index(one.place, {}), kernel.pointer(one.name)
-        turned.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({target} + {place}) = {target}_made;")
+        vector, square = f"Vector<{read.dtype.cpp}>", f"&{held.name(name, 'square')}[other][side]"
+        turned.append(f"const {vector} {held.name(name)} = *reinterpret_cast<{vector}*>({square});")
+    turned += kernel.store_vectors({}, held.element)
     writing = [
         f"const int {down_name} = first_down + other, {along_name} = first_along + side;",
         f"if ({inside}) {{",

@@ -6,9 +6,9 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.reader import Read
-from tilewright.playbook.places.text import Known, PlacedKernel, kernel_lines, product_text
+from tilewright.playbook.places.text import PlacedKernel, product_text
+from tilewright.playbook.places.vectors import Known
 from tilewright.playbook.pooling.program import PoolProgram
-from tilewright.playbook.row_program import Load
 
 _AXES = ("X", "Y", "Z")
 
@@ -40,11 +40,7 @@ class PoolKernel(PlacedKernel):
     @property
     def pooled(self) -> int:
         """The number of the value that stands for the pooled one."""
-        return next(
-            index
-            for index, value in enumerate(self.program.values)
-            if isinstance(value, Load) and value.input == self.pool.leaf
-        )
+        return self.value_of(self.pool.leaf)
 
     def at(self, tensor: str, place: Index, known: Known, shift: str = "") -> tuple[str, str]:
         """By strips, 32 bits count from where the plane begins: 64 for every load would take longer than the loads."""
@@ -82,15 +78,7 @@ class PoolKernel(PlacedKernel):
     def result_lines(self, made: str) -> list[str]:
         """Statements that turn the combined window into results and store them."""
         lines, text = self._divided(made)
-        known: Known = {self.pooled: text}
-        more, texts = self.write(
-            tuple(one.value for one in self.program.outputs), known, lambda _, leaf, k: self.load(leaf, k)
-        )
-        lines += more
-        for one in self.program.outputs:
-            pointer, place = self.at(one.name, one.place, known)
-            lines.append(f"{pointer}[{place}] = {self.stored(one, texts[one.value])};")
-        return lines
+        return [*lines, *self.store_each({self.pooled: text})]
 
     def _divided(self, made: str) -> tuple[list[str], Text]:
         if not self.pool.is_mean:
@@ -137,12 +125,10 @@ def draft(program: PoolProgram, op_line: str) -> str:
         *body,
         *kernel.result_lines("made"),
     ]
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("long long n", count)])
-    name = f"{program.placed.name}_windows"
-    plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
+    grid, more = f"ceil_div({count}, THREADS)", [("long long n", count)]
+    text = kernel.launched("windows", grid, "THREADS", "THREADS", lines, more)
     header = (
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
         "of one result; places outside the input are skipped."
     )
-    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, lines)
     return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()

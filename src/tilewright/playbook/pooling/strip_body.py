@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element, zero_of
+from tilewright.playbook.places.vectors import each_element, zero_of
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.row_program import Load
 
@@ -66,10 +65,7 @@ def _entered(kernel: PoolKernel) -> list[str]:
     """All rows that the strip needs, loaded before any is used."""
     axes = kernel.axes
     in_x = kernel.variable(axes["X"].inside)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    leaves = kernel.program.leaves_of((kernel.pool.value,))
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.namer.tensors[name] for name in reads}
+    held = kernel.held((kernel.pool.value,), "[v][j]")
     place = [f"const int {in_x} = from_x + (v * LANES + static_cast<int>(threadIdx.x)) * WIDTH;"]
     tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {in_x}_end"]
     if "Y" in axes:
@@ -80,38 +76,21 @@ def _entered(kernel: PoolKernel) -> list[str]:
         in_z = kernel.variable(axes["Z"].inside)
         tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
     place.append(f"const bool is_inside = {' && '.join(tests)};")
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
-    ]
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[v][j].at[{i}]"
-        return kernel.load(leaf, known, "i")
-
-    inner, texts = kernel.write((kernel.pool.value,), {}, element)
+    inner, texts = kernel.write((kernel.pool.value,), {}, held.element)
     entering = [*inner, f"entered[v][j][i] = {texts[kernel.pool.value].text};"]
-    bare = isinstance(kernel.program.values[kernel.pool.value], Load) and not any(
-        one.conditions for one in reads.values()
-    )
-    if not (bare and reads):  # what is computed from nothing is not what changes nothing
+    computed = not isinstance(kernel.program.values[kernel.pool.value], Load)
+    bare = bool(held.reads) and not computed and not any(one.conditions for one in held.reads.values())
+    if not bare:  # what is computed from nothing is not what changes nothing
         entering = [f"entered[v][j][i] = {kernel.pool.start};", "if (is_inside) {", *indented(entering), "}"]
-    lines, begun = [], []
-    for name, read in reads.items():
-        lines.append(f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS][LOADED];")
+    lines, begun = held.declared("here[VECTORS][LOADED]"), []
+    for name, read in held.reads.items():
         start = f"static_cast<{read.dtype.cpp}>({kernel.pool.start})" if bare else zero_of(read.dtype.cpp)
-        begun.append(f"{names[name]}_here[v][j].at[i] = {start};")
-    loading = [*place, *each_element(begun), "if (is_inside) {", *indented(loads), "}"]
-    lines += _over_loaded(loading) if reads else []
-    place = place if not (bare and reads) else place[:1] if "Y" in axes else []
-    return [*lines, "float entered[VECTORS][LOADED][WIDTH];", *_over_loaded([*place, *each_element(entering)])]
-
-
-def _over_loaded(lines: list[str]) -> list[str]:
-    return _over("j", "LOADED", lines)
+        begun.append(f"{held.name(name)}[v][j].at[i] = {start};")
+    loading = [*place, *each_element(begun), "if (is_inside) {", *indented(held.loads()), "}"]
+    lines += _over("j", "LOADED", loading) if held.reads else []
+    place = place if not bare else place[:1] if "Y" in axes else []
+    taken = _over("j", "LOADED", [*place, *each_element(entering)])
+    return [*lines, "float entered[VECTORS][LOADED][WIDTH];", *taken]
 
 
 def _over_rows(lines: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
-from tilewright.playbook.places.text import kernel_lines, product_text, width_line
+from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
@@ -30,9 +30,8 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     kernel = PoolKernel(program, plan, vector=True, quick=quick)
     more, grid = _strips_plan(kernel, plan)
     body = strip_body(kernel)
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
-    name = f"{program.placed.name}_strips"
-    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}", signature.given)
+    block = f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}"
+    text = kernel.launched("strips", grid, block, "LANES * TEAMS, RESIDENT / (LANES * TEAMS)", body, more)
     deep = (
         " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
         "plane is read once."
@@ -51,8 +50,6 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     )
     header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
     header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
-    bounds = "__launch_bounds__(LANES * TEAMS, RESIDENT / (LANES * TEAMS))"
-    text = kernel_lines(signature, bounds, name, body)
     pieces = [
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],

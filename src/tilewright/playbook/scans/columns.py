@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element, kernel_lines, product_text, width_line
+from tilewright.playbook.places.text import product_text, width_line
+from tilewright.playbook.places.vectors import Element, Known, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.scans.program import Scan, ScanProgram
 from tilewright.playbook.scans.structures import ScanKernel
 
-Element = Callable[[str, Leaf, Known], str]
 EachRow = Callable[[list[str]], list[str]]
 
 _LANES = (32, 16, 8, 4)  # of 16 bytes each: whole lines of memory, or as much of one as fills the GPU
@@ -52,9 +52,7 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         *_body(kernel),
     ]
     more = [("int steps", steps), ("int vectors", vectors), ("unsigned chunks", chunks)]
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
-    name = f"{program.placed.name}_columns"
-    plan.launch(name, f"{slabs} * {chunks}", "dim3(LANES, TEAMS)", signature.given)
+    text = kernel.launched("columns", f"{slabs} * {chunks}", "dim3(LANES, TEAMS)", "LANES * TEAMS", body, more)
     header = (
         f"{program.placed.name}, a scan across rows: a thread owns a 16-byte vector of columns, and TEAMS threads "
         "share it.\n\nNeighbouring threads own neighbours, so every row is read and written in whole lines. A team "
@@ -64,7 +62,6 @@ def scan_columns(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     )
     combiners = dict.fromkeys(COMBINERS[one.combiner] for one in program.scans)
     pieces = [[VECTOR], *([one] for one in (*kernel.forms.helpers(), *combiners))]
-    text = kernel_lines(signature, "__launch_bounds__(LANES * TEAMS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
@@ -92,40 +89,23 @@ def _shared(kernel: ScanKernel) -> list[str]:
 
 def _body(kernel: ScanKernel) -> list[str]:
     along = kernel.variable(kernel.scan.along)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    leaves = kernel.program.leaves_of(kernel.program.targets)
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.namer.tensors[name] for name in reads}
     place = f"const int {along} = first + static_cast<int>(threadIdx.y) * AHEAD + k;"
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[k].at[{i}]"
-        return kernel.load(leaf, known, "i" if not isinstance(leaf, Read) or kernel.modes[name] is Mode.EACH else "")
+    held, early = kernel.held(kernel.program.targets, "[k]"), kernel.inner()
+    late = replace(held, reads={name: one for name, one in held.reads.items() if name not in early.reads})
 
     def each_row(lines: list[str]) -> list[str]:
-        inside = [place, f"if ({along} < end) {{", *indented(lines), "}"]
-        return ["#pragma unroll", "for (int k = 0; k < AHEAD; ++k) {", *indented(inside), "}"]
+        return over_vectors(guarded(place, f"{along} < end", lines), "AHEAD")
 
-    early = kernel.inner_reads().keys() & reads.keys()  # what goes into a scan; the rest is read when it is needed
-
-    def loads(name: str, target: str) -> list[str]:
-        return kernel.load_vector(reads[name], kernel.modes[name], {}, f"{names[name]}_{target}[k]")
-
-    fetched = [line for name in reads if name in early for line in loads(name, "next")]
-    late = [line for name in reads if name not in early for line in loads(name, "here")]
-    lines = []
-    for name, read in reads.items():
-        more = f", {names[name]}_next[AHEAD]" if name in early else ""
-        lines.append(f"Vector<{read.dtype.cpp}> {names[name]}_here[AHEAD]{more};")
-    lines += ["const auto fetch = [&](int first) {", *indented(each_row(fetched)), "};", "fetch(0);"] if early else []
+    lines = [*early.declared("here[AHEAD]", "next[AHEAD]"), *late.declared("here[AHEAD]")]
+    tile = []
+    if early.reads:
+        lines += ["const auto fetch = [&](int first) {", *indented(each_row(early.loads("next"))), "};", "fetch(0);"]
+        moved = [f"{held.name(name)}[k] = {held.name(name, 'next')}[k];" for name in early.reads]
+        tile = [*over_vectors(moved, "AHEAD"), "if (first + TEAMS * AHEAD < steps) fetch(first + TEAMS * AHEAD);"]
     for one in kernel.scan.scans:
         lines += _started(one, f"{kernel.names[one.leaf]}_carry", "all earlier tiles")
-    copies = [f"{names[name]}_here[k] = {names[name]}_next[k];" for name in reads if name in early]
-    tile = ["#pragma unroll", "for (int k = 0; k < AHEAD; ++k) {", *indented(copies), "}"] if early else []
-    tile += ["if (first + TEAMS * AHEAD < steps) fetch(first + TEAMS * AHEAD);"] if early else []
-    tile += [*_scanned(kernel, element, each_row), *_exchanged(kernel), *_written(kernel, element, each_row, late)]
+    tile += [*_scanned(kernel, held.element, each_row), *_exchanged(kernel)]
+    tile += each_row([*late.loads(), *kernel.store_vectors(_running(kernel), held.element)])
     loop = "for (int first = 0, turn = 0; first < steps; first += TEAMS * AHEAD, turn ^= 1) {"
     return [*lines, loop, *indented(tile), "}"]
 
@@ -167,17 +147,9 @@ def _exchanged(kernel: ScanKernel) -> list[str]:
     return [*started, *given, "__syncthreads();", *loop]
 
 
-def _written(kernel: ScanKernel, element: Element, each_row: EachRow, late: list[str]) -> list[str]:
-    outputs = kernel.program.outputs
-    known = {}
-    for one in kernel.scan.scans:
-        name = kernel.names[one.leaf]
-        known[kernel.value_of(one)] = Text(f"{one.combiner}{{}}({name}_above[i], {name}_in[k][i])")
-    made, texts = kernel.write(tuple(one.value for one in outputs), known, element)
-    made += [f"{kernel.pointer(one.name)}_made.at[i] = {kernel.stored(one, texts[one.value])};" for one in outputs]
-    row = [*late, *(f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs)]
-    row += each_element(made)
-    for output in outputs:
-        target, where = kernel.pointer(output.name), kernel.index(output.place, {})
-        row.append(f"*reinterpret_cast<Vector<{output.dtype.cpp}>*>({target} + {where}) = {target}_made;")
-    return each_row(row)
+def _running(kernel: ScanKernel) -> Known:
+    """The running values of an element."""
+    names = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
+    return {
+        kernel.value_of(one.leaf): Text(f"{one.combiner}{{}}({name}_above[i], {name}_in[k][i])") for one, name in names
+    }
