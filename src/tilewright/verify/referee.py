@@ -33,7 +33,7 @@ from tilewright.verify.need_sizes import (
     within_need,
 )
 from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
-from tilewright.verify.scheduled import scheduled_cases
+from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
@@ -205,12 +205,15 @@ class Referee:
     # -- running --
 
     def _emulate(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
-        """The cases on the emulator, the first of them where a GPU does the rest."""
+        """The cases on the emulator, few of them where a GPU does the rest."""
         emulated = 0
+        left: list[Case] = []
         scheduled = scheduled_cases(trial.candidate, cases, self._emulator.profile)
+        preflight = scheduled | several_of_each(self._task, cases)
         for number, case in enumerate(cases):
-            if self._gpu is not None and emulated >= _PREFLIGHT and number > max(scheduled, default=0):
-                return self._on_gpu(trial, cases[number:])
+            if self._gpu is not None and emulated >= _PREFLIGHT and number not in preflight:
+                left.append(case)
+                continue
             schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
@@ -234,7 +237,7 @@ class Referee:
             if rejected is not None:
                 return rejected
             emulated += isinstance(outcome, Right)
-        return self._on_gpu(trial, ()) if self._gpu is not None else self._passed(trial)
+        return self._on_gpu(trial, left) if self._gpu is not None else self._passed(trial)
 
     def _on_gpu(self, trial: Trial, cases: Sequence[Case], *, watched: bool = False) -> Verdict:
         """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
