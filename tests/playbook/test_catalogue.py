@@ -96,8 +96,8 @@ IDS = """
 draft-elements draft-rows vectors vectors-exact vectors-uncached several-vectors several-vectors-exact
 several-vectors-uncached rectangles rectangles-exact lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact cluster cluster-exact split
-split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact draft-columns draft-segments
-column-pieces column-tiles column-tiles-again
+split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
+draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 
 

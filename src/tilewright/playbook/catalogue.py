@@ -18,6 +18,8 @@ from tilewright.playbook.structures.passes import pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
 from tilewright.playbook.structures.split_rows import can_split, split_rows
+from tilewright.playbook.structures.teams import Team as SharingTeam
+from tilewright.playbook.structures.teams import can_meet
 
 _TINY_ROW_BYTES = 1024  # a block of its own would have next to nothing to do
 _SHORT_ROW_BYTES = 4096  # a warp with 128 bytes a lane
@@ -195,10 +197,13 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         summary = "the row held in the shared memory of a cluster of blocks"
         found.append(make("cluster", summary, cluster, emulable=False))
-        alone, together = (partial(ahead_rows, clustered=clustered) for clustered in (False, True))
+        alone, together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
         found.append(make("ahead", "the row in registers, the next one on its way to shared memory", alone))
         summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
         found.append(make("cluster-ahead", summary, together, emulable=False))
+        if can_meet(program):
+            summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
+            found.append(make("grid-ahead", summary, everywhere))
     if can_split(program):
         found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
     found.append(_passes(program))
