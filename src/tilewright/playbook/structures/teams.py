@@ -246,7 +246,8 @@ class Exchange:
                 ]
             else:
                 body = [
-                    f"const float own = {earlier}, summed = {moved};",
+                    f"const float own = {earlier};",
+                    f"const float summed = {moved};",
                     f"{name} += static_cast<float>(moved_exponentials(summed, own, {whole}));",
                 ]
         lines.append(f"{name} = {kernel.start(index)};")
