@@ -70,10 +70,11 @@ dist: $(READY)
 $(READY): export TILEWRIGHT_REQUIRE_COMPILED := 1
 
 # The constraints keep torch to one known build; CuTe's headers come without the wheel's own Python requirements.
+# Modules are compiled when they are first imported: most of the thousands that torch and transformers bring never are.
 $(READY): pyproject.toml setup.py constraints.txt src/tilewright/devices/cuda/launcher.c $(wildcard src/tilewright/ptx/core/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps nvidia-cutlass
 	touch $@
 

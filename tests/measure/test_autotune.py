@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from benchmarks.known_sweeps import gather
 from tests.measure import kernels
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
@@ -137,6 +138,17 @@ def test_a_damaged_record_is_as_good_as_none(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("*.json")
     kept.write_text("{")
     swept(kernels.TUNED.text, bench, memory)
+    assert bench.timed
+
+
+def test_what_comes_with_the_package_is_not_timed_again(tmp_path: Path) -> None:
+    bench = Bench(kernels.scale_task())
+    first = swept(kernels.TUNED.text, bench, SweepMemory(tmp_path / "there"))
+    known = tmp_path / "known.json"
+    gather(tmp_path / "there", known)
+    assert swept(kernels.TUNED.text, bench, SweepMemory(tmp_path / "here", known)) == first
+    assert bench.timed == []
+    swept(kernels.TUNED.text.replace("2 * x[i]", "3 * x[i]"), bench, SweepMemory(tmp_path / "here", known))
     assert bench.timed
 
 

@@ -26,7 +26,7 @@ _SOURCES = (
     "tensor_multiply_wide.c",
 )
 _FLAGS = (
-    "-std=gnu11", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-Wall",
+    "-std=gnu11", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-Wall",
     "-Wextra", "-Wno-psabi", "-Werror",
 )  # fmt: skip
 _WIDE = '#if defined(__x86_64__)\n#pragma GCC target("avx2,fma,f16c")\n#endif\n'

@@ -59,7 +59,10 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+QUICK = ("pointwise", "sum by a warp", "softmax in shared memory", "bf16 matmul", "gather")
+
+
+@pytest.mark.parametrize("name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in HONEST])
 def test_honest_kernels_pass(name: str, referee: Make) -> None:
     task, text = HONEST[name]
     verdict = referee(task).judge(text)
@@ -73,7 +76,7 @@ def test_honest_kernels_pass(name: str, referee: Make) -> None:
 @pytest.mark.parametrize(
     ("task", "text"),
     [
-        (replace(tasks.SOFTMAX, leading=(("logits", 2),)), kernels.SOFTMAX_SHARED),
+        pytest.param(replace(tasks.SOFTMAX, leading=(("logits", 2),)), kernels.SOFTMAX_SHARED, marks=pytest.mark.slow),
         (replace(tasks.MEAN, leading=(("samples", 2),)), kernels.MEAN_BY_WARP),
         (replace(tasks.ACCUMULATE, leading=(("y", 1), ("delta", 1))), kernels.ACCUMULATE),
     ],
@@ -390,9 +393,7 @@ def test_a_choice_is_judged_as_a_whole(referee: Make) -> None:
     judge = referee(tasks.MEAN)
     right = parse(TUNED.replace("i += 32", "i += STEP == 32 ? STEP : 32"))
     wrong = parse(TUNED.replace("i += 32", "i += STEP"))
-    assert isinstance(judge.judge(right, {"STEP": 32}), Passed)
     assert isinstance(judge.judge(right, {"STEP": 64}), Passed)
-    assert isinstance(judge.judge(wrong, {"STEP": 32}), Passed)
     assert isinstance(judge.judge(wrong), Passed)
     assert isinstance(judge.judge(wrong, {"STEP": 64}), Rejected)
 
@@ -405,8 +406,8 @@ def test_a_choice_that_nothing_was_run_with_does_not_pass(referee: Make) -> None
 
 
 def test_times_are_told(referee: Make) -> None:
-    judge = referee(tasks.MEAN)
-    assert isinstance(judge.judge(kernels.MEAN), Passed)
+    judge = referee(tasks.DOUBLE)
+    assert isinstance(judge.judge(kernels.DOUBLE), Passed)
     assert judge.times.run_s > 0
     assert judge.times.judge_s > 0
     assert "judging" in str(judge.times)

@@ -1,6 +1,7 @@
 """Sweeps that were made before: what a GPU timed once is not timed again in any later process.
 
-Modelled times are as good as the model, which the next release may have another of: they are kept for this process.
+Those of `known_sweeps.json` come with the package, timed on GPUs of ours. Modelled times are as good as the model, and
+the next release may have another: they are kept for this process.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tilewright.records import RecordError, from_json, to_json
 from tilewright.toolchain import cache_directory
 
+KNOWN = Path(__file__).with_name("known_sweeps.json")
 _MOST = 4096  # sweeps; those made first go first
 
 
@@ -26,18 +30,19 @@ class Sweep:
 
 
 class SweepMemory:
-    """A folder with a file for each sweep, whole or absent. Without arguments: beside the builds."""
+    """A folder with a file for each sweep, whole or absent. By default beside the builds; `known` is only read."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, known: Path = KNOWN) -> None:
         builds = cache_directory()
+        self._known = known
         self._folder = folder or builds.with_name(f"{builds.name}-tuned")
 
     def find(self, key: str) -> Sweep | None:
-        """A sweep on record; one that cannot be read is as good as absent."""
+        """A sweep on record, here or with the package; one that cannot be read is as good as absent."""
         with contextlib.suppress(OSError, ValueError, RecordError):
             found: Sweep = from_json(Sweep, json.loads(self._path(key).read_text("utf-8")))
             return found
-        return None
+        return known_sweeps(self._known).get(key)
 
     def keep(self, key: str, sweep: Sweep) -> None:
         """Put a sweep on record; where that cannot be done, it is made again."""
@@ -56,6 +61,14 @@ class SweepMemory:
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
+
+
+@cache
+def known_sweeps(path: Path = KNOWN) -> Mapping[str, Sweep]:
+    """Those that come with the package, by their keys."""
+    with contextlib.suppress(OSError):
+        return {key: from_json(Sweep, one) for key, one in json.loads(path.read_text("utf-8")).items()}
+    return {}
 
 
 class ProcessMemory(SweepMemory):
