@@ -14,10 +14,9 @@ from tilewright.playbook.structures.column_pieces import can_piece, column_piece
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
-from tilewright.playbook.structures.passes import pass_rows
+from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
-from tilewright.playbook.structures.split_rows import can_split, split_rows
 from tilewright.playbook.structures.teams import Team as SharingTeam
 from tilewright.playbook.structures.teams import can_meet
 
@@ -133,7 +132,7 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
 
 def _passes(program: RowProgram) -> Way:
     summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
-    return _way(program, "passes", summary, pass_rows)
+    return _way(program, "passes", summary, partial(pass_rows, looped=False))
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:
@@ -204,7 +203,8 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))
     if can_split(program):
-        found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
+        looped = partial(pass_rows, looped=True)
+        found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))
     found.append(_passes(program))
     return {one.id: one for one in found}
 
