@@ -98,11 +98,13 @@ __device__ __forceinline__ unsigned tf32(float v) {
 """
 
 _SPLIT = """\
-// v as two TF32 numbers, which together have 22 bits of it and its whole range. Where the first would be infinite or is
-// not a number, the second is 0: their products are then what f32 gives.
+// v as two TF32 numbers, which together have 22 bits of it and its whole range. What has no finite big part is small
+// beside a one of its sign: small parts meet big parts alone, and infinity times the 0 that a small part may be is no
+// number where f32 gives infinity.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
-  big = tf32(v);
-  small = fabsf(v) < 3.4e38f ? tf32(v - __uint_as_float(big)) : 0u;
+  const bool fits = fabsf(v) < 3.4e38f;
+  big = fits ? tf32(v) : __float_as_uint(copysignf(1.f, v));
+  small = fits ? tf32(v - __uint_as_float(big)) : __float_as_uint(v);
 }
 """
 
