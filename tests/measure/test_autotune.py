@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,6 +158,14 @@ def test_a_damaged_record_is_as_good_as_none(tmp_path: Path) -> None:
     kept.write_text("{")
     swept(kernels.TUNED.text, bench, memory)
     assert bench.timed
+
+
+def test_a_choice_that_no_gpu_takes_costs_that_choice_alone(tmp_path: Path) -> None:
+    text = re.sub(r"(tune\s+THREADS = .*)", r"\1 | 2048", kernels.TUNED.text, count=1)
+    assert text != kernels.TUNED.text
+    bench = Bench(kernels.scale_task())
+    assert swept(text, bench, SweepMemory(tmp_path))["THREADS"] == 64
+    assert not any(dict(choice)["THREADS"] == 2048 for choice in bench.timed)
 
 
 def test_what_comes_with_the_package_is_not_timed_again(tmp_path: Path) -> None:

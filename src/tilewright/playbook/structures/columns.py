@@ -107,6 +107,7 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     plan.add("need", f"{cols} > 0 and {cols} <= {MOST_32_BIT}")
     plan.add("tune", "LANES = 64 | 32 | 128", "threads side by side, each with a vector of rows")
     plan.add("tune", f"TEAMS = {' | '.join(str(one) for one in _teams(program, held))}", "that share the columns")
+    plan.add("need", "LANES * TEAMS <= 1024")
     size = 16 // program.widest.itemsize
     plan.add("const", f"WIDTH = {size} if {inner} % {size} == 0 else 1", "rows of a thread")
     if held:
