@@ -242,22 +242,6 @@ __device__ __forceinline__ T lanes_reduce(T value, Combine combine) {
 }
 """
 
-CLUSTER_REDUCE = """\
-// The values of all threads of the cluster combined, the same in every thread: first those of each block, then the
-// blocks read each other's shared memory. `partial` and `of_block` have no other use.
-template <typename T, typename Combine>
-__device__ __forceinline__ T cluster_reduce(T value, T* partial, T* of_block, Combine combine) {
-  value = block_reduce(value, partial, combine);
-  const cg::cluster_group cluster = cg::this_cluster();
-  if (threadIdx.x == 0) *of_block = value;
-  cluster.sync();
-  value = *cluster.map_shared_rank(of_block, 0);
-#pragma unroll
-  for (int rank = 1; rank < BLOCKS; ++rank) value = combine(value, *cluster.map_shared_rank(of_block, rank));
-  return value;
-}
-"""
-
 FOR_EACH_VECTOR = """\
 // Calls `visit(k, place)` for every vector of the row that this thread owns. k is a constant in each unrolled step, so
 // arrays indexed by it stay in registers; neighbouring threads own neighbouring vectors, so their loads coalesce.

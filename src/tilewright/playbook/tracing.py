@@ -96,6 +96,13 @@ class TracedNode:
     results: tuple[TracedTensor | None, ...]
     overload: str = ""
 
+    @property
+    def result(self) -> TracedTensor:
+        """The first of its results, which is a tensor."""
+        first = self.results[0]
+        assert first is not None
+        return first
+
 
 @dataclass(frozen=True)
 class Trace:
