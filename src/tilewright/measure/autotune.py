@@ -118,6 +118,7 @@ def _timed(
             lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
             say,
             scatters=stopwatch.scatters,
+            floor_us=stopwatch.floor_us,
         )
     if runners and not failed:
         memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))

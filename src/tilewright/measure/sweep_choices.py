@@ -10,9 +10,10 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from tilewright.kernel_file import Choice, KernelFile, evaluate
+from tilewright.kernel_file import Choice, Evaluation, KernelFile, KernelFileError, evaluate
 from tilewright.records import Build, BuildFailure, GpuProfile, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan, build_many, launch_occupancy
 from tilewright.toolchain.ptx_text import parse_ptx
@@ -37,19 +38,21 @@ class BuiltChoice:
 def built_choices(
     file: KernelFile, task: Task, gpu: GpuProfile, choices: Sequence[Choice]
 ) -> tuple[BuiltChoice | None, ...]:
-    """Every choice built, on all cores at once; None for one that does not build."""
+    """Every choice built, on all cores at once; None for one that does not build, or whose plan is beyond a limit."""
     arguments = task.arguments()
-    evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
-    requests = {number: asked for number, one in enumerate(evaluations) if (asked := one.build_request()) is not None}
+    evaluations: dict[int, Evaluation] = {}
+    for number, choice in enumerate(choices):
+        with suppress(KernelFileError):
+            evaluations[number] = evaluate(file, arguments, gpu, choice)
+    asked = {number: one.build_request() for number, one in evaluations.items()}
+    requests = {number: one for number, one in asked.items() if one is not None}
     builds = dict(zip(requests, build_many(list(requests.values())), strict=True))
-    made: list[BuiltChoice | None] = []
-    for number, evaluation in enumerate(evaluations):
+    made: list[BuiltChoice | None] = [None for _ in choices]
+    for number, evaluation in evaluations.items():
         build = builds.get(number)
-        if isinstance(build, BuildFailure):
-            made.append(None)
-            continue
-        plan = BuiltPlan.of(evaluation, build, arguments)
-        made.append(_built(tuple(choices[number].items()), plan, gpu))
+        if not isinstance(build, BuildFailure):
+            plan = BuiltPlan.of(evaluation, build, arguments)
+            made[number] = _built(tuple(choices[number].items()), plan, gpu)
     return tuple(made)
 
 
