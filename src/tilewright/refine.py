@@ -331,7 +331,7 @@ class _Attempt:
     def _not_faster(self, kernel: KernelFile) -> records.NotFaster | None:
         """Why there is no need to judge it at full size, which takes long: it would not be kept."""
         best = self._run.best
-        if best is None or not isinstance(best.measurement, records.Measured):
+        if best is None or best.is_provisional or not isinstance(best.measurement, records.Measured):
             return None
         best_us, watch = best.measurement.time_us, self._workshop.watch
         watch.working("timing it beside the best")

@@ -14,7 +14,7 @@ from tests.measure import kernels
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
 from tilewright.measure import autotune, slower_than
-from tilewright.measure.race import RUNGS, Items, faster_than_default, race
+from tilewright.measure.race import LONG_US, RUNGS, Items, faster_than_default, race
 from tilewright.measure.sweep_choices import BuiltChoice, built_choices, worth_timing
 from tilewright.measure.sweep_memory import SweepMemory
 from tilewright.records import PROFILES, GpuProfile, Passed, Task
@@ -69,6 +69,18 @@ def test_a_gain_within_the_scatter_is_no_gain() -> None:
     assert sum(map(bool, found)) <= 12
 
 
+def test_calls_that_take_long_are_timed_less_often() -> None:
+    asked: list[tuple[Items, int]] = []
+
+    def time(choice: Items, runs: int) -> tuple[float, ...]:
+        asked.append((choice, runs))
+        return (2000.0 + 100.0 * CHOICES.index(choice),) * runs
+
+    race(CHOICES, time, silent, scatters=True, floor_us=LONG_US)
+    assert [runs for _, runs in asked] == [2] * 16 + [5] * 4 + [5] * 3
+    assert [choice for choice, _ in asked[-3:]] == list(CHOICES[:3])[::-1]
+
+
 def test_a_choice_that_fails_is_counted_and_forgotten() -> None:
     runners, failed = race(CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True)
     assert failed == 1
@@ -101,6 +113,7 @@ class Bench:
     timed: list[Items] = field(default_factory=list)
     profile: GpuProfile = PROFILES["H200"]
     scatters: bool = True
+    floor_us: float = 1.0
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -177,6 +190,17 @@ def test_what_comes_with_the_package_is_not_timed_again(tmp_path: Path) -> None:
     assert bench.timed == []
     swept(kernels.TUNED.text.replace("2 * x[i]", "3 * x[i]"), bench, SweepMemory(tmp_path / "here", known))
     assert bench.timed
+
+
+def test_a_choice_beyond_a_limit_is_not_built_and_the_others_are() -> None:
+    task, gpu = kernels.scale_task(), PROFILES["H200"]
+    wide = parse(kernels.TUNED.text.replace("64", "4096", 1), "k.cu")
+    choices = list(combinations(wide, task.arguments(), gpu))
+    made = built_choices(wide, task, gpu, choices)
+    beyond = [one is None for one in made]
+    assert beyond == [choice["THREADS"] == 4096 for choice in choices]
+    assert any(beyond)
+    assert not all(beyond)
 
 
 def test_choices_are_built_with_what_they_hold_on_the_gpu() -> None:

@@ -125,6 +125,7 @@ class _Scores:
     profile: GpuProfile = PROFILES["H200"]
     judged: list[dict[str, int | bool]] = field(default_factory=list)
     scatters: bool = False
+    floor_us: float = 1.0
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def times_us(self, file: KernelFile, choice: Choice, runs: int) -> tuple[float, ...]:

@@ -301,6 +301,16 @@ def test_not_finite_stands_where_the_reference_has_it() -> None:
     assert compare(half.clone(), Expected(half, truth, ())).right
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bits_with_and_without_nan(dtype: torch.dtype) -> None:
+    truth = torch.linspace(-3.0, 3.0, 300).to(dtype).double()
+    assert compare(truth.to(dtype), exactly(truth)).right
+    assert not compare((2 * truth).to(dtype), exactly(truth)).right
+    truth[7] = math.nan
+    assert compare(truth.to(dtype), exactly(truth)).right
+    assert not compare(truth.nan_to_num(1.0).to(dtype), exactly(truth)).right
+
+
 def test_integers_are_exact_and_ties_may_fall_either_way() -> None:
     own, truth = torch.tensor([3, 1, 2]), torch.tensor([3, 1, 4])
     expected = Expected(own, truth, (torch.tensor([3, 0, 2]),))

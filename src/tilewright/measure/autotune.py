@@ -21,7 +21,7 @@ from tilewright.verify import Referee
 
 CHECKED = 4  # winners that are judged before the default is kept
 RUNS_ALONE = 5  # of a file beside the best so far
-CLEARLY, OUT_OF_REACH = 1.03, 1.5  # times as slow as the best: beyond noise, and beyond what constants make good
+OUT_OF_REACH = 1.5  # times as slow as the best: no constants make that good
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 _MODELLED = ProcessMemory()
@@ -59,18 +59,18 @@ def autotune(
 def slower_than(
     file: KernelFile, best_us: float, stopwatch: Stopwatch, limit: int, say: Say = lambda _: None
 ) -> float | None:
-    """The time of a file with the constants that suit it best where that is clearly longer than another's, else None.
+    """The time of a file with the constants that suit it best where that is longer than another's, else None.
 
     Nothing of it needs to have been judged. Constants are looked for only where they may decide it.
     """
     times = stopwatch.times_us(file, None, RUNS_ALONE)
-    if times is None or statistics.median(times) <= CLEARLY * best_us:
+    if times is None or statistics.median(times) <= best_us:
         return None
     found = [statistics.median(times)]
     if found[0] <= OUT_OF_REACH * best_us:
         swept = _swept(file, stopwatch, limit, say, None)
         found += [one.median_us for one in swept.runners] if swept is not None else []
-    return min(found) if min(found) > CLEARLY * best_us else None
+    return min(found) if min(found) > best_us else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ def _timed(
             lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
             say,
             scatters=stopwatch.scatters,
+            floor_us=stopwatch.floor_us,
         )
     if runners and not failed:
         memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))

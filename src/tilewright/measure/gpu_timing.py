@@ -47,7 +47,7 @@ from tilewright.verify.candidate import case_inputs
 ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
 # Calls with such a floor scatter little, and take their time: rounds, and runs in each.
-LONG = ((1500.0, (2, 8)), (400.0, (4, 5)))
+LONG = ((1500.0, (2, 8)), (400.0, (4, 5)), (100.0, (4, 7)))
 FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that nothing more is worth knowing
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note

@@ -23,7 +23,7 @@ from tilewright.verify.expectation import Call, Tensors, compare_all, expectatio
 from tilewright.verify.parts import Cutting
 from tilewright.verify.tolerance import Comparison, Expected, compare
 
-_LEAST_PART, _MOST_PART = 1 << 22, 1 << 25  # elements
+_LEAST_PART, _MOST_PART = 1 << 24, 1 << 25  # elements; smaller ones are done sooner than they are asked for
 _PARTS = 32  # at least, of a call that is not larger than so many of the largest part
 _MOVES = 2  # times that the truth is computed again with roundings put in: the usual ones of a tile bear out the few
 _SEEDS = 16  # between the roundings of two parts

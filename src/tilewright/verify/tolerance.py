@@ -167,7 +167,7 @@ class _Apart:
 def are_numbers(*tensors: torch.Tensor) -> bool:
     """Whether every element is finite: so is their sum then, but for one that overflows, and that is quicker to see."""
     total = sum((one.sum(dtype=torch.float64) for one in tensors), torch.zeros(()))
-    return bool(total.isfinite()) or all(bool(one.isfinite().all()) for one in tensors)
+    return bool(total.isfinite()) or all(bool(_exactly(one).isfinite().all()) for one in tensors)
 
 
 def _exactly(values: torch.Tensor) -> torch.Tensor:
