@@ -95,11 +95,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
     if program.layout is not Layout.ROWS:
         return _scattered_ways(program)
     if program.is_flat:
-        several = partial(vector_elements, several=True)
-        return (
-            _way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
-            _way(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
-        )
+        return (_way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
