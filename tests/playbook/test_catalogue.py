@@ -93,8 +93,8 @@ def _variants(program: RowProgram) -> list[Structure]:
 
 
 IDS = """
-draft-elements draft-rows vectors vectors-exact vectors-uncached several-vectors several-vectors-exact
-several-vectors-uncached rectangles rectangles-exact lanes lanes-exact lanes-uncached block block-exact block-uncached
+draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rectangles-exact
+lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
 split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
 draft-columns draft-segments column-pieces column-tiles column-tiles-again

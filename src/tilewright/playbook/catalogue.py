@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tilewright.playbook.cpp_text import has_quick_logarithms
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
@@ -49,7 +50,8 @@ class Way:
     def structure(self) -> Structure:
         """The way as a file, with what to try where it fails or pays."""
         safer = polished = None
-        if self.program.is_sixteen_bit and not self.id.startswith("draft-"):
+        quick = self.program.is_sixteen_bit or has_quick_logarithms(self.program)
+        if quick and not self.id.startswith("draft-"):
             exact = partial(self._file, quick=False)
             safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact, emulable=self.emulable)
         if self.hints and self.program.outputs_along:
@@ -93,11 +95,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
     if program.layout is not Layout.ROWS:
         return _scattered_ways(program)
     if program.is_flat:
-        several = partial(vector_elements, several=True)
-        return (
-            _way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
-            _way(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
-        )
+        return (_way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:

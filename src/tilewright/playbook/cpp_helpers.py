@@ -49,6 +49,14 @@ __device__ __forceinline__ float softplus_of(float v, float beta, float threshol
   return v * beta > threshold ? v : log1pf(expf(v * beta)) / beta;
 }
 """,
+    "log": """\
+// For sums. Two exact logarithms an element would take longer than memory does; the quick one is good to 2^-22 of
+// itself but between 1/2 and 2, where logarithms are small.
+__device__ __forceinline__ float log_of(float v) {
+  if (v > 0.5f && v < 2.0f) return logf(v);
+  return __log2f(v) * 0.693147181f;
+}
+""",
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {

@@ -109,6 +109,7 @@ class _Ahead:
         plain = all(one.is_whole or not one.varies for one in self.program.inputs)
         plain = plain and not any(isinstance(one, Reduce) and one.op.finds_place for one in self.program.values)
         self.shifts = self.program.task_cols % self.size != 0 and plain
+        self.holders = "HOLDERS" if team is Team.GRID else "THREADS"
         self.paced = bool(self.program.outputs_along)
         self.exchange = Exchange(kernel, team, self.shifts)
 
@@ -127,19 +128,21 @@ class _Ahead:
             plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.team is Team.GRID:
-            most = f"min(device.sms * RESIDENT / TEAMS, ceil_div({vectors}, THREADS))"
+            most = f"min(device.sms * RESIDENT / TEAMS, ceil_div({vectors}, HOLDERS))"
             plan.add("const", f"BLOCKS = max({most}, 1)", "which share a row")
         blocks = "1" if self.team is Team.BLOCK else "BLOCKS"
         plan.add("let", f"{share} = ceil_div({vectors}, {blocks})")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
         plan.add("const", "HELD_BYTES = 192 if THREADS == 1024 else 384", "of a row, in the registers of a thread")
-        registers = f"ceil_div({share}, THREADS) * WIDTH * {sum(itemsizes)} <= HELD_BYTES"
+        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= HELD_BYTES"
         plan.add("let", f"{room} = device.smem_block / RESIDENT - 4096")
         plan.add("let", f"{held} = {registers} and {row_bytes} <= {room}")
         plan.add("need", f"{held} or ({last})", "a row is held if any team can hold it")
         plan.add(
-            "const", f"VECTORS = max(ceil_div({share}, THREADS), 1) if {held} else 1", "of a thread, each unrolled"
+            "const",
+            f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
+            "of a thread, each unrolled",
         )
         teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / {blocks})"
         plan.add("let", f"{walks} = min({rows}, {teams})")
@@ -161,7 +164,8 @@ class _Ahead:
         """The choices of a team, and the condition for the one that holds the longest rows."""
         last = "THREADS == 512"
         if self.team is Team.GRID:
-            plan.add("tune", "THREADS = 256 | 512")
+            plan.add("tune", "THREADS = 512 | 256")
+            plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
             plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
             last += " and TEAMS == 1"
         else:
@@ -172,7 +176,7 @@ class _Ahead:
             plan.add("tune", "WALK = 16 | 64 | 4", "rows that a block goes through, about")
         plan.add("const", "RESIDENT = 2 if THREADS == 256 else 1", "blocks on a multiprocessor")
         if self.paced:
-            early = "4 | 64 | 8" if self.team is Team.GRID else "64 | 4 | 8"
+            early = "8 | 4 | 64" if self.team is Team.GRID else "64 | 8"
             plan.add("tune", f"EARLY = {early}", "vectors of a thread that are sent for at once")
         return last
 
@@ -194,8 +198,10 @@ class _Ahead:
         lines += self.exchange.places()
         if not self.shifts:
             first = "" if self.team is Team.BLOCK else " - first"
-            remark = "" if self.team is Team.BLOCK else "  // the last blocks may have less, or nothing"
-            lines.append(f"const int count = max(min(share, cols / WIDTH{first}), 0);{remark}")
+            count = f"max(min(share, cols / WIDTH{first}), 0)"
+            count = f"threadIdx.x < HOLDERS ? {count} : 0" if self.team is Team.GRID else count
+            lines += ["// The last blocks may have less, or nothing."] if first else []
+            lines.append(f"const int count = {count};")
         lines += self.exchange.room()
         lines += [f"{one.dtype.cpp} {self._end(one)}_next;" for one in streams] if self.shifts else []
         lines += ["{", *indented(self._sent_for("start", "", "count")), "  __pipeline_commit();", "}"]
@@ -204,7 +210,7 @@ class _Ahead:
             "__pipeline_wait_prior(0);",
             *self._divided("here", "row", "count", "end"),
             *(f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_held[VECTORS];" for one in streams),
-            *_each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
+            *self._each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
             *self._sent_for("next", "EARLY" if self.paced else "", "next_count"),
@@ -236,10 +242,9 @@ class _Ahead:
         rank = "0" if self.team is Team.BLOCK else "rank"
         column = f"{name}.end_column()"
         column = column if self.team is Team.BLOCK else f"rank == 0 ? {column} : cols"
-        return [
-            f"const Division {name}({row}, cols);",
-            f"const int {count} = {name}.vectors_of({rank}, share), {end} = {column};",
-        ]
+        held = f"{name}.vectors_of({rank}, share)"
+        held = f"threadIdx.x < HOLDERS ? {held} : 0" if self.team is Team.GRID else held
+        return [f"const Division {name}({row}, cols);", f"const int {count} = {held}, {end} = {column};"]
 
     def _sent_for(self, row: str, early: str, count: str) -> list[str]:
         """A row's vectors, under way to shared memory; `row` is the variable with its number."""
@@ -260,7 +265,7 @@ class _Ahead:
             lines.append(f"const int next_count = next < rows ? {'there_count' if self.shifts else 'count'} : 0;")
         elif self.shifts:
             count = "there_count"
-        return [*lines, *_each_vector(self._copies(), count, early)]
+        return [*lines, *self._each_vector(self._copies(), count, early)]
 
     def _copies(self) -> list[str]:
         names = (self.kernel.name(one.name) for one in self.program.streams)
@@ -315,10 +320,10 @@ class _Ahead:
         inner += kernel.made_vectors() if last else []
         inner += each_element(sweep.element)
         if not last:
-            return [*sweep.before, *_each_vector(inner), *self._of_ends(number)]
+            return [*sweep.before, *self._each_vector(inner), *self._of_ends(number)]
         inner += [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in program.outputs_along]
         rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"]
-        return [*sweep.before, *_each_vector(inner, after=rest), "__pipeline_commit();", *self._of_ends(number)]
+        return [*sweep.before, *self._each_vector(inner, after=rest), "__pipeline_commit();", *self._of_ends(number)]
 
     def _of_ends(self, number: int) -> list[str]:
         """The same for the elements before and after the vectors, where there are any."""
@@ -328,9 +333,10 @@ class _Ahead:
         sweep = self.kernel.sweep(number, self._end, "end", store)
         return ["if (end < cols) {", *indented(sweep.element), "}"]
 
-
-def _each_vector(inner: list[str], count: str = "count", early: str = "", after: list[str] | None = None) -> list[str]:
-    place = "const int place = k * THREADS + threadIdx.x;"
-    work = [place, f"if (place < {count}) {{", *indented(inner), "}", *(after or [])]
-    few = f" && k < {early}" if early else ""
-    return ["#pragma unroll", f"for (int k = 0; k < VECTORS{few}; ++k) {{", *indented(work), "}"]
+    def _each_vector(
+        self, inner: list[str], count: str = "count", early: str = "", after: list[str] | None = None
+    ) -> list[str]:
+        place = f"const int place = k * {self.holders} + threadIdx.x;"
+        work = [place, f"if (place < {count}) {{", *indented(inner), "}", *(after or [])]
+        few = f" && k < {early}" if early else ""
+        return ["#pragma unroll", f"for (int k = 0; k < VECTORS{few}; ++k) {{", *indented(work), "}"]

@@ -14,14 +14,22 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
-from tilewright.playbook.structures.about import CORRECTIONS, COUNT, HELPERS, About, Correction, about, passes_of
+from tilewright.playbook.structures.about import (
+    CORRECTIONS,
+    COUNT,
+    HELPERS,
+    About,
+    Correction,
+    about,
+    own_values,
+    passes_of,
+)
 from tilewright.playbook.structures.parts import Part
 
 _HELD_BYTES = 256  # of a piece, in a thread's registers
 _VAST = 1 << 28  # elements from which larger pieces pay
 _COMBINING = 512  # threads that put the pieces of a row together
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
-_OF_PIECE = {Correction.MOMENTS: "mean_of_piece", Correction.EXPONENTIALS: "greatest_of_piece"}
 
 
 def can_split(program: RowProgram) -> bool:
@@ -184,33 +192,15 @@ class _Passes:
         if not self.looped:
             lines += [*(f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held), *_each_step(loads)]
         for level in levels:
-            lines += ["", *(self._of_piece(kernel, level) if level != levels[0] else [])]
+            lines += ["", *(own_values(kernel, level, "piece", COUNT) if level != levels[0] else [])]
             sweep = kernel.sweep(level, lambda one: name(one.name) + element, "place * WIDTH + i", {})
             here = [f"const auto {name(one.name)}_here = {name(one.name)}_along[{self._at(one)}];" for one in held]
             inner = [*(here if self.looped else []), *each_element(sweep.element)]
             lines += [*sweep.before, *_each_step(inner, " 2" if self.looped else "")]
             lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
+        self.helpers += [HELPERS] if any(COUNT in line for line in lines) else []
         stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
         return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
-
-    def _of_piece(self, kernel: RowKernel, level: int) -> list[str]:
-        """The piece's own mean or greatest element, in place of the row's."""
-        lines: list[str] = []
-        for one in self._abouts(level):
-            if one.value in kernel.row_known and one.value != one.first:
-                continue
-            first, own = kernel.namer.of(one.first), kernel.namer.fresh(_OF_PIECE[one.correction])
-            if one.correction is Correction.MOMENTS:
-                self.helpers.append(HELPERS)
-                lines.append(f"const float {own} = {first} / {COUNT};")
-            else:
-                lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
-            kernel.row_known[one.value] = Text(own)
-        return lines
-
-    def _abouts(self, level: int) -> list[About]:
-        found = (about(self.program, index) for index in self.program.reductions_of(level))
-        return [one for one in found if one is not None]
 
     # -- pieces put together --
 

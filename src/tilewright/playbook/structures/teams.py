@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tilewright.playbook.cpp_text import Text, indented
+from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import PlanLines
 from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import RowProgram
-from tilewright.playbook.structures.about import CORRECTIONS, Correction, about, passes_of
+from tilewright.playbook.structures.about import CORRECTIONS, Correction, about, own_values, passes_of
 from tilewright.playbook.structures.parts import SCRATCH_DTYPES
 
 
@@ -22,8 +22,6 @@ class Team(Enum):
     CLUSTER = "cluster_ahead"
     GRID = "grid_ahead"
 
-
-_OF_BLOCK = {Correction.MOMENTS: "mean_of_block", Correction.EXPONENTIALS: "greatest_of_block"}
 
 _CLUSTER_HELPERS = """\
 __device__ __forceinline__ unsigned shared_address(const void* at) {
@@ -151,6 +149,7 @@ class Exchange:
                 "int phase = 0;",
             ]
         if self.team is Team.GRID:
+            lines += [f"__shared__ {kind} {name}_together[2];" for kind, name in kinds]
             lines += [f"{kind}* {name} = {name}_of_teams + start * 2 * BLOCKS;" for kind, name in kinds]
             lines += ["int* arrived = arrived_of_teams + start * 32;", "int wanted = 0;"]
         return lines
@@ -161,18 +160,8 @@ class Exchange:
 
     def own(self, level: int) -> list[str]:
         """The block's own mean or greatest element, in place of the row's."""
-        kernel, lines = self.kernel, []
-        for one in filter(None, (about(self.program, index) for index in self.program.reductions_of(level))):
-            if one.value in kernel.row_known and one.value != one.first:
-                continue
-            first, own = kernel.namer.of(one.first), kernel.namer.fresh(_OF_BLOCK[one.correction])
-            if one.correction is Correction.MOMENTS:
-                own_count = self._elements("rank") if self.shifts else "count * WIDTH"
-                lines.append(f"const float {own} = {first} / static_cast<float>(max({own_count}, 1));")
-            else:
-                lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
-            kernel.row_known[one.value] = Text(own)
-        return lines
+        count = self._elements("rank") if self.shifts else "count * WIDTH"
+        return own_values(self.kernel, level, "block", f"static_cast<float>(max({count}, 1))")
 
     def _elements(self, block: str) -> str:
         """How many elements of the row a block has."""
@@ -184,25 +173,44 @@ class Exchange:
         """What the blocks come to together in this pass."""
         kernel, levels = self.kernel, self.passes[number]
         own = [index for level in levels for index in kernel.own_reductions(level)]
-        lines = self._told(own, number)
+        combined: list[str] = []
         for level in levels:
             for index in kernel.own_reductions(level):
-                lines += self._combined(index, level != levels[0])
+                combined += self._combined(index, level != levels[0])
             kernel.reduced(level, "")
-        return lines
+        if self.team is Team.CLUSTER:
+            return [*self._told(own, number), *combined]
+        for one in filter(None, (about(self.program, index) for index in own)):
+            if one.value != one.first:
+                del kernel.row_known[one.value]  # the mean, which is known to the warp that exchanges alone
+        return self._met(own, combined)
+
+    def _met(self, own: list[int], combined: list[str]) -> list[str]:
+        """The exchange through global memory, by the warp that holds nothing; the block then has what it found."""
+        kernel, names = self.kernel, [self.kernel.namer.of(one) for one in own]
+        places = [f"{self._of_blocks(one)} + turn * BLOCKS" for one in own]
+        stores = [f"*({place} + rank) = {name};" for place, name in zip(places, names, strict=True)]
+        kinds = [kernel.accumulator_type(one) for one in own]
+        loads = [f"{name}_parts[k] = __ldcg({place} + block);" for name, place in zip(names, places, strict=True)]
+        inner = [
+            "const int lane = threadIdx.x % 32;",
+            "if (lane == 0) {",
+            *indented([*stores, "meet(arrived, wanted);"]),
+            "}",
+            "__syncwarp();",
+            *(f"{kind} {name}_parts[(BLOCKS + 31) / 32];" for kind, name in zip(kinds, names, strict=True)),
+            *self._each_block(loads),
+            *combined,
+            "if (lane == 0) {",
+            *(f"  {self._of_blocks(one)}_together[turn] = {name};" for one, name in zip(own, names, strict=True)),
+            "}",
+        ]
+        after = [f"{name} = {self._of_blocks(one)}_together[turn];" for one, name in zip(own, names, strict=True)]
+        return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", "__syncthreads();", *after]
 
     def _told(self, own: list[int], number: int) -> list[str]:
+        """The exchange by messages between the blocks of a cluster."""
         kernel = self.kernel
-        if self.team is Team.GRID:
-            stores = [f"{self._of_blocks(one)}[turn * BLOCKS + rank] = {kernel.namer.of(one)};" for one in own]
-            meeting = [
-                "wanted += BLOCKS;",
-                "if (threadIdx.x == 0) {",
-                *indented(stores),
-                "  meet(arrived, wanted);",
-                "}",
-            ]
-            return [*meeting, "__syncthreads();"]
         barrier = f"&arrived[{number}][turn]"
         size = " + ".join(f"sizeof({kernel.namer.of(one)})" for one in own)
         size = f"({size})" if len(own) > 1 else size
@@ -223,7 +231,7 @@ class Exchange:
     def _share(self, index: int) -> str:
         """What a block came to."""
         if self.team is Team.GRID:
-            return f"__ldcg({self._of_blocks(index)} + turn * BLOCKS + block)"
+            return f"{self.kernel.namer.of(index)}_parts[k]"
         return f"{self._of_blocks(index)}[turn][block]"
 
     def _combined(self, index: int, corrected: bool) -> list[str]:
@@ -241,17 +249,20 @@ class Exchange:
                 body = [
                     f"const int counted = {self._elements('block')};",
                     f"const float own = {earlier} / static_cast<float>(max(counted, 1));",
-                    f"const float squared = {moved};",
-                    f"{name} += static_cast<float>(moved_squares(squared, own, {whole}, counted));",
+                    f"{name} += static_cast<float>(moved_squares({moved}, own, {whole}, counted));",
                 ]
             else:
                 body = [
                     f"const float own = {earlier};",
-                    f"const float summed = {moved};",
-                    f"{name} += static_cast<float>(moved_exponentials(summed, own, {whole}));",
+                    f"{name} += static_cast<float>(moved_exponentials({moved}, own, {whole}));",
                 ]
-        lines.append(f"{name} = {kernel.start(index)};")
+        lines += [f"{name} = {kernel.start(index)};", *self._each_block(body)]
+        return lines if self.team is Team.CLUSTER else [*lines, f"{name} = warp_reduce({name}, {combiner}{{}});"]
+
+    def _each_block(self, inner: list[str]) -> list[str]:
+        """Something done for every block of the team: by every thread, or by a lane for each of its own."""
         if self.team is Team.CLUSTER:
-            return [*lines, "#pragma unroll", "for (int block = 0; block < BLOCKS; ++block) {", *indented(body), "}"]
-        loop = "for (int block = threadIdx.x % 32; block < BLOCKS; block += 32) {"
-        return [*lines, loop, *indented(body), "}", f"{name} = warp_reduce({name}, {combiner}{{}});"]
+            return ["#pragma unroll", "for (int block = 0; block < BLOCKS; ++block) {", *indented(inner), "}"]
+        loop = "for (int k = 0; k < (BLOCKS + 31) / 32; ++k) {"
+        guarded = ["const int block = k * 32 + lane;", "if (block < BLOCKS) {", *indented(inner), "}"]
+        return ["#pragma unroll", loop, *indented(guarded), "}"]
