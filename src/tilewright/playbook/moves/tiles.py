@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.program import PlacedProgram
 from tilewright.playbook.places.reader import Read
 from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
-from tilewright.playbook.places.vectors import Mode, alignment, each_element
+from tilewright.playbook.places.vectors import alignment, each_element, guarded, over_vectors
 
 _BANK_BYTES = 4
 
@@ -50,15 +49,17 @@ def tiles(program: PlacedProgram, op_line: str, quick: bool = True) -> str:
     plan.add("need", f"{wide} * {high} * {count} <= {MOST_32_BIT}")
     body = _body(kernel, down, along, rest, reads)
     more = [("unsigned tiles_along", wide), ("unsigned tiles_down", high)]
+    plan.add("need", "THREADS * WIDTH <= TILE * TILE")
     block = "dim3(TILE / WIDTH, THREADS * WIDTH / TILE)"
     text = kernel.launched("tiles", f"{wide} * {high} * {count}", block, "THREADS", body, more)
     header = (
         f"{program.name}, where neighbours of the result are not neighbours of what is read.\n\nA block makes a square "
         "of TILE by TILE elements. It reads the square in the order of the input and writes it in that of the result, "
-        "so both sides move whole lines, 4 bytes or more a thread; the turn happens in shared memory, whose rows are "
-        "longer by a bank so that neither direction meets itself there."
+        "so both sides move whole lines, 4 bytes or more a thread. All loads are issued before any is used; the turn "
+        "happens in shared memory, whose rows are longer by a bank so that neither direction meets itself there."
     )
-    pieces = [[VECTOR], *([one] for one in kernel.forms.helpers())]
+    high = "constexpr int HIGH = THREADS * WIDTH / TILE, TURNS = TILE / HIGH;  // rows that a block moves at a time"
+    pieces = [[high], [VECTOR], *([one] for one in kernel.forms.helpers())]
     return fragment(header, plan, includes(program.as_rows()), *pieces, text).file()
 
 
@@ -82,41 +83,28 @@ def _body(
     kernel: PlacedKernel, down: Variable, along: Variable, rest: tuple[Variable, ...], reads: dict[str, Read]
 ) -> list[str]:
     down_name, along_name = kernel.variable(down), kernel.variable(along)
-    held = Held(kernel, reads, "")
+    held = Held(kernel, reads, "[k]")
     inside = f"{down_name} < {kernel.size(down.size, 'int')} && {along_name} < {kernel.size(along.size, 'int')}"
-    lines = [
-        f"__shared__ __align__(4) {read.dtype.cpp} {held.name(name, 'square')}[TILE][TILE + "
-        f"{max(_BANK_BYTES // read.dtype.itemsize, 1)}];"
-        for name, read in reads.items()
-    ]
+    other = "const int other = threadIdx.y + k * HIGH;"
+    lines = []
+    for name, read in reads.items():
+        pitch = f"TILE + {max(_BANK_BYTES // read.dtype.itemsize, 1)}"
+        lines.append(f"__shared__ __align__(4) {read.dtype.cpp} {held.name(name, 'square')}[TILE][{pitch}];")
     lines += [
         "const int first_along = static_cast<int>(blockIdx.x % tiles_along) * TILE;",
         "const int first_down = static_cast<int>(blockIdx.x / tiles_along % tiles_down) * TILE;",
         *kernel.split(rest, "(blockIdx.x / tiles_along / tiles_down)"),
         "const int side = threadIdx.x * WIDTH;",
+        *held.declared("here[TURNS] = {}"),
     ]
-    loop = ["#pragma unroll 8", "for (int other = threadIdx.y; other < TILE; other += THREADS * WIDTH / TILE) {"]
-    loads, turns = [], []
-    for name, read in reads.items():
-        taken = kernel.load_vector(read, Mode.VECTOR, {}, f"{held.name(name)}")
-        kind = f"Vector<{read.dtype.cpp}>"
-        loads += [f"{kind} {held.name(name)} = {{}};", *taken] if read.conditions else [f"const {kind} {taken[0]}"]
-        turns += [f"{held.name(name, 'square')}[side + i][other] = {held.name(name)}.at[i];"]
-    reading = [
-        f"const int {down_name} = first_down + side, {along_name} = first_along + other;",
-        f"if ({inside}) {{",
-        *indented([*loads, *each_element(turns)]),
-        "}",
-    ]
+    place = f"const int {down_name} = first_down + side, {along_name} = first_along + other;"
+    lines += over_vectors([other, *guarded(place, inside, held.loads())], "TURNS")
+    turns = [f"{held.name(name, 'square')}[side + i][other] = {held.name(name)}[k].at[i];" for name in reads]
+    lines += [*over_vectors([other, *each_element(turns)], "TURNS"), "__syncthreads();"]
     turned = []
     for name, read in reads.items():
-        vector, square = f"Vector<{read.dtype.cpp}>", f"&{held.name(name, 'square')}[other][side]"
-        turned.append(f"const {vector} {held.name(name)} = *reinterpret_cast<{vector}*>({square});")
+        square = f"*reinterpret_cast<Vector<{read.dtype.cpp}>*>(&{held.name(name, 'square')}[other][side])"
+        turned.append(f"{held.name(name)}[k] = {square};")
     turned += kernel.store_vectors({}, held.element)
-    writing = [
-        f"const int {down_name} = first_down + other, {along_name} = first_along + side;",
-        f"if ({inside}) {{",
-        *indented(turned),
-        "}",
-    ]
-    return [*lines, *loop, *indented(reading), "}", "__syncthreads();", *loop, *indented(writing), "}"]
+    place = f"const int {down_name} = first_down + other, {along_name} = first_along + side;"
+    return [*lines, *over_vectors([other, *guarded(place, inside, turned)], "TURNS")]

@@ -251,13 +251,13 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def merged(program: PlacedProgram) -> PlacedProgram:
-    """Neighbouring dimensions that every place counts through as one, made one."""
+def merged(program: PlacedProgram, apart: frozenset[Variable] = frozenset()) -> PlacedProgram:
+    """Neighbouring dimensions that every place counts through as one, made one; but not those that stay apart."""
     variables = list(program.variables)
     place = 0
     while place + 1 < len(variables):
         outer, inner = variables[place], variables[place + 1]
-        if not _count_as_one(program, outer, inner):
+        if apart & {outer, inner} or not _count_as_one(program, outer, inner):
             place += 1
             continue
         joined = Variable(f"{outer.name}_{inner.name.removeprefix('at_')}"[:40], outer.size.times(inner.size))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Variable, of_variable
-from tilewright.playbook.places.program import PlacedProgram, whole_program
+from tilewright.playbook.places.program import PlacedProgram, merged, whole_program
 from tilewright.playbook.places.reader import PlaceReader, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind
@@ -75,6 +75,8 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     if any(isinstance(one, Whole) for name, one in reader.leaves.items() if name not in placed.leaves):
         raise NotSupported("the playbook writes one pooling at a time, not one of another")
     placed = placed.renewed(reader, value)
+    placed = replace(placed, leaves={**placed.leaves, leaf: replace(whole, places=())})  # the windows say where
+    placed = merged(placed, frozenset(one.outside for one in windows))
     mean = node.target in MEANS
     divisor, counts = _divisor(reader, whole.node, windows, padded) if mean else (None, True)
     return PoolProgram(placed, leaf, windows, value, mean, divisor, counts)

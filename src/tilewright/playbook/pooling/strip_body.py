@@ -49,6 +49,7 @@ def _margins(kernel: PoolKernel) -> list[str]:
     return [
         "// Cells beside what is loaded.",
         "constexpr int LOADED_CELLS = LANES * VECTORS * WIDTH;",
+        "#pragma unroll 1",
         "for (int beside = threadIdx.x; beside < cells - LOADED_CELLS; beside += LANES) {",
         "#pragma unroll",
         "  for (int r = 0; r < LINES; ++r) {",

@@ -183,7 +183,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
         return _line_tunes(kernel, vectors, lanes)
     deep = "Z" in kernel.axes
     lanes = vectors if vectors <= 512 and vectors % 32 == 0 else min(max(lanes, 32 if deep else 8), 512)
-    blocks = (128, 256, 512) if lanes >= 128 or (deep and lanes <= 32) else (256, 128, 512)
+    blocks = (512, 256, 128) if deep else (128, 256, 512) if lanes >= 128 else (256, 128, 512)
     teams = dict.fromkeys(max(one // lanes, 1) for one in blocks)
     rows = _row_choices(kernel.axes["Y"], deep, kernel.width)
     found = [
@@ -208,9 +208,9 @@ def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str,
     found = [
         ("tune", f"LANES = {' | '.join(map(str, fitting[:3])) if long else lanes}", "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
-        ("tune", "VECTORS = 4 | 6 | 2" if long else "VECTORS = 1 | 2", "of a thread"),
+        ("tune", "VECTORS = 2 | 4 | 1" if long else "VECTORS = 1 | 2", "of a thread"),
         ("const", "ROWS = 1", ""),
-        ("tune", "RESIDENT = 1024 | 1536 | 2048", "threads of a multiprocessor that registers must do for"),
+        ("tune", "RESIDENT = 2048 | 1024 | 1536", "threads of a multiprocessor that registers must do for"),
     ]
     return [*found, ("tune", "PER = 7 | 9 | 5", "results that a thread slides along")] if slides(kernel) else found
 
