@@ -15,7 +15,7 @@ from tilewright.playbook.products.algebra import DIAGONAL, SUMS
 from tilewright.playbook.products.catalogue import answer
 from tilewright.playbook.products.program import Contraction, Kept, Triangle
 from tilewright.playbook.products.reading import read
-from tilewright.playbook.tracing import trace
+from tilewright.playbook.tracing import probes_of, trace
 from tilewright.playbook.understanding import answer as family_answer
 from tilewright.records import DType
 
@@ -68,6 +68,13 @@ def test_algebra_is_applied_and_told() -> None:
         products = [one for one in chain.stages if isinstance(one, Contraction)]
         assert all(one.n.is_one for one in products)
     assert read(traced_of("then_softmax")).notes == ()
+
+
+def test_a_window_is_traced_at_several_numbers_of_windows() -> None:
+    task = traced_of("plain").task
+    wide = replace(task, dimensions=tuple(replace(one, at_least=16) for one in task.dimensions))
+    for name in task.sizes:
+        assert len({probe.sizes[name] // 16 for probe in probes_of(wide).probes}) > 1
 
 
 def test_graphs_with_products_go_to_the_family() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.playbook.products.tiles import PACK, PIECES_HEADER, finished_store, kernels_of_tiles, partial_store
@@ -235,7 +236,7 @@ def _header(text: ProductText, pieces: bool) -> str:
 
 
 def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[str]:
-    skipped = text.skipped_tile("BM", "BN")
+    skipped = skipped_tile(text.product, "BM", "BN")
     first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
     if skipped:
         last = f"{skipped} ? k_begin : {last}"

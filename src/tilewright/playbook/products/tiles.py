@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.finish_text import kept_sum, skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
 
@@ -122,7 +123,7 @@ def kernels_of_tiles(
 
 
 def _body(text: ProductText, pieces: bool) -> list[str]:
-    skipped = text.skipped_tile("BM", "BN")
+    skipped = skipped_tile(text.product, "BM", "BN")
     first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
     if skipped:
         last = f"{skipped} ? k_begin : {last}"
@@ -197,7 +198,7 @@ def finished_store(text: ProductText, sum: str) -> list[str]:
         inner.append("const int column = column0 + w;")
     if "at" in text.finish.takes:
         inner.append("const long long at = row * n + column0 + w;")
-    inner.append(f"const float sum = {text.kept_sum(sum, 'at_row', 'column')};")
+    inner.append(f"const float sum = {kept_sum(text.product, sum, 'at_row', 'column')};")
     inner.append(f"made.at[w] = {text.stored(text.finish.call('sum'))};")
     return [
         *lines,
