@@ -214,7 +214,7 @@ class _Ahead:
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
             *self._sent_for("next", "EARLY" if self.paced else "", "next_count"),
-            *([] if self.paced else ["__pipeline_commit();"]),
+            "__pipeline_commit();",
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
             *self._other_pointers(),
@@ -322,8 +322,9 @@ class _Ahead:
         if not last:
             return [*sweep.before, *self._each_vector(inner), *self._of_ends(number)]
         inner += [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in program.outputs_along]
+        late = "if constexpr (EARLY < VECTORS) __pipeline_commit();"
         rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"]
-        return [*sweep.before, *self._each_vector(inner, after=rest), "__pipeline_commit();", *self._of_ends(number)]
+        return [*sweep.before, *self._each_vector(inner, after=rest), late, *self._of_ends(number)]
 
     def _of_ends(self, number: int) -> list[str]:
         """The same for the elements before and after the vectors, where there are any."""
