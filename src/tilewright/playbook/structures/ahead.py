@@ -14,7 +14,8 @@ from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 from tilewright.playbook.structures.teams import Exchange, Team
 
-SHARE_BYTES = 512 * 384  # of a row in one block
+_HELD_BYTES = 384  # of a row, in the registers of a thread
+SHARE_BYTES = 512 * _HELD_BYTES  # in one block
 _LINE_BYTES = 128
 
 _COPY = """\
@@ -60,7 +61,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     writer = _Ahead(kernel, team)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
-    text = signature.kernel("__launch_bounds__(THREADS, RESIDENT)", name, writer.body())
+    text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, _COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
     helpers += [one for one in longer.helpers if one not in helpers]
@@ -108,13 +109,13 @@ class _Ahead:
         plain = plain and not any(isinstance(one, Reduce) and one.op.finds_place for one in self.program.values)
         self.shifts = self.program.task_cols % self.size != 0 and plain
         self.holders = "HOLDERS" if team is Team.GRID else "THREADS"
-        self.paced = bool(self.program.outputs_along)
+        self.paced = team is Team.GRID and bool(self.program.outputs_along)
         self.exchange = Exchange(kernel, team, self.shifts)
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
-        vectors, share, held, walks, row_bytes, room = (
-            plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes", "room")
+        vectors, share, held, walks, row_bytes = (
+            plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes")
         )
         plan.limits(rows, cols)
         plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.team is Team.CLUSTER else ""))
@@ -126,16 +127,14 @@ class _Ahead:
             plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.team is Team.GRID:
-            most = f"min(device.sms * RESIDENT / TEAMS, ceil_div({vectors}, HOLDERS))"
+            most = f"min(device.sms / TEAMS, ceil_div({vectors}, HOLDERS))"
             plan.add("const", f"BLOCKS = max({most}, 1)", "which share a row")
         plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
-        plan.add("const", "HELD_BYTES = 192 if THREADS == 1024 else 384", "of a row, in the registers of a thread")
-        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= HELD_BYTES"
-        plan.add("let", f"{room} = device.smem_block / RESIDENT - 4096")
-        plan.add("let", f"{held} = {registers} and {row_bytes} <= {room}")
-        plan.add("need", f"{held} or ({last})", "a row is held if any team can hold it")
+        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {_HELD_BYTES}"
+        plan.add("let", f"{held} = {registers} and {row_bytes} + 4096 <= device.smem_block")
+        plan.add("need", f"{held} or {last}", "a row is held if any team can hold it")
         plan.add(
             "const",
             f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
@@ -158,22 +157,16 @@ class _Ahead:
 
     def _team_lines(self, plan: PlanLines) -> str:
         """The choices of a team, and the condition for the one that holds the longest rows."""
-        last = "THREADS == 512"
-        if self.team is Team.GRID:
-            plan.add("tune", "THREADS = 512 | 256")
-            plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
-            plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
-            last += " and TEAMS == 1"
-        else:
+        plan.add("const", "THREADS = 512")
+        if self.team is Team.CLUSTER:
             plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
-            last += " and BLOCKS == 8"
-            plan.add("tune", "THREADS = 512 | 256 | 1024")
-            plan.add("tune", "WALK = 16 | 64 | 4", "rows that a block goes through, about")
-        plan.add("const", "RESIDENT = 2 if THREADS == 256 else 1", "blocks on a multiprocessor")
+            plan.add("tune", "WALK = 16 | 4", "rows that a block goes through, about")
+            return "BLOCKS == 8"
+        plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
+        plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
         if self.paced:
-            early = "8 | 4 | 64" if self.team is Team.GRID else "64 | 8"
-            plan.add("tune", f"EARLY = {early}", "vectors of a thread that are sent for at once")
-        return last
+            plan.add("tune", "EARLY = 8 | 4 | 64", "vectors of a thread that are sent for at once")
+        return "TEAMS == 1"
 
     def _cluster_sizes(self) -> str:
         """The smallest cluster that holds the row first."""
@@ -305,9 +298,9 @@ class _Ahead:
         if not last:
             return [*sweep.before, *self._each_vector(inner), *self._of_ends(number)]
         inner += [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in program.outputs_along]
-        late = "if constexpr (EARLY < VECTORS) __pipeline_commit();"
-        rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"]
-        return [*sweep.before, *self._each_vector(inner, after=rest), late, *self._of_ends(number)]
+        rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"] if self.paced else []
+        late = ["if constexpr (EARLY < VECTORS) __pipeline_commit();"] if self.paced else []
+        return [*sweep.before, *self._each_vector(inner, after=rest), *late, *self._of_ends(number)]
 
     def _of_ends(self, number: int) -> list[str]:
         """The same for the elements before and after the vectors, where there are any."""
