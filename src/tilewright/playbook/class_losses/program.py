@@ -67,7 +67,8 @@ def _sums(reader: PlaceReader, wholes: dict[str, Whole]) -> tuple[tuple[Sum, ...
     plain = {tuple(size for size in shape if not size.is_always(1)) for shape in shapes.values()}
     if len(plain) != 1:
         raise NotSupported("the playbook sums a loss over all rows at once, and here sums differ in what they are over")
-    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(plain.pop()))
+    first = next(iter(shapes.values()))
+    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(first) if not size.is_always(1))
     zero = constant(reader.book.number(0))
     found = []
     for name, one in wholes.items():
