@@ -96,6 +96,10 @@ class TracedNode:
     results: tuple[TracedTensor | None, ...]
     overload: str = ""
 
+    def given(self, position: int, keyword: str = "") -> TracedArgument:
+        """An argument by its place or its name; None where it is absent."""
+        return self.arguments[position] if position < len(self.arguments) else self.keywords.get(keyword)
+
     @property
     def result(self) -> TracedTensor:
         """The first of its results, which is a tensor."""
