@@ -119,7 +119,7 @@ def kernels_of_tiles(
     signature = text.signature(parameters)
     plan.launch(name, f"dim3({tiles}, PIECES)" if pieces else tiles, block, signature.given)
     kernel = signature.kernel("__launch_bounds__(THREADS)", name, body)
-    return [kernel, _add_pieces(text, partial)] if pieces else [kernel]
+    return [kernel, add_pieces(text, partial)] if pieces else [kernel]
 
 
 def _body(text: ProductText, pieces: bool) -> list[str]:
@@ -220,7 +220,7 @@ def partial_store(text: ProductText, sum: str) -> list[str]:
     ]
 
 
-def _add_pieces(text: ProductText, partial: str) -> list[str]:
+def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
     """The kernel that adds the pieces' sums and finishes them; its launch goes into the plan."""
     product = text.product
     pairs = [
@@ -233,7 +233,7 @@ def _add_pieces(text: ProductText, partial: str) -> list[str]:
     ]
     signature = text.signature(pairs)
     name = f"{text.name}_add_pieces"
-    text.plan.launch(name, f"ceil_div({text.rows} * {text.n} / C_WIDTH, 128)", "128", signature.given)
+    text.plan.launch(name, f"ceil_div({text.rows} * {text.n} / C_WIDTH, 128)", "128", signature.given, when)
     body = [
         "const long long place = (blockIdx.x * 128ll + threadIdx.x) * C_WIDTH, row = place / n;",
         "if (row >= rows) return;",
