@@ -55,10 +55,12 @@ def at(folder: RunFolder, page: str = "index.html") -> str:
 def test_the_list_and_a_run(home: Path, folder: RunFolder) -> None:
     folder.end(Ending.ATTEMPTS)
     with serving(home) as client:
-        listed = client.get("/")
+        listed = client.get("/index.html")
         run = client.get(at(folder))
         other_method = client.get("/", method="POST")
     assert listed.status == run.status == 200
+    with serving(home, folder.path.name) as client:
+        assert client.get("/").headers["Location"] == at(folder)
     assert at(folder).lstrip("/") in listed.page.links()
     assert "12.5 us modelled" in listed.page.text
     text = run.page.text
@@ -140,7 +142,8 @@ def test_a_suite_has_every_task_and_its_figures(tmp_path: Path, home: Path, fold
         suite.record(record)
     suite.note_run("1", folder.path.name)
     with serving(home, str(suite.path)) as client:
-        page = client.get("/").page
+        assert client.get("/").headers["Location"] == "/suite.html"
+        page = client.get("/suite.html").page
         assert client.get(at(folder)).status == 200
     for said in (
         "4 of 8 have a kernel",
@@ -174,12 +177,12 @@ def test_a_page_changes_as_its_run_does(home: Path, folder: RunFolder) -> None:
             add(folder, attempt(4, 9.0), "// faster\n")
             finished = client.get(at(folder), If_None_Match=working.headers["ETag"])
         assert "9.00" in finished.page.text
-        assert "9.00 us modelled" in client.get("/").page.text
+        assert "9.00 us modelled" in client.get("/index.html").page.text
 
 
 def test_every_live_part_has_a_name_of_its_own(home: Path, folder: RunFolder) -> None:
     with serving(home) as client:
-        for address in ("/", at(folder), at(folder, "attempt-1.html")):
+        for address in ("/index.html", at(folder), at(folder, "attempt-1.html")):
             names = [one["id"] for tag, one in client.get(address).page.tags if "data-live" in one]
             assert names
             assert len(set(names)) == len(names)
@@ -207,7 +210,7 @@ def test_what_others_wrote_stays_text(home: Path) -> None:
     folder = hostile(home)
     pages = ("index.html", "attempt-1.html", "attempt-2.html", "change-2.html", "provenance.html")
     with serving(home) as client:
-        answers = [client.get(address) for address in ("/", *(at(folder, page) for page in pages))]
+        answers = [client.get(address) for address in ("/index.html", *(at(folder, page) for page in pages))]
     for answer in answers:
         assert answer.status == 200, answer.body
         tags = answer.page.tags
@@ -226,7 +229,7 @@ def test_what_others_wrote_stays_text(home: Path) -> None:
 
 def test_pages_allow_no_script_but_their_own(home: Path, folder: RunFolder) -> None:
     with serving(home) as client:
-        headers = client.get("/").headers
+        headers = client.get("/index.html").headers
         assert client.get("/view.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
         assert client.get("/style.css", method="HEAD").body == ""
     policy = headers["Content-Security-Policy"]
@@ -271,7 +274,7 @@ def test_a_run_with_links_is_not_read(tmp_path: Path, home: Path, folder: RunFol
     kernel.unlink()
     kernel.symlink_to(tmp_path / "secret")
     with serving(home) as client:
-        answers = [client.get(address) for address in ("/", at(folder), at(folder, "attempt-1.html"))]
+        answers = [client.get(address) for address in ("/index.html", at(folder), at(folder, "attempt-1.html"))]
     assert [one.status for one in answers] == [200, 404, 404]
     assert all("symbolic links" in one.page.text and "the secret" not in one.body for one in answers)
 
@@ -281,7 +284,7 @@ def test_damage_is_said_and_hides_no_other_run(home: Path, folder: RunFolder) ->
     (broken.attempt(1).path / "kernel.cu").write_bytes(b"\xff\xfe not text")
     (made(home, attempt(1, 5.0)).path / "run.json").write_text("{")
     with serving(home) as client:
-        listed = client.get("/")
+        listed = client.get("/index.html")
         shown = client.get(at(broken, "attempt-1.html"))
     assert listed.page.text.count("12.5 us modelled") == 1
     assert "cannot be read" in listed.page.text
@@ -294,8 +297,8 @@ def test_damage_is_said_and_hides_no_other_run(home: Path, folder: RunFolder) ->
 
 def test_a_token_is_needed_once_and_then_a_cookie(home: Path, folder: RunFolder) -> None:
     with serving(home, token="correct horse battery") as client:
-        assert client.get("/").status == 401
-        assert folder.path.name not in client.get("/").body
+        assert client.get("/index.html").status == 401
+        assert folder.path.name not in client.get("/index.html").body
         assert client.get("/index.html?token=wrong").status == 401
         admitted = client.get(f"{at(folder)}?token=correct+horse+battery&x=1")
         cookie = admitted.headers["Set-Cookie"]
@@ -311,7 +314,7 @@ def test_other_names_for_this_machine_are_refused(home: Path, folder: RunFolder)
     with serving(home) as client:
         for name in ("attacker.example", "attacker.example:80", "", "[", "127.0.0.1.attacker.example"):
             assert client.get("/", Host=name).status == 403, name
-        assert client.get("/", Host=f"localhost:{client.server.port}").status == 200
+        assert client.get("/index.html", Host=f"localhost:{client.server.port}").status == 200
 
 
 @pytest.mark.parametrize(
@@ -383,7 +386,7 @@ def test_a_suite_made_by_the_emulator(tmp_path: Path, home: Path) -> None:
     made_suite = tilewright(home, "suite", "folder", tmp_path, "--author", "playbook", "--attempts", 1, "--out", out)
     assert made_suite.returncode == 0, made_suite.stderr
     with serving(home, str(out)) as client:
-        page = client.get("/").page
+        page = client.get("/suite.html").page
         assert "2 of 2 have a kernel" in page.text
         runs = [link for link in page.links() if link.startswith("runs/")]
         assert [client.get(f"/{link}").status for link in runs] == [200, 200]

@@ -87,8 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self._is_admitted():
             said = "open the address that `tilewright view` printed, which has the token in it"
             self._refuse(HTTPStatus.UNAUTHORIZED, said)
+        elif asked.path == "/":
+            self._redirect(f"/{self.server.site.home}")
         else:
-            self._answer(asked.path.lstrip("/") or self.server.site.home, query)
+            self._answer(asked.path.lstrip("/"), query)
 
     do_HEAD = do_GET
 
@@ -118,10 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not _same(query.pop("token"), self.server.token):
             self._refuse(HTTPStatus.UNAUTHORIZED, "the token is another one")
             return
-        self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""))
-        self.send_header("Set-Cookie", f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/")
-        self._end(b"", _HTML)
+        cookie = f"{self._cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
+        self._redirect(f"/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else ""), cookie)
 
     # -- what is there --
 
@@ -144,6 +144,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
         else:
             self._send(HTTPStatus.OK, encoded(page), _HTML, tag)
+
+    def _redirect(self, address: str, cookie: str = "") -> None:
+        self.send_response(HTTPStatus.SEE_OTHER)
+        self.send_header("Location", address)
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
+        self._end(b"", _HTML)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         self._send(status, encoded(missing_page(status.phrase, problem)), _HTML)

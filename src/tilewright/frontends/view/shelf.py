@@ -127,10 +127,10 @@ class Shelf:
     def lines(self, seconds: float) -> tuple[list[RunLine], int]:
         """Every run in a line, newest first, and how many are still to be read: reading anew ends after `seconds`."""
         deadline = time.monotonic() + seconds
-        folders = self.choice.folders()
+        newest_first = sorted(self.choice.folders().items(), key=lambda one: _changed(one[1]), reverse=True)
         made, unread = [], 0
         with self._lock:
-            for name, folder in folders.items():
+            for name, folder in newest_first:
                 stamp = (folder.stamp, folder.worker)
                 known = self._lines.get(name)
                 if known is None or known[0] != stamp:
@@ -140,6 +140,13 @@ class Shelf:
                     known = self._lines[name] = (stamp, _line(name, folder))
                 made.append(known[1])
         return sorted(made, key=lambda line: line.created, reverse=True), unread
+
+
+def _changed(folder: RunFolder) -> float:
+    try:
+        return folder.path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read(folder: RunFolder) -> Run:

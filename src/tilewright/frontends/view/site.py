@@ -35,7 +35,7 @@ from tilewright.suites import SuiteFolder
 
 _ATTEMPT_FILE = re.compile(r"(attempt|change|counters)-(\d{1,6})\.html", re.ASCII)
 _READING_SECONDS = 1.0  # a list of runs is served after, though some are unread
-_SOON_MS, _LATER_MS = 1500, 6000
+_AT_ONCE_MS, _SOON_MS, _LATER_MS = 200, 1500, 6000
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Site:
 
     def _index(self) -> str:
         lines, unread = self._shelf.lines(0.0 if self._served else float("inf"))  # as many as `stamp` has read
-        return self._render("index", "Runs", 0, _SOON_MS if unread else _LATER_MS, lines=lines, unread=unread)
+        return self._render("index", "Runs", 0, _AT_ONCE_MS if unread else _LATER_MS, lines=lines, unread=unread)
 
     def _suite(self, folder: SuiteFolder) -> str:
         report = report_of(folder)
