@@ -111,15 +111,15 @@ def test_the_checkers_find_nothing_on_three_generations(name: str, tmp_path: Pat
     _check_findings(name, ("A100", "RTX 4090", "H200"), ((3, 37), (2, 128)), tmp_path)
 
 
-@pytest.mark.parametrize("cols", [1024, 1023])
-def test_a_block_that_goes_on_to_other_rows_is_right(cols: int, tmp_path: Path) -> None:
-    """More rows than multiprocessors: what one row leaves behind must not reach the next. Made for odd rows, a file
-    takes vectors as they lie in memory."""
-    function = BY_NAME["softmax"]
+@pytest.mark.parametrize(("id", "name", "cols"), [("ahead", "softmax", 1024), ("grid-ahead", "softmax", 1023)])
+def test_a_block_that_goes_on_to_other_rows_is_right(id: str, name: str, cols: int, tmp_path: Path) -> None:
+    """More rows than blocks: what one row leaves behind must not reach the next. Made for odd rows, a file takes
+    vectors from the next line of memory on. Rows of 264001 take every block of the grid."""
+    function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": cols})
     structures = {one.id: one for one in every_structure(program_of(function, task))}
-    op = load_structure(structures["ahead"], task, tmp_path)
-    for rows, length in ((300, 37), (2, 64), (3, 2)):
+    op = load_structure(structures[id], task, tmp_path)
+    for rows, length in ((300, 37), (2, 64), (3, 2)) if id == "ahead" else ((7, 37), (3, 2), (3, 264001)):
         check(op, function, task, sizes_at(task, rows, length))
 
 

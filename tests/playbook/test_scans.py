@@ -12,7 +12,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import task_op_line
 
 _AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 4100}, {"rows": 1, "cols": 1})
-_DOWN = ({"rows": 40, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
+_DOWN = ({"rows": 150, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
 _X, _Y = "x: f32[rows, cols]", "f32[rows, cols]"
 _EXCLUSIVE = """
 c = torch.cumsum(x.narrow(1, 0, x.size(1) - 1), 1)

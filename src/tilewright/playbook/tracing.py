@@ -96,6 +96,13 @@ class TracedNode:
     results: tuple[TracedTensor | None, ...]
     overload: str = ""
 
+    @property
+    def result(self) -> TracedTensor:
+        """The first of its results, which is a tensor."""
+        first = self.results[0]
+        assert first is not None
+        return first
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -229,18 +236,18 @@ _SIZES = (38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 5
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
     probes: list[Probe] = []
-    primes = iter(size * 8 + size % 2 if larger else size for size in _SIZES)
+    primes = iter(_SIZES)
     for factor in (1.0, 1.0625, 0.9375):
-        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes)) for one in task.free[:8]}
+        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}
         numbers = {one.name: _near(one, factor) for one in task.numbers if one.type is ScalarType.FLOAT and one.value}
         probes.append(Probe(task.complete(sizes), numbers))
     return ProbeSet(tuple(probes))
 
 
-def _probed(one: Dimension, prime: int) -> int:
-    """A small size that the dimension takes."""
-    size = one.multiple_of * prime
+def _probed(one: Dimension, prime: int, larger: bool) -> int:
+    """A small size that the dimension takes; one that begins with a wide window holds several of them."""
+    size = one.multiple_of * (prime * 8 + prime % 2 if larger or one.at_least > 8 else prime)
     return size if one.takes(size) else one.permitted(one.at_least + size)
 
 

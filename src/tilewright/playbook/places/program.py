@@ -9,7 +9,7 @@ from functools import cached_property
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Condition, Index, Variable, constant, of_variable
-from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read
+from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read, Whole
 from tilewright.playbook.places.sizes import Size, dimension_texts
 from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
@@ -90,6 +90,16 @@ class PlacedProgram:
             return found[name]
 
         return {name: leaf_varies(name) for name in self.leaves}
+
+    @property
+    def wholes(self) -> dict[str, Whole]:
+        """What is computed as a whole, of the leaves that matter."""
+        return {name: leaf for name, leaf in self.leaves_of(self.targets).items() if isinstance(leaf, Whole)}
+
+    def renewed(self, reader: PlaceReader, *taken: int) -> PlacedProgram:
+        """With all that was read since, and these values taken."""
+        values, kinds = tuple(reader.values), tuple(reader.kinds)
+        return replace(self, values=values, kinds=kinds, leaves=dict(reader.leaves), taken=taken)
 
     def changed(self, variables: tuple[Variable, ...], change: Change) -> PlacedProgram:
         """The same over other loop variables."""
@@ -187,6 +197,14 @@ def placed_program(reader: PlaceReader, which: tuple[int, ...]) -> PlacedProgram
     )
 
 
+def whole_program(reader: PlaceReader, where: str) -> PlacedProgram:
+    """All results; they have one shape, as they must in this kind of work."""
+    trace = reader.traced.traces[0]
+    if len({trace.nodes[node].result.shape for node in trace.outputs}) > 1:
+        raise NotSupported(f"the playbook writes results of one shape {where}, and here they differ")
+    return placed_program(reader, tuple(range(len(trace.outputs))))
+
+
 def out_lines(traced: TracedTask) -> tuple[str, ...]:
     """The plan's lines for the results, without the directive."""
     texts = dimension_texts(traced.task)
@@ -233,13 +251,13 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def merged(program: PlacedProgram) -> PlacedProgram:
-    """Neighbouring dimensions that every place counts through as one, made one."""
+def merged(program: PlacedProgram, apart: frozenset[Variable] = frozenset()) -> PlacedProgram:
+    """Neighbouring dimensions that every place counts through as one, made one; but not those that stay apart."""
     variables = list(program.variables)
     place = 0
     while place + 1 < len(variables):
         outer, inner = variables[place], variables[place + 1]
-        if not _count_as_one(program, outer, inner):
+        if apart & {outer, inner} or not _count_as_one(program, outer, inner):
             place += 1
             continue
         joined = Variable(f"{outer.name}_{inner.name.removeprefix('at_')}"[:40], outer.size.times(inner.size))
