@@ -141,10 +141,11 @@ def test_a_suite_has_every_task_and_its_figures(tmp_path: Path, home: Path, fold
     for record in RECORDS:
         suite.record(record)
     suite.note_run("1", folder.path.name)
+    other = made(home, attempt(1, 5.0))
     with serving(home, str(suite.path)) as client:
         assert client.get("/").headers["Location"] == "/suite.html"
         page = client.get("/suite.html").page
-        assert client.get(at(folder)).status == 200
+        assert [client.get(at(one)).status for one in (folder, other)] == [200, 404]  # the other is no run of the suite
     for said in (
         "4 of 8 have a kernel",
         "4.00x",

@@ -61,15 +61,27 @@ class Choice:
         """The runs there are, by name."""
         if self.alone:
             return {self.run: RunFolder(self.places[0] / self.run)}
-        return {one.path.name: one for place in self.places for one in run_folders(place)}
+        found = {one.path.name: one for place in self.places for one in run_folders(place)}
+        return (
+            found
+            if self.suite is None
+            else {name: found[name] for name in suite_runs(self.suite).values() if name in found}
+        )
 
     def find(self, name: str) -> RunFolder | None:
         """The run of this name, which must be one that a folder lists."""
-        known = (
-            [self.run] if self.alone else [one for place in self.places if place.is_dir() for one in os.listdir(place)]
-        )
-        found = [place / name for place in self.places[::-1]] if name in known else []
-        return next((RunFolder(path) for path in found if (path / HEADER).is_file()), None)
+        if (self.alone and name != self.run) or (
+            self.suite is not None and name not in suite_runs(self.suite).values()
+        ):
+            return None
+        listing = [place for place in self.places[::-1] if place.is_dir() and name in os.listdir(place)]
+        return next((RunFolder(place / name) for place in listing if (place / name / HEADER).is_file()), None)
+
+
+def suite_runs(suite: SuiteFolder) -> dict[str, str]:
+    """By task, the run that its kernel was made in, or found to have been made in."""
+    begun = {task.id: suite.run_of(task.id) for task in suite.suite().tasks}
+    return {**begun, **{one.id: one.run for one in suite.records() if one.run}}
 
 
 def chosen(what: str | None, store: Store) -> Choice:

@@ -26,7 +26,7 @@ from tilewright.frontends.view.attempt_facts import attempt_facts, source_lines
 from tilewright.frontends.view.comparing import side_by_side
 from tilewright.frontends.view.counting import NotCountable, count_lines
 from tilewright.frontends.view.roofline_plot import roofline_picture
-from tilewright.frontends.view.shelf import NotThere, Shelf
+from tilewright.frontends.view.shelf import NotThere, Shelf, suite_runs
 from tilewright.frontends.view.templating import POLICY, render
 from tilewright.records import Attempt, Measured, Run
 from tilewright.store import RunFolder, StoreError, line_authors, provenance_of
@@ -131,16 +131,15 @@ class Site:
     def _suite(self, folder: SuiteFolder) -> str:
         report = report_of(folder)
         suite, known = report.suite, self._shelf.choice.folders()
+        runs = {task: run for task, run in suite_runs(folder).items() if run in known}
         pictures = [picture(suite, report.tasks) for picture in (speedup_picture, fast_picture)]
         heads, cells = task_cells(report)
         done = {one.id: (one, row[2:]) for one, row in zip(report.tasks, cells, strict=True)}
         rows = []
         for task in suite.tasks:
-            begun = folder.run_of(task.id)
-            run = begun if begun in known else ""
             record, shown = done.get(task.id, (None, [""] * (len(heads) - 2)))
             said = (verdict(record), record.reason) if record else ("waiting", "")
-            rows.append(SuiteRow(task.name, *said, shown, run))
+            rows.append(SuiteRow(task.name, *said, shown, runs.get(task.id, "")))
         return self._render(
             "suite",
             suite.title,
