@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes, urljoin
@@ -371,9 +375,25 @@ def test_counters_by_line_and_the_roofline(tmp_path: Path, home: Path) -> None:
     done = tilewright(home, "view", str(tmp_path / "run"), "--export", tmp_path / "site")
     assert done.returncode == 0, done.stderr
     page = parsed((tmp_path / "site" / "runs" / "run" / "counters-1.html").read_text())
+    assert "run" in parsed((tmp_path / "site" / "index.html").read_text()).text
     assert "Roofline of H200" in page.text
     assert "warp instructions" in page.text
     assert "of the roof" in page.text
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted(home: Path, folder: RunFolder) -> None:
+    command = [sys.executable, "-m", "tilewright", "view", "last", "--port", "0", "--no-browser"]
+    environment = {**os.environ, "TILEWRIGHT_HOME": str(home), "TILEWRIGHT_VIEW_TOKEN": "a token of the environment"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline().split()
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(said[2], timeout=60) as answer:
+            assert answer.url.endswith(at(folder))
+            assert "12.5" in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.terminal import progress
 from tilewright.frontends.view.server import LOOPBACK, ViewServer, encoded, static_files
 from tilewright.frontends.view.shelf import Shelf, chosen
 from tilewright.frontends.view.site import Site
@@ -39,7 +41,8 @@ def view(what: str | None, options: ViewOptions) -> None:
         print(f"serving at {server.url} until Ctrl-C", flush=True)
         if options.browser and _has_browser():
             webbrowser.open(server.url)
-        server.serve_forever()
+        with contextlib.suppress(KeyboardInterrupt):  # which is how it is ended
+            server.serve_forever()
 
 
 def listening(shelf: Shelf, options: ViewOptions) -> ViewServer:
@@ -72,11 +75,13 @@ def export_site(shelf: Shelf, folder: Path) -> int:
         raise BadArgument("--export: there is no run to write")
     site = Site(shelf, served=False, counts=bool(shelf.choice.run))
     written = 0
-    for address in site.addresses():
-        place = folder / os.fsencode(unquote(address, errors="surrogateescape")).decode(errors="surrogateescape")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(encoded(site.page(address, {})))
-        written += 1
+    with progress() as say:
+        for address in site.addresses():
+            say(f"writing {address}")
+            place = folder / unquote(address, errors="surrogateescape")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(encoded(site.page(address, {})))
+            written += 1
     for name, content in static_files().items():
         (folder / name).write_bytes(content)
     return written

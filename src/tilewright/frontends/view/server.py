@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from socket import AF_INET6
+from socket import AF_INET6, gethostname
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -27,6 +27,7 @@ from tilewright.frontends.view.site import Site
 from tilewright.frontends.view.templating import POLICY, render
 from tilewright.store import StoreError
 
+_EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _FILES = {"style.css": "text/css", "view.js": "text/javascript"}
 _HTML = "text/html"
@@ -61,7 +62,7 @@ class ViewServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Of the page to begin with."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = gethostname() if self.host in _EVERYWHERE else f"[{self.host}]" if ":" in self.host else self.host
         query = f"?{urlencode({'token': self.token})}" if self.token else ""
         return f"http://{host}:{self.port}/{self.site.home}{query}"
 
@@ -192,7 +193,6 @@ def missing_page(title: str, problem: str) -> str:
         served=False,
         policy=POLICY,
         suite_viewed=False,
-        one_run=False,
     )
 
 

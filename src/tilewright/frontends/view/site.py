@@ -26,7 +26,7 @@ from tilewright.frontends.view.attempt_facts import attempt_facts, source_lines
 from tilewright.frontends.view.comparing import side_by_side
 from tilewright.frontends.view.counting import NotCountable, count_lines
 from tilewright.frontends.view.roofline_plot import roofline_picture
-from tilewright.frontends.view.shelf import NotThere, Shelf, suite_runs
+from tilewright.frontends.view.shelf import NotThere, RunLine, Shelf, suite_runs
 from tilewright.frontends.view.templating import POLICY, render
 from tilewright.records import Attempt, Measured, Run
 from tilewright.store import RunFolder, StoreError, line_authors, provenance_of
@@ -102,12 +102,15 @@ class Site:
         if choice.suite is not None:
             yield "suite.html"
         lines, _ = self._shelf.lines(float("inf"))
-        if not choice.run:
-            yield "index.html"
-        for line in lines:
-            if line.problem or (choice.run and line.name != choice.run):
-                continue
-            yield from self._run_addresses(line.name)
+        yield "index.html"
+        for line in self._written(lines):
+            if not line.problem:
+                yield from self._run_addresses(line.name)
+
+    def _written(self, lines: list[RunLine]) -> list[RunLine]:
+        """Of files, only those of the run that was named, if one was."""
+        named = self._shelf.choice.run
+        return lines if self._served or not named else [line for line in lines if line.name == named]
 
     def _run_addresses(self, name: str) -> Iterator[str]:
         run, place = self._shelf.run(name), run_address(name)
@@ -126,6 +129,7 @@ class Site:
 
     def _index(self) -> str:
         lines, unread = self._shelf.lines(0.0 if self._served else float("inf"))  # as many as `stamp` has read
+        lines = self._written(lines)
         return self._render("index", "Runs", 0, _AT_ONCE_MS if unread else _LATER_MS, lines=lines, unread=unread)
 
     def _suite(self, folder: SuiteFolder) -> str:
@@ -318,7 +322,6 @@ class Site:
             counts=self._counts,
             policy=POLICY,
             suite_viewed=self._shelf.choice.suite is not None,
-            one_run=bool(self._shelf.choice.run) and not self._served,
             address=run_address,
             us=microseconds,
             say=run_words,

@@ -67,7 +67,8 @@ let tag = null;
 function takeOver(fresh) {
   const focused = document.activeElement && document.activeElement.id;
   const open = new Set([...document.querySelectorAll("details[open][id]")].map((one) => one.id));
-  const checked = [...document.querySelectorAll("input[type=radio]:checked")].map((one) => one.id);
+  const radios = [...document.querySelectorAll("input[type=radio]:checked")];
+  const checked = radios.filter((one) => !one.defaultChecked).map((one) => one.id);
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
     if (now && now.innerHTML !== old.innerHTML) old.replaceChildren(...document.adoptNode(now).childNodes);
