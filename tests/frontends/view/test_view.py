@@ -19,7 +19,7 @@ from tests.store.records_for_store import ENVIRONMENT, SETTINGS, TASK, attempt, 
 from tests.suites.made_records import RECORDS, made_suite
 
 from tilewright.frontends.view.comparing import side_by_side
-from tilewright.records import Crashed, Ending, FindingKind, FindingRecord, Rejected, Task
+from tilewright.records import Crashed, Ending, FindingKind, FindingRecord, Measured, Rejected, Task, Timing
 from tilewright.records.verdict import Case
 from tilewright.store import RunFolder, Store
 from tilewright.suites import SuiteFolder
@@ -288,11 +288,15 @@ def test_damage_is_said_and_hides_no_other_run(home: Path, folder: RunFolder) ->
     broken = made(home, attempt(1, 5.0))
     (broken.attempt(1).path / "kernel.cu").write_bytes(b"\xff\xfe not text")
     (made(home, attempt(1, 5.0)).path / "run.json").write_text("{")
+    at_once = Measured("NVIDIA H200", {"n": 8}, Timing("kernel", (0.0,)), (), 1.0)
+    senseless = made(home, attempt(1, measurement=at_once))
     with serving(home) as client:
+        assert client.get(at(senseless)).status == 500
         listed = client.get("/index.html")
         shown = client.get(at(broken, "attempt-1.html"))
     assert listed.page.text.count("12.5 us modelled") == 1
     assert "cannot be read" in listed.page.text
+    assert "its numbers make no sense" in listed.page.text
     assert shown.status == 200
     assert "is not UTF-8 text" in shown.page.text
 

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import sys
+import traceback
 from functools import cache
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -143,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (StoreError, OSError) as problem:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
+        except Exception as fault:  # one page that cannot be made must not end the others
+            traceback.print_exc()
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"this page cannot be made: {fault}")
         else:
             self._send(HTTPStatus.OK, encoded(page), _HTML, tag)
 

@@ -172,9 +172,14 @@ def _read(folder: RunFolder) -> Run:
 
 def _line(name: str, folder: RunFolder) -> RunLine:
     try:
-        run = _read(folder)
+        return _known_line(name, folder, _read(folder))
     except NotThere as problem:
         return RunLine(name, problem=str(problem))
+    except (ArithmeticError, ValueError) as problem:  # such as a measured time of 0
+        return RunLine(name, problem=f"its numbers make no sense: {problem}")
+
+
+def _known_line(name: str, folder: RunFolder, run: Run) -> RunLine:
     best, worker = run.best, folder.worker
     measurement = best.measurement if best else None
     said = time_words(measurement) if best else "none passed" if run.attempts else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,11 @@ POLICY = (
     "form-action 'self'"
 )
 _MOST_CHARACTERS = 2000  # of one line; a browser lays out longer ones slowly
-_SEEN = "\t\n"
+# Control characters but tab and line feed, halves of characters, and what is of no width or turns the writing round.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 @cache
@@ -43,15 +47,11 @@ def _finalized(value: Any) -> Any:
 def shown(text: str) -> str:
     """The same text with signs for control characters and for those that turn the direction of writing: the order of
     what is read must be the order of what is compiled."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_sign(one) if unicodedata.category(one) in ("Cc", "Cf", "Cs") else one for one in text)
+    return _UNSEEN.sub(_sign, text)
 
 
-def _sign(character: str) -> str:
-    code = ord(character)
-    if character in _SEEN:
-        return character
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else f"[U+{code:04X}]"
