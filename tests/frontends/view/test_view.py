@@ -228,7 +228,7 @@ def test_what_others_wrote_stays_text(home: Path) -> None:
         assert "alert(1)" in answer.page.text
         assert not {"\x00", "\x1b", "\u202e"} & set(answer.body)
     source = answers[2].page.text
-    assert "␀␛[31m[U+202E]evil" in source
+    assert "[U+0000][U+001B][31m[U+202E]evil" in source
     assert "7,000 more characters" in source
 
 

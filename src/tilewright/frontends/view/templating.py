@@ -45,16 +45,9 @@ def _finalized(value: Any) -> Any:
 
 
 def shown(text: str) -> str:
-    """The same text with signs for control characters and for those that turn the direction of writing: the order of
-    what is read must be the order of what is compiled."""
-    return _UNSEEN.sub(_sign, text)
-
-
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"[U+{code:04X}]"
+    """The same text with the codes of characters that nobody sees in their place. Some turn the direction of writing, and
+    the order of what is read must be the order of what is compiled."""
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 def cut(text: str) -> str:
