@@ -45,8 +45,8 @@ def _finalized(value: Any) -> Any:
 
 
 def shown(text: str) -> str:
-    """The same text with the codes of characters that nobody sees in their place. Some turn the direction of writing, and
-    the order of what is read must be the order of what is compiled."""
+    """The same text, with their codes in place of characters that nobody sees. Some of these turn the direction of
+    writing, and what is read must be what is compiled."""
     return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
