@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "refine": {"records", "kernel_file", "store", "devices", "reference", "tasks", "verify", "measure", "authors"},
     "exports": {"records", "kernel_file", "store", "toolchain", "reference", "__init__"},
     "suites": {"records", "store", "child", "devices"},
+    "teaching": {"records", "store", "tasks", "prompts"},
     "__init__": {"runtime", "frontends"},
     "__main__": {"frontends"},
 }
@@ -61,6 +62,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "refine": set(),
     "exports": {"jinja2", "torch", "kernels", "huggingface_hub"},
     "suites": {"ray"},
+    "teaching": {"pyarrow"},
     "frontends": {
         "jinja2",
         "markupsafe",

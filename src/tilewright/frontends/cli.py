@@ -422,6 +422,44 @@ def publish(
 
 
 @app.command()
+def teach(
+    runs: options.TaughtArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The skill's folder.", show_default=False)
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PROVIDER:NAME", help="Who writes the guidance; without one it is made of the records."),
+    ] = None,
+    base_url: options.BaseUrlOption = None,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an Agent Skill of what runs showed: what paid, what failed and what mended it, examples that are tested."""
+    from tilewright.frontends.choices import author_name, checked_url
+    from tilewright.frontends.teaching.teach_command import teach_command
+
+    name = author_name(model, None, os.environ) if model else ""
+    teach_command(runs, output, name, checked_url(base_url), licence, as_json)
+
+
+@app.command()
+def dataset(
+    runs: options.TaughtArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="A .jsonl or .parquet file.", show_default=False)
+    ],
+    passed: Annotated[bool, typer.Option("--passed", help="Only replies whose kernel passed.")] = False,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the prompts and replies of runs, each with its verdict and speed, as records for fine-tuning."""
+    from tilewright.frontends.teaching.dataset_command import dataset_command
+
+    dataset_command(runs, output, licence, passed, as_json)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     facts = diagnose()

@@ -54,6 +54,12 @@ MakeRegionOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
 ]
+TaughtArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|DIR...", help="Runs, a suite's folder, or a folder of runs; as many as wanted.", show_default=False
+    ),
+]
 ViewedArgument = Annotated[
     str | None,
     typer.Argument(

@@ -1,0 +1,61 @@
+"""Records to train on: one for each reply, judged by what became of it, in both forms of file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.frontends.in_process import tilewright
+from tests.teaching.made_runs import EARLIER, SECRET, mended_run
+
+
+def test_each_reply_has_the_verdict_of_its_kernel(tmp_path: Path) -> None:
+    folder, out = mended_run(tmp_path), tmp_path / "data.jsonl"
+    done = tilewright(tmp_path, "dataset", folder.path, EARLIER, "-o", out)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert "alice" not in text
+    assert SECRET not in text
+    unread, refused, right, rendered = map(json.loads, text.splitlines())
+    assert [one["verdict"] for one in (unread, refused, right)] == ["no usable reply", "plan refused: need", "right"]
+    assert [one["passed"] for one in (unread, refused, right)] == [False, False, True]
+    assert unread["kernel"] == ""
+    assert unread["time_us"] is None
+    assert (right["time_source"], right["best"], right["verified"]) == ("modelled", True, True)
+    assert right["kernel"] == folder.attempt(2).text("kernel.cu")
+    assert right["prompt"][0]["role"] == "system"
+    assert right["completion"] == [{"role": "assistant", "content": "the mended file"}]
+    assert (right["licence"], rendered["licence"]) == ("MIT", "NOASSERTION")
+    assert "for 1 of them" in done.stdout
+    assert rendered["prompt_source"] == "rendered"
+    assert rendered["completion"][0]["content"].startswith("Summary: 16-byte vectors, one per thread\n\n```cuda\n")
+    assert "relu_scale(x) -> y" in rendered["prompt"][0]["content"]
+
+
+def test_only_those_that_passed_under_one_licence(tmp_path: Path) -> None:
+    out = tmp_path / "data.jsonl"
+    arguments = ("dataset", mended_run(tmp_path).path, EARLIER, "-o", out, "--passed", "--license", "Apache-2.0")
+    done = tilewright(tmp_path, *arguments, "--json")
+    assert json.loads(done.stdout)["licences"] == {"Apache-2.0": 2}
+    assert all(json.loads(line)["passed"] for line in out.read_text().splitlines())
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    for output, said in (("data.csv", ".jsonl or .parquet"), ("absent/data.jsonl", "no folder")):
+        done = tilewright(tmp_path, "dataset", EARLIER, "-o", tmp_path / output)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_parquet_has_typed_columns(tmp_path: Path) -> None:
+    out = tmp_path / "data.parquet"
+    done = tilewright(tmp_path, "dataset", mended_run(tmp_path).path, "-o", out)
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        assert (done.returncode, "tilewright[dataset]" in done.stderr) == (2, True)
+        pytest.skip("pyarrow is not installed; the message was seen")
+    table = parquet.read_table(out)
+    assert table.num_rows == 3
+    assert str(table.schema.field("speedup_over_eager").type) == "double", "though no record has one"
+    assert table.to_pylist()[2]["prompt"][0]["role"] == "system"
