@@ -288,6 +288,7 @@ class _Attempt:
             hint="\n".join(hints),
             emulated_only=self._run.environment.emulated,
             noise=self._run.settings.noise,
+            skill=self._run.settings.skill,
         )
 
     def _ask(self, question: records.Question) -> Reply:

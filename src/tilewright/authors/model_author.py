@@ -47,7 +47,7 @@ class ModelAuthor:
         try:
             reply = _read_within_two(
                 situation.number,
-                system_text(situation.task, situation.emulated_only),
+                system_text(situation.task, situation.emulated_only, situation.skill),
                 question_text(situation),
                 ask,
                 read=lambda text: read_reply(text, base),

@@ -460,6 +460,41 @@ def dataset(
 
 
 @app.command()
+def exam(
+    skill: Annotated[Path, typer.Argument(help="A skill's folder.", metavar="SKILL", show_default=False)],
+    tasks: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A folder of tasks, as `suite folder` takes it.", show_default=False),
+    ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROVIDER:NAME", help="A student; may be repeated.", show_default=False),
+    ] = None,
+    base_url: options.BaseUrlOption = None,
+    gpu: options.GpuOption = None,
+    attempts: options.AttemptsOption = _SUITE_BUDGET.attempts,
+    tokens: options.TokensOption = _SUITE_BUDGET.tokens,
+    dollars: options.DollarsOption = _SUITE_BUDGET.dollars,
+    seconds: options.SecondsOption = _SUITE_BUDGET.seconds,
+    spool: options.SpoolOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what a skill changes: students write kernels for held-out tasks, with it and without.
+
+    Budgets are of each task, the same both ways. The same command goes on where it was stopped.
+    """
+    from tilewright.frontends.choices import with_checked
+    from tilewright.frontends.teaching.exam_command import Wanted, exam_command
+
+    settings = Settings(author="", budget=Budget(attempts, tokens, dollars, seconds))
+    settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
+    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, output, as_json), settings)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers - GPU, driver, compiler, headers, keys by name, disk - and what would improve it."""
     facts = diagnose()

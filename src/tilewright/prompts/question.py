@@ -55,8 +55,11 @@ NOT_EMULATED = (
 MAP_LINE = re.compile(r"^//! map .*\n", re.MULTILINE)
 
 
-def system_text(task: Task, emulated_only: bool = False) -> str:
-    """What a model is told once per task. `emulated_only`: no GPU is at hand, so only what the emulator runs counts."""
+def system_text(task: Task, emulated_only: bool = False, skill: str = "") -> str:
+    """What a model is told once per task. `emulated_only`: no GPU is at hand, so only what the emulator runs counts.
+
+    `skill`: what others learned, where the author is to be taught.
+    """
     products = task.kind in PRODUCT_KINDS
     tiles = product_tiles(task) if products else 0
     advice, idioms = render_with_idioms(
@@ -86,6 +89,7 @@ def system_text(task: Task, emulated_only: bool = False) -> str:
         kind=advice,
         idioms=idioms,
         cute=cute_text(task, emulated_only) if wants_cute(task) else "",
+        skill=skill,
         task=task_text(task),
     )
 

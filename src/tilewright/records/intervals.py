@@ -50,6 +50,13 @@ def ratio_interval(above: TimesByRound, below: TimesByRound, paired: bool) -> In
     return _central([once() for _ in range(_DRAWS)])
 
 
+@lru_cache(maxsize=512)
+def mean_interval(values: tuple[float, ...]) -> Interval:
+    """Of the mean of values that were drawn independently, such as the differences of pairs."""
+    draw = random.Random(0)
+    return _central([statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_DRAWS)])
+
+
 def _places(count: int, draw: random.Random) -> list[int]:
     return draw.choices(range(count), k=count)
 

@@ -53,6 +53,8 @@ class Budget:
 class Settings:
     """How a run is conducted."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("skill",)
+
     author: str  # "playbook", "anthropic:claude-sonnet-5", "relay:DIR"
     budget: Budget = field(default_factory=Budget)
     repair_patience: int = 4  # repairs of one candidate in a row before it is given up
@@ -72,6 +74,7 @@ class Settings:
     licence: str = ""  # of the finished kernel, as the person states it: an SPDX expression
     hints: tuple[tuple[int, str], ...] = ()  # (attempts already made, what the person said then)
     backward: bool = False  # a run for the gradients follows this one
+    skill: str = ""  # what a skill says, put before the author with every question
 
 
 @formerly(derived={"emulated": label_says_emulated})
@@ -271,6 +274,7 @@ class Situation:
     hint: str = ""  # from the person
     emulated_only: bool = False  # no GPU at hand: what the emulator cannot run can be neither verified nor ranked
     noise: float = 0.01  # `Settings.noise`, to tell in the history which steps were kept
+    skill: str = ""  # `Settings.skill`
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ NAME = re.compile(r"(?=.{1,64}$)[a-z0-9]+(-[a-z0-9]+)*")
 MOST_LINES = 499  # of SKILL.md: the specification's limit is 500
 _MOST_DESCRIPTION = 1024
 _LISTED_STEPS, _LISTED_PITFALLS, _LISTED_EXAMPLES = 16, 24, 40
-_LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 class NoSkill(ValueError):
@@ -240,4 +240,4 @@ def read_provenance(folder: Path) -> SkillProvenance | None:
 
 def missing_links(body: str, files: dict[str, str]) -> list[str]:
     """The links of a text that lead to no file of the skill; addresses elsewhere are no business of ours."""
-    return [one for one in _LINK.findall(body) if "://" not in one and one not in files]
+    return [one for one in LINK.findall(body) if "://" not in one and one not in files]
