@@ -144,7 +144,7 @@ def restrict(reading: KernelReading) -> Iterator[LintFinding]:
     stores = [one for one in moves if not one.is_load]
     if _stores_unknown(reading, stores):
         return
-    written = {one.origin for one in stores}
+    written = {one.origin for one in stores}  # and, further down, those told already
     for access in moves:
         if not access.is_load or access.origin is None or access.origin in written or access.origin.space != "tensor":
             continue
@@ -154,6 +154,7 @@ def restrict(reading: KernelReading) -> Iterator[LintFinding]:
         if beside is not None and beside.origin is not None:
             evidence = f"{access.origin.name} is only read, but its load waits for the store to {beside.origin.name}"
             at = f" at line {beside.line}" if beside.line is not None else ""
+            written.add(access.origin)
             yield found(LintRule.MISSING_RESTRICT, reading.kernel, access.line, evidence + at)
 
 

@@ -22,7 +22,7 @@ from tilewright.records import (
 from tilewright.toolchain import BuiltPlan, build_plan
 
 _ORDER = tuple(Severity)
-_MOST_SINGLE = 3  # sizes made smaller one at a time
+_MOST_SINGLE = 2  # sizes made smaller one at a time
 _MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds beyond
 
 Rule = Callable[[KernelReading], Iterator[LintFinding]]
@@ -54,11 +54,12 @@ def lint_plan(
     """
     findings: list[LintFinding] = []
     unread: list[str] = []
+    modules: dict[str, Module] = {}
     for number, plan in enumerate((built, *(_other_sizes(built, arguments) if other_sizes else ()))):
         if plan.build is None:
             continue
         try:
-            module = parse_ptx(plan.build.ptx)
+            module = modules.setdefault(plan.build.key, modules.get(plan.build.key) or parse_ptx(plan.build.ptx))
         except PtxError as error:
             unread.append(f"the compiled code cannot be read: {error}")
             continue

@@ -73,14 +73,10 @@ def alignment(reading: KernelReading) -> Iterator[LintFinding]:
 
 def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
     for access in reading.accesses:
-        if (
-            access.space != "global"
-            or access.instruction.opcode in ("atom", "red", "cp")
-            or _has_siblings(reading, access)
-        ):
+        if access.space != "global" or access.instruction.opcode not in ("ld", "st"):
             continue
         taken, ideal = _mean([_sectors(addresses, access.size) for addresses in _full(access)])
-        if taken >= _TIMES * ideal and taken - ideal >= _MORE:
+        if taken >= _TIMES * ideal and taken - ideal >= _MORE and not _is_filled(reading, access):
             verb = "loads" if access.is_load else "stores"
             evidence = f"a warp's {verb} touch {taken:.0f} sectors of 32 bytes, {ideal:.0f} would carry the bytes"
             yield found(LintRule.UNCOALESCED, reading.kernel, access.line, evidence)
@@ -200,10 +196,19 @@ def _base(access: Access) -> str:
     return str(getattr(written, "base", written))
 
 
-def _has_siblings(reading: KernelReading, access: Access) -> bool:
-    """Whether neighbouring accesses use the rest of the sectors, which the cache still holds."""
-    same = [one for one in reading.accesses if one.instruction.opcode == access.instruction.opcode]
-    return len(_siblings(reading, access, same)) > 1
+def _is_filled(reading: KernelReading, access: Access) -> bool:
+    """Whether accesses beside it use the rest of the sectors, which the cache still holds."""
+    opcode, base = access.instruction.opcode, _base(access)
+    beside = [
+        one
+        for one in reading.accesses
+        if one.instruction.opcode == opcode and one.origin == access.origin and _base(one) == base
+    ]
+    used = {int(one.address.values[0] - access.address.values[0]) + byte for one in beside for byte in range(one.size)}
+    # So many of the 32 bytes around a thread's own are asked for.
+    starts = range(-SECTOR_BYTES, 1, access.size)
+    near = max(sum(start <= byte < start + SECTOR_BYTES for byte in used) for start in starts)
+    return near * _TIMES > SECTOR_BYTES
 
 
 def _takes_vectors(reading: KernelReading, access: Access) -> bool:

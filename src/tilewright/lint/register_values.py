@@ -138,7 +138,9 @@ class _Evaluator:
         self.used: dict[tuple[int, str], Value] = {}
         self.changed = False
         self.last_turn = False
-        written = [(name, index) for index, one in enumerate(function.body) for name in written_registers(one)]
+        # Numbers with a fraction index nothing: they are not followed.
+        self.floats = frozenset(name for name, kind in function.registers.items() if kind in ("f32", "f64"))
+        written = [(name, index) for index, one in enumerate(function.body) for name in self._followed(one)]
         counts = Counter(name for name, _ in written)
         self.several = frozenset(name for name, count in counts.items() if count > 1)
         self.block_of = [number for number, block in enumerate(flow.blocks) for _ in range(block.start, block.end)]
@@ -205,7 +207,7 @@ class _Evaluator:
         for name in registers_of((*instruction.operands, *guard)):
             if name in self.several and name in self.values:
                 self.used[index, name] = self.values[name]
-        made = self._made(index, instruction) if (names := written_registers(instruction)) else None
+        made = self._made(index, instruction) if (names := self._followed(instruction)) else None
         if made is None:  # nothing is written, or an operand nothing has reached yet
             return
         for name in names:
@@ -216,8 +218,13 @@ class _Evaluator:
             else:
                 self.values[name] = made
 
+    def _followed(self, instruction: Instruction) -> list[str]:
+        return [name for name in written_registers(instruction) if name not in self.floats]
+
     def _note(self, held: dict[str, Value], name: str, value: Value) -> None:
         before = held.get(name)
+        if before is value or before is Varying.BY_DATA:
+            return
         joined = value if before is None else join(before, value)
         if before is None or not same(before, joined):
             held[name] = Varying.BY_DATA if self.last_turn else joined
@@ -234,7 +241,7 @@ class _Evaluator:
     def operand(self, operand: Operand | None) -> Value | None:
         """None: nothing has reached it yet."""
         if isinstance(operand, Register):
-            return self.values.get(operand.name)
+            return Varying.BY_DATA if operand.name in self.floats else self.values.get(operand.name)
         if isinstance(operand, Negated):
             value = self.values.get(operand.register.name)
             return exact(lambda a: 1 - a, value) or value
