@@ -13,6 +13,7 @@ from tilewright.lint.thread_numbers import Known, Varying
 from tilewright.ptx.syntax import Instruction, Register
 from tilewright.records import LintFinding, LintRule
 from tilewright.records.emulation import kernel_line
+from tilewright.records.gpu import WARP_LANES
 
 _SHARED_READS = ("ld", "ldmatrix", "wmma")
 _TENSOR_OPCODES = frozenset(("mma", "wmma", "wgmma", "tcgen05"))
@@ -56,17 +57,21 @@ def _is_block_barrier(instruction: Instruction) -> bool:
 
 
 def _parts_threads(reading: KernelReading, branch: int, instruction: Instruction) -> bool:
+    """Whether a branch surely sends threads of the block different ways.
+
+    Where they meet again only to leave, those that skip the barrier are gone: whole warps may go, parts of one may not.
+    """
     predicate = reading.predicate(branch)
-    if isinstance(predicate, Known):
-        return predicate.anchored and not predicate.is_uniform and _all_come(reading, branch)
-    return predicate is Varying.BY_THREAD and _turns_differ(reading, instruction)
-
-
-def _all_come(reading: KernelReading, branch: int) -> bool:
-    """Whether the threads that part are surely there together."""
+    meeting = reading.flow.reconvergence[branch]
+    leaves = meeting is None or reading.function.body[meeting].opcode in ("ret", "exit")
+    if not isinstance(predicate, Known):
+        return predicate is Varying.BY_THREAD and not leaves and _turns_differ(reading, instruction)
     mask, certain = reading.state(reading.block_of(branch))
-    predicate = reading.predicate(branch)
-    return certain and isinstance(predicate, Known) and bool(np.ptp(predicate.values[mask]) if mask.any() else False)
+    width = WARP_LANES if leaves else len(mask)
+    groups = [
+        predicate.values[start : start + width][mask[start : start + width]] for start in range(0, len(mask), width)
+    ]
+    return predicate.anchored and certain and any(len(group) and np.ptp(group) for group in groups)
 
 
 def _turns_differ(reading: KernelReading, instruction: Instruction) -> bool:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.lint.catalogue import found
 from tilewright.lint.kernel_reading import Access, KernelReading
+from tilewright.lint.thread_numbers import Known, greatest_of
 from tilewright.records import LintFinding, LintRule, ThreadRecord
 from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
 
@@ -33,7 +34,9 @@ def bounds(reading: KernelReading) -> Iterator[LintFinding]:
             continue
         thread = int(np.argmax(past))
         offset = int(access.address.values[thread])
-        where = f"{-offset} bytes before" if offset < 0 else f"{offset - spec.storage_bytes} bytes after the end of"
+        where = f"{offset - spec.storage_bytes} bytes after the end of"
+        if offset < spec.storage_bytes:
+            where = f"{-offset} bytes before" if offset < 0 else "across the end of"
         verb = "reads" if access.is_load else "writes"
         evidence = f"{_thread(reading, thread)} {verb} {access.size} bytes {where} {access.origin.name} = {spec}"
         yield found(LintRule.MISSING_BOUNDS, reading.kernel, access.line, evidence)
@@ -43,13 +46,16 @@ def overflow(reading: KernelReading) -> Iterator[LintFinding]:
     for access in reading.accesses:
         if access.address.wrapped is None or access.origin is None or access.origin.name not in reading.tensors:
             continue
-        if not access.active.any():
+        widening = reading.function.body[access.address.wrapped]
+        index = reading.value_of(access.address.wrapped, widening.operands[1])
+        # Of threads that stay away from the access, or whose index ends below zero, nothing is said.
+        beyond = isinstance(index, Known) and (not index.anchored or index.values > greatest_of(widening.modifiers[-1]))
+        if not (access.active & beyond).any():
             continue
         spec = reading.tensors[access.origin.name]
-        widening = reading.function.body[access.address.wrapped]
         evidence = (
-            f"at {access.origin.name} = {spec} an index of the last block is beyond 32 bits before it is widened "
-            f"({widening.opcode}.{'.'.join(widening.modifiers)})"
+            f"at {access.origin.name} = {spec} an index of block {reading.place.index} is beyond 32 bits before it is "
+            f"widened ({widening.opcode}.{'.'.join(widening.modifiers)})"
         )
         yield found(LintRule.INDEX_OVERFLOW, reading.kernel, access.line, evidence)
 

@@ -59,7 +59,7 @@ def swallowed_nans(reading: KernelReading) -> Iterator[LintFinding]:
         if not stored & _reached(function, registers, through_dropping=True):
             continue
         carried = _reached(function, registers, through_dropping=False)
-        if stored & carried:
+        if stored & carried or any(_asks_for_nan(one, carried) for one in function.body):
             continue
         for instruction in function.body:
             if _drops_nan(instruction) and carried.intersection(registers_of(instruction.operands[1:])):
@@ -70,6 +70,17 @@ def swallowed_nans(reading: KernelReading) -> Iterator[LintFinding]:
 def _drops_nan(instruction: Instruction) -> bool:
     words = instruction.modifiers
     return instruction.opcode in ("max", "min") and words[-1] in _FLOATS and "NaN" not in words
+
+
+def _asks_for_nan(instruction: Instruction, carried: set[str]) -> bool:
+    """`x != x` and its kin: the kernel deals with NaNs itself."""
+    if instruction.opcode != "setp" or not carried.intersection(registers_of(instruction.operands[1:])):
+        return False
+    same = (
+        len(set(registers_of(instruction.operands[1:3]))) == 1
+        and len(list(registers_of(instruction.operands[1:3]))) > 1
+    )
+    return same or "nan" in instruction.modifiers or "num" in instruction.modifiers
 
 
 def _stored(reading: KernelReading) -> set[str]:

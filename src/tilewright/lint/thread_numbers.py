@@ -124,13 +124,18 @@ def _product(index: int, modifiers: tuple[str, ...], first: Known, second: Known
     return None
 
 
+def greatest_of(kind: str) -> int:
+    """The greatest number of a 32-bit type."""
+    return 2**32 - 1 if kind == "u32" else 2**31 - 1
+
+
 def _widened(index: int, value: Known, kind: str) -> Known:
     """A 32-bit number about to become a 64-bit one: where the true number did not fit, the address will be wrong."""
-    low, high = (0, 2**32 - 1) if kind == "u32" else (-(2**31), 2**31 - 1)
+    high = greatest_of(kind)
     if kind not in ("u32", "s32") or value.origin is not None:
         return value
-    fits = ((value.values >= low) & (value.values <= high)).all() if value.anchored else value.reach <= high
-    return value if fits else replace(value, wrapped=index)
+    greatest = int(value.values.max()) if value.anchored else value.reach
+    return value if greatest <= high else replace(value, wrapped=index)
 
 
 def _converted(index: int, modifiers: tuple[str, ...], value: Known) -> Value | None:
