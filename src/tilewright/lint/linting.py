@@ -22,7 +22,7 @@ from tilewright.records import (
 from tilewright.toolchain import BuiltPlan, build_plan
 
 _ORDER = tuple(Severity)
-_MOST_SINGLE = 2  # sizes made smaller one at a time
+_MOST_SINGLE = 1  # sizes made smaller one at a time
 _MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds beyond
 
 Rule = Callable[[KernelReading], Iterator[LintFinding]]
@@ -63,7 +63,7 @@ def lint_plan(
         except PtxError as error:
             unread.append(f"the compiled code cannot be read: {error}")
             continue
-        for launch in plan.plan.launches:
+        for launch in {launch.symbol: launch for launch in plan.plan.launches}.values():
             findings += _launch(plan, plan.build, module, launch, unread, faults_only=number > 0)
     return _ordered(findings), tuple(dict.fromkeys(unread))
 
@@ -83,7 +83,7 @@ def _launch(
         return
     tensors = dict(plan.evaluation.tensors) | {buffer.name: buffer.spec for buffer in plan.plan.buffers}
     last = (launch.grid[0] - 1, launch.grid[1] - 1, launch.grid[2] - 1)
-    for index in dict.fromkeys(((0, 0, 0), last)):
+    for index in dict.fromkeys((last,) if faults_only else ((0, 0, 0), last)):
         reading = read_kernel(module, launch, tensors, index)
         if reading is None:
             unread.append(f"{launch.kernel} takes its parameters in a way that is not known here")

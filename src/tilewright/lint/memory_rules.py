@@ -204,11 +204,13 @@ def _base(access: Access) -> str:
 
 def _is_filled(reading: KernelReading, access: Access) -> bool:
     """Whether accesses beside it use the rest of the sectors, which the cache still holds."""
-    opcode, base = access.instruction.opcode, _base(access)
     beside = [
         one
         for one in reading.accesses
-        if one.instruction.opcode == opcode and one.origin == access.origin and _base(one) == base
+        if one.instruction.opcode == access.instruction.opcode
+        and one.origin == access.origin
+        and (_base(one) == _base(access) or (one.address.anchored and access.address.anchored))
+        and not np.ptp(one.address.values - access.address.values)
     ]
     used = {int(one.address.values[0] - access.address.values[0]) + byte for one in beside for byte in range(one.size)}
     # So many of the 32 bytes around a thread's own are asked for.

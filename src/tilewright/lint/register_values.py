@@ -8,7 +8,7 @@ tells how the lanes of a warp lie to each other; what comes out of memory, or by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,7 +46,7 @@ from tilewright.ptx.syntax import (
 from tilewright.records import Dim3
 from tilewright.records.gpu import WARP_LANES
 
-_MOST_PASSES = 30
+_MOST_PASSES = 30  # over each block, on average
 
 # What other threads or the memory give; warps and blocks are not told apart.
 _FROM_OTHERS = frozenset(
@@ -136,8 +136,8 @@ class _Evaluator:
         self.entering: list[dict[str, Value]] = [{} for _ in flow.blocks]  # of the others, at the start of each block
         self.parted: list[set[str]] = [set() for _ in flow.blocks]  # of these, what threads got on different ways
         self.used: dict[tuple[int, str], Value] = {}
-        self.changed = False
-        self.last_turn = False
+        self.waiting = set(range(len(flow.blocks)))  # blocks whose operands have changed
+        self.gives_up = False
         # Numbers with a fraction index nothing: they are not followed.
         self.floats = frozenset(name for name, kind in function.registers.items() if kind in ("f32", "f64"))
         written = [(name, index) for index, one in enumerate(function.body) for name in self._followed(one)]
@@ -148,6 +148,12 @@ class _Evaluator:
         for name, index in written:
             if name in self.several:
                 self.defined[self.block_of[index]].add(name)
+        self.users: dict[str, set[int]] = {}  # blocks, of registers with one definition
+        for index, one in enumerate(function.body):
+            guard = (one.guard,) if one.guard is not None else ()
+            for name in registers_of((*one.operands, *guard)):
+                if name not in self.several and name not in self.floats:
+                    self.users.setdefault(name, set()).add(self.block_of[index])
         linear = np.arange(place.threads, dtype=np.int64)
         x, y, _ = place.block
         self.specials: dict[str, Numbers] = {
@@ -162,13 +168,14 @@ class _Evaluator:
             self.specials[f"%ctaid.{letter}"] = self._all(place.index[axis])
 
     def run(self) -> RegisterValues:
-        for turn in range(_MOST_PASSES):
-            self.changed = False
-            self.last_turn = turn == _MOST_PASSES - 1
-            for number in range(len(self.flow.blocks)):
-                self._block(number)
-            if not self.changed:
-                break
+        count = len(self.flow.blocks)
+        visits = 0
+        while self.waiting:  # the first block first: most of what it needs is there by then
+            number = min(self.waiting)
+            self.waiting.discard(number)
+            visits += 1
+            self.gives_up = visits > _MOST_PASSES * count
+            self._block(number)
         settled = {name: value for name, value in self.values.items() if name not in self.several}
         return RegisterValues(settled, self.used)
 
@@ -185,7 +192,7 @@ class _Evaluator:
             entering = self.entering[following]
             for name in self.several:
                 if name in self.values:
-                    self._note(entering, name, self.values[name])
+                    self._note(entering, name, self.values[name], (following,))
 
     def _part(self, index: int) -> None:
         """Where threads part at a branch, what they write until they meet differs from thread to thread."""
@@ -200,7 +207,7 @@ class _Evaluator:
         written = {name for one in region_of(self.flow, self.block_of[index], target) for name in self.defined[one]}
         if not written <= self.parted[target]:
             self.parted[target] |= written
-            self.changed = True
+            self.waiting.add(target)
 
     def _step(self, index: int, instruction: Instruction) -> None:
         guard = (instruction.guard,) if instruction.guard is not None else ()
@@ -212,7 +219,7 @@ class _Evaluator:
             return
         for name in names:
             if name not in self.several:
-                self._note(self.values, name, made)
+                self._note(self.values, name, made, self.users.get(name, ()))
             elif guard and name in self.values:
                 self.values[name] = join(self.values[name], made)
             else:
@@ -221,14 +228,14 @@ class _Evaluator:
     def _followed(self, instruction: Instruction) -> list[str]:
         return [name for name in written_registers(instruction) if name not in self.floats]
 
-    def _note(self, held: dict[str, Value], name: str, value: Value) -> None:
+    def _note(self, held: dict[str, Value], name: str, value: Value, users: Iterable[int]) -> None:
         before = held.get(name)
         if before is value or before is Varying.BY_DATA:
             return
         joined = value if before is None else join(before, value)
         if before is None or not same(before, joined):
-            held[name] = Varying.BY_DATA if self.last_turn else joined
-            self.changed = True
+            held[name] = Varying.BY_DATA if self.gives_up else joined
+            self.waiting.update(users)
 
     def _all(self, number: int) -> Numbers:
         return np.full(self.place.threads, number, dtype=np.int64)
