@@ -173,11 +173,21 @@ class KernelReading:
                 continue
             arriving = [self._along(b, number, states[b]) for b in backward[number] if number in forward[b]]
             came = [state for state in arriving if state is not None]
-            # A loop's first turn stands for all of them, but not for who is left in the later ones.
-            again = any(number not in forward[b] for b in backward[number])
+            # A loop's first turn stands for the others only where all threads leave it together.
+            again = any(number not in forward[b] for b in backward[number]) and not self._leave_together(number)
             mask = np.logical_or.reduce([state[0] for state in came]) if came else everyone
             states[number] = (mask, bool(came) and len(came) == len(arriving) and all(s[1] for s in came) and not again)
         return [state or (everyone, False) for state in states]
+
+    def _leave_together(self, head: int) -> bool:
+        """Whether no branch out of a loop parts the threads in it."""
+        inside = [block for block in self._behind[head] if head in self._behind[block]]
+        for block in inside:
+            predicate = self.predicate(self.flow.blocks[block].end - 1)
+            leaving = any(following not in inside for following in self.flow.blocks[block].successors)
+            if leaving and not (predicate is None or (isinstance(predicate, Known) and predicate.is_uniform)):
+                return False
+        return True
 
     def _along(self, block: int, following: int, state: tuple[Mask, bool] | None) -> tuple[Mask, bool] | None:
         """Who goes from a block to the one after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError
 from tilewright.lint import build_rules, flow_rules, memory_rules, number_rules
@@ -22,6 +23,7 @@ from tilewright.records import (
 from tilewright.toolchain import BuiltPlan, build_plan
 
 _ORDER = tuple(Severity)
+_MOST_LINES = 3  # of one rule in one kernel, shown in full
 _MOST_SINGLE = 1  # sizes made smaller one at a time
 _MOST_INSTRUCTIONS = 60_000  # CuTe's largest are below; the rules take seconds beyond
 
@@ -76,7 +78,7 @@ def _launch(
         return
     if not faults_only:
         yield from build_rules.spills(build, launch)
-        yield from build_rules.local_arrays(build, function, launch)
+        yield from build_rules.local_arrays(build, function, launch, plan.evaluation.file.text)
         yield from build_rules.occupancy_cliffs(build, function, launch, plan.evaluation.gpu)
     if len(function.body) > _MOST_INSTRUCTIONS:
         unread.append(f"{launch.kernel} has {len(function.body):,} instructions; its accesses were not looked at")
@@ -120,8 +122,15 @@ def _built(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuPro
 
 
 def _ordered(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
-    """One finding of a rule for each line of a kernel, the gravest first, then by line."""
-    first: dict[tuple[LintRule, str, int | None], LintFinding] = {}
-    for finding in findings:
-        first.setdefault((finding.rule, finding.kernel, finding.line), finding)
-    return tuple(sorted(first.values(), key=lambda one: (_ORDER.index(one.severity), one.line or 0, one.rule.value)))
+    """One finding of a rule for each line, of a kernel the first few lines; the gravest first, then by line."""
+    lines: dict[tuple[LintRule, str], dict[int | None, LintFinding]] = {}
+    for finding in sorted(findings, key=lambda one: one.line or 0):
+        lines.setdefault((finding.rule, finding.kernel), {}).setdefault(finding.line, finding)
+    kept: list[LintFinding] = []
+    for group in lines.values():
+        shown = list(group.values())[:_MOST_LINES]
+        left = [str(line) for line in group if line is not None][_MOST_LINES:]
+        if left:
+            shown[-1] = replace(shown[-1], evidence=f"{shown[-1].evidence}; so do lines {', '.join(left)}")
+        kept += shown
+    return tuple(sorted(kept, key=lambda one: (_ORDER.index(one.severity), one.line or 0, one.rule.value)))

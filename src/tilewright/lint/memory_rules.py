@@ -61,19 +61,17 @@ def overflow(reading: KernelReading) -> Iterator[LintFinding]:
 
 
 def alignment(reading: KernelReading) -> Iterator[LintFinding]:
+    """Threads whose offset, or whose distance from another thread's, is no multiple of what they move."""
     for access in reading.accesses:
-        if not access.certain or not access.active.any() or access.address.wrapped is not None:
+        if access.origin is None or not access.certain or not access.active.any() or access.address.wrapped is not None:
             continue
         taking = access.address.values[access.active]
-        name = access.origin.name if access.origin is not None else ""
-        aligned = access.space == "shared" or (
-            name in reading.tensors and reading.tensors[name].alignment >= access.size
-        )
-        odd = taking % access.size if access.address.anchored and aligned else (taking - taking[0]) % access.size
-        if access.origin is not None and odd.any():
-            evidence = (
-                f"accesses of {access.size} bytes to {name} at offsets such as {int(taking[np.argmax(odd != 0)])}"
-            )
+        spec = reading.tensors.get(access.origin.name)
+        aligned = access.space == "shared" if spec is None else spec.alignment >= access.size
+        odd = (taking if access.address.anchored and aligned else taking - taking[0]) % access.size != 0
+        if odd.any():
+            what = access.origin.name if spec is None else f"{access.origin.name} = {spec}"
+            evidence = f"accesses of {access.size} bytes to {what}, at offsets such as {int(taking[np.argmax(odd)])}"
             yield found(LintRule.MISALIGNED, reading.kernel, access.line, evidence)
 
 

@@ -36,8 +36,10 @@ def doubles(reading: KernelReading, source: str) -> Iterator[LintFinding]:
     for line, count in promoted.items():
         text = lines[line - 1] if line <= len(lines) else ""
         literal = _DOUBLE_LITERAL.search(_COMMENT.sub("", text))
-        because = f"; `{literal.group()}` is a double" if literal is not None else ""
-        evidence = f"an f32 value is converted to f64 here ({count} in the code){because}"
+        because = (
+            f"`{literal.group()}` is a double" if literal is not None else "a constant or function here is a double"
+        )
+        evidence = f"an f32 value is converted to f64 here ({count} in the code): {because}"
         yield found(LintRule.ACCIDENTAL_DOUBLE, reading.kernel, line, evidence)
 
 
