@@ -151,6 +151,15 @@ class KernelReading:
         for index in self.flow.reconvergence:
             yield index, self.function.body[index]
 
+    @cached_property
+    def rare(self) -> frozenset[int]:
+        """Blocks that data decide about: how many threads of a warp come there, if any, nothing here tells."""
+        found: set[int] = set()
+        for index, _ in self.branches():
+            if self.predicate(index) is Varying.BY_DATA:
+                found |= self.region(index)
+        return frozenset(found)
+
     # -- who comes to a block --
 
     @cached_property

@@ -16,6 +16,7 @@ from tilewright.records.gpu import SECTOR_BYTES, WARP_LANES
 # A request that takes so many times what it needs, and so many more sectors or passes, is worth a word.
 _TIMES = 4.0
 _MORE = 3.0
+_FILLED = 2.0  # where neighbouring accesses bring it below, the cache makes up for it
 _BANK_BYTES = 4
 _BANKS = 32
 _ATOMIC_FLOATS = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"))
@@ -77,7 +78,7 @@ def alignment(reading: KernelReading) -> Iterator[LintFinding]:
 
 def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
     for access in reading.accesses:
-        if access.space != "global" or access.instruction.opcode not in ("ld", "st"):
+        if access.space != "global" or access.instruction.opcode not in ("ld", "st") or _is_rare(reading, access):
             continue
         taken, ideal = _mean([_sectors(addresses, access.size) for addresses in _full(access)])
         if taken >= _TIMES * ideal and taken - ideal >= _MORE and not _is_filled(reading, access):
@@ -88,7 +89,7 @@ def coalescing(reading: KernelReading) -> Iterator[LintFinding]:
 
 def banks(reading: KernelReading) -> Iterator[LintFinding]:
     for access in reading.accesses:
-        if access.space != "shared" or access.instruction.opcode in ("atom", "red"):
+        if access.space != "shared" or access.instruction.opcode in ("atom", "red") or _is_rare(reading, access):
             continue
         taken, ideal = _mean([_passes(addresses, access.size) for addresses in _full(access)])
         if taken >= _TIMES * ideal and taken - ideal >= _MORE:
@@ -130,6 +131,10 @@ def narrow_loads(reading: KernelReading) -> Iterator[LintFinding]:
 
 
 # -- what the rules count --
+
+
+def _is_rare(reading: KernelReading, access: Access) -> bool:
+    return reading.block_of(access.index) in reading.rare
 
 
 def _exact(reading: KernelReading) -> Iterator[Access]:
@@ -207,14 +212,13 @@ def _is_filled(reading: KernelReading, access: Access) -> bool:
         for one in reading.accesses
         if one.instruction.opcode == access.instruction.opcode
         and one.origin == access.origin
+        and one.size == access.size
         and (_base(one) == _base(access) or (one.address.anchored and access.address.anchored))
         and not np.ptp(one.address.values - access.address.values)
     ]
-    used = {int(one.address.values[0] - access.address.values[0]) + byte for one in beside for byte in range(one.size)}
-    # So many of the 32 bytes around a thread's own are asked for.
-    starts = range(-SECTOR_BYTES, 1, access.size)
-    near = max(sum(start <= byte < start + SECTOR_BYTES for byte in used) for start in starts)
-    return near * _TIMES > SECTOR_BYTES
+    lanes = np.flatnonzero(access.active)[:WARP_LANES]
+    taken, ideal = _sectors(np.concatenate([one.address.values[lanes] for one in beside]), access.size)
+    return taken < _FILLED * ideal
 
 
 def _takes_vectors(reading: KernelReading, access: Access) -> bool:

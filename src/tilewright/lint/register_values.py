@@ -134,7 +134,7 @@ class _Evaluator:
         self.place = place
         self.values: dict[str, Value] = {}  # of registers with one definition, and for now of the others
         self.entering: list[dict[str, Value]] = [{} for _ in flow.blocks]  # of the others, at the start of each block
-        self.parted: list[set[str]] = [set() for _ in flow.blocks]  # of these, what threads got on different ways
+        self.parted: list[dict[str, Varying]] = [{} for _ in flow.blocks]  # what threads got on different ways
         self.used: dict[tuple[int, str], Value] = {}
         self.waiting = set(range(len(flow.blocks)))  # blocks whose operands have changed
         self.gives_up = False
@@ -184,7 +184,7 @@ class _Evaluator:
         for name in self.several:
             self.values.pop(name, None)
         self.values.update(self.entering[number])
-        self.values.update(dict.fromkeys(self.parted[number], Varying.BY_THREAD))
+        self.values.update(self.parted[number])
         for index in range(block.start, block.end):
             self._step(index, self.function.body[index])
         self._part(block.end - 1)
@@ -205,9 +205,11 @@ class _Evaluator:
             return
         target = self.block_of[meeting]
         written = {name for one in region_of(self.flow, self.block_of[index], target) for name in self.defined[one]}
-        if not written <= self.parted[target]:
-            self.parted[target] |= written
-            self.waiting.add(target)
+        why = predicate if isinstance(predicate, Varying) else Varying.BY_THREAD
+        for name in written:
+            if self.parted[target].get(name) not in (why, Varying.BY_DATA):
+                self.parted[target][name] = why
+                self.waiting.add(target)
 
     def _step(self, index: int, instruction: Instruction) -> None:
         guard = (instruction.guard,) if instruction.guard is not None else ()
