@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.frontends.gpu_turns import GpuUse, gpu_use
 from tilewright.frontends.run_words import microseconds, seconds_words, time_words
 from tilewright.frontends.suite.pictures import fast_picture, speedup_picture
 from tilewright.frontends.terminal import finite
@@ -27,11 +28,12 @@ class SuiteReport:
     suite: Suite
     summary: Summary
     tasks: tuple[TaskRecord, ...]
+    gpu: GpuUse  # of this machine's, where there is one
 
 
 def report_of(folder: SuiteFolder) -> SuiteReport:
     suite, records = folder.suite(), folder.records()
-    return SuiteReport(suite, summarise(records, len(suite.tasks)), records)
+    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_lock))
 
 
 def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
@@ -70,14 +72,18 @@ def markdown(report: SuiteReport) -> str:
 
 
 def _heading(report: SuiteReport) -> str:
-    suite, summary = report.suite, report.summary
+    suite, summary, gpu = report.suite, report.summary, report.gpu
     times = "modelled, not measured" if suite.emulated else "measured"
     found = sum(one.from_library for one in report.tasks)
     lines = [
         f"{len(suite.tasks)} tasks by {suite.settings.author} on {suite.device}; times are {times}. "
         f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC.",
         f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."
-        + (f" {found} kernels were in the library already." if found else ""),
+        + (f" {found} kernels were in the library already." if found else "")
+        + (
+            f" The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}."
+            * bool(gpu.turns)
+        ),
     ]
     return "\n".join(lines)
 
@@ -115,7 +121,8 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}x"
 
 
-def _tasks(report: SuiteReport) -> str:
+def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
+    """The headings of the table of tasks, and the cells of each task that is done."""
     measured = bool(report.summary.against)
     heads = ["task", "verdict", "time"]
     heads += ["eager", "torch.compile", "x eager", "x compile", "x better"] if measured else []
@@ -125,13 +132,19 @@ def _tasks(report: SuiteReport) -> str:
         beside = [_time(baseline_us(one, name)) for name in (EAGER, COMPILED)]
         beside += [_ratio(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
         fraction = f"{one.measurement.fraction:.0%}" if one.measurement else ""
-        name = f"[{one.name}]({one.kernel})" if one.kernel else one.name
         time_text = time_words(one.measurement) if one.status is Status.MADE else ""
         rows.append(
-            [name, verdict(one), time_text]
+            [one.name, verdict(one), time_text]
             + (beside if measured else [])
             + [fraction, str(one.attempts or ""), f"{one.seconds:.0f}", one.summary]
         )
+    return heads, rows
+
+
+def _tasks(report: SuiteReport) -> str:
+    heads, rows = task_cells(report)
+    for one, row in zip(report.tasks, rows, strict=True):
+        row[0] = f"[{one.name}]({one.kernel})" if one.kernel else one.name
     return _table(heads, rows)
 
 
