@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tilewright.records.gpu import WARP_LANES
 
 Numbers = NDArray[np.int64]
+_TENSOR_START = 16  # bytes: every tensor starts at a multiple
 _FAR = 2**40  # no number of 32 bits is near it
 
 
@@ -76,6 +77,8 @@ def compute(index: int, opcode: str, modifiers: tuple[str, ...], values: list[Kn
         return _times(values[0], 1 << min(values[1].number, 62))
     if opcode == "or" and (shifted := _disjoint(values[0], values[1])) is not None:
         return shifted
+    if opcode == "and" and (low := _low_bits(values[0], values[1])) is not None:
+        return low
     if opcode == "selp":
         return _selected(*values)
     return _bitwise(opcode, modifiers, values)
@@ -165,6 +168,14 @@ def _disjoint(first: Known, second: Known) -> Known | None:
         return None
     low = (1 << number.bit_length()) - 1
     return None if (first.values & low).any() else _sum(first, second, 1)
+
+
+def _low_bits(address: Known, mask: Known) -> Known | None:
+    """`pointer & 15`: tensors start at multiples of more."""
+    number = mask.number
+    if address.origin is None or address.origin.space != "tensor" or not address.anchored:
+        return None
+    return Known(address.values & number, True) if number is not None and 0 <= number < _TENSOR_START else None
 
 
 def _selected(first: Known, second: Known, predicate: Known) -> Value | None:
