@@ -93,7 +93,7 @@ RULES: dict[LintRule, RuleText] = {
     LintRule.SWALLOWED_NAN: RuleText(
         Severity.REMARK,
         "fmaxf and fminf return the other operand for a NaN; PyTorch's relu, clamp, max and min return the NaN",
-        "use __hmax_nan or fmax.NaN, or compare: `x < 0 ? 0 : x` keeps it",
+        "compare in its place: `x < 0 ? 0 : x` keeps a NaN; for halves there are __hmax_nan and __hmin_nan",
     ),
 }
 
