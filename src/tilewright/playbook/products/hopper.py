@@ -142,12 +142,16 @@ class _Plan:
     def of_halves(self) -> None:
         form = self._form
         self._need_rows_of(8)
-        self._add("tune", "BN = 256 | 128 | 64")
+        self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
         stores = f" + {4 if form.tma_store else 2} * 64 * 128"
+        stores += " + 2 * BN * 4" if form.staged else ""
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
+        if not form.pieces:
+            others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
+            self._add("need", f"BN != 192 or ceil_div(@tiles, device.sms) * 192 < {others}", "a fuller last round")
         self._operand_maps()
         self._store_map()
         self._product_launch("384")

@@ -333,7 +333,7 @@ def fused_text(form: Form) -> list[str]:
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
     code += [*pack(DType.F16), *_SPLITTING.splitlines(), *(_STORE_FOUR if along_k else _STORE_PAIR).splitlines(), ""]
     if not form.pieces:
-        code += [*pair_functions(form.product, form.tma_store), *form.finish_function, ""]
+        code += [*pair_functions(form), *form.finish_function, ""]
     return [*code, *walk(form), "", *_kernel(form)]
 
 
