@@ -192,17 +192,6 @@ def test_what_comes_with_the_package_is_not_timed_again(tmp_path: Path) -> None:
     assert bench.timed
 
 
-def test_a_choice_beyond_a_limit_is_not_built_and_the_others_are() -> None:
-    task, gpu = kernels.scale_task(), PROFILES["H200"]
-    wide = parse(kernels.TUNED.text.replace("64", "4096", 1), "k.cu")
-    choices = list(combinations(wide, task.arguments(), gpu))
-    made = built_choices(wide, task, gpu, choices)
-    beyond = [one is None for one in made]
-    assert beyond == [choice["THREADS"] == 4096 for choice in choices]
-    assert any(beyond)
-    assert not all(beyond)
-
-
 def test_choices_are_built_with_what_they_hold_on_the_gpu() -> None:
     task, gpu = kernels.scale_task(), PROFILES["H200"]
     choices = list(combinations(kernels.TUNED, task.arguments(), gpu))

@@ -96,7 +96,7 @@ IDS = """
 draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rectangles-exact
 lanes lanes-exact lanes-uncached block block-exact block-uncached
 stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
-split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
+split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
 draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 

@@ -82,6 +82,18 @@ def test_many_pieces_of_a_row_are_right(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_teams_of_several_warps_share_columns(tmp_path: Path) -> None:
+    """With one set of totals in place of two, the next tile's would be written while this one's are read."""
+    case = replace(BY_NAME["down"], at=({"rows": 300, "cols": 40},))
+    step = structure(case, "scan-columns")
+    text = step.write(task_op_line(case.task))
+    for name, choice in (("LANES", 8), ("TEAMS", 16), ("AHEAD", 4)):
+        line = next(one for one in text.splitlines() if one.startswith(f"//! tune    {name} = "))
+        text = text.replace(line, f"//! tune    {name} = {choice}")
+    check_structure(case, replace(step, write=lambda _: text), tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ARCHITECTURES.values(), ids=ARCHITECTURES)
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
 def test_every_structure_of_every_scan_is_right(

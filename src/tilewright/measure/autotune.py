@@ -112,13 +112,14 @@ def _timed(
     if known is not None:
         say("tuning: timed before")
         return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
+    floor_us = stopwatch.floor_us
     with stopwatch.turn():  # a GPU that others use meanwhile cools down
         runners, failed = race(
             [one.choice for one in choices],
             lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
             say,
             scatters=stopwatch.scatters,
-            floor_us=stopwatch.floor_us,
+            floor_us=floor_us,
         )
     if runners and not failed:
         memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))

@@ -150,7 +150,8 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
     elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
-        order = ["grid-ahead", "passes", "stream"] if program.task_rows >= _MULTIPROCESSORS // 4 else ["passes"]
+        many = program.task_rows >= _MULTIPROCESSORS // 4
+        order = ["grid-ahead", "passes", "stream"] if many else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -159,10 +160,9 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["ahead"] if _BLOCK_ROW_BYTES // 2 < row_bytes <= SHARE_BYTES else []
-        order += ["cluster-ahead", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
+        order += ["cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
-        order += ["stream"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
         "block": fits(program, Team.BLOCK, cols),
@@ -170,8 +170,9 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         "shared": row_bytes <= _SHARED_ROW_BYTES,
         "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
         "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
+        "stream": program.sweeps == 1,
+        "passes": draft_way(program).id != "passes",
     }
-    able["passes"] = draft_way(program).id != "passes"
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
@@ -193,8 +194,7 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("persistent", summary, persistent, hints=True))
     if held_inputs(program):
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
-        alone, together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
-        found.append(make("ahead", "the row in registers, the next one on its way to shared memory", alone))
+        together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
         summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
         found.append(make("cluster-ahead", summary, together, emulable=False))
         if can_meet(program):

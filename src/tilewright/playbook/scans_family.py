@@ -34,7 +34,7 @@ def _answer(traced: TracedTask) -> Answer:
         summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
         later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
     if column_of(program) is not None:
-        summary = "a thread goes down its own columns, several rows' loads under way"
+        summary = "teams of threads share columns, the next rows' loads under way"
         later.append(Structure("scan-columns", summary, partial(scan_columns, program)))
     return Answer(first, tuple(later), (first, *dict.fromkeys((*later, *every))))
 

@@ -96,6 +96,10 @@ class TracedNode:
     results: tuple[TracedTensor | None, ...]
     overload: str = ""
 
+    def given(self, position: int, keyword: str = "") -> TracedArgument:
+        """An argument by its place or its name; None where it is absent."""
+        return self.arguments[position] if position < len(self.arguments) else self.keywords.get(keyword)
+
     @property
     def result(self) -> TracedTensor:
         """The first of its results, which is a tensor."""
@@ -279,6 +283,10 @@ def explain(
                 if _agree(values, tuple(function(one) for one in products)):
                     product = " * ".join(size_expressions[name] for name in chosen)
                     return LaunchNumber(label.format(n="_".join(chosen)), expression.format(e=product))
+            share = float(f"{values[0] * products[0]:.6g}")  # such as what label smoothing leaves to every class
+            if _agree(values, tuple(share / one for one in products)):
+                product = " * ".join(size_expressions[name] for name in chosen)
+                return LaunchNumber(f"share_of_{'_'.join(chosen)}", f"{share!r} / ({product})")
     shown = ", ".join(f"{value:g}" for value in values)
     raise NotSupported(f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown})")
 

@@ -33,6 +33,7 @@ class LogSum:
 
     leaf: str
     value: int
+    is_plain: bool = False  # the sum of the elements themselves
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def loss_program(traced: TracedTask) -> LossProgram:
     """The rows of the task and what becomes of them. Raises `NotSupported` for anything else."""
     reader = PlaceReader(traced, RULES)
     placed = whole_program(reader, "in a loss")
-    totals = {name: one for name, one in placed.wholes.items() if reader.nodes[one.node].target in SUMS}
+    totals = {name: one for name, one in placed.wholes.items() if not one.places and _sums_all(reader, one)}
     sums, rows = _sums(reader, totals) if totals else ((), placed.variables)
     placed = placed.renewed(reader, *(one.value for one in sums))
-    inner = {name: one for name, one in placed.wholes.items() if reader.nodes[one.node].target in EXPONENTIALS}
+    inner = {name: one for name, one in placed.wholes.items() if name not in totals}
     log_sums, along = _log_sums(reader, inner, rows)
     known: tuple[Sum | LogSum, ...] = (*sums, *log_sums)
     placed = placed.renewed(reader, *(one.value for one in known))
@@ -62,20 +63,25 @@ def loss_program(traced: TracedTask) -> LossProgram:
 
 def _sums(reader: PlaceReader, wholes: dict[str, Whole]) -> tuple[tuple[Sum, ...], tuple[Variable, ...]]:
     """The sums over all rows, and loop variables for the rows."""
-    shapes = {reader.shape(reader.source(reader.nodes[one.node])) for one in wholes.values()}
-    if len(shapes) != 1 or any(one.places for one in wholes.values()):
+    shapes = {name: reader.shape(reader.source(reader.nodes[one.node])) for name, one in wholes.items()}
+    plain = {tuple(size for size in shape if not size.is_always(1)) for shape in shapes.values()}
+    if len(plain) != 1:
         raise NotSupported("the playbook sums a loss over all rows at once, and here sums differ in what they are over")
-    (shape,) = shapes
-    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(shape) if not size.is_always(1))
-    rest = iter(rows)
+    first = next(iter(shapes.values()))
+    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(first) if not size.is_always(1))
     zero = constant(reader.book.number(0))
-    places = tuple(zero if size.is_always(1) else of_variable(next(rest)) for size in shape)
     found = []
     for name, one in wholes.items():
-        node = reader.nodes[one.node]
+        node, rest = reader.nodes[one.node], iter(rows)
+        places = tuple(zero if size.is_always(1) else of_variable(next(rest)) for size in shapes[name])
         kind = reader.summed_kind(node)
         found.append(Sum(name, reader.convert(reader.argument(node, 0, places), kind), kind))
     return tuple(found), rows
+
+
+def _sums_all(reader: PlaceReader, whole: Whole) -> bool:
+    node, dims = reader.nodes[whole.node], reader.whole_numbers(whole.node, 1, "dim")[0]
+    return node.target in SUMS and not _sums_logarithms(reader, node, dims)
 
 
 def _log_sums(
@@ -84,9 +90,12 @@ def _log_sums(
     along: Variable | None = None
     found = []
     for name, one in wholes.items():
-        node = reader.nodes[one.node]
+        node, dims = reader.nodes[one.node], reader.whole_numbers(one.node, 1, "dim")[0]
+        is_plain = node.target not in EXPONENTIALS
+        if is_plain and not _sums_logarithms(reader, node, dims):
+            raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
+        node = reader.nodes[reader.source(node)] if is_plain else node
         shape = reader.shape(reader.source(node))
-        dims = reader.whole_numbers(one.node, 1, "dim")[0]
         if len(dims) != 1:
             raise NotSupported(f"the playbook writes {node.target.strip('_')} over one dimension here")
         dim = dims[0] % len(shape)
@@ -97,7 +106,8 @@ def _log_sums(
         if any(not place.terms == () and place.atoms[0] not in rows for place in one.places):
             raise NotSupported("the playbook writes a loss whose rows are taken in order")
         places = (*one.places[:dim], of_variable(own), *one.places[dim:])
-        found.append(LogSum(name, reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)))
+        value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
+        found.append(LogSum(name, value, is_plain))
     return tuple(found), along
 
 
@@ -135,7 +145,23 @@ def _mean(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> 
     return reader.float_point("div", total, reader.size(count))
 
 
+def _sums_logarithms(reader: PlaceReader, node: TracedNode, dims: tuple[int, ...]) -> bool:
+    """Whether a sum is of a whole row of `log_softmax`, as label smoothing has it."""
+    source = reader.nodes[reader.source(node)]
+    rank = len(source.result.shape)
+    softmax = source.target == "_log_softmax" and len(dims) == 1
+    return softmax and dims[0] % rank == reader.dimension(source, 1, "dim", rank)
+
+
 def _sum(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
+    dims = reader.whole_numbers(index, 1, "dim")[0]
+    if _sums_logarithms(reader, node, dims):  # the logits' sum, less the same logarithm for each of them
+        source = reader.source(node)
+        dim = dims[0] % len(reader.shape(source))
+        own = (*places[:dim], *places[dim + 1 :]) if reader.flag(node, 2, "keepdim") else places
+        total = reader.leaf("row_sum", Whole(index, own, ()), NumberKind.FLOAT)
+        each = reader.float_point("mul", reader.size(reader.shape(source)[dim]), _log_sum(reader, source, own))
+        return reader.point("sub", total, each)
     return reader.leaf("total", Whole(index, places, ()), reader.summed_kind(node))
 
 

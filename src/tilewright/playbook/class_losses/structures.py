@@ -143,8 +143,9 @@ def _log_sums(kernel: LossKernel) -> list[str]:
     held, inside = kernel.held(targets, "[k]"), f"{at} < {steps}"
     place = f"const int {at} = (first + k * 32 + lane) * WIDTH;"
     inner, texts = kernel.write(targets, {}, held.element)
-    logs = [(one, kernel.name_of(one.leaf)) for one in program.log_sums]
-    lines = []
+    logs = [(one, kernel.name_of(one.leaf)) for one in program.log_sums if not one.is_plain]
+    plain = [(one, kernel.name_of(one.leaf)) for one in program.log_sums if one.is_plain]
+    lines = [f"float {name} = 0.0f;" for _, name in plain]
     for _, name in logs:
         lines += [f"float {name}_greatest = -1e38f, {name}_powers = 0.0f;"]
     body = held.declared("here[VECTORS]")
@@ -156,6 +157,7 @@ def _log_sums(kernel: LossKernel) -> list[str]:
             f"{name}_in[k][i] = {texts[one.value].text};",
             f"{name}_greatest = fmaxf({name}_greatest, {name}_in[k][i]);",
         ]
+    entered += [f"{name} += {texts[one.value].text};" for one, name in plain]
     body += over_vectors(guarded(place, inside, each_element(entered)))
     for _, name in logs:
         body += [f"{name}_powers *= power_of_two(({name}_before - {name}_greatest) * {_LOG2_E});"]
@@ -170,6 +172,8 @@ def _log_sums(kernel: LossKernel) -> list[str]:
             *across_warp(f"{name}_powers += __shfl_xor_sync(~0u, {name}_powers, offset);"),
             f"const float {name} = {name}_most + logf({name}_powers);",
         ]
+    for _, name in plain:
+        lines += across_warp(f"{name} += __shfl_xor_sync(~0u, {name}, offset);")
     return lines
 
 

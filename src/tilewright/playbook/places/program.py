@@ -8,9 +8,9 @@ from functools import cached_property
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.places.indices import Condition, Index, Variable, constant, of_variable
+from tilewright.playbook.places.indices import Condition, Index, Variable, constant, flat_place, of_variable
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read, Whole
-from tilewright.playbook.places.sizes import Size, dimension_texts
+from tilewright.playbook.places.sizes import dimension_texts
 from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.playbook.space import number_need
@@ -162,15 +162,6 @@ def variables_of(reader: PlaceReader, output: TaskOutput, node: int) -> tuple[Va
         taken.add(wanted)
         made.append(None if size.is_always(1) else Variable(wanted, size))
     return tuple(made)
-
-
-def flat_place(places: tuple[Index, ...], sizes: tuple[Size, ...], one: Size) -> Index:
-    """The place of an element in a dense tensor."""
-    flat, stride = constant(one.minus(one)), one
-    for place, size in zip(reversed(places), reversed(sizes), strict=True):
-        flat = flat.plus(place.times(stride))
-        stride = stride.times(size)
-    return flat
 
 
 def placed_program(reader: PlaceReader, which: tuple[int, ...]) -> PlacedProgram:

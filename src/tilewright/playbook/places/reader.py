@@ -14,7 +14,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import Item, Lowering, kind_of
 from tilewright.playbook.operations import POINTWISE_RULES
-from tilewright.playbook.places.indices import Condition, Index, constant
+from tilewright.playbook.places.indices import Condition, Index, constant, flat_place
 from tilewright.playbook.places.sizes import Size, SizeBook
 from tilewright.playbook.row_program import LaunchNumber, Load, NumberKind
 from tilewright.playbook.tracing import Items, Node, TracedNode
@@ -152,11 +152,7 @@ class PlaceReader(Lowering):
     def read(self, name: str, places: Places) -> int:
         """An element of an input."""
         one = self._tensors[name]
-        flat = constant(self.book.number(0))
-        stride = self.book.number(1)
-        for place, size in zip(reversed(places), reversed(self.input_sizes(name)), strict=True):
-            flat = flat.plus(place.times(stride))
-            stride = stride.times(size)
+        flat = flat_place(places, self.input_sizes(name), self.book.number(1))
         kinds = {True: NumberKind.FLOAT, False: NumberKind.INT}
         kind = NumberKind.BOOL if one.dtype is DType.BOOL else kinds[one.dtype.is_float]
         return self.leaf(f"{name}_at", Read(name, one.dtype, flat, self._conditions), kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import kind_of
-from tilewright.playbook.places.indices import Condition, Index, Lookup, constant, divided, of_atom
+from tilewright.playbook.places.indices import Condition, Index, Lookup, constant, divided, flat_place, of_atom
 from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places
 from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.row_program import NumberKind
@@ -32,10 +32,7 @@ def reshaped(places: Places, sizes: tuple[Size, ...], source: tuple[Size, ...], 
             else:
                 lows -= 1
                 inner = source[lows].times(inner)
-        flat, stride = constant(one.minus(one)), one
-        for place in range(right - 1, highs - 1, -1):
-            flat = flat.plus(places[place].times(stride))
-            stride = stride.times(sizes[place])
+        flat = flat_place(places[highs:right], sizes[highs:right], one)
         for place in range(left - 1, lows, -1):
             flat, found[place] = divided(flat, source[place])
         found[lows] = flat if left > lows else found[lows]

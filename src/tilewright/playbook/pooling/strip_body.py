@@ -154,7 +154,7 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
         return lines
     out_y = kernel.variable(axes["Y"].outside)
     return [
-        "#pragma unroll 1",
+        "#pragma unroll",
         "for (int made_row = 0; made_row < ROWS; ++made_row) {",
         f"  const int {out_y} = first_y + made_row;",
         f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",

@@ -21,6 +21,7 @@ __device__ __forceinline__ void wait_for_team() {
   }
 }
 """
+_FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocessor can have all it takes
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
 
@@ -195,24 +196,24 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     if deep:
         found.append(("tune", "DEPTH = 32 | 64 | 16", "planes of the result that a team walks through"))
     y = kernel.axes["Y"]
-    tall = not deep and y.reach > y.stride and lanes < 256  # strips of many rows ask for registers
-    residents = "768 | 1024 | 512" if tall else "1024 | 768 | 512"
+    held = ((rows[0] - 1) * y.stride + y.reach) * kernel.width  # elements of a thread while it loads
+    residents = "2048 | 1024 | 1536" if held <= _FEW_HELD and not deep else "1024 | 768 | 512"
     return [*found, ("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")]
 
 
 def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
     dilation = kernel.axes["X"].dilation
-    fitting = [one for one in (128, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
+    fitting = [one for one in (128, 96, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
     long = vectors >= 256
     teams = (1,) if long else (max(256 // lanes, 1), max(128 // lanes, 1))
     found = [
         ("tune", f"LANES = {' | '.join(map(str, fitting[:3])) if long else lanes}", "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
-        ("tune", "VECTORS = 2 | 4 | 1" if long else "VECTORS = 1 | 2", "of a thread"),
+        ("tune", "VECTORS = 2 | 3 | 4" if long else "VECTORS = 1 | 2", "of a thread"),
         ("const", "ROWS = 1", ""),
         ("tune", "RESIDENT = 2048 | 1024 | 1536", "threads of a multiprocessor that registers must do for"),
     ]
-    return [*found, ("tune", "PER = 7 | 9 | 5", "results that a thread slides along")] if slides(kernel) else found
+    return [*found, ("tune", "PER = 7 | 11 | 5", "results that a thread slides along")] if slides(kernel) else found
 
 
 def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
@@ -222,4 +223,4 @@ def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
     if deep:
         return [1, 2]
     most = max((64 // width - y.reach) // y.stride + 1, 1)  # 64 elements of a thread in registers
-    return list(dict.fromkeys([max(most * 10 // 13, 1), most, max(most // 2, 1)]))
+    return list(dict.fromkeys([max(most // 2, 1), max(most * 10 // 13, 1), max(most // 3, 1)]))

@@ -1,7 +1,7 @@
 """Long rows one after the other: a row in registers, and the next one already on its way to shared memory.
 
-Loads never stop: while a row is reduced and written, the next one arrives. A block has a row, or the blocks of a team
-share one and exchange once for every pass: see `teams`.
+Loads never stop: while a row is reduced and written, the next one arrives. The blocks of a team share a row and
+exchange once for every pass: see `teams`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tilewright.playbook.row_program import ProgramInput, Reduce, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
 from tilewright.playbook.structures.teams import Exchange, Team
 
-SHARE_BYTES = 512 * 384  # of a row in one block
+_HELD_BYTES = 384  # of a row, in the registers of a thread
+SHARE_BYTES = 512 * _HELD_BYTES  # in one block
 _LINE_BYTES = 128
 
 _COPY = """\
@@ -50,7 +51,6 @@ struct Division {
 """
 
 _OWNERS = {
-    Team.BLOCK: "A block has a row, and goes",
     Team.CLUSTER: "The blocks of a cluster share a row, and go",
     Team.GRID: "Blocks of the whole grid, which are all there at once, share a row, and go",
 }
@@ -61,7 +61,7 @@ def ahead_rows(program: RowProgram, op_line: str, team: Team, quick: bool = True
     writer = _Ahead(kernel, team)
     plan = PlanLines(program, op_line)
     signature, name, longer = writer.plan(plan)
-    text = signature.kernel("__launch_bounds__(THREADS, RESIDENT)", name, writer.body())
+    text = signature.kernel("__launch_bounds__(THREADS)", name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE, _COPY, *writer.exchange.helpers]
     helpers += [_DIVISION] if writer.shifts else []
     helpers += [one for one in longer.helpers if one not in helpers]
@@ -86,12 +86,11 @@ def _header(writer: _Ahead, team: Team) -> str:
             " EARLY of them are sent for at once, the others as results are stored: enough for memory to be busy, and "
             "not so much that quick blocks hold up those that all wait for."
         )
-    if team is not Team.BLOCK:
-        where = "to the shared memory of all" if team is Team.CLUSTER else "to global memory and all meeting there"
-        header += (
-            " What is summed up about the row's mean or greatest element is summed up about the block's own at first "
-            f"and then corrected: so the blocks exchange once, each writing {where}."
-        )
+    where = "to the shared memory of all" if team is Team.CLUSTER else "to global memory and all meeting there"
+    header += (
+        " What is summed up about the row's mean or greatest element is summed up about the block's own at first "
+        f"and then corrected: so the blocks exchange once, each writing {where}."
+    )
     if writer.shifts:
         header += (
             "\n\nRows that are not a whole number of 16-byte vectors begin anywhere. Their vectors are those from the "
@@ -110,13 +109,13 @@ class _Ahead:
         plain = plain and not any(isinstance(one, Reduce) and one.op.finds_place for one in self.program.values)
         self.shifts = self.program.task_cols % self.size != 0 and plain
         self.holders = "HOLDERS" if team is Team.GRID else "THREADS"
-        self.paced = bool(self.program.outputs_along)
+        self.paced = team is Team.GRID and bool(self.program.outputs_along)
         self.exchange = Exchange(kernel, team, self.shifts)
 
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows]:
         rows, cols = plan.sizes()
-        vectors, share, held, walks, row_bytes, room = (
-            plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes", "room")
+        vectors, share, held, walks, row_bytes = (
+            plan.name(one) for one in ("vectors", "share", "held", "walks", "row_bytes")
         )
         plan.limits(rows, cols)
         plan.add("need", f"{cols} > 0" + (" and device.cc >= 90" if self.team is Team.CLUSTER else ""))
@@ -128,23 +127,20 @@ class _Ahead:
             plan.width(cols)
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.team is Team.GRID:
-            most = f"min(device.sms * RESIDENT / TEAMS, ceil_div({vectors}, HOLDERS))"
+            most = f"min(device.sms / TEAMS, ceil_div({vectors}, HOLDERS))"
             plan.add("const", f"BLOCKS = max({most}, 1)", "which share a row")
-        blocks = "1" if self.team is Team.BLOCK else "BLOCKS"
-        plan.add("let", f"{share} = ceil_div({vectors}, {blocks})")
+        plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
         itemsizes = [one.dtype.itemsize for one in self.program.streams]
         plan.add("let", f"{row_bytes} = {' + '.join(f'round_up({share} * WIDTH * {one}, 16)' for one in itemsizes)}")
-        plan.add("const", "HELD_BYTES = 192 if THREADS == 1024 else 384", "of a row, in the registers of a thread")
-        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= HELD_BYTES"
-        plan.add("let", f"{room} = device.smem_block / RESIDENT - 4096")
-        plan.add("let", f"{held} = {registers} and {row_bytes} <= {room}")
-        plan.add("need", f"{held} or ({last})", "a row is held if any team can hold it")
+        registers = f"ceil_div({share}, {self.holders}) * WIDTH * {sum(itemsizes)} <= {_HELD_BYTES}"
+        plan.add("let", f"{held} = {registers} and {row_bytes} + 4096 <= device.smem_block")
+        plan.add("need", f"{held} or {last}", "a row is held if any team can hold it")
         plan.add(
             "const",
             f"VECTORS = max(ceil_div({share}, {self.holders}), 1) if {held} else 1",
             "of a thread, each unrolled",
         )
-        teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / {blocks})"
+        teams = "TEAMS" if self.team is Team.GRID else f"max(ceil_div({rows}, WALK), device.sms / BLOCKS)"
         plan.add("let", f"{walks} = min({rows}, {teams})")
         if self.team is Team.GRID:
             plan.add("need", f"{rows} * BLOCKS <= 2000000000", "so that the blocks that have come can be counted")
@@ -153,32 +149,24 @@ class _Ahead:
         rest = KernelSignature.of(self.program, self.kernel.namer, sizes)
         signature = KernelSignature([*declared, *rest.declared], [*given, *rest.given])
         name = f"{self.program.name}_ahead"
-        attributes = {Team.BLOCK: "", Team.CLUSTER: " cluster(BLOCKS)", Team.GRID: " cooperative"}[self.team]
-        grid = walks if self.team is Team.BLOCK else f"{walks} * BLOCKS"
-        plan.launch(name, grid, f"THREADS, {row_bytes}", signature.given, f"{attributes} when {held}")
+        attributes = " cluster(BLOCKS)" if self.team is Team.CLUSTER else " cooperative"
+        plan.launch(name, f"{walks} * BLOCKS", f"THREADS, {row_bytes}", signature.given, f"{attributes} when {held}")
         longer = longer_rows(self.program, rows, cols, self.kernel.quick)
         longer.launch(plan, rows, "THREADS", held)
         return signature, name, longer
 
     def _team_lines(self, plan: PlanLines) -> str:
         """The choices of a team, and the condition for the one that holds the longest rows."""
-        last = "THREADS == 512"
-        if self.team is Team.GRID:
-            plan.add("tune", "THREADS = 512 | 256")
-            plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
-            plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
-            last += " and TEAMS == 1"
-        else:
-            if self.team is Team.CLUSTER:
-                plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
-                last += " and BLOCKS == 8"
-            plan.add("tune", "THREADS = 512 | 256 | 1024")
-            plan.add("tune", "WALK = 16 | 64 | 4", "rows that a block goes through, about")
-        plan.add("const", "RESIDENT = 2 if THREADS == 256 else 1", "blocks on a multiprocessor")
+        plan.add("const", "THREADS = 512")
+        if self.team is Team.CLUSTER:
+            plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
+            plan.add("tune", "WALK = 16 | 4", "rows that a block goes through, about")
+            return "BLOCKS == 8"
+        plan.add("const", "HOLDERS = THREADS - 32", "those that hold a row: a warp is there for the exchange alone")
+        plan.add("tune", "TEAMS = 2 | 1", "of blocks on the whole GPU, each with a row")
         if self.paced:
-            early = "8 | 4 | 64" if self.team is Team.GRID else "64 | 8"
-            plan.add("tune", f"EARLY = {early}", "vectors of a thread that are sent for at once")
-        return last
+            plan.add("tune", "EARLY = 8 | 4 | 64", "vectors of a thread that are sent for at once")
+        return "TEAMS == 1"
 
     def _cluster_sizes(self) -> str:
         """The smallest cluster that holds the row first."""
@@ -197,11 +185,9 @@ class _Ahead:
             lines.append(f"auto* {kernel.name(one.name)}_next = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
         lines += self.exchange.places()
         if not self.shifts:
-            first = "" if self.team is Team.BLOCK else " - first"
-            count = f"max(min(share, cols / WIDTH{first}), 0)"
+            count = "max(min(share, cols / WIDTH - first), 0)"
             count = f"threadIdx.x < HOLDERS ? {count} : 0" if self.team is Team.GRID else count
-            lines += ["// The last blocks may have less, or nothing."] if first else []
-            lines.append(f"const int count = {count};")
+            lines += ["// The last blocks may have less, or nothing.", f"const int count = {count};"]
         lines += self.exchange.room()
         lines += [f"{one.dtype.cpp} {self._end(one)}_next;" for one in streams] if self.shifts else []
         lines += ["{", *indented(self._sent_for("start", "", "count")), "  __pipeline_commit();", "}"]
@@ -214,7 +200,7 @@ class _Ahead:
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
             *self._sent_for("next", "EARLY" if self.paced else "", "next_count"),
-            *([] if self.paced else ["__pipeline_commit();"]),
+            "__pipeline_commit();",
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
             *self._other_pointers(),
@@ -223,10 +209,6 @@ class _Ahead:
             *self.exchange.turned(),
         ]
         return [*lines, "for (long long row = start; row < rows; row += walks) {", *indented(inner), "}"]
-
-    @property
-    def _first(self) -> str:
-        return "" if self.team is Team.BLOCK else " + first"
 
     def _end(self, one: ProgramInput) -> str:
         """The thread's own element of the ends of a row."""
@@ -239,10 +221,8 @@ class _Ahead:
         """Where a row begins inside a vector: how it is divided, and what the thread has of it."""
         if not self.shifts:
             return []
-        rank = "0" if self.team is Team.BLOCK else "rank"
-        column = f"{name}.end_column()"
-        column = column if self.team is Team.BLOCK else f"rank == 0 ? {column} : cols"
-        held = f"{name}.vectors_of({rank}, share)"
+        column = f"rank == 0 ? {name}.end_column() : cols"
+        held = f"{name}.vectors_of(rank, share)"
         held = f"threadIdx.x < HOLDERS ? {held} : 0" if self.team is Team.GRID else held
         return [f"const Division {name}({row}, cols);", f"const int {count} = {held}, {end} = {column};"]
 
@@ -255,8 +235,7 @@ class _Ahead:
             lines += [line.replace("(row)", f"({row})") for line in kernel.index_lines(one)]
             start = f"{name} + {f'{name}_row' if one.parts else row} * cols"
             lines.append(
-                f"const auto* {name}_ahead = "
-                f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}{head}){self._first};"
+                f"const auto* {name}_ahead = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}{head}) + first;"
             )
             if self.shifts:
                 exists = "there_end < cols" if row == "start" else "next < rows && there_end < cols"
@@ -275,29 +254,26 @@ class _Ahead:
         kernel = self.kernel
         lines = [
             f"const auto* {kernel.name(one.name)}_along = "
-            f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({kernel.row_start(one)}){self._first};"
+            f"reinterpret_cast<const Vector<{one.dtype.cpp}>*>({kernel.row_start(one)}) + first;"
             for one in self.program.columns
         ]
         return [*lines, *kernel.span_pointers()]
 
     def _targets(self) -> list[str]:
-        lines = self.kernel.target_pointers(self._first)
+        lines = self.kernel.target_pointers(" + first")
         return [line.replace("row * cols)", "row * cols + here.head)") for line in lines] if self.shifts else lines
 
     def _steps(self) -> list[str]:
         kernel, program, lines = self.kernel, self.program, []
-        alone = self.team is Team.BLOCK
-        passes = [(one,) for one in range(max(program.levels))] if alone else self.exchange.passes
-        for number, levels in enumerate(passes):
+        for number, levels in enumerate(self.exchange.passes):
             for level in levels:
                 lines += ["", *(self.exchange.own(level) if level != levels[0] else []), *self._sweep(level)]
                 lines += kernel.reduced(level, "block_reduce({v}, {v}_of_warps[turn], {c})")
-            lines += [] if alone else self.exchange.over(number)
+            lines += self.exchange.over(number)
         if program.outputs_along:
             lines += ["", *self._sweep(program.sweeps - 1)]
         if program.outputs_of_row:
-            guard = "threadIdx.x == 0" if alone else "rank == 0 && threadIdx.x == 0"
-            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results()), "}"]
+            lines += ["", "if (rank == 0 && threadIdx.x == 0) {", *indented(kernel.row_results()), "}"]
         return lines
 
     def _sweep(self, number: int) -> list[str]:
@@ -309,7 +285,7 @@ class _Ahead:
         def load(one: ProgramInput) -> str:
             return f"{kernel.name(one.name)}_here.at[i]" if one.is_column else f"{self._held(one)}.at[i]"
 
-        column = f"{'place' if self.team is Team.BLOCK else '(first + place)'} * WIDTH + i"
+        column = "(first + place) * WIDTH + i"
         column = f"here.head + {column}" if self.shifts else column
         sweep = kernel.sweep(number, load, column, kernel.made_elements())
         inner = [
@@ -322,8 +298,9 @@ class _Ahead:
         if not last:
             return [*sweep.before, *self._each_vector(inner), *self._of_ends(number)]
         inner += [f"{kernel.target(one)}[place] = {kernel.name(one.name)}_made;" for one in program.outputs_along]
-        rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"]
-        return [*sweep.before, *self._each_vector(inner, after=rest), "__pipeline_commit();", *self._of_ends(number)]
+        rest = ["if (k >= EARLY && place < next_count) {", *indented(self._copies()), "}"] if self.paced else []
+        late = ["if constexpr (EARLY < VECTORS) __pipeline_commit();"] if self.paced else []
+        return [*sweep.before, *self._each_vector(inner, after=rest), *late, *self._of_ends(number)]
 
     def _of_ends(self, number: int) -> list[str]:
         """The same for the elements before and after the vectors, where there are any."""

@@ -169,9 +169,7 @@ def _whole_body(program: RowProgram, first: ColumnKernel, parts: list[Part]) -> 
     for index in kernel.all_reductions:
         name, kind, combiner = kernel.namer.of(index), kernel.accumulator_type(index), kernel.combiner(index)
         lines += [f"__shared__ {kind} {name}_of_teams[{_TEAMS}][32];", f"{kind} {name} = {kernel.start(index)};"]
-        own = [f"{one.own}[place]" for one in parts if one.index == index]
-        left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
-        inner.append(f"{name} = {combiner}{{}}({name}, {left});")
+        inner.append(f"{name} = {combiner}{{}}({name}, {Part.at('place', kind, index, parts)});")
         exchanged.append(f"{name}_of_teams[threadIdx.y][threadIdx.x] = {name};")
         combined.append(f"{name} = {combiner}{{}}({name}, {name}_of_teams[team][threadIdx.x]);")
     place = "const long long place = first + static_cast<long long>(piece) * inner;"

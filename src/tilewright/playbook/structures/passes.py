@@ -185,7 +185,7 @@ class _Passes:
             *self._known(kernel),
             *kernel.index_lines(*read),
             *(self._source(kernel, one) for one in read if one.varies),
-            *_shared(kernel, levels, "WARPS"),
+            *kernel.partials("WARPS", levels),
         ]
         element = "_here.at[i]" if self.looped else "_held[k].at[i]"
         loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
@@ -216,7 +216,7 @@ class _Passes:
         name = f"{program.name}_whole{suffix}"
         self.plan.launch(name, self.rows, str(_COMBINING), signature.given)
         lines = ["const long long row = blockIdx.x;", *self._known(kernel), *kernel.index_lines(*tensors[0])]
-        lines += _shared(kernel, levels, str(_COMBINING // 32))
+        lines += kernel.partials(str(_COMBINING // 32), levels)
         for level in levels:
             lines += self._combined(kernel, level, level != levels[0], parts)
         stores = [f"{one.own}[row] = {kernel.row_known[one.index].text};" for one in wholes]
@@ -230,14 +230,13 @@ class _Passes:
         inner = ["const long long place = row * pieces + piece;"]
         for index in kernel.own_reductions(level):
             name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
-            own = [f"{one.own}[place]" for one in parts if one.index == index]
             one = about(self.program, index) if corrected else None
             if one is not None:
                 earlier = next(part.own for part in parts if part.index == one.first)
                 lines += kernel.row_scope((one.value,)) if one.value not in kernel.row_known else []
-                left = self._corrected(kernel, one, own[0], f"{earlier}[place]")
+                left = self._corrected(kernel, one, Part.at("place", kind, index, parts), f"{earlier}[place]")
             else:
-                left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
+                left = Part.at("place", kind, index, parts)
             left = f"{kind}({left})" if kind == "double" and one is None else left
             lines.append(f"{kind} {name} = {kernel.start(index)};")
             inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
@@ -313,15 +312,6 @@ class _Passes:
             *(_each_row(loads) if streams else []),
             *_each_row(work),
         ]
-
-
-def _shared(kernel: RowKernel, levels: tuple[int, ...], count: str) -> list[str]:
-    """Shared memory for the exchange between warps."""
-    return [
-        f"__shared__ {kernel.accumulator_type(index)} {kernel.partial_of(index)}[{count}];"
-        for level in levels
-        for index in kernel.own_reductions(level)
-    ]
 
 
 def _each_step(inner: list[str], unrolled: str = "") -> list[str]:

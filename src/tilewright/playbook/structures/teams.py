@@ -1,7 +1,7 @@
 """Who shares a row that is held on chip, and how they tell each other what their shares come to.
 
-A block alone, the blocks of a cluster, which write to each other's shared memory, or blocks of the whole grid, all of
-them there at once, which meet in global memory. What is about the row's mean or greatest element is summed up about the
+The blocks of a cluster, which write to each other's shared memory, or blocks of the whole grid, all of them there at
+once, which meet in global memory. What is about the row's mean or greatest element is summed up about the
 block's own at first, and corrected when shares are put together: so a pass takes one exchange.
 """
 
@@ -18,7 +18,6 @@ from tilewright.playbook.structures.parts import SCRATCH_DTYPES
 
 
 class Team(Enum):
-    BLOCK = "ahead"
     CLUSTER = "cluster_ahead"
     GRID = "grid_ahead"
 
@@ -105,8 +104,7 @@ class Exchange:
 
     @property
     def helpers(self) -> list[str]:
-        own: dict[Team, list[str]] = {Team.CLUSTER: [_CLUSTER_HELPERS], Team.GRID: [_GRID_HELPERS]}
-        return own.get(self.team, []) + self.corrections
+        return [_CLUSTER_HELPERS if self.team is Team.CLUSTER else _GRID_HELPERS, *self.corrections]
 
     def scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:
         """Parameters for what blocks of a grid leave to each other, and the arguments for them."""
@@ -125,8 +123,6 @@ class Exchange:
 
     def places(self) -> list[str]:
         """Which share of which rows the block has."""
-        if self.team is Team.BLOCK:
-            return ["const long long start = blockIdx.x, walks = gridDim.x;"]
         rank = "cluster.block_rank()" if self.team is Team.CLUSTER else "blockIdx.x % BLOCKS"
         return [
             *(["const auto cluster = cg::this_cluster();"] if self.team is Team.CLUSTER else []),
