@@ -26,6 +26,7 @@ FITTER = Fitter([Term("rows", ROWS), Term("columns", COLUMNS)], literals=(256, 1
         ("ceil_div(rows, columns)", lambda r, c: -(-r // c)),
         ("columns * 4 + 128", lambda r, c: 4 * c + 128),
         ("min(ceil_div(rows * columns, 256), 65535)", lambda r, c: min(-(-r * c // 256), 65535)),
+        ("ceil_div(rows, 128) * ceil_div(columns, 64)", lambda r, c: -(-r // 128) * -(-c // 64)),
         ("ceil_div(columns, 32) * rows", lambda r, c: -(-c // 32) * r),
         ("round_up(columns, 32)", lambda r, c: -(-c // 32) * 32),
         ("min(max(next_pow2(rows), 32), 1024)", lambda r, c: min(max(1 << (r - 1).bit_length(), 32), 1024)),

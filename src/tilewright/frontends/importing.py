@@ -142,7 +142,11 @@ class _Importer:
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), name, str(problem)))
                 continue
-            reference = self._model_reference(path, text, call) if answer.is_whole else self._reference_function()
+            reference = (
+                self._model_reference(path, text, call, answer.inputs)
+                if answer.is_whole
+                else self._reference_function()
+            )
             self._launcher(path, source, name, given_of(call), reference)
         self.refused += [Refused(str(path), "", one) for one in answer.problems]
 
@@ -198,7 +202,9 @@ class _Importer:
         path, function = self.wanted.reference
         return _text(path), function, path.parent
 
-    def _model_reference(self, path: Path, text: str, call: ExtensionCall) -> tuple[str, str, Path] | None:
+    def _model_reference(
+        self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
+    ) -> tuple[str, str, Path] | None:
         """The model that the extension replaces, as a function of the extension's arguments."""
         given = self.wanted.reference
         if given is not None:
@@ -208,7 +214,7 @@ class _Importer:
             name = "Model"
         if f"class {name}" not in text:
             return self._reference_function()
-        return _with_stand_ins(text, path) + _adapter(name, call), "imported_reference", path.parent
+        return _with_stand_ins(text, path) + _adapter(name, call, inputs), "imported_reference", path.parent
 
     # -- where files go --
 
@@ -233,9 +239,11 @@ def _with_stand_ins(text: str, path: Path) -> str:
     return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n{text}"
 
 
-def _adapter(name: str, call: ExtensionCall) -> str:
+def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
     """Python that calls the model with the arguments of the extension's function."""
-    inputs = [n for n, origin in zip(call.names, call.origins, strict=True) if origin.startswith("input:")]
+    named = {origin: n for n, origin in zip(call.names, call.origins, strict=True) if origin}
+    given = [named.get(one, "None") if one.startswith("input:") else one for one in inputs]
+    first = next(n for origin, n in named.items() if origin.startswith("input:"))
     weights = {
         origin.partition(":")[2]: n
         for n, origin in zip(call.names, call.origins, strict=True)
@@ -246,8 +254,8 @@ def _adapter(name: str, call: ExtensionCall) -> str:
 
 def imported_reference({", ".join(call.names)}):
     import torch as _torch
-    _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({inputs[0]}.dtype)
-    return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(inputs)},))
+    _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
+    return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
 """
 
 

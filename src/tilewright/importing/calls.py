@@ -111,7 +111,7 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
     if "block" in key.lower() or "thread" in key.lower():
         return chance.choice(_BLOCKS)
     if size <= 8:
-        return chance.randint(1, 9)
+        return chance.randint(0 if size == 0 else 1, 9)
     match number % 4:
         case 0:
             return max(size * chance.choice((1, 2, 3, 4)) // chance.choice((1, 2)), 1)

@@ -47,7 +47,8 @@ _PLAIN = frozenset(
 ) | frozenset(("size_t", "ptrdiff_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t"))
 _STD = re.compile(r"\bstd::(\w+)")
 _HOST_NAMESPACES = frozenset(("std", "torch", "at", "c10"))
-_TORCH_TYPES = {
+_OTHER_NAMES = {
+    r"\b__log1pf\b": "log1pf",
     r"\b(?:at|c10|torch)::Half\b": "__half",
     r"\b(?:at|c10|torch)::BFloat16\b": "__nv_bfloat16",
 }
@@ -131,6 +132,7 @@ def _bracket(item: Item) -> str:
 def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
     edits: list[str] = []
     headers: set[str] = set()
+    added: list[str] = []
     homes = {name: header for header, names in _STANDARD.items() for name in names}
 
     def put(match: re.Match[str]) -> str:
@@ -145,14 +147,18 @@ def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
         return match.group()
 
     text = _STD.sub(put, text)
-    for pattern, type_ in _TORCH_TYPES.items():
-        text, count = re.subn(pattern, type_, text)
+    if "__builtin_prefetch" in text:  # only nvcc knows it, and only as a hint
+        text = re.sub(r"\b__builtin_prefetch\b", "prefetch_hint", text)
+        added.append("__device__ __forceinline__ void prefetch_hint(const void*, int = 0, int = 3) {}")
+        edits.append("__builtin_prefetch -> prefetch_hint, which does nothing")
+    for pattern, name in _OTHER_NAMES.items():
+        text, count = re.subn(pattern, name, text)
         if count:
-            edits.append(f"torch's half type -> {type_}")
+            edits.append(f"another name -> {name}")
     if re.search(r"\bhalf2?\b", text) and "cuda_fp16.h" not in text:
         headers.add("cuda_fp16.h")
     wmma = re.search(r"\bnvcuda\b", text)
     if wmma and "mma.h" not in text:
         headers.add("mma.h")
-    added = [f"#include <{header}>" for header in sorted(headers) if f"<{header}>" not in text]
+    added = [*(f"#include <{header}>" for header in sorted(headers) if f"<{header}>" not in text), *added]
     return DeviceText("\n".join([*added, text]) + "\n", (0,) * len(added) + origins, tuple(dict.fromkeys(edits)))

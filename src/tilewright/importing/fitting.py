@@ -14,6 +14,8 @@ from dataclasses import dataclass
 Values = tuple[int, ...]
 _MOST_FACTORS = 4
 _MOST_STEPS = 6
+_TILES = (8, 16, 32, 64, 128, 256)
+_LARGEST_WINDOW = 64
 _FEWEST_ON_A_SIDE = 6
 _NICE = sorted(
     {1 << k for k in range(17)} | {3 << k for k in range(1, 12)} | {5 << k for k in range(5, 9)} | {10, 100, 1000}
@@ -62,9 +64,11 @@ class Fitter:
             self._divided,
             self._by_symbol,
             self._linear,
+            self._window,
             self._bounded,
             self._product_of_parts,
             self._rounded,
+            self._product_of_ceilings,
             self._stairs,
             self._split,
         )
@@ -132,6 +136,25 @@ class Fitter:
         for one, two in itertools.combinations(self.products[:40], 2):
             if all(a + b == t for a, b, t in zip(one.values, two.values, target, strict=True)):
                 return Term(f"{one.text} + {two.text}", target, False)
+        return None
+
+    def _window(self, target: Values) -> Term | None:
+        """`(n + 2 * p - k) / s + 1`: how often a window fits, with and without padding and dilation."""
+        small = [one for one in self.symbols if max(one.values) <= _LARGEST_WINDOW]
+        if not small or min(target) < 1:
+            return None
+        one_less = [t - 1 for t in target]
+        count = range(len(target))
+        for n, k, s in itertools.product(self.symbols, small, small):
+            for p in (None, *small):
+                for d in (None, *small):
+                    pads = p.values if p else (0,) * len(target)
+                    steps = d.values if d else (1,) * len(target)
+                    spans = (n.values[i] + 2 * pads[i] - steps[i] * (k.values[i] - 1) - 1 for i in count)
+                    if all(span >= 0 and span // s.values[i] == one_less[i] for i, span in enumerate(spans)):
+                        width = f"{d.text} * ({k.text} - 1) - 1" if d else k.text
+                        padded = f"{n.text} + 2 * {p.text}" if p else n.text
+                        return Term(f"({padded} - {width}) / {s.text} + 1", target, False)
         return None
 
     def _bounded(self, target: Values) -> Term | None:
@@ -225,6 +248,15 @@ class Fitter:
                 found = self._divided(rest) or self._linear(rest)
                 if found is not None:
                     return Term(f"{found.factor} * {term.factor}", target, False)
+        return None
+
+    def _product_of_ceilings(self, target: Values) -> Term | None:
+        """`ceil_div(m, 128) * ceil_div(n, 64)`."""
+        sizes = [one for one in self.symbols if min(one.values) > 0]
+        parts = [(one, c, [-(-v // c) for v in one.values]) for one in sizes for c in _TILES]
+        for (one, c, ones), (two, d, twos) in itertools.combinations(parts, 2):
+            if one is not two and all(a * b == t for a, b, t in zip(ones, twos, target, strict=True)):
+                return Term(f"ceil_div({one.text}, {c}) * ceil_div({two.text}, {d})", target, False)
         return None
 
     def _rounded(self, target: Values) -> Term | None:

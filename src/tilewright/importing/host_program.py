@@ -73,6 +73,12 @@ def _kernel(source: Source, item: Item) -> str:
     if item.body is None:
         return ""  # a declaration ahead: its definition is moved nowhere, so callers below it see it
     head = source.text[item.code_start : item.body[0]]
+    declared = parameters(item)
+    for number in range(len(declared) - 1, -1, -1):  # what has no name gets one, to be noted by
+        if not parameter_name(declared[number]):
+            last = declared[number][-1]
+            at = source.cpp.original(last.start) + len(last.text) - item.code_start
+            head = f"{head[:at]} tw_{number}{head[at:]}"
     notes = []
     for part in template_parameters(item):
         texts = [token.text for token in part]
@@ -85,11 +91,7 @@ def _kernel(source: Source, item: Item) -> str:
             raise ImportProblem(f"{source.name}:{item.line}: {item.name} takes a template as a template argument")
         else:
             notes.append(f"tw_note.constant({name});")
-    for part in parameters(item):
-        name = parameter_name(part)
-        if not name:
-            raise ImportProblem(f"{source.name}:{item.line}: a parameter of {item.name} has no name; name it")
-        notes.append(f"tw_note.argument({name});")
+    notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]
     head = re.sub(r"\bstatic\b", "", _bare(head))
     return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'
 

@@ -44,13 +44,15 @@ def launchers(source: Source) -> list[str]:
     found = [name for name in dict.fromkeys(bound) if name in hosts and _launches(source, hosts[name])]
     if found:
         return found
-    able = [
-        n
-        for n, i in hosts.items()
-        if n not in ("main", "PYBIND11_MODULE") and i.tokens[0].text != "template" and _launches(source, i)
-    ]
-    called = {m for n in able for m in hosts[n].mentions if m != n}
-    return [name for name in able if name not in called] or able
+    plain = {n: i for n, i in hosts.items() if n not in ("main", "PYBIND11_MODULE") and i.tokens[0].text != "template"}
+    able = [name for name, item in plain.items() if _launches(source, item)]
+    if any(
+        item.is_host_only for name, item in plain.items() if name in able
+    ):  # tensors: what launches for them is called
+        called = {m for n in able for m in hosts[n].mentions if m != n}
+        return [name for name in able if name not in called] or able
+    # Of functions of pointers the innermost: what calls them chooses among them.
+    return [name for name in able if not any(other in hosts[name].mentions for other in able if other != name)]
 
 
 def _launches(source: Source, item: Item) -> bool:

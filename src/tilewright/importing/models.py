@@ -44,6 +44,7 @@ class ExtensionCall:
 class ModelAnswer:
     calls: tuple[ExtensionCall, ...]
     is_whole: bool  # one call does all that `forward` does
+    inputs: tuple[str, ...]  # of `forward`: "input:NAME" for a tensor, else the value as Python writes it
     problems: tuple[str, ...]
 
 
@@ -226,7 +227,8 @@ def record_model(model: Any, request: ModelRequest) -> ModelAnswer:
         and _origin(result) == "result"
         and all(one.startswith(("input:", "parameter:")) for one in calls[0].origins if one)
     )
-    return ModelAnswer(calls, whole, tuple(_recorder.problems))
+    written = tuple(_origin(value) if isinstance(value, torch.Tensor) else repr(value) for value in inputs)
+    return ModelAnswer(calls, whole, written, tuple(_recorder.problems))
 
 
 def _inputs(scope: dict[str, Any], name: str) -> list[Any]:

@@ -61,7 +61,8 @@ class PlanFitter:
         alike = [i for i, run in enumerate(runs) if not run.error and run.structure == self.first.structure]
         self.runs = [runs[i] for i in alike]
         self.calls = [calls[i] for i in alike]
-        self.others = [calls[i] for i, run in enumerate(runs) if not run.error and i not in set(alike)]
+        # Nothing launched is nothing to do: no other regime.
+        self.others = [calls[i] for i, run in enumerate(runs) if run.launches and not run.error and i not in set(alike)]
         self.refused = [calls[i] for i, run in enumerate(runs) if run.error]
         self.given = calls[0].arguments
         self.plan = PlanText(name, list(self.given))

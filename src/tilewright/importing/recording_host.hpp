@@ -42,6 +42,13 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned long ulong;
 
+#define exit(code) ::tw::fail("the launcher ends the program")
+#define abort() ::tw::fail("the launcher ends the program")
+
+namespace tw {
+[[noreturn]] inline void fail(const std::string& what) { throw std::runtime_error(what); }
+}  // namespace tw
+
 // -- values of CUDA's own types; only their sizes matter here --
 struct dim3 {
   unsigned x, y, z;
@@ -84,6 +91,12 @@ inline float __bfloat162float(__nv_bfloat16 v) { return v; }
 template <class A, class B> auto min(A a, B b) -> std::common_type_t<A, B> { return b < a ? b : a; }
 template <class A, class B> auto max(A a, B b) -> std::common_type_t<A, B> { return a < b ? b : a; }
 
+template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcs(const T* at) { return *at; }
+template <class T> T __ldcg(const T* at) { return *at; }
+template <class T> void __stcs(T* at, T value) { *at = value; }
+template <class T> void __stcg(T* at, T value) { *at = value; }
+
 namespace c10 {
 enum class ScalarType { Float, Double, Half, BFloat16, Long, Int, Short, Char, Byte, Bool };
 enum class DeviceType { CPU, CUDA };
@@ -92,7 +105,6 @@ using BFloat16 = __nv_bfloat16;
 }  // namespace c10
 
 namespace tw {
-[[noreturn]] inline void fail(const std::string& what) { throw std::runtime_error(what); }
 template <class... P> std::string text(const P&... parts) {
   std::ostringstream out;
   ((out << parts), ...);
@@ -278,6 +290,7 @@ class Tensor {
     for (int i = (int)step.size() - 2; i >= 0; --i) step[i] = step[i + 1] * this->shape[i + 1];
   }
   static Tensor make(std::vector<int64_t> shape, ScalarType type, const char* content) {
+    for (auto size : shape) if (size < 0) tw::fail("a tensor of negative size");
     Tensor made(tw::next_id++, std::move(shape), type);
     tw::said << "ALLOC\t" << made.id << '\t' << tw::names[(int)type] << '\t' << content << '\t' << tw::list(made.shape) << '\n';
     return made;

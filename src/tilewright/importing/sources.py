@@ -186,7 +186,9 @@ class _Items:
         head = tokens[: body if body is not None else len(tokens)]
         words = {t.text for t in head}
         is_function = body is not None or _is_prototype(head)
-        if "__global__" in words:
+        if any(t.text in _TYPE_WORDS for t in head[: _end_of_template(head, 0) + 2][-2:]) and not is_function:
+            kind = Kind.SHARED
+        elif "__global__" in words:
             kind = Kind.KERNEL
         elif words & self.device_words or "__constant__" in words:
             kind = Kind.SHARED if "__host__" in words else Kind.DEVICE
@@ -224,7 +226,7 @@ def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | Non
             return index + 1, None
         elif depth == 0 and text == "{":
             close = _closing(tokens, index)
-            if not (is_type and not seen_paren) and not has_value and seen_paren:
+            if not is_type and not has_value and seen_paren:
                 return close + 1, index
             index = close
         elif depth == 0 and text == "}":  # the end of a namespace in the midst of something unread
