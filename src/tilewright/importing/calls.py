@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,11 @@ from tilewright.records import DType, TensorSpec
 
 Place = tuple[str, int]  # a tensor's name and one of its dimensions
 _CALLS = 72
-_MOST_EDGES = 40
+_MOST_EDGES = 24
 _LARGEST = 1 << 15
+_LARGEST_INT = 1 << 11  # launchers of plain numbers square them, in an int
 _BARE_ELEMENTS = 1 << 17  # behind a pointer, for which nobody says how much is there
+_LARGEST_PRODUCT = 1 << 29
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 
 
@@ -103,8 +106,18 @@ def variations(call: CallSpec, edges: Sequence[int], seed: int = 0) -> list[Call
                 sizes[key] = chance.choice(near)
             else:
                 sizes[key] = _other_size(key, size, number, chance)
-        made.append(_with_sizes(call, sizes, chance if number % 2 else None))
+        made.append(_with_sizes(call, _held(sizes, alone), chance if number % 2 else None))
     return made
+
+
+def _held(sizes: dict[str, int], alone: str) -> dict[str, int]:
+    """The sizes made smaller until their product is held by an int, in which launchers count."""
+    while math.prod(sizes.values()) > _LARGEST_PRODUCT:
+        most = max((key for key in sizes if key != alone), key=lambda key: sizes[key], default=alone)
+        sizes[most] = sizes[most] // 2 + 1
+        if sizes[most] < 3:  # the others are small already
+            sizes[alone] //= 2
+    return sizes
 
 
 def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
@@ -119,7 +132,7 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
             return 32 * chance.randint(1, 128)
         case 2:
             return chance.randint(1, 300)
-    return chance.randint(1, _LARGEST)
+    return chance.randint(1, _LARGEST if "." in key else _LARGEST_INT)
 
 
 def _classes(call: CallSpec) -> dict[str, int]:

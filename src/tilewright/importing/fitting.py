@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 Values = tuple[int, ...]
 _MOST_FACTORS = 4
+_FEW_SYMBOLS = 7
+_SPLIT_SECONDS = 5.0  # that a number which may be no expression at all can take
 _MOST_STEPS = 6
 _TILES = (8, 16, 32, 64, 128, 256)
 _LARGEST_WINDOW = 64
@@ -50,7 +53,9 @@ class Fitter:
     def _products(self) -> Iterator[Term]:
         yield from self.symbols
         for count in range(2, _MOST_FACTORS + 1):
-            for chosen in itertools.combinations(self.symbols[:10], count):
+            few = len(self.symbols) <= _FEW_SYMBOLS  # then squares, too
+            choices = itertools.combinations_with_replacement if few else itertools.combinations
+            for chosen in choices(self.symbols[:10], count):
                 values = tuple(math.prod(column) for column in zip(*(one.values for one in chosen), strict=True))
                 yield Term(" * ".join(one.factor for one in chosen), values, False)
 
@@ -145,11 +150,12 @@ class Fitter:
             return None
         one_less = [t - 1 for t in target]
         count = range(len(target))
+        none, ones = (0,) * len(target), (1,) * len(target)
         for n, k, s in itertools.product(self.symbols, small, small):
             for p in (None, *small):
                 for d in (None, *small):
-                    pads = p.values if p else (0,) * len(target)
-                    steps = d.values if d else (1,) * len(target)
+                    pads = p.values if p else none
+                    steps = d.values if d else ones
                     spans = (n.values[i] + 2 * pads[i] - steps[i] * (k.values[i] - 1) - 1 for i in count)
                     if all(span >= 0 and span // s.values[i] == one_less[i] for i, span in enumerate(spans)):
                         width = f"{d.text} * ({k.text} - 1) - 1" if d else k.text
@@ -211,8 +217,11 @@ class Fitter:
 
     def _split(self, target: Values) -> Term | None:
         """`a if n <= c else b`, each side an expression of its own."""
-        for term in self.products[:60]:
+        started = time.monotonic()
+        for term in self.products[:24]:
             for edge in self.edges:
+                if time.monotonic() - started > _SPLIT_SECONDS:
+                    return None
                 sides = [[i for i, v in enumerate(term.values) if (v <= edge) is below] for below in (True, False)]
                 if min(map(len, sides)) < _FEWEST_ON_A_SIDE:
                     continue

@@ -40,6 +40,8 @@ def host_program(source: Source, entry: str) -> str:
         elif item in wanted or (not item.name and _is_worth_keeping(item)):
             if item.kind is Kind.MACRO and item.name in _OF_THE_HEADER:
                 continue
+            if item.tokens[0].text == "namespace" and item.mentions & _FOREIGN_NAMESPACES:
+                continue  # `namespace cg = cooperative_groups;`
             parts.append(f'#line {item.line} "{source.name}"')
             parts.append(_kernel(source, item) if item.kind is Kind.KERNEL else rewrite_launches(_bare(text)))
     return "\n".join([*parts, f"int main() {{ ::tw::serve(&{entry}); }}", ""])

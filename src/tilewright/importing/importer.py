@@ -72,14 +72,14 @@ def import_launcher(
     """The kernel file of one launcher. Raises `ImportProblem`, which names what could not be carried."""
     program = host_program(source, function)
     first = _first_call(source, function, program, said, child)
-    calls = variations(first, edges(source))
+    calls = variations(first, edges(source, function))
     recording = child.record(program, [call.line for call in calls])
     runs = recording.runs
     if not runs or runs[0].error:
         raise ImportProblem(f"{function}: {runs[0].error if runs else 'its call did not come to an end'}")
     if not runs[0].launches:
         raise ImportProblem(f"{function} launches no kernel at these sizes")
-    plan = PlanFitter(name or function, source, calls, runs)
+    plan = PlanFitter(name or function, source, function, calls, runs)
     fitted = plan.fit()
     device = device_text(source, {launch.kernel for launch in runs[0].launches})
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned

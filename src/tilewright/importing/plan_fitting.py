@@ -55,7 +55,7 @@ class PlanText:
 class PlanFitter:
     """Makes the plan of one launcher from its calls."""
 
-    def __init__(self, name: str, source: Source, calls: Sequence[CallSpec], runs: Sequence[Run]) -> None:
+    def __init__(self, name: str, source: Source, entry: str, calls: Sequence[CallSpec], runs: Sequence[Run]) -> None:
         self.source = source
         self.first = runs[0]
         alike = [i for i, run in enumerate(runs) if not run.error and run.structure == self.first.structure]
@@ -70,7 +70,7 @@ class PlanFitter:
         self.pinned = False
         self._named: list[Term] = []  # sizes that have a name of their own
         self._literals = literals(source)
-        self._edges = edges(source)
+        self._edges = edges(source, entry)
         self._name_tensors()
 
     def _name_tensors(self) -> None:
@@ -335,10 +335,10 @@ def literals(source: Source) -> list[int]:
     return sorted(n for n in found if 1 < n <= 1 << 20)
 
 
-def edges(source: Source) -> list[int]:
-    """Sizes at which the host code may turn to something else: what it compares with, and small multiples of that."""
+def edges(source: Source, entry: str) -> list[int]:
+    """Sizes at which a launcher may turn to something else: what it compares with, and small multiples of that."""
     found = set()
-    for item in source.of_kind(Kind.HOST, Kind.MACRO):
+    for item in source.reachable([entry], source.of_kind(Kind.HOST, Kind.MACRO)):
         tokens = item.tokens
         for index, token in enumerate(tokens):
             if number := _number(token):

@@ -183,7 +183,8 @@ enum cudaFuncAttribute {
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount, cudaDevAttrMaxThreadsPerBlock, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-  cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrWarpSize, cudaDevAttrMaxGridDimX
+  cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrWarpSize, cudaDevAttrMaxGridDimX,
+  cudaDevAttrMaxSharedMemoryPerBlock, cudaDevAttrMaxThreadsPerMultiProcessor
 };
 struct cudaDeviceProp {
   char name[256] = "GPU";
@@ -207,7 +208,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) { *p = cudaDe
 template <class F> cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int) { return cudaSuccess; }
 template <class F> cudaError_t cudaFuncSetCacheConfig(F, cudaFuncCache) { return cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
-  const int known[] = {(int)tw::multiprocessors, 1024, 232448, 9, 0, 32, 2147483647};
+  const int known[] = {(int)tw::multiprocessors, 1024, 232448, 9, 0, 32, 2147483647, 49152, 2048};
   *value = known[what];
   return cudaSuccess;
 }
