@@ -17,7 +17,7 @@ from typing import Protocol
 from tilewright import records
 from tilewright.authors import Author
 from tilewright.kernel_file import KernelFile
-from tilewright.measure import Stopwatch, autotune
+from tilewright.measure import Stopwatch, autotune, slower_than
 from tilewright.measure.floor import too_fast
 from tilewright.records import Attempt, BadPlan, BadReply, Ending, Proposal, Rejected, Reply, Run, Situation, Stage
 from tilewright.store import AttemptFolder, RunFolder
@@ -129,7 +129,8 @@ def _unreadable(attempt: Attempt) -> bool:
 
 def _repairable(attempt: Attempt) -> bool:
     verdict = attempt.verdict
-    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, (BadReply, records.Duplicate)))
+    beyond_repair = (BadReply, records.Duplicate, records.NotFaster)
+    return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, beyond_repair))
 
 
 def _repair_stage(attempt: Attempt) -> Stage:
@@ -325,7 +326,18 @@ class _Attempt:
         if isinstance(kernel, BadPlan):
             return Rejected(kernel)
         self._workshop.watch.working("verifying")
-        return self._workshop.referee.judge(kernel)
+        return self._workshop.referee.judge(kernel, in_vain=lambda: self._not_faster(kernel))
+
+    def _not_faster(self, kernel: KernelFile) -> records.NotFaster | None:
+        """Why there is no need to judge it at full size, which takes long: it would not be kept."""
+        best = self._run.best
+        if best is None or best.is_provisional or not isinstance(best.measurement, records.Measured):
+            return None
+        best_us, watch = best.measurement.time_us, self._workshop.watch
+        watch.working("timing it beside the best")
+        limit = self._run.settings.tune_combinations
+        time_us = slower_than(kernel, best_us, self._workshop.stopwatch, limit, watch.working)
+        return records.NotFaster(time_us, best_us, best.number) if time_us is not None else None
 
     def _measured(
         self, kernel: KernelFile, answer: records.JudgedAnswer | None

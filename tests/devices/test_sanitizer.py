@@ -125,14 +125,14 @@ def program(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_the_tools_are_asked_in_turn_until_one_finds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tools_are_asked_and_one_finds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "asked"
     script = f"""echo "$2" >> {log}
 case "$2" in racecheck) cat {SAID}/race.racecheck.txt ;; *) cat {SAID}/oob.synccheck.txt ;; esac"""
     monkeypatch.setenv(SANITIZER.variable, program(tmp_path, script))
     (one,) = sanitize_job(job_of("race"), 0)
     assert one.kind is FindingKind.RACE_SHARED
-    assert log.read_text().split() == ["memcheck", "synccheck", "racecheck"]
+    assert sorted(log.read_text().split()) == ["memcheck", "racecheck", "synccheck"]
 
 
 @pytest.mark.parametrize(

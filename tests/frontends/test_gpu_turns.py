@@ -7,8 +7,19 @@ import sys
 import threading
 from pathlib import Path
 
-from tilewright.frontends.gpu_turns import GpuTurns, TurnedDevice
-from tilewright.records import PROFILES, Completed, Execution, GpuProfile, Job
+from tilewright.frontends.gpu_turns import GpuTurns, GpuUse, TurnedDevice, gpu_use
+from tilewright.records import (
+    PROFILES,
+    BoundPlan,
+    Completed,
+    DType,
+    Execution,
+    GpuProfile,
+    InputTensor,
+    Job,
+    Normal,
+    TensorSpec,
+)
 
 # Adds one to a number in a file, slowly: what comes of it is right only where nobody else does the same meanwhile.
 ADDING = """
@@ -47,13 +58,73 @@ class Device:
     def close(self) -> None: ...
 
 
+def job(elements: int, timed_runs: int = 0) -> Job:
+    x = InputTensor("x", TensorSpec.contiguous(DType.F32, (elements,)), Normal(1))
+    return Job("job", "sm_90a", b"", BoundPlan((), (), ()), (x,), (), timed_runs)
+
+
+SMALL, TIMED, LARGE = job(1000), job(1000, timed_runs=5), job(1 << 26)
+
+
+def runs_beside(tmp_path: Path, mine: Job, *, shared: bool) -> bool:
+    """Whether a job runs while another process has a turn; it does at the latest when that is over."""
+    inner = Device()
+    device = TurnedDevice(inner, GpuTurns(tmp_path / "gpu.lock"))  # type: ignore[arg-type]
+    with GpuTurns(tmp_path / "gpu.lock").turn(shared=shared):
+        running = threading.Thread(target=lambda: device.execute(mine))
+        running.start()
+        beside = inner.ran.wait(0.3)
+    running.join(timeout=30)
+    assert inner.ran.is_set()
+    return beside
+
+
+def test_only_small_jobs_that_nobody_times_run_beside_each_other(tmp_path: Path) -> None:
+    assert runs_beside(tmp_path, SMALL, shared=True)
+    assert not runs_beside(tmp_path, SMALL, shared=False)
+    assert not runs_beside(tmp_path, TIMED, shared=True)
+    assert not runs_beside(tmp_path, LARGE, shared=True)
+
+
+def test_whoever_needs_the_gpu_alone_is_let_in_before_those_that_came_later(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def take(name: str, shared: bool) -> None:
+        with GpuTurns(tmp_path / "gpu.lock").turn(shared=shared):
+            order.append(name)
+
+    alone = threading.Thread(target=take, args=("alone", False))
+    later = threading.Thread(target=take, args=("later", True))
+    with GpuTurns(tmp_path / "gpu.lock").turn(shared=True):
+        alone.start()
+        alone.join(timeout=0.2)
+        later.start()
+        later.join(timeout=0.2)
+        assert order == []
+    alone.join(timeout=30)
+    later.join(timeout=30)
+    assert order == ["alone", "later"]
+
+
+def test_what_was_written_down_says_how_long_the_gpu_was_in_use(tmp_path: Path) -> None:
+    lock = tmp_path / "gpu.lock"
+    assert gpu_use(lock) == GpuUse(0.0, 0.0, 0)
+    (tmp_path / "gpu.turns").write_text(
+        "10.0 14.0 alone 1\n20.0 21.0 shared 1\n12.0 12.5 shared 2\n20.5 22.0 shared 3\n9000.0 9001.0 alone 4\n"
+    )
+    assert gpu_use(lock) == GpuUse(7.0, 6.0, 5)
+    with GpuTurns(lock).turn():
+        pass
+    assert gpu_use(lock).turns == 6
+
+
 def test_a_job_waits_for_whoever_has_the_turn(tmp_path: Path) -> None:
     inner = Device()
     mine, other = GpuTurns(tmp_path / "lock"), GpuTurns(tmp_path / "lock")
     device = TurnedDevice(inner, mine)  # type: ignore[arg-type]
     assert (device.index, device.profile) == (3, PROFILES["H200"])
     with other.turn():
-        waiting = threading.Thread(target=lambda: device.execute(None))  # type: ignore[arg-type]
+        waiting = threading.Thread(target=lambda: device.execute(SMALL))
         waiting.start()
         assert not inner.ran.wait(0.3)
     waiting.join(timeout=30)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,8 +13,8 @@ from benchmarks.known_sweeps import gather
 from tests.measure import kernels
 
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
-from tilewright.measure import autotune
-from tilewright.measure.race import RUNGS, Items, faster_than_default, race
+from tilewright.measure import autotune, slower_than
+from tilewright.measure.race import LONG_US, RUNGS, Items, faster_than_default, race
 from tilewright.measure.sweep_choices import BuiltChoice, built_choices, worth_timing
 from tilewright.measure.sweep_memory import SweepMemory
 from tilewright.records import PROFILES, GpuProfile, Passed, Task
@@ -67,6 +69,18 @@ def test_a_gain_within_the_scatter_is_no_gain() -> None:
     assert sum(map(bool, found)) <= 12
 
 
+def test_calls_that_take_long_are_timed_less_often() -> None:
+    asked: list[tuple[Items, int]] = []
+
+    def time(choice: Items, runs: int) -> tuple[float, ...]:
+        asked.append((choice, runs))
+        return (2000.0 + 100.0 * CHOICES.index(choice),) * runs
+
+    race(CHOICES, time, silent, scatters=True, floor_us=LONG_US)
+    assert [runs for _, runs in asked] == [2] * 16 + [5] * 4 + [5] * 3
+    assert [choice for choice, _ in asked[-3:]] == list(CHOICES[:3])[::-1]
+
+
 def test_a_choice_that_fails_is_counted_and_forgotten() -> None:
     runners, failed = race(CHOICES[:4], Noisy(dict.fromkeys(range(4), 1.0), 0.0, 0, fails=2), silent, scatters=True)
     assert failed == 1
@@ -99,10 +113,14 @@ class Bench:
     timed: list[Items] = field(default_factory=list)
     profile: GpuProfile = PROFILES["H200"]
     scatters: bool = True
+    floor_us: float = 1.0
 
-    def times_us(self, file: KernelFile, choice: Choice, runs: int) -> tuple[float, ...]:
-        self.timed.append(tuple(choice.items()))
-        return (5.0 if choice["THREADS"] == 64 else 10.0,) * runs
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...]:
+        self.timed.append(tuple((choice or {}).items()))
+        return (5.0 if choice and choice["THREADS"] == 64 else 10.0,) * runs
 
     def judge(self, file: KernelFile, choice: Choice) -> Passed:
         return Passed(())
@@ -132,6 +150,20 @@ def test_an_edit_that_leaves_the_launched_code_as_it_is_sweeps_nothing(tmp_path:
     assert bench.timed
 
 
+@pytest.mark.parametrize(
+    ("best_us", "slower_us", "sweeps"),
+    [(10.0, None, False), (8.0, None, True), (4.9, 10.0, False), (20.0, None, False)],
+)
+def test_constants_are_looked_for_where_they_decide_whether_a_file_is_slower(
+    best_us: float, slower_us: float | None, sweeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 10 us as it stands, and 5 us with other constants."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "builds"))
+    bench = Bench(kernels.scale_task())
+    assert slower_than(kernels.TUNED, best_us, bench, 24) == slower_us  # type: ignore[arg-type]
+    assert (len(bench.timed) > 1) == sweeps
+
+
 def test_a_damaged_record_is_as_good_as_none(tmp_path: Path) -> None:
     bench, memory = Bench(kernels.scale_task()), SweepMemory(tmp_path)
     swept(kernels.TUNED.text, bench, memory)
@@ -139,6 +171,14 @@ def test_a_damaged_record_is_as_good_as_none(tmp_path: Path) -> None:
     kept.write_text("{")
     swept(kernels.TUNED.text, bench, memory)
     assert bench.timed
+
+
+def test_a_choice_that_no_gpu_takes_costs_that_choice_alone(tmp_path: Path) -> None:
+    text = re.sub(r"(tune\s+THREADS = .*)", r"\1 | 2048", kernels.TUNED.text, count=1)
+    assert text != kernels.TUNED.text
+    bench = Bench(kernels.scale_task())
+    assert swept(text, bench, SweepMemory(tmp_path))["THREADS"] == 64
+    assert not any(dict(choice)["THREADS"] == 2048 for choice in bench.timed)
 
 
 def test_what_comes_with_the_package_is_not_timed_again(tmp_path: Path) -> None:

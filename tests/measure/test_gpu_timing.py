@@ -11,11 +11,9 @@ from tests.measure import kernels
 
 from tilewright.measure.baselines import TIME_BASELINES, BaselineAnswer, BaselineRequest, there_and_back
 from tilewright.measure.gpu_timing import (
-    LONG_US,
+    LONG,
     ROUNDS,
-    ROUNDS_OF_LONG,
     RUNS,
-    RUNS_OF_LONG,
     Contest,
     Rounds,
     measure_on_gpu,
@@ -117,12 +115,13 @@ def run_diary(diary: Diary, contest: Contest, file: Any = kernels.VECTOR, floor_
     return measure_on_gpu(prepare(file, task, None), task, diary, diary, floor_us, contest)  # type: ignore[arg-type]
 
 
-def test_long_calls_have_fewer_rounds_of_fewer_runs() -> None:
-    diary = Diary()
-    made = run_diary(diary, Contest(("eager",)), floor_us=LONG_US)
-    assert diary.said == (["K", "e", "K"] * ROUNDS_OF_LONG)
-    assert (made.kernel.rounds, len(made.kernel.samples_us)) == (ROUNDS_OF_LONG, ROUNDS_OF_LONG * RUNS_OF_LONG)
-    assert {one.runs for one in diary.requests} == {RUNS_OF_LONG}
+@pytest.mark.parametrize(("floor_us", "planned"), [*LONG, (LONG[-1][0] - 1.0, (ROUNDS, RUNS))])
+def test_long_calls_have_fewer_rounds(floor_us: float, planned: tuple[int, int]) -> None:
+    diary, (rounds, runs) = Diary(), planned
+    made = run_diary(diary, Contest(("eager",)), floor_us=floor_us)
+    assert diary.said == (["K", "e", "K"] * rounds)
+    assert (made.kernel.rounds, len(made.kernel.samples_us)) == (rounds, rounds * runs)
+    assert {one.runs for one in diary.requests} == {runs}
 
 
 def test_rounds_go_there_and_back_and_the_kernel_takes_part_twice() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -124,6 +125,8 @@ class _Scores:
     profile: GpuProfile = PROFILES["H200"]
     judged: list[dict[str, int | bool]] = field(default_factory=list)
     scatters: bool = False
+    floor_us: float = 1.0
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def times_us(self, file: KernelFile, choice: Choice, runs: int) -> tuple[float, ...]:
         return ({32: self.default_us, 64: self.other_us}.get(int(choice["THREADS"]), 50.0),)

@@ -24,7 +24,7 @@ TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.b
 
 @dataclass(frozen=True)
 class Product:
-    """a @ b, or their transposes; then bias and an activation, or a residual; then a triangle."""
+    """a @ b, or their transposes; then a triangle of it; then bias and an activation, or a residual."""
 
     sizes: tuple[int, int, int, int]  # batch, m, n, k
     dtype: DType = DType.F32
@@ -71,13 +71,13 @@ class Product:
         """The results in f64."""
         a, b, *others = (one.double() for one in tensors)
         found = (a.mT if self.a_transposed else a) @ (b.mT if self.b_transposed else b)
+        if self.kept is not None:
+            cut = torch.triu if self.kept.triangle == "upper" else torch.tril
+            found = cut(found, self.kept.diagonal)
         for one in others:
             found = found + one
         if self.activation:
             found = getattr(torch.nn.functional, self.activation)(found)
-        if self.kept is not None:
-            cut = torch.triu if self.kept.triangle == "upper" else torch.tril
-            found = cut(found, self.kept.diagonal)
         return found
 
     @property

@@ -30,8 +30,8 @@ def _program(name: str, **sizes: int) -> tuple[RowProgram, Task]:
         ("softmax", {"cols": 8192}, "warps of a block"),
         ("softmax", {"cols": 24576}, "shared memory"),
         ("softmax", {"cols": 40000}, "shared memory"),
-        ("softmax", {"cols": 262144}, "cluster"),
-        ("softmax", {"cols": 4000000}, "many blocks share a row"),
+        ("softmax", {"cols": 262144}, "a cluster of blocks"),
+        ("softmax", {"cols": 4000000}, "blocks of the whole grid"),
         ("layernorm", {"rows": 16, "cols": 4194304}, "many blocks share a row"),
         ("middle_sum", {"rows": 4096, "cols": 4095}, "aligned in phases"),
         ("channel_rmsnorm", {"channels": 64, "height": 512, "width": 512}, "held in registers"),
@@ -93,11 +93,11 @@ def _variants(program: RowProgram) -> list[Structure]:
 
 
 IDS = """
-draft-elements draft-rows vectors vectors-exact vectors-uncached several-vectors several-vectors-exact
-several-vectors-uncached rectangles rectangles-exact lanes lanes-exact lanes-uncached block block-exact block-uncached
-stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact cluster cluster-exact split
-split-exact passes passes-exact ahead ahead-exact cluster-ahead cluster-ahead-exact draft-columns draft-segments
-column-pieces column-tiles column-tiles-again
+draft-elements draft-rows vectors vectors-exact vectors-uncached rectangles rectangles-exact
+lanes lanes-exact lanes-uncached block block-exact block-uncached
+stream stream-exact persistent persistent-exact persistent-uncached shared shared-exact split
+split-exact passes passes-exact cluster-ahead cluster-ahead-exact grid-ahead grid-ahead-exact
+draft-columns draft-segments column-pieces column-tiles column-tiles-again
 """
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.playbook.placed import ARCHITECTURES, Placed, check_structure, structure
 
+from tilewright.playbook.errors import NotSupported
+
 _AT = ({"rows": 19, "cols": 260}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 1100})
 _X, _HALF = ("x: f32[rows, cols]; t: i64[rows]", "x: bf16[rows, cols]; t: i64[rows]")
 
@@ -15,6 +17,17 @@ CASES = (
     Placed("ignored", "return F.cross_entropy(x, t, ignore_index=2)", _X, "f32[]", _AT[:1]),
     Placed("summed", "return F.cross_entropy(x * 2, t, reduction='sum')", _HALF, "bf16[]", _AT),
     Placed("by_row", "return F.cross_entropy(x, t, reduction='none')", _X, "f32[rows]", _AT),
+    Placed("smoothed", "return F.cross_entropy(x, t, label_smoothing=0.1)", _X, "f32[]", _AT),
+    Placed(
+        "smoothed_rows", "return F.cross_entropy(x, t, reduction='none', label_smoothing=0.3)", _X, "f32[rows]", _AT
+    ),
+    Placed(
+        "smoothed_in_the_middle",
+        "return F.cross_entropy(x, t, label_smoothing=0.1)",
+        "x: bf16[batch, words, rows]; t: i64[batch, rows]",
+        "bf16[]",
+        ({"batch": 2, "words": 33, "rows": 5},),
+    ),
     Placed(
         "in_the_middle",
         "return F.cross_entropy(x, t)",
@@ -30,9 +43,15 @@ CASES = (
 BY_NAME = {one.name: one for one in CASES}
 
 
-@pytest.mark.parametrize(("name", "id"), [("entropy", "loss-warps"), ("likelihood", "draft-loss")])
+@pytest.mark.parametrize(("name", "id"), [("smoothed", "loss-warps"), ("likelihood", "draft-loss")])
 def test_losses_are_right(name: str, id: str, tmp_path: Path) -> None:
     check_structure(BY_NAME[name], structure(BY_NAME[name], id), tmp_path, 2)
+
+
+def test_smoothing_of_weighted_classes_is_refused() -> None:
+    body = "return F.cross_entropy(x, t, w, label_smoothing=0.1)"
+    with pytest.raises(NotSupported, match="deeper nests"):
+        _ = Placed("refused", body, f"{_X}; w: f32[cols]", "f32[]", ()).answer
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ import tilewright
 from tilewright.kernel_file import DoesNotApply, parse
 from tilewright.kernel_file.evaluate import evaluate
 from tilewright.playbook.products.catalogue import product_ways
+from tilewright.playbook.products.finish_text import finish_text
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
-from tilewright.playbook.products.hopper_finish import Finish
 from tilewright.playbook.products.program import Kept, Triangle
 from tilewright.records import BuildFailure, DType
 from tilewright.records.gpu import PROFILES
@@ -33,6 +33,7 @@ FORMS = (
         for batch, dtype, layout, pieces in every((1, 3), (DType.F32, DType.BF16), LAYOUTS, (False, True))
     ),
     Product((1, 256, 512, 4096), fused=True),
+    Product((1, 256, 512, 65536), b_transposed=True, fused=True, pieces=True),
     Product((3, 256, 512, 4096), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 512, 65536), fused=True, pieces=True, residual=True),
     Product((1, 33, 5, 7), bias=True),
@@ -42,7 +43,7 @@ FORMS = (
 )
 
 
-QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-7:])
+QUICK = (FORMS[0], FORMS[7], FORMS[12], *FORMS[-8:])
 
 
 @pytest.mark.parametrize("form", QUICK, ids=str)
@@ -90,7 +91,8 @@ def test_what_tma_does_not_take_is_refused() -> None:
     assert can_write(Product((1, 5, 7, 3)).contraction)
     assert can_fuse(Product((1, 5, 8, 4)).contraction, False)
     assert not can_fuse(Product((1, 5, 7, 4)).contraction, False)
-    assert not can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
+    assert can_fuse(Product((1, 5, 8, 4), b_transposed=True).contraction, False)
+    assert not can_fuse(Product((1, 8, 8, 4), a_transposed=True).contraction, False)
     assert can_fuse(Product((1, 5, 8, 1 << 20)).contraction, True)
 
 
@@ -100,7 +102,8 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
 
     assert first(Product((1, 4096, 4096, 4096))) == "product-hopper-parts"
     assert first(Product((1, 256, 256, 65536))) == "product-hopper-fused-pieces"
-    assert first(Product((1, 256, 256, 65536), b_transposed=True)) == "product-hopper-parts-pieces"
+    assert first(Product((1, 256, 256, 65536), a_transposed=True)) == "product-hopper-parts-pieces"
+    assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
     assert first(Product((1, 4096, 4096, 4096)), "sm_80") == "product-tensor-cores"
@@ -120,8 +123,7 @@ __global__ void run(const float* x, float* y, int n) {{
 
 
 def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
-    finish = Finish(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction)
-    function = "\n".join(finish.text).partition("// What becomes of a sum.")[0]
+    (function,) = finish_text(Product((1, 256, 512, 64), DType.BF16, activation="gelu").contraction).helpers[0]
     path = tmp_path / "gelu.cu"
     path.write_text(GELU.format(helper=function))
     x = torch.cat((torch.linspace(-12, 12, 2000), torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30, -1e30])))

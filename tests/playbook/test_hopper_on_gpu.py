@@ -34,6 +34,7 @@ HALVES = (
     Product((1, 520, 776, 1000), DType.BF16, bias=True, activation="gelu"),
     Product((1, 520, 776, 1000), DType.F16, bias=True, activation="gelu", residual=True),
     Product((1, 520, 520, 1000), DType.BF16, kept=Kept(Triangle.LOWER, 3)),
+    Product((1, 520, 520, 200), DType.F16, bias=True, kept=Kept(Triangle.UPPER)),
 )
 SINGLES = (
     *(Product((1, *sizes), DType.F32, *layout) for sizes in ((640, 1064, 416), (203, 517, 301)) for layout in LAYOUTS),
@@ -44,9 +45,13 @@ SINGLES = (
     *(Product((1, 130, 256, 20001), DType.F32, *layout, pieces=True) for layout in LAYOUTS),
     Product((1, 520, 777, 1000), bias=True, activation="gelu", residual=True),
     Product((1, 512, 512, 512), kept=Kept(Triangle.UPPER, -2)),
+    Product((1, 260, 260, 600), bias=True, kept=Kept(Triangle.LOWER, 1)),
     Product((1, 640, 1064, 416), fused=True),
     Product((3, 200, 264, 200), batched=True, fused=True, bias=True, activation="relu"),
     Product((1, 256, 260, 70004), fused=True, pieces=True),
+    Product((1, 130, 1064, 420), b_transposed=True, fused=True, bias=True, activation="gelu"),
+    Product((3, 200, 264, 200), b_transposed=True, batched=True, fused=True),
+    Product((1, 128, 516, 70004), b_transposed=True, fused=True, pieces=True),
     Product((1, 512, 512, 512), fused=True, kept=Kept(Triangle.LOWER)),
 )
 
@@ -106,10 +111,9 @@ def test_awkward_numbers_are_as_exact_as_in_f32(name: str, fused: bool, tmp_path
     a, b = AWKWARD[name]()
     form = Product((1, 384, 512, 1024), fused=fused)
     assert _error(_run(form, [a, b], tmp_path), form.truth([a, b])) < ALLOWED[DType.F32]
-    if not fused:
-        other = replace(form, a_transposed=True, b_transposed=True)
-        turned = [a.T.contiguous(), b.T.contiguous()]
-        assert _error(_run(other, turned, tmp_path), form.truth([a, b])) < ALLOWED[DType.F32]
+    other = replace(form, a_transposed=not fused, b_transposed=True)
+    turned = [a if fused else a.T.contiguous(), b.T.contiguous()]
+    assert _error(_run(other, turned, tmp_path), form.truth([a, b])) < ALLOWED[DType.F32]
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -119,6 +123,8 @@ def test_infinities_and_nan_come_out_where_f32_has_them(fused: bool, tmp_path: P
     b = torch.randint(-2, 3, (1024, 512), device="cuda") / 2
     a[0, 3], a[1, 5], a[2, 5], b[7, 300] = torch.inf, -torch.inf, torch.nan, torch.inf
     a[130, 1], a[130, 2] = torch.inf, -torch.inf
-    found = _run(Product((1, 384, 512, 1024), fused=fused), [a, b], tmp_path)
-    assert torch.equal(found.isnan(), (a @ b).isnan())
-    assert torch.equal(found.nan_to_num(), (a @ b).nan_to_num())
+    for turned in (False, True):
+        form = Product((1, 384, 512, 1024), b_transposed=turned, fused=fused)
+        found = _run(form, [a, b.T.contiguous() if turned else b], tmp_path)
+        assert torch.equal(found.isnan(), (a @ b).isnan())
+        assert torch.equal(found.nan_to_num(), (a @ b).nan_to_num())

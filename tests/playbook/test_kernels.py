@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -111,15 +112,15 @@ def test_the_checkers_find_nothing_on_three_generations(name: str, tmp_path: Pat
     _check_findings(name, ("A100", "RTX 4090", "H200"), ((3, 37), (2, 128)), tmp_path)
 
 
-@pytest.mark.parametrize("cols", [1024, 1023])
-def test_a_block_that_goes_on_to_other_rows_is_right(cols: int, tmp_path: Path) -> None:
-    """More rows than multiprocessors: what one row leaves behind must not reach the next. Made for odd rows, a file
-    takes vectors as they lie in memory."""
-    function = BY_NAME["softmax"]
+@pytest.mark.parametrize(("name", "cols"), [("layernorm", 1024), ("softmax", 1023)])
+def test_blocks_that_go_on_to_other_rows_are_right(name: str, cols: int, tmp_path: Path) -> None:
+    """More rows than teams: what one row leaves behind must not reach the next. Made for odd rows, a file takes vectors
+    from the next line of memory on. Rows of 264000 take every block of the grid."""
+    function = BY_NAME[name]
     task = task_of(function, {**SIZES, "cols": cols})
     structures = {one.id: one for one in every_structure(program_of(function, task))}
-    op = load_structure(structures["ahead"], task, tmp_path)
-    for rows, length in ((300, 37), (2, 64), (3, 2)):
+    op = load_structure(structures["grid-ahead"], task, tmp_path)
+    for rows, length in ((7, 37), (3, 2), (3, 263000 + cols)):
         check(op, function, task, sizes_at(task, rows, length))
 
 
@@ -150,3 +151,14 @@ def test_pieces_whose_means_differ_are_put_together(tmp_path: Path) -> None:
     weight, bias = torch.linspace(0.5, 2, 20000), torch.linspace(-1, 1, 20000)
     want = function.callable(x.double(), weight.double(), bias.double(), 1e-5)
     assert torch.allclose(op(x, weight, bias, 1e-5).double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Path) -> None:
+    """The quick logarithm is not near enough to 0 around 1, and what f32 has no logarithm for stays so."""
+    function = Function("logarithms", "return x.log().sum(-1)")
+    task = task_of(function)
+    structures = {one.id: one for one in every_structure(program_of(function, task))}
+    given = [0.0, -1.0, math.inf, math.nan, 1e-42, 0.5, 0.50000006, 0.999999, 1.0, 1.000001, 1.9999999, 2.0, 3e38]
+    x = torch.tensor(given)[:, None]
+    got, want = load_structure(structures["stream"], task, tmp_path)(x), x[:, 0].double().log()
+    assert torch.allclose(got.double(), want, rtol=4e-7, atol=0, equal_nan=True)

@@ -11,11 +11,13 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import task_op_line
 
 _ODD = ({"rows": 9, "cols": 12}, {"rows": 11, "cols": 14}, {"rows": 16, "cols": 32})
+_PAIRS = ({"rows": 70, "cols": 34}, {"rows": 66, "cols": 7})  # squares of which a part is moved, by twos and by ones
 _X = "x: f32[rows, cols]"
 _EVEN = (("cols", 2),)
 
 CASES = (
     Placed("transposed", "return x.t()", _X, "f32[cols, rows]", _ODD),
+    Placed("narrow", "return x.t()", "x: bf16[rows, cols]", "bf16[cols, rows]", _PAIRS),
     Placed(
         "permuted",
         "return x.permute(2, 0, 1) * 2 + y",
@@ -132,7 +134,7 @@ BY_NAME = {one.name: one for one in CASES}
     [
         ("rotated", "place-vectors"),
         ("rotated_at_any_width", "draft-places"),
-        ("permuted", "place-tiles"),
+        ("narrow", "place-tiles"),
         ("embedded", "place-vectors"),
         ("looked_up", "place-vectors"),
         ("padded", "place-vectors"),

@@ -52,6 +52,7 @@ CASES = (
         "(width + 2) / 2",
     ),
     _plane("ceiling", "F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)", "(height + 2) / 2", "(width + 2) / 2"),
+    _plane("padded", "F.max_pool2d(-F.pad(x, (1, 2, 1, 0)), 2)", "(height + 1) / 2", "(width + 3) / 2"),
     _plane("overridden", "F.avg_pool2d(x, 3, divisor_override=5)", "height / 3", "width / 3"),
     Placed(
         "volume_max",

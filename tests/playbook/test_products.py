@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.playbook.agreement import check, load_structure
 from tests.playbook.product_functions import BY_NAME, CHAINS, PRODUCTS, VECTORS, traced_of
 
@@ -14,7 +15,7 @@ from tilewright.playbook.products.algebra import DIAGONAL, SUMS
 from tilewright.playbook.products.catalogue import answer
 from tilewright.playbook.products.program import Contraction, Kept, Triangle
 from tilewright.playbook.products.reading import read
-from tilewright.playbook.tracing import trace
+from tilewright.playbook.tracing import probes_of, trace
 from tilewright.playbook.understanding import answer as family_answer
 from tilewright.records import DType
 
@@ -69,6 +70,13 @@ def test_algebra_is_applied_and_told() -> None:
     assert read(traced_of("then_softmax")).notes == ()
 
 
+def test_a_window_is_traced_at_several_numbers_of_windows() -> None:
+    task = traced_of("plain").task
+    wide = replace(task, dimensions=tuple(replace(one, at_least=16) for one in task.dimensions))
+    for name in task.sizes:
+        assert len({probe.sizes[name] // 16 for probe in probes_of(wide).probes}) > 1
+
+
 def test_graphs_with_products_go_to_the_family() -> None:
     made = BY_NAME["plain"].callable
     found = family_answer(traced_of("plain").task, lambda request: trace(made, request))
@@ -101,6 +109,16 @@ def _structures(name: str, gpu: str = "H200") -> dict[str, Structure]:
 )
 def test_a_product_is_right_at_odd_sizes(name: str, id: str, tmp_path: Path) -> None:
     _check(_structures(name)[id], name, _ODD[:1], tmp_path)
+
+
+def test_infinities_are_where_f32_has_them(tmp_path: Path) -> None:
+    """Of halves, whose small parts are zeros; infinity times zero would be no number."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(1, 5, shape, generator=generator) / 2 for shape in ((19, 21), (21, 33)))
+    a[0, 3], a[2, 5], a[4, 9], b[7, 3], b[9, 6] = torch.inf, torch.nan, torch.inf, -torch.inf, -torch.inf
+    b[3, 8] = 0.0
+    op = load_structure(_structures("plain")["product-tensor-cores"], traced_of("plain").task, tmp_path)
+    assert torch.equal(op(a, b).nan_to_num(7.0, 8.0, 9.0), (a @ b).nan_to_num(7.0, 8.0, 9.0))
 
 
 def test_sums_over_columns_are_right(tmp_path: Path) -> None:

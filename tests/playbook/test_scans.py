@@ -12,7 +12,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import task_op_line
 
 _AT = ({"rows": 3, "cols": 260}, {"rows": 5, "cols": 13}, {"rows": 2, "cols": 4100}, {"rows": 1, "cols": 1})
-_DOWN = ({"rows": 40, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
+_DOWN = ({"rows": 150, "cols": 12}, {"rows": 3, "cols": 13}, {"rows": 1, "cols": 4})
 _X, _Y = "x: f32[rows, cols]", "f32[rows, cols]"
 _EXCLUSIVE = """
 c = torch.cumsum(x.narrow(1, 0, x.size(1) - 1), 1)
@@ -78,6 +78,18 @@ def test_many_pieces_of_a_row_are_right(name: str, tmp_path: Path) -> None:
         assert tune in text
         name = tune.partition(" = ")[0]
         text = text.replace(tune, f"{name} = {256 if name == 'THREADS' else 1}")
+    check_structure(case, replace(step, write=lambda _: text), tmp_path)
+
+
+@pytest.mark.slow
+def test_teams_of_several_warps_share_columns(tmp_path: Path) -> None:
+    """With one set of totals in place of two, the next tile's would be written while this one's are read."""
+    case = replace(BY_NAME["down"], at=({"rows": 300, "cols": 40},))
+    step = structure(case, "scan-columns")
+    text = step.write(task_op_line(case.task))
+    for name, choice in (("LANES", 8), ("TEAMS", 16), ("AHEAD", 4)):
+        line = next(one for one in text.splitlines() if one.startswith(f"//! tune    {name} = "))
+        text = text.replace(line, f"//! tune    {name} = {choice}")
     check_structure(case, replace(step, write=lambda _: text), tmp_path)
 
 

@@ -27,6 +27,7 @@ from tilewright.records import (
     Measured,
     Measurement,
     NotBuilt,
+    NotFaster,
     Proposal,
     Question,
     Rejected,
@@ -38,11 +39,13 @@ from tilewright.records import (
     Stage,
     Timing,
     Unstable,
+    Verdict,
     WrongValues,
 )
 from tilewright.refine import Workshop, refine
 from tilewright.store import RunFolder, Store
 from tilewright.verify import Referee
+from tilewright.verify.referee import InVain
 
 
 class Scripted:
@@ -113,6 +116,39 @@ def test_a_kernel_that_answers_otherwise_when_it_is_timed_is_rejected(
     assert unstable.outputs == ("y",)
     assert run.best is None
     assert "when it was timed (timed call 3 of round 1)" in verdict_text(run.attempts[0].verdict)
+
+
+class Measuring(Timed):
+    """Says of every kernel that it was measured at 1000 us, and of one beside it that it takes longer."""
+
+    scatters = True  # type: ignore[assignment]
+
+    def measure(self, *_: object) -> Measurement:
+        return Measured("H200", TASK.sizes, Timing("kernel", (1000.0,)), (), 1.0)
+
+    def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...]:
+        return (3000.0,) * runs
+
+
+class AsOnGpu(Referee):
+    """Asks, as one with a GPU does, before it says that a kernel is right."""
+
+    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, in_vain: InVain | None = None) -> Verdict:
+        vain = in_vain() if in_vain is not None else None
+        return Rejected(vain) if vain is not None else super().judge(file, choice)
+
+
+def test_what_is_slower_than_the_best_is_on_record_as_that_and_not_repaired(tmp_path: Path) -> None:
+    with EmulatedDevice(TASK.profile) as emulator, HereReference(TASK.reference, TASK.function) as reference:
+        pair = (AsOnGpu(TASK, reference, emulator=emulator), Measuring(TASK, reference, emulator=emulator))
+        author = Scripted([candidates.SIMPLE, candidates.STRIDED])
+        run, folder = carried_out(tmp_path, pair, author, Settings("scripted", good_enough=2.0))
+    assert run.best is not None
+    assert run.best.number == 1
+    assert evidence(run.attempts[1]) == NotFaster(3000.0, 1000.0, 1)
+    assert not author.told[2].stage.is_repair
+    assert "attempt #1 1,000 us" in verdict_text(run.attempts[1].verdict)
+    assert folder.load() == run
 
 
 def evidence(attempt: Attempt) -> object:

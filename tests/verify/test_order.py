@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from tests.verify import kernels, tasks
+from tests.verify.corpus.entries import task_of
 
 from tilewright.records import (
     BadPlan,
@@ -24,6 +25,8 @@ from tilewright.records import (
 )
 from tilewright.records.verdict import Case
 from tilewright.verify import Referee
+from tilewright.verify.cases import plan_cases
+from tilewright.verify.scheduled import several_of_each
 
 Make = Callable[[Task], Referee]
 
@@ -139,3 +142,13 @@ def test_a_case_says_its_form_and_is_stored_with_it() -> None:
     assert str(case) == "n=3, with bias, x: rows at odd places, seed 1"
     assert from_json(Case, to_json(case)) == case
     assert from_json(Case, {"sizes": {"n": 3}, "seed": 1, "values": "task"}) == Case({"n": 3}, 1)
+
+
+def test_where_a_gpu_does_the_rest_every_dimension_is_emulated_larger_than_one() -> None:
+    task = task_of("attention")
+    cases = plan_cases(task)
+    chosen = [cases[number] for number in several_of_each(task, cases)]
+    assert len(chosen) < len(cases) / 2
+    for one in task.dimensions:
+        assert any(case.sizes[one.name] > 1 for case in chosen), one.name
+        assert not any(case.sizes[one.name] == one.size > 8 for case in chosen)

@@ -25,6 +25,7 @@ from tilewright.records import (
     FindingRecord,
     Job,
     NotBuilt,
+    NotFaster,
     Passed,
     Pattern,
     Precision,
@@ -473,3 +474,24 @@ def test_what_is_not_emulated_is_watched_on_the_gpu(
     assert verdict.evidence.findings == (FAULT,)
     assert {6, 7} <= {line for line, _ in verdict.evidence.source_lines}
     assert verdict.cases
+
+
+def test_what_is_in_vain_is_not_run_at_full_size(reference: Reference, emulator: EmulatedDevice) -> None:
+    task = replace(tasks.DOUBLE, dimensions=(Dimension("n", 5000),))
+    seen: list[dict[str, int]] = []
+
+    class Gpu(_Gpu):
+        def execute(self, job: Job) -> Execution:
+            seen.append({"n": job.inputs[0].spec.shape[0]})
+            return super().execute(job)
+
+    referee = Referee(task, reference, emulator=emulator, gpu=Gpu(emulator, Completed("", "GPU", (), ())))  # type: ignore[arg-type]
+    told = NotFaster(2.0, 1.0, 1)
+    verdict = referee.judge(kernels.DOUBLE, in_vain=lambda: told)
+    assert isinstance(verdict, Rejected)
+    assert verdict.evidence == told
+    assert verdict.cases
+    assert seen
+    assert task.sizes not in seen
+    assert isinstance(referee.judge(kernels.DOUBLE, in_vain=lambda: None), Passed)
+    assert task.sizes in seen

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from tilewright.records import Precision
 from tilewright.verify.distributions import ValueTraits
 from tilewright.verify.expectation import Roundings, compare_all, expectations
-from tilewright.verify.tolerance import Comparison, Expected, Tiles, compare
+from tilewright.verify.tiles import Tiles
+from tilewright.verify.tolerance import Comparison, Expected, compare
 
 Tensors = dict[str, torch.Tensor]
 
@@ -300,6 +301,16 @@ def test_not_finite_stands_where_the_reference_has_it() -> None:
     assert compare(half.clone(), Expected(half, truth, ())).right
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bits_with_and_without_nan(dtype: torch.dtype) -> None:
+    truth = torch.linspace(-3.0, 3.0, 300).to(dtype).double()
+    assert compare(truth.to(dtype), exactly(truth)).right
+    assert not compare((2 * truth).to(dtype), exactly(truth)).right
+    truth[7] = math.nan
+    assert compare(truth.to(dtype), exactly(truth)).right
+    assert not compare(truth.nan_to_num(1.0).to(dtype), exactly(truth)).right
+
+
 def test_integers_are_exact_and_ties_may_fall_either_way() -> None:
     own, truth = torch.tensor([3, 1, 2]), torch.tensor([3, 1, 4])
     expected = Expected(own, truth, (torch.tensor([3, 0, 2]),))
@@ -330,12 +341,13 @@ def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
     elements = math.prod(shape)
     assert int(tiles.counts.sum()) == elements
     values = torch.rand(shape, dtype=torch.float64)
-    total = float((tiles.mean_square(values).square() * tiles.counts).sum())
+    total = float((tiles.mean_square(tiles.cut(values)).square() * tiles.counts).sum())
     assert total == pytest.approx(float(values.square().sum()))
     numbers = torch.arange(tiles.counts.numel(), dtype=torch.float64)
     spread = tiles.spread(numbers)
     assert spread.shape == values.shape
     assert torch.bincount(spread.flatten().long(), minlength=len(numbers)).tolist() == tiles.counts.tolist()
+    assert torch.equal(tiles.whole(tiles.cut(values)), values)
 
 
 def test_a_loss_that_selects_one_class_adds_nothing_up() -> None:
@@ -426,3 +438,26 @@ def test_a_rounding_that_a_row_has_in_common_moves_few_rows_and_not_many() -> No
     assert narrow(2)
     assert not narrow(3)
     assert not narrow(2, contracted=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_is_right_with_nothing_allowed_for_moves_is_right_with_them(dtype: torch.dtype) -> None:
+    """A large call's parts are first compared so: errors of every size, with and without what is no number."""
+    torch.manual_seed(2)
+    rights = [0, 0]
+    for number in range(60):
+        truth = torch.randn(5, 300).double()
+        own = (truth * (1 + 1e-7 * torch.randn(5, 300))).to(dtype)
+        moved = tuple(truth * (1 + 10.0 ** -(4 + number % 5) * torch.randn(5, 300)) for _ in range(2))
+        found = (truth * (1 + 10.0 ** (-8 + number / 12) * torch.randn(5, 300))).to(dtype)
+        if number % 3 == 0:
+            for one in (truth, own, found, moved[0]):
+                one[number % 5, 7] = math.inf if number % 2 else math.nan
+        traits = ValueTraits(mixed=number % 4 == 1, one_sided=number % 4 == 2)
+        without = compare(found, Expected(own, truth, ()), traits=traits)
+        withal = compare(found, Expected(own, truth, moved), traits=traits)
+        assert bool((without.allowed <= withal.allowed * (1 + 1e-12)).all())
+        assert withal.right or not without.right
+        rights[0] += without.right
+        rights[1] += withal.right
+    assert 0 < rights[0] < rights[1] < 60

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tilewright.child.process import uninterrupted
@@ -43,23 +44,28 @@ _SPACES = {
 
 def sanitize_job(job: Job, index: int, interrupt: Callable[[], bool] = uninterrupted) -> tuple[FindingRecord, ...]:
     """What is wrong with the job's plan on GPU `index`, one record for each line at fault. Raises `NotWatched`."""
-    tool = SANITIZER.path()
+    path = SANITIZER.path()
+    with ThreadPoolExecutor(len(TOOLS)) as side_by_side:  # each spends seconds on starting torch
+        runs = [side_by_side.submit(_findings_of, name, path, job, index, interrupt) for name in TOOLS]
+    return next(filter(None, (one.result() for one in runs)), ())
+
+
+def _findings_of(
+    name: str, path: str, job: Job, index: int, interrupt: Callable[[], bool]
+) -> tuple[FindingRecord, ...]:
+    """What one of the tools finds."""
     with job_folder(job) as folder:
-        for name in TOOLS:
-            watch = (tool, "--tool", name, "--print-limit", str(_SHOWN))
-            command = (*watch, *program(folder, index))
-            said = run_tool(command, folder, job.limits.seconds, interrupt, _OWN_ALLOCATIONS)
-            if f"{_MARK}COMPUTE-SANITIZER" not in said:
-                raise NotWatched(f"compute-sanitizer did not start: {_last(said)}")
-            if "Device not supported" in said:
-                raise NotWatched("compute-sanitizer cannot use this GPU here (Device not supported)")
-            places = folder / "tensors.json"
-            found = read_findings(said, job, json.loads(places.read_text()) if places.exists() else {})
-            if found:
-                return found
-            if "Target application returned an error" in said:
-                raise NotWatched(f"the plan did not run under {name}: {_last(said)}")
-    return ()
+        command = (path, "--tool", name, "--print-limit", str(_SHOWN), *program(folder, index))
+        said = run_tool(command, folder, job.limits.seconds, interrupt, _OWN_ALLOCATIONS)
+        if f"{_MARK}COMPUTE-SANITIZER" not in said:
+            raise NotWatched(f"compute-sanitizer did not start: {_last(said)}")
+        if "Device not supported" in said:
+            raise NotWatched("compute-sanitizer cannot use this GPU here (Device not supported)")
+        places = folder / "tensors.json"
+        found = read_findings(said, job, json.loads(places.read_text()) if places.exists() else {})
+        if not found and "Target application returned an error" in said:
+            raise NotWatched(f"the plan did not run under {name}: {_last(said)}")
+        return found
 
 
 def _last(said: str) -> str:

@@ -1,24 +1,57 @@
-"""Several processes of this machine, one GPU: it is used by one of them at a time, so that times stay honest.
+"""Several processes of this machine, one GPU: whoever times something has it alone, so that times stay honest.
 
 A turn is a lock on a file. Whoever builds, emulates, traces or compiles needs none; a job takes one for itself, the
-judging of a job's results goes with it, and a contest of times is one turn from its first round to its last.
+judging of a job's results goes with it where a GPU does that, and a sweep or a contest of times is one turn from its
+first round to its last. Small jobs that nobody times share a turn: they hardly use the GPU, and wait for each other's
+processes only. Large ones have it alone as well, for the sake of its memory. Every turn is written down beside the
+lock, when it began and ended.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.devices.protocol import Closing, Device
-from tilewright.records import Execution, GpuProfile, Job
+from tilewright.records import Execution, GpuProfile, Job, Watch
 from tilewright.reference import AnyReference
-from tilewright.verify.trial import JUDGE
+from tilewright.verify.judging_records import JudgeRequest
+
+_TURNS = ".turns"  # beside the lock: a line for every turn, with the machine's clock
+_BETWEEN_GOES = 300.0  # seconds
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """How long anybody had a turn at the GPU, and how long nobody had between two turns."""
+
+    busy_s: float
+    idle_s: float
+    turns: int
+
+
+def gpu_use(lock: Path) -> GpuUse:
+    """What was written down beside a lock file. A long time without any turn lies between two goes, and is neither."""
+    path = lock.with_suffix(_TURNS)
+    lines = path.read_text().splitlines() if path.exists() else []
+    turns = sorted((float(began), float(ended)) for began, ended, *_ in map(str.split, lines))
+    busy = idle = 0.0
+    reached = turns[0][0] if turns else 0.0
+    for began, ended in turns:
+        idle += began - reached if 0.0 < began - reached < _BETWEEN_GOES else 0.0
+        busy += max(0.0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return GpuUse(busy, idle, len(turns))
 
 
 class GpuTurns:
@@ -26,26 +59,51 @@ class GpuTurns:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._entrance = path.with_suffix(".next")  # held by whoever is next: nobody comes in before it
         self._lock = threading.RLock()
         self._depth = 0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, *, shared: bool = False) -> Iterator[None]:
+        """Alone at the GPU, or beside others that share it."""
         with self._lock:
             if self._depth:
                 yield
                 return
             with open(self._path, "ab") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                self._depth = 1
+                with open(self._entrance, "ab") as entrance:
+                    fcntl.flock(entrance, fcntl.LOCK_EX)
+                    fcntl.flock(held, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                self._depth, began = 1, time.time()
                 try:
                     yield
                 finally:
                     self._depth = 0
+                    with open(self._path.with_suffix(_TURNS), "a") as log:
+                        how = "shared" if shared else "alone"
+                        log.write(f"{began:.3f} {time.time():.3f} {how} {os.getpid()}\n")
+
+
+class _Size(Enum):
+    """How a job of a size uses the GPU. Its bytes are those of all its tensors."""
+
+    TINY = (1 << 19) - 1  # whatever its elements are, they are judged on the CPU
+    SMALL = 64 << 20  # judging it takes a few GB at most
+    LARGE = 1 << 62
+
+    @classmethod
+    def of(cls, size: int) -> _Size:
+        return next(one for one in cls if size <= one.value)
+
+    @classmethod
+    def of_job(cls, job: Job) -> _Size:
+        specs = (*(one.spec for one in job.inputs), *(one.spec for one in job.plan.buffers))
+        return cls.of(sum(one.storage_bytes for one in specs))
 
 
 class TurnedDevice(Closing):
-    """A GPU whose every job takes a turn."""
+    """A GPU whose every job takes a turn, but for those under a sanitizer: of the seconds that takes, a few
+    milliseconds are the GPU's."""
 
     def __init__(self, device: Device, turns: GpuTurns) -> None:
         self._device = device
@@ -57,7 +115,10 @@ class TurnedDevice(Closing):
         return self._device.profile
 
     def execute(self, job: Job) -> Execution:
-        with self.turns.turn():
+        if job.watch is Watch.FAULTS:
+            return self._device.execute(job)
+        alone = job.timed_runs or job.watch is Watch.COUNTERS or _Size.of_job(job) is _Size.LARGE
+        with self.turns.turn(shared=not alone):
             return self._device.execute(job)
 
     def close(self) -> None:
@@ -76,17 +137,19 @@ class TurnedReference:
         return self._reference.sees_gpu
 
     def call(self, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0) -> T:
-        with self._turns.turn() if handler == JUDGE else nullcontext():
+        outputs = request.outputs if isinstance(request, JudgeRequest) else ()
+        with self._judging(_Size.of(sum(len(one.content) for one in outputs))) if outputs else nullcontext():
             made: T = self._reference.call(handler, request, answer, seconds)
             return made
 
     def call_on_run(
         self, device: Device, job: Job, handler: str, request: Any, answer: type[T] | Any, seconds: float = 60.0
     ) -> tuple[Execution, T | None]:
-        if not isinstance(device, TurnedDevice):
+        with self._judging(_Size.of_job(job)) if isinstance(device, TurnedDevice) else nullcontext():
             return self._reference.call_on_run(device, job, handler, request, answer, seconds)
-        with self._turns.turn():
-            return self._reference.call_on_run(device, job, handler, request, answer, seconds)
+
+    def _judging(self, size: _Size) -> AbstractContextManager[None]:
+        return nullcontext() if size is _Size.TINY else self._turns.turn(shared=size is _Size.SMALL)
 
     def close(self) -> None:
         self._reference.close()

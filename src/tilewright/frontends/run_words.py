@@ -85,6 +85,8 @@ def why_words(verdict: Verdict) -> str:
             said = message
         case records.WrongValues(outputs=(first, *_)):
             said = f"{first.output}: {first.description}"
+        case records.NotFaster(time_us=time_us, best_us=best_us):
+            said = f"{microseconds(time_us)} us, the best takes {microseconds(best_us)} us"
     if isinstance(verdict, records.Unsupported):
         said = verdict.message
     return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")

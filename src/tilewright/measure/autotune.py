@@ -6,7 +6,9 @@ known by the code of its choices, so an edit that leaves the launched kernels as
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 
 from tilewright.kernel_file import Choice, KernelFile, combinations
@@ -18,6 +20,8 @@ from tilewright.records import MEASURED_NOISE, JudgedAnswer, Passed, RefusedChoi
 from tilewright.verify import Referee
 
 CHECKED = 4  # winners that are judged before the default is kept
+RUNS_ALONE = 5  # of a file beside the best so far
+OUT_OF_REACH = 1.5  # times as slow as the best: no constants make that good
 _MOST_COMBINATIONS = 4096  # of a file that are looked at
 _GOLDEN = 0.6180339887498949
 _MODELLED = ProcessMemory()
@@ -43,23 +47,56 @@ def autotune(
     every case, with builds of its own, before it is adopted. A file without `tune` lines has one entry. `answer` is
     what the default was judged by, where a GPU ran it. `memory` has the sweeps that were made before.
     """
+    swept = _swept(file, stopwatch, limit, say, memory)
+    if swept is None:
+        return TuneResult((), (), answer=answer)
+    faster = faster_than_default(swept.runners, swept.default, gain)
+    (winner, answer), refused = _winner(file, referee, (swept.default, answer), faster, say)
+    scores = tuple((one.choice, one.median_us) for one in swept.runners)
+    return TuneResult(scores, winner, swept.skipped, swept.failed + len(refused), refused, answer)
+
+
+def slower_than(
+    file: KernelFile, best_us: float, stopwatch: Stopwatch, limit: int, say: Say = lambda _: None
+) -> float | None:
+    """The time of a file with the constants that suit it best where that is longer than another's, else None.
+
+    Nothing of it needs to have been judged. Constants are looked for only where they may decide it.
+    """
+    times = stopwatch.times_us(file, None, RUNS_ALONE)
+    if times is None or statistics.median(times) <= best_us:
+        return None
+    found = [statistics.median(times)]
+    if found[0] <= OUT_OF_REACH * best_us:
+        swept = _swept(file, stopwatch, limit, say, None)
+        found += [one.median_us for one in swept.runners] if swept is not None else []
+    return min(found) if min(found) > best_us else None
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """The choices of a file that were timed; `skipped` were not, and `failed` could not be."""
+
+    default: Items
+    runners: list[Runner]
+    skipped: int
+    failed: int
+
+
+def _swept(file: KernelFile, stopwatch: Stopwatch, limit: int, say: Say, memory: SweepMemory | None) -> _Swept | None:
+    """A file's choices, built and raced; None where it has none."""
     found = list(islice(combinations(file, stopwatch.task.arguments(), stopwatch.profile), _MOST_COMBINATIONS))
     tried = spread(found, limit)
     if not tried:
-        return TuneResult((), (), answer=answer)
+        return None
     say("tuning: building")
     made = built_choices(file, stopwatch.task, stopwatch.profile, tried)
     built = [one for one in made if one is not None]
     timed = worth_timing(built) if made[0] is not None else []
     memory = memory or (SweepMemory() if stopwatch.scatters else _MODELLED)
     runners, failed = _timed(file, stopwatch, timed, say, memory)
-    failed += len(made) - len(built)
-    default = tuple(tried[0].items())
-    faster = faster_than_default(runners, default, gain)
-    (winner, answer), refused = _winner(file, referee, (default, answer), faster, say)
-    scores = tuple((one.choice, one.median_us) for one in runners)
     skipped = len(found) - len(tried) + len(built) - len(timed)
-    return TuneResult(scores, winner, skipped, failed + len(refused), refused, answer)
+    return _Swept(tuple(tried[0].items()), runners, skipped, failed + len(made) - len(built))
 
 
 def _timed(
@@ -75,12 +112,15 @@ def _timed(
     if known is not None:
         say("tuning: timed before")
         return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
-    runners, failed = race(
-        [one.choice for one in choices],
-        lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
-        say,
-        scatters=stopwatch.scatters,
-    )
+    floor_us = stopwatch.floor_us
+    with stopwatch.turn():  # a GPU that others use meanwhile cools down
+        runners, failed = race(
+            [one.choice for one in choices],
+            lambda choice, runs: stopwatch.times_us(file, dict(choice), runs),
+            say,
+            scatters=stopwatch.scatters,
+            floor_us=floor_us,
+        )
     if runners and not failed:
         memory.keep(key, Sweep(tuple((one.choice, one.by_round) for one in runners)))
     return runners, failed

@@ -46,7 +46,8 @@ from tilewright.verify.candidate import case_inputs
 
 ROUNDS = 6  # even: as many there as back
 RUNS = 7  # of every contender in a round
-LONG_US, ROUNDS_OF_LONG, RUNS_OF_LONG = 400.0, 4, 5  # calls with such a floor scatter little, and take their time
+# Calls with such a floor scatter little, and take their time: rounds, and runs in each.
+LONG = ((1500.0, (2, 8)), (400.0, (4, 5)), (100.0, (4, 7)))
 FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that nothing more is worth knowing
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
@@ -206,7 +207,7 @@ def measure_on_gpu(
 
 def rounds_and_runs(floor_us: float) -> tuple[int, int]:
     """How many rounds, and runs of each contender in one: fixed before the first, by the task alone."""
-    return (ROUNDS_OF_LONG, RUNS_OF_LONG) if floor_us >= LONG_US else (ROUNDS, RUNS)
+    return next((planned for least_us, planned in LONG if floor_us >= least_us), (ROUNDS, RUNS))
 
 
 def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest: Contest) -> None:

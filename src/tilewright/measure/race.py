@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from tilewright.records import TimesByRound, ratio_interval
 
 RUNGS = ((3, 0.5), (5, 0.25), (7, 0.0), (7, 0.0))  # runs of each choice, and the part of all that goes on
+# Of calls that take so long, which scatter little, and whose every timing takes a while.
+LONG_US, RUNGS_OF_LONG = 1000.0, ((2, 0.25), (5, 0.0), (5, 0.0))
 FEWEST = 3  # that stay to the end
 _SCATTER = 3.0  # times the spread of a choice's own runs: within so much it may still be the fastest
 
@@ -52,12 +54,16 @@ class Runner:
         return times[0] - (_SCATTER - 1.0) * spread
 
 
-def race(choices: Sequence[Items], time: Time, say: Say, *, scatters: bool) -> tuple[list[Runner], int]:
-    """Every choice with its times, the default first, and how many failed. Times that do not `scatter` need one run."""
+def race(
+    choices: Sequence[Items], time: Time, say: Say, *, scatters: bool, floor_us: float = 0.0
+) -> tuple[list[Runner], int]:
+    """Every choice with its times, the default first, and how many failed. Times that do not `scatter` need one run,
+    and those of calls that no kernel does in less than a millisecond few."""
     field_ = [Runner(choice) for choice in choices]
     standing, failed = list(field_), 0
-    for number, (runs, part) in enumerate(RUNGS if scatters else ((1, 0.0),)):
-        back = number == len(RUNGS) - 1
+    rungs = (RUNGS_OF_LONG if floor_us >= LONG_US else RUNGS) if scatters else ((1, 0.0),)
+    for number, (runs, part) in enumerate(rungs):
+        back = scatters and number == len(rungs) - 1
         for place, runner in enumerate(reversed(standing) if back else standing):
             words = ", ".join(f"{name} = {str(value).lower()}" for name, value in runner.choice)
             say(f"tuning {place + 1}/{len(standing)}" + (f": {words}" if words else ""))

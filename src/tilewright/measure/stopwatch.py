@@ -66,7 +66,7 @@ class Stopwatch:
         self._gpu_reference = gpu_reference
         self._contest = Contest(baselines, against)
         self._say = say
-        self._turn = turn
+        self.turn = turn
         self._baselines: Reference | None = None
         self._compiling: threading.Thread | None = None
         self._closing = threading.Event()
@@ -125,7 +125,7 @@ class Stopwatch:
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             floor_us, baselines = self.floor_us, self._compiled_baselines()
             contest = replace(self._contest, answer=answer, best_us=best_us)
-            with self._turn():
+            with self.turn():
                 made = measure_on_gpu(prepared, self.task, self._gpu, baselines, floor_us, contest, self._say)
             self._measured[_key(file, choice)] = made
             return made

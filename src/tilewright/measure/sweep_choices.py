@@ -6,13 +6,14 @@ far less than others, or where it comes to the very code and launches of an earl
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.kernel_file import Choice, KernelFile, evaluate
+from tilewright.kernel_file import Choice, Evaluation, KernelFile, KernelFileError, evaluate
 from tilewright.records import Build, BuildFailure, GpuProfile, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan, build_many, launch_occupancy
 from tilewright.toolchain.ptx_text import parse_ptx
@@ -37,19 +38,20 @@ class BuiltChoice:
 def built_choices(
     file: KernelFile, task: Task, gpu: GpuProfile, choices: Sequence[Choice]
 ) -> tuple[BuiltChoice | None, ...]:
-    """Every choice built, on all cores at once; None for one that does not build."""
+    """Every choice built, on all cores at once; None for one that no GPU takes or that does not build."""
     arguments = task.arguments()
-    evaluations = [evaluate(file, arguments, gpu, choice) for choice in choices]
-    requests = {number: asked for number, one in enumerate(evaluations) if (asked := one.build_request()) is not None}
-    builds = dict(zip(requests, build_many(list(requests.values())), strict=True))
-    made: list[BuiltChoice | None] = []
-    for number, evaluation in enumerate(evaluations):
+    evaluations: dict[int, Evaluation] = {}
+    for number, choice in enumerate(choices):
+        with contextlib.suppress(KernelFileError):  # such as a block of 2,048 threads
+            evaluations[number] = evaluate(file, arguments, gpu, choice)
+    asked = {number: wanted for number, one in evaluations.items() if (wanted := one.build_request()) is not None}
+    builds = dict(zip(asked, build_many(list(asked.values())), strict=True))
+    made: list[BuiltChoice | None] = [None] * len(choices)
+    for number, evaluation in evaluations.items():
         build = builds.get(number)
-        if isinstance(build, BuildFailure):
-            made.append(None)
-            continue
-        plan = BuiltPlan.of(evaluation, build, arguments)
-        made.append(_built(tuple(choices[number].items()), plan, gpu))
+        if not isinstance(build, BuildFailure):
+            plan = BuiltPlan.of(evaluation, build, arguments)
+            made[number] = _built(tuple(choices[number].items()), plan, gpu)
     return tuple(made)
 
 

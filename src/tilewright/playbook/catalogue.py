@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tilewright.playbook.cpp_text import has_quick_logarithms
 from tilewright.playbook.families import Structure
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.row_program import Layout, RowProgram
@@ -14,22 +15,24 @@ from tilewright.playbook.structures.column_pieces import can_piece, column_piece
 from tilewright.playbook.structures.columns import column_tiles, fits_tile
 from tilewright.playbook.structures.draft import draft_rows, draft_scattered
 from tilewright.playbook.structures.long_rows import Holding, held_inputs, long_rows
-from tilewright.playbook.structures.passes import pass_rows
+from tilewright.playbook.structures.passes import can_split, pass_rows
 from tilewright.playbook.structures.pointwise import draft_elements, rectangle_elements, vector_elements
 from tilewright.playbook.structures.registers import Team, fits, register_rows
-from tilewright.playbook.structures.split_rows import can_split, split_rows
+from tilewright.playbook.structures.teams import Team as SharingTeam
+from tilewright.playbook.structures.teams import can_meet
 
 _TINY_ROW_BYTES = 1024  # a block of its own would have next to nothing to do
 _SHORT_ROW_BYTES = 4096  # a warp with 128 bytes a lane
 _PERSISTENT_ROW_BYTES = 16 * 1024
 _BLOCK_ROW_BYTES = 64 * 1024  # beyond this a multiprocessor has room for one block and little to do while it waits
 _SHARED_ROW_BYTES = 220 * 1024
-_CLUSTER_ROW_BYTES = 8 * _SHARED_ROW_BYTES
+_CLUSTER_ROW_BYTES = 8 * SHARE_BYTES
 _FEW_ROWS = 256
 _LONG_ROW = 8192  # elements
 _VERY_LONG_ROW = 65536
 _VAST_ROW = 1 << 26  # for which one block takes too long even in a first version
 _MULTIPROCESSORS = 128  # of a large GPU
+_GRID_ROW_BYTES = _MULTIPROCESSORS * SHARE_BYTES
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Way:
     def structure(self) -> Structure:
         """The way as a file, with what to try where it fails or pays."""
         safer = polished = None
-        if self.program.is_sixteen_bit and not self.id.startswith("draft-"):
+        quick = self.program.is_sixteen_bit or has_quick_logarithms(self.program)
+        if quick and not self.id.startswith("draft-"):
             exact = partial(self._file, quick=False)
             safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact, emulable=self.emulable)
         if self.hints and self.program.outputs_along:
@@ -91,11 +95,7 @@ def ways(program: RowProgram) -> tuple[Way, ...]:
     if program.layout is not Layout.ROWS:
         return _scattered_ways(program)
     if program.is_flat:
-        several = partial(vector_elements, several=True)
-        return (
-            _way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),
-            _way(program, "several-vectors", "16-byte vectors, several per thread", several, hints=True),
-        )
+        return (_way(program, "vectors", "16-byte vectors, one per thread", vector_elements, hints=True),)
     if program.column_sums:
         return _strips(program) if fits(program, Team.PERSISTENT, program.task_cols) else ()
     if program.is_pointwise:
@@ -130,7 +130,7 @@ def _scattered_ways(program: RowProgram) -> tuple[Way, ...]:
 
 def _passes(program: RowProgram) -> Way:
     summary = "many blocks share a row: pieces reduced in registers, put together, then the elements written"
-    return _way(program, "passes", summary, pass_rows)
+    return _way(program, "passes", summary, partial(pass_rows, looped=False))
 
 
 def _strips(program: RowProgram) -> tuple[Way, ...]:
@@ -150,7 +150,8 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
     if "split" in known and program.task_rows <= _FEW_ROWS and cols >= _LONG_ROW:
         order = ["split"]  # with a block for each row, most multiprocessors would have nothing to do
     elif row_bytes > _CLUSTER_ROW_BYTES or (cols >= _VERY_LONG_ROW and program.task_rows * blocks < _MULTIPROCESSORS):
-        order = ["passes", "stream"] if program.task_rows >= _MULTIPROCESSORS // 4 else ["passes"]
+        many = program.task_rows >= _MULTIPROCESSORS // 4
+        order = ["grid-ahead", "passes", "stream"] if many else ["passes"]
     elif program.sweeps == 1:
         order += ["lanes"] if row_bytes <= _SHORT_ROW_BYTES // 2 else []
         order += ["block", "stream"] if row_bytes >= _TINY_ROW_BYTES else []
@@ -159,19 +160,19 @@ def _row_ways(program: RowProgram) -> tuple[Way, ...]:
         order += ["block"] if _TINY_ROW_BYTES <= row_bytes <= _BLOCK_ROW_BYTES else []
         order += ["persistent"] if _TINY_ROW_BYTES <= row_bytes <= _PERSISTENT_ROW_BYTES else []
         order += ["shared"] if row_bytes > _PERSISTENT_ROW_BYTES else []
-        order += ["ahead"] if _BLOCK_ROW_BYTES // 2 < row_bytes <= SHARE_BYTES else []
-        order += ["cluster-ahead", "cluster", "block"] if row_bytes > _BLOCK_ROW_BYTES else []
+        order += ["block"] if _BLOCK_ROW_BYTES < row_bytes <= 2 * _BLOCK_ROW_BYTES else []
+        order += ["cluster-ahead"] if row_bytes > 2 * _BLOCK_ROW_BYTES else []
         order += ["passes"] if row_bytes > _SHARED_ROW_BYTES else []
-        order += ["stream"] if row_bytes > _SHARED_ROW_BYTES else []
     able = {
         "lanes": fits(program, Team.LANES, cols),
         "block": fits(program, Team.BLOCK, cols),
         "persistent": fits(program, Team.PERSISTENT, cols),
         "shared": row_bytes <= _SHARED_ROW_BYTES,
-        "cluster": row_bytes <= _CLUSTER_ROW_BYTES,
-        "cluster-ahead": row_bytes <= 8 * SHARE_BYTES,
+        "cluster-ahead": row_bytes <= _CLUSTER_ROW_BYTES,
+        "grid-ahead": row_bytes <= _GRID_ROW_BYTES,
+        "stream": program.sweeps == 1,
+        "passes": draft_way(program).id != "passes",
     }
-    able["passes"] = draft_way(program).id != "passes"
     return tuple(known[name] for name in order if name in known and able.get(name, True))
 
 
@@ -181,7 +182,7 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
     warps = _around(min(vectors // 128, 16))
     lanes = partial(register_rows, team=Team.LANES, teams=_around(vectors))
     block, persistent = (partial(register_rows, team=team, teams=warps) for team in (Team.BLOCK, Team.PERSISTENT))
-    stream, shared, cluster = (partial(long_rows, holding=holding) for holding in Holding)
+    stream, shared = (partial(long_rows, holding=holding) for holding in Holding)
     make = partial(_way, program)
     found = [
         make("lanes", "short rows: lanes of a warp share a row held in registers", lanes, hints=True),
@@ -193,14 +194,15 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("persistent", summary, persistent, hints=True))
     if held_inputs(program):
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
-        summary = "the row held in the shared memory of a cluster of blocks"
-        found.append(make("cluster", summary, cluster, emulable=False))
-        alone, together = (partial(ahead_rows, clustered=clustered) for clustered in (False, True))
-        found.append(make("ahead", "the row in registers, the next one on its way to shared memory", alone))
+        together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
         summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
         found.append(make("cluster-ahead", summary, together, emulable=False))
+        if can_meet(program):
+            summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
+            found.append(make("grid-ahead", summary, everywhere))
     if can_split(program):
-        found.append(make("split", "many blocks share a row, a second kernel combines their parts", split_rows))
+        looped = partial(pass_rows, looped=True)
+        found.append(make("split", "many blocks share a row, a second kernel combines their parts", looped))
     found.append(_passes(program))
     return {one.id: one for one in found}
 

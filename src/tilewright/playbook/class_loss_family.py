@@ -7,7 +7,6 @@ from functools import partial
 from tilewright.playbook.class_losses.program import EXPONENTIALS, PICKS, RULES, SUMS, loss_program
 from tilewright.playbook.class_losses.structures import draft, warps
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
-from tilewright.playbook.moves_family import refuse_in_place
 from tilewright.playbook.operations import POINTWISE_RULES
 
 
@@ -17,7 +16,6 @@ def _claims(traced: TracedTask) -> bool:
 
 
 def _answer(traced: TracedTask) -> Answer:
-    refuse_in_place(traced)
     program = loss_program(traced)
     first = Structure("draft-loss", "first version: a warp per row, element by element", partial(draft, program))
     later: tuple[Structure, ...] = ()

@@ -49,6 +49,14 @@ __device__ __forceinline__ float softplus_of(float v, float beta, float threshol
   return v * beta > threshold ? v : log1pf(expf(v * beta)) / beta;
 }
 """,
+    "log": """\
+// For sums. Two exact logarithms an element would take longer than memory does; the quick one is good to 2^-22 of
+// itself but between 1/2 and 2, where logarithms are small.
+__device__ __forceinline__ float log_of(float v) {
+  if (v > 0.5f && v < 2.0f) return logf(v);
+  return __log2f(v) * 0.693147181f;
+}
+""",
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
@@ -238,22 +246,6 @@ template <typename T, typename Combine>
 __device__ __forceinline__ T lanes_reduce(T value, Combine combine) {
 #pragma unroll
   for (int offset = LANES / 2; offset > 0; offset /= 2) value = combine(value, from_lane(value, offset));
-  return value;
-}
-"""
-
-CLUSTER_REDUCE = """\
-// The values of all threads of the cluster combined, the same in every thread: first those of each block, then the
-// blocks read each other's shared memory. `partial` and `of_block` have no other use.
-template <typename T, typename Combine>
-__device__ __forceinline__ T cluster_reduce(T value, T* partial, T* of_block, Combine combine) {
-  value = block_reduce(value, partial, combine);
-  const cg::cluster_group cluster = cg::this_cluster();
-  if (threadIdx.x == 0) *of_block = value;
-  cluster.sync();
-  value = *cluster.map_shared_rank(of_block, 0);
-#pragma unroll
-  for (int rank = 1; rank < BLOCKS; ++rank) value = combine(value, *cluster.map_shared_rank(of_block, rank));
   return value;
 }
 """

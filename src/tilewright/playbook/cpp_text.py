@@ -77,7 +77,7 @@ CHEAP = frozenset((*_INFIX, *_CASTS, *_CHEAP_FUNCTIONS.split())) - {"div"}
 
 # Words of C++ and CUDA, and of the kernels' own text: no tensor or value is called so there.
 _TAKEN_WORDS = """
-room turn wanted piece pieces met than vectors
+room turn wanted piece pieces met than vectors here there arrived phase counted own
 alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete
 do double else enum explicit export extern false float for friend goto if inline int long mutable namespace
 new noexcept not nullptr operator or private protected public register return short signed sizeof static
@@ -199,6 +199,7 @@ class Forms:
         self._program = program
         self._namer = namer
         self._quick = quick and program.is_sixteen_bit
+        self._quick_logarithms = quick and has_quick_logarithms(program)
         self._helpers: list[str] = []
 
     def helpers(self) -> list[str]:
@@ -241,9 +242,17 @@ class Forms:
         if op == "reciprocal":
             return Text(f"1.0f / {first.within(UNARY)}", PRODUCT)
         listed = ", ".join(one.text for one in arguments)
-        if (self._quick and op in QUICK_HELPERS) or op not in _LANGUAGE:
+        summed = op == "log" and self._quick_logarithms and self._program.varies[index]
+        if (self._quick and op in QUICK_HELPERS) or op not in _LANGUAGE or summed:
             return Text(f"{self.helper(op)}({listed})")
         return Text(f"{_LANGUAGE[op]}({listed})")
+
+
+def has_quick_logarithms(program: RowProgram) -> bool:
+    """Whether there are logarithms of elements that are but added up: then the last places of each are not seen."""
+    reductions = [one for one in program.values if isinstance(one, Reduce)]
+    logarithms = any(isinstance(one, row_program.Pointwise) and one.op == "log" for one in program.values)
+    return logarithms and not program.outputs_along and all(one.op is Reduction.SUM for one in reductions)
 
 
 def literal(value: int | float | bool, kind: NumberKind) -> Text:

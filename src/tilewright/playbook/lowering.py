@@ -193,9 +193,7 @@ class Lowering:
 
     def given(self, node: TracedNode, position: int, keyword: str = "") -> TracedArgument:
         """An argument as it stands in the first trace; None where it is absent."""
-        if position < len(node.arguments):
-            return node.arguments[position]
-        return node.keywords.get(keyword)
+        return node.given(position, keyword)
 
     def item(self, node: TracedNode, position: int, keyword: str = "") -> Item:
         """An argument as a tensor; a number becomes one without dimensions."""

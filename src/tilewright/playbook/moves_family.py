@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
 from tilewright.playbook.moves.structures import draft, vectors
 from tilewright.playbook.moves.tiles import crossing, tiles
@@ -42,24 +41,15 @@ def _plain(shape: tuple[int, ...]) -> list[int]:
 
 def moved(traced: TracedTask) -> tuple[PlacedProgram, ...]:
     """A program for the results of each shape."""
-    refuse_in_place(traced)
     outputs = traced.traces[0].outputs
     shapes: dict[tuple[int, ...], list[int]] = {}
     for number, node in enumerate(outputs):
-        result = traced.traces[0].nodes[node].results[0]
-        assert result is not None
-        shapes.setdefault(result.shape, []).append(number)
+        shapes.setdefault(traced.traces[0].nodes[node].result.shape, []).append(number)
     found = []
     for which in shapes.values():
         reader = PlaceReader(traced, PLACE_RULES)
         found.append(merged(placed_program(reader, tuple(which))))
     return tuple(found)
-
-
-def refuse_in_place(traced: TracedTask) -> None:
-    for one in traced.task.tensors:
-        if one.in_place and not one.optional:
-            raise NotSupported(f"the playbook moves elements to new tensors only, and {one.name} is changed in place")
 
 
 def _answer(traced: TracedTask) -> Answer:

@@ -6,7 +6,6 @@ from functools import partial
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
-from tilewright.playbook.moves_family import refuse_in_place
 from tilewright.playbook.pooling.draft import draft
 from tilewright.playbook.pooling.program import POOLS, pool_program
 from tilewright.playbook.pooling.strips import strips
@@ -28,7 +27,6 @@ def _answer(traced: TracedTask) -> Answer:
             f"the playbook does not support the operation {name.strip('_')}; it writes max and average pooling with a "
             "window of given sizes"
         )
-    refuse_in_place(traced)
     program = pool_program(traced)
     first = Structure("draft-pool", "first version: one thread goes through one window", partial(draft, program))
     summary = "strips of the result: columns combined in registers, then rows through shared memory"

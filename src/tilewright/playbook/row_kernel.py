@@ -290,15 +290,13 @@ class RowKernel:
 
     # -- reductions --
 
-    def partials(self, count: str) -> list[str]:
-        """Shared memory for the exchange between warps, `count` elements for each reduction."""
-        return [
-            f"__shared__ {self.accumulator_type(index)} {self.partial_of(index)}[{count}];"
-            for index in self.all_reductions
-        ]
-
-    def partial_of(self, index: int) -> str:
-        return f"{self.namer.of(index)}_of_warps"
+    def partials(self, count: str, levels: Collection[int] | None = None) -> list[str]:
+        """Shared memory for the exchange between warps, `count` elements for each reduction of all or some levels."""
+        some = self.all_reductions
+        if levels is not None:
+            some = tuple(index for level in levels for index in self.own_reductions(level))
+        kinds = ((self.accumulator_type(index), self.namer.of(index)) for index in some)
+        return [f"__shared__ {kind} {name}_of_warps[{count}];" for kind, name in kinds]
 
     def accumulator(self, index: int) -> str:
         """Where a thread keeps its part of a reduction."""

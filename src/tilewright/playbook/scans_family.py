@@ -6,7 +6,6 @@ from functools import partial
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
-from tilewright.playbook.moves_family import refuse_in_place
 from tilewright.playbook.scans.columns import column_of, scan_columns
 from tilewright.playbook.scans.pieces import has_few_long_rows, scan_pieces
 from tilewright.playbook.scans.program import SCANS, scan_program
@@ -22,7 +21,6 @@ def _claims(traced: TracedTask) -> bool:
 def _answer(traced: TracedTask) -> Answer:
     for name in sorted(traced.targets & _REFUSED):
         raise NotSupported(f"the playbook does not support the operation {name}; of scans it writes cumsum and cumprod")
-    refuse_in_place(traced)
     program = scan_program(traced)
     first = Structure(
         "draft-scan", "first version: one block per row, a tile of elements at a time", partial(draft, program)
@@ -36,7 +34,7 @@ def _answer(traced: TracedTask) -> Answer:
         summary = "one block per row, 16-byte vectors, the next tile's loads under way while this one is scanned"
         later.append(Structure("scan-rows", summary, partial(scan_rows, program)))
     if column_of(program) is not None:
-        summary = "a thread goes down its own columns, several rows' loads under way"
+        summary = "teams of threads share columns, the next rows' loads under way"
         later.append(Structure("scan-columns", summary, partial(scan_columns, program)))
     return Answer(first, tuple(later), (first, *dict.fromkeys((*later, *every))))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.playbook.families import Answer, Family, Structure, TracedTask
-from tilewright.playbook.moves_family import refuse_in_place
 from tilewright.playbook.top_k.program import top_program
 from tilewright.playbook.top_k.structures import draft, lists
 
 
 def _answer(traced: TracedTask) -> Answer:
-    refuse_in_place(traced)
     program = top_program(traced)
     first = Structure("draft-top", "first version: a block per row, lists of the best merged", partial(draft, program))
     summary = "a block per row read once in 16-byte vectors, lists of the best kept in registers and merged"

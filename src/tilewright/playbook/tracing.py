@@ -96,6 +96,17 @@ class TracedNode:
     results: tuple[TracedTensor | None, ...]
     overload: str = ""
 
+    def given(self, position: int, keyword: str = "") -> TracedArgument:
+        """An argument by its place or its name; None where it is absent."""
+        return self.arguments[position] if position < len(self.arguments) else self.keywords.get(keyword)
+
+    @property
+    def result(self) -> TracedTensor:
+        """The first of its results, which is a tensor."""
+        first = self.results[0]
+        assert first is not None
+        return first
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -229,18 +240,18 @@ _SIZES = (38, 94, 61, 37, 97, 53, 113, 43, 62, 122, 58, 146, 74, 106, 131, 71, 5
 def probes_of(task: Task, larger: bool = False) -> ProbeSet:
     """Three calls whose sizes and float arguments all differ; `larger` where small sizes are too small for it."""
     probes: list[Probe] = []
-    primes = iter(size * 8 + size % 2 if larger else size for size in _SIZES)
+    primes = iter(_SIZES)
     for factor in (1.0, 1.0625, 0.9375):
-        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes)) for one in task.free[:8]}
+        sizes = {one.name: one.size if not one.varies else _probed(one, next(primes), larger) for one in task.free[:8]}
         sizes |= {one.name: one.size for one in task.free[8:]}
         numbers = {one.name: _near(one, factor) for one in task.numbers if one.type is ScalarType.FLOAT and one.value}
         probes.append(Probe(task.complete(sizes), numbers))
     return ProbeSet(tuple(probes))
 
 
-def _probed(one: Dimension, prime: int) -> int:
-    """A small size that the dimension takes."""
-    size = one.multiple_of * prime
+def _probed(one: Dimension, prime: int, larger: bool) -> int:
+    """A small size that the dimension takes; one that begins with a wide window holds several of them."""
+    size = one.multiple_of * (prime * 8 + prime % 2 if larger or one.at_least > 8 else prime)
     return size if one.takes(size) else one.permitted(one.at_least + size)
 
 
@@ -272,6 +283,10 @@ def explain(
                 if _agree(values, tuple(function(one) for one in products)):
                     product = " * ".join(size_expressions[name] for name in chosen)
                     return LaunchNumber(label.format(n="_".join(chosen)), expression.format(e=product))
+            share = float(f"{values[0] * products[0]:.6g}")  # such as what label smoothing leaves to every class
+            if _agree(values, tuple(share / one for one in products)):
+                product = " * ".join(size_expressions[name] for name in chosen)
+                return LaunchNumber(f"share_of_{'_'.join(chosen)}", f"{share!r} / ({product})")
     shown = ", ".join(f"{value:g}" for value in values)
     raise NotSupported(f"the playbook cannot tell how a number of {operation} follows from the sizes (it was {shown})")
 

@@ -62,6 +62,8 @@ def verdict_words(verdict: records.Verdict) -> str:
             detail = problems[0].code
         case records.Duplicate(attempt=attempt):
             detail = f"#{attempt}"
+        case records.NotFaster(time_us=time_us):
+            detail = f"{time_us:,.4g} us"
         case _:
             pass
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
@@ -103,6 +105,11 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
             )
         case records.Duplicate(attempt=attempt):
             text = f"This is the file of attempt #{attempt}, byte for byte; it was not run again."
+        case records.NotFaster(time_us=time_us, best_us=best_us, attempt=attempt):
+            text = (
+                f"It takes {time_us:,.4g} us at the task's sizes, and attempt #{attempt} {best_us:,.4g} us. So it was "
+                "not judged at these sizes: only at smaller ones, where it is right."
+            )
     before = (
         ()
         if isinstance(evidence, records.WrongValues)

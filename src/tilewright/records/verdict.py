@@ -244,7 +244,18 @@ class Duplicate:
     attempt: int
 
 
-Evidence = BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Impossible | Duplicate
+@dataclass(frozen=True)
+class NotFaster:
+    """Right as far as it was judged, and slower than the best so far: it was not judged at the task's own sizes."""
+
+    time_us: float  # with the constants that suit it best, where they were looked for
+    best_us: float
+    attempt: int  # that the best is of
+
+
+Evidence = (
+    BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Impossible | Duplicate | NotFaster
+)
 
 
 @dataclass(frozen=True)
@@ -277,4 +288,5 @@ _REASONS: dict[type, str] = {
     Unstable: "unstable",
     Impossible: "cannot have done the work",
     Duplicate: "seen before",
+    NotFaster: "not faster",
 }

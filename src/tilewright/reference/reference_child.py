@@ -23,6 +23,8 @@ from tilewright.reference import wire
 from tilewright.reference.loading import describe, line_of_reference, load_function, out_of_memory
 from tilewright.reference.protocol import ReferenceProblem
 
+_KEPT_BYTES = 512 << 20  # of a GPU's memory
+
 
 def main(arguments: list[str]) -> int:
     channel, _ = open_channel(arguments)
@@ -53,12 +55,14 @@ def _open_gpu() -> None:
 
 
 def _left_clean() -> bool:
-    """Give memory back, which the kernels that are judged need too; False where the CUDA context is lost."""
+    """Give memory back, which the kernels that are judged need too, but for a little: asking for it again waits for
+    every process of the GPU. False where the CUDA context is lost."""
     import torch
 
     try:
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        if torch.cuda.memory_reserved() > _KEPT_BYTES:
+            torch.cuda.empty_cache()
     except RuntimeError:
         return False
     return True

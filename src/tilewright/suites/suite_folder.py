@@ -4,7 +4,8 @@ suite.json        which tasks, by whom, on what
 tasks/ID.json     what became of a task, written when it is done
 tasks/ID.run      the run that makes a task's kernel, from its first step on
 kernels/NAME.cu   the kernels
-gpu.lock          held by whoever uses the GPU of this machine
+gpu.lock          held by whoever uses the GPU of this machine; gpu.next by whoever is next
+gpu.turns         every turn at it: began, ended, alone or shared, and whose
 lock              held by the one process that works on the suite
 """
 

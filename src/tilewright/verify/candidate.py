@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilewright import records
@@ -36,7 +37,7 @@ from tilewright.toolchain import BuiltPlan, build_many
 from tilewright.verify.case_sizes import has_own_size
 from tilewright.verify.case_work import elements_of, work_of
 from tilewright.verify.distributions import case_task, contents, draw_inputs, is_of_numbers, whole_inputs
-from tilewright.verify.judging_records import LARGE, SurveyRequest, ValueSurvey
+from tilewright.verify.judging_records import LARGE, Judgement, JudgeRequest, SurveyRequest, ValueSurvey
 
 _LEAST_BUDGET = 100_000_000  # thread instructions of one emulated run: about a second
 _LONG_BUDGET = 30_000_000
@@ -44,6 +45,7 @@ _BUDGET_PER_STEP = 1000
 _CASE_SECONDS = 30.0
 _SURVEY = "tilewright.verify.value_survey:survey_values"
 _SURVEY_SECONDS = 20.0
+_WARM_UP = "tilewright.verify.judging:warm_up"
 _GPU_SECONDS = 60.0
 _GPU_BYTES = 64 << 30
 LARGEST_DATA = 64 << 20  # bytes of inputs that travel; beyond it a GPU draws them by seed
@@ -295,6 +297,12 @@ class Judges:
                 continue
             kinds += answer.kinds
         return tuple(kinds)
+
+    def warm_up(self, task: Task, case: Case) -> None:
+        """Have the reference that works on this machine's GPU load what it takes to judge there."""
+        if self.here.sees_gpu:
+            with suppress(Exception):  # whatever it is, whoever judges meets it again
+                self.here.call(_WARM_UP, JudgeRequest(task, case, ()), Judgement)
 
     def of(self, task: Task, case: Case) -> AnyReference | None:
         """Who judges a case: the one at the GPU where it is large and can be sent there, else the one here.

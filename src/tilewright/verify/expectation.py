@@ -85,6 +85,32 @@ _CENTRED = frozenset({"native_layer_norm", "native_group_norm", "native_batch_no
 _NORMS = _CENTRED | {"_fused_rms_norm"}
 
 
+@dataclass(frozen=True)
+class Unmoved:
+    """Every result of the reference at its dtype and in f64, or as wide as it bears; `contracted`, and what was sorted,
+    are as in `Expected`."""
+
+    own: tuple[torch.Tensor, ...]
+    truth: tuple[torch.Tensor, ...]
+    width: torch.dtype | None
+    orders: tuple[Order | None, ...]
+    contracted: bool
+
+    def expected(self, moved: Sequence[tuple[torch.Tensor, ...]] = ()) -> list[Expected]:
+        """With the results that it has where roundings are put in, each time those of all."""
+        return [
+            Expected(mine, theirs, tuple(one[position] for one in moved), self.orders[position], self.contracted)
+            for position, (mine, theirs) in enumerate(zip(self.own, self.truth, strict=True))
+        ]
+
+
+def unmoved(call: Call, tensors: Tensors) -> Unmoved:
+    torch.manual_seed(0)
+    own = call(tensors)
+    width, truth, orders, contracted = _truth(call, tensors, own)
+    return Unmoved(own, truth, width, tuple(orders), contracted)
+
+
 def expectations(
     call: Call,
     tensors: Tensors,
@@ -93,22 +119,19 @@ def expectations(
     moves: int | None = None,
     first_seed: int = 1,
     wider: float = 1.0,
+    known: Unmoved | None = None,
 ) -> list[Expected]:
     """Every result of the reference: at its dtype, in f64, and `moves` times in f64 with honest roundings put in, or
-    `wider` ones."""
-    torch.manual_seed(0)
-    own = call(tensors)
-    dtype = _working_dtype(tensors, own)
-    width, truth, orders, contracted = _truth(call, tensors, own)
+    `wider` ones. `known` is what is known of the first two."""
+    known = known or unmoved(call, tensors)
+    dtype = _working_dtype(tensors, known.own)
     roundings = Roundings.of(precision, dtype, any(one.dtype == torch.float32 for one in tensors.values()))
     roundings = roundings.wider(wider)
     if moves is None:
         moves = _MOVES_OF_LARGE if sum(one.numel() for one in tensors.values()) > _LARGE else _MOVES
-    moved = [_moved(call, tensors, width, roundings, first_seed + number) for number in range(moves)]
-    return [
-        Expected(mine, theirs, tuple(one[position] for one in moved), orders[position], contracted)
-        for position, (mine, theirs) in enumerate(zip(own, truth, strict=True))
-    ]
+    return known.expected(
+        [_moved(call, tensors, known.width, roundings, first_seed + number) for number in range(moves)]
+    )
 
 
 def expectations_again(call: Call, tensors: Tensors, precision: Precision, first_seed: int) -> list[Expected]:
@@ -380,7 +403,8 @@ def moved_inputs(tensors: dict[str, torch.Tensor], roundings: Roundings, seed: i
 def _near_one(value: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
     """Factors around 1, off by `size` in the mean square: evenly spread, for two of one size would often cancel."""
     drawn = torch.rand(value.shape, generator=generator, device=value.device, dtype=torch.float32)
-    return 1.0 + (size * math.sqrt(3.0)) * (2.0 * drawn.to(value.dtype) - 1.0)
+    even = drawn.mul_(2.0).sub_(1.0)  # exact, for what is drawn has 24 bits
+    return even.to(value.dtype, copy=True).mul_(size * math.sqrt(3.0)).add_(1.0)
 
 
 def _terms(name: str, args: Any) -> int:

@@ -22,7 +22,7 @@ from tilewright.verify.distributions import TASK, case_task, draw_inputs, traits
 from tilewright.verify.expectation import Call, Tensors, compare_all, expectations, expectations_again
 from tilewright.verify.judging_records import LARGE, CallJudgement, CallRequest, Judgement, JudgeRequest, ResultVerdict
 from tilewright.verify.large import LargeCall, check_shape, judge_large
-from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, compare
+from tilewright.verify.tolerance import MOST_LEEWAY, Comparison, Expected, are_numbers, compare
 
 _WORTH_A_GPU = 1 << 19  # elements
 AGAIN_SEED = 101  # of other roundings than the first look's
@@ -63,6 +63,17 @@ def judge(
             wrong.append(diagnose(name, found, wanted, comparison, tensors))
     elements = sum(one.truth.numel() for one in expected)
     return Judgement(tuple(wrong), worst, telling, time.monotonic() - start, elements)
+
+
+def warm_up(function: Callable[..., Any], request: JudgeRequest) -> Judgement:
+    """Judge a small case's right results on the GPU: what it works with is loaded then, which takes a second or two
+    the first time, and later has others wait for their turn."""
+    task = case_task(request.task, request.case)
+    tensors = _tensors(_drawn(task, request.case), on_gpu=True)
+    call = _caller(function, task, tensors)
+    expected = expectations(call, tensors, task.precision)
+    comparisons = [compare(one.own.clone(), one, traits=traits_of(task, request.case)) for one in expected]
+    return Judgement((), max((one.ratio for one in comparisons), default=0.0), False, 0.0)
 
 
 def _judge_large(
@@ -116,8 +127,7 @@ def is_telling(task: Task, case: Case, expected: Expected, comparison: Compariso
     """
     if case.values == TASK or traits_of(task, case).mixed:
         return True
-    finite = bool(expected.truth.isfinite().all()) and bool(expected.own.isfinite().all())
-    return finite and comparison.leeway <= MOST_LEEWAY
+    return are_numbers(expected.truth, expected.own) and comparison.leeway <= MOST_LEEWAY
 
 
 def _expected(function: Callable[..., Any], task: Task, case: Case, inputs: Sequence[InputTensor]) -> _Known:

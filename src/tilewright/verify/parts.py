@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from tilewright.records import IndexValues, Task
+from tilewright.verify.tolerance import are_numbers
 
 Tensors = dict[str, torch.Tensor]
 Results = tuple[torch.Tensor, ...]
@@ -159,6 +160,8 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not one.is_floating_point():
         return one.numel() == 0 or float((one != other).double().mean()) <= _NEAR
+    if are_numbers(one, other):
+        return bool((one.float() - other.float()).norm() <= _NEAR * other.float().norm())
     finite = one.isfinite() & other.isfinite()
     if not torch.equal(one.isfinite(), other.isfinite()):
         return False

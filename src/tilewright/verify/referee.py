@@ -7,6 +7,7 @@ reference run in children of their own; nothing a candidate does is taken as any
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -33,10 +34,11 @@ from tilewright.verify.need_sizes import (
     within_need,
 )
 from tilewright.verify.own_trial import FURTHER_BUDGET, OwnTrial
-from tilewright.verify.scheduled import scheduled_cases
+from tilewright.verify.scheduled import scheduled_cases, several_of_each
 from tilewright.verify.trial import CaseOutcome, NotRun, Right, Trial, Wrong, ran_out, sizes_text, smallest_failing
 
 Say = Callable[[str], None]
+InVain = Callable[[], Evidence | None]
 
 _PREFLIGHT = 3  # cases emulated before a GPU is touched
 _SCHEDULES = 3
@@ -74,18 +76,25 @@ class Referee:
         self._gpu = gpu
         self._say = say
         self.times = Times()  # of the last verdict
+        self._in_vain: InVain | None = None  # in this one
         self._further: tuple[str, ...] | None = None  # kinds of values, once the reference was asked
 
     def __enter__(self) -> Referee:
+        """A reference on this machine's GPU gets ready to judge there while the first candidate is written."""
+        smallest = next(iter(plan_cases(self._task)), None)
+        if self._gpu is not None and smallest is not None:
+            threading.Thread(target=self._judges.warm_up, args=(self._task, smallest), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def judge(self, file: KernelFile | str, choice: Choice | None = None) -> Verdict:
+    def judge(self, file: KernelFile | str, choice: Choice | None = None, *, in_vain: InVain | None = None) -> Verdict:
         """The whole verdict, on the file as it stands or with a choice of its constants: then something must have been
         run with that choice, for where it does not hold the file is run as dispatch would choose.
 
+        `in_vain` is asked before a GPU runs the task's own sizes, once all smaller cases were right; what it answers is
+        what the file is rejected for.
         Raises `ToolchainError`, `DeviceError` and `ReferenceProblem` only.
         """
         self.times = Times()
@@ -94,6 +103,7 @@ class Referee:
             if isinstance(read, BadPlan):
                 return Rejected(read)
             file = read
+        self._in_vain = in_vain
         candidate = Candidate(file, self._task, choice, self.times)
         trial = Trial(candidate, self._judges, self.times)
         refused = self._refused_at_own_sizes(candidate)
@@ -205,12 +215,15 @@ class Referee:
     # -- running --
 
     def _emulate(self, trial: Trial, cases: Sequence[Case]) -> Verdict:
-        """The cases on the emulator, the first of them where a GPU does the rest."""
+        """The cases on the emulator, few of them where a GPU does the rest."""
         emulated = 0
+        left: list[Case] = []
         scheduled = scheduled_cases(trial.candidate, cases, self._emulator.profile)
+        preflight = scheduled | several_of_each(self._task, cases)
         for number, case in enumerate(cases):
-            if self._gpu is not None and emulated >= _PREFLIGHT and number > max(scheduled, default=0):
-                return self._on_gpu(trial, cases[number:])
+            if self._gpu is not None and emulated >= _PREFLIGHT and number not in preflight:
+                left.append(case)
+                continue
             schedules = _SCHEDULES if number in scheduled else 1
             self._say(f"emulating {case}")
             outcome = trial.run(case, self._emulator, emulated=True, schedules=schedules)
@@ -234,7 +247,7 @@ class Referee:
             if rejected is not None:
                 return rejected
             emulated += isinstance(outcome, Right)
-        return self._on_gpu(trial, ()) if self._gpu is not None else self._passed(trial)
+        return self._on_gpu(trial, left) if self._gpu is not None else self._passed(trial)
 
     def _on_gpu(self, trial: Trial, cases: Sequence[Case], *, watched: bool = False) -> Verdict:
         """The remaining cases and the task's own sizes on the GPU; `watched`: under a sanitizer too, for nothing else
@@ -245,15 +258,27 @@ class Referee:
         own = own[:_OF_HUGE] if own and is_huge(self._task, own[0]) else own
         if not own:
             trial.note("not judged at the task's own sizes: their tensors are too large to carry to the referee")
-        for case in [*(one for one in cases if one.sizes != self._task.sizes), *own]:
-            self._say(f"running {case} on {self._gpu.profile.name}")
-            outcome = trial.run(case, self._gpu, emulated=False)
+        small = [one for one in cases if one.sizes != self._task.sizes]
+        ended = (
+            self._run_all(trial, small, self._gpu) or self._ended_in_vain(trial) or self._run_all(trial, own, self._gpu)
+        )
+        return ended or (self._watch(trial, self._gpu) if watched else None) or self._passed(trial)
+
+    def _run_all(self, trial: Trial, cases: Sequence[Case], gpu: Device) -> Verdict | None:
+        """Cases on the GPU, up to the first that ends the trial."""
+        for case in cases:
+            self._say(f"running {case} on {gpu.profile.name}")
+            outcome = trial.run(case, gpu, emulated=False)
             if isinstance(outcome, NotRun) and _not_emulable(outcome):
                 return Unsupported(outcome.message)
-            rejected = self._count(trial, outcome, self._gpu, 1)
+            rejected = self._count(trial, outcome, gpu, 1)
             if rejected is not None:
                 return rejected
-        return (self._watch(trial, self._gpu) if watched else None) or self._passed(trial)
+        return None
+
+    def _ended_in_vain(self, trial: Trial) -> Rejected | None:
+        vain = self._in_vain() if self._in_vain is not None else None
+        return Rejected(vain, _right(trial)) if vain is not None else None
 
     def _watch(self, trial: Trial, gpu: Device) -> Rejected | None:
         """The smallest and the largest small case that was right, once more under a sanitizer."""
@@ -262,7 +287,7 @@ class Referee:
             self._say(f"looking for faults at {case} on {gpu.profile.name}")
             outcome = trial.watch(case, gpu)
             if isinstance(outcome, Wrong):
-                return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
+                return Rejected(outcome.evidence, _right(trial))
         return None
 
     def _count(self, trial: Trial, outcome: CaseOutcome, device: Device, schedules: int) -> Rejected | None:
@@ -273,7 +298,7 @@ class Referee:
             if outcome.result is not None:
                 trial.results.append(outcome.result)
         else:
-            right = tuple(one for one in trial.results if one.status is CaseStatus.RIGHT)
+            right = _right(trial)
             return Rejected(self._shrunk(trial, outcome.evidence, device, schedules), right)
         return None
 
@@ -344,7 +369,7 @@ class Referee:
         self._say("running some blocks at the task's own sizes")
         outcome = own.sample()
         if isinstance(outcome, Wrong):
-            return Rejected(outcome.evidence, tuple(one for one in trial.results if one.status is CaseStatus.RIGHT))
+            return Rejected(outcome.evidence, _right(trial))
         if outcome is not None:
             trial.results.append(outcome)
         for case in own.further(lambda sizes: self._takes(trial.candidate, Case(sizes, 1), strictly=True)):
@@ -377,3 +402,7 @@ class Referee:
 
 def _not_emulable(outcome: NotRun) -> bool:
     return outcome.result is not None and outcome.result.status is CaseStatus.NOT_EMULABLE
+
+
+def _right(trial: Trial) -> tuple[records.CaseResult, ...]:
+    return tuple(one for one in trial.results if one.status is CaseStatus.RIGHT)

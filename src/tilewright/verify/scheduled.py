@@ -1,4 +1,5 @@
-"""Which cases are run under several schedules: few, chosen for what can go on at once in them."""
+"""Which cases are run under several schedules, and which are emulated where a GPU does the rest: few, chosen for what
+goes on at once in them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tilewright.kernel_file import Evaluation
-from tilewright.records import Case, GpuProfile, Launch
+from tilewright.records import Case, GpuProfile, Launch, Task
 from tilewright.records.gpu import WARP_LANES
 from tilewright.verify.candidate import Candidate
 from tilewright.verify.case_sizes import has_own_size
@@ -50,4 +51,15 @@ def scheduled_cases(candidate: Candidate, cases: Sequence[Case], gpu: GpuProfile
         fits = next((one for one in _KINDS if one not in found and any(map(one, launches))), None)
         if fits is not None:
             found[fits] = number
+    return frozenset(found.values())
+
+
+def several_of_each(task: Task, cases: Sequence[Case]) -> frozenset[int]:
+    """The numbers of short cases in which, between them, every dimension is larger than one: a fault between two turns
+    of a loop needs two, and a GPU may leave its result right."""
+    found: dict[str, int] = {}
+    for number, case in enumerate(cases):
+        larger = {name for name, size in case.sizes.items() if size > 1} - found.keys()
+        if larger and not has_own_size(task, case):
+            found.update(dict.fromkeys(larger, number))
     return frozenset(found.values())

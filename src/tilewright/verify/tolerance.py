@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from tilewright.verify.distributions import PLAIN, ValueTraits
+from tilewright.verify.tiles import LEAST_TILE, Tiles
 
 # How much larger than its yardstick an error may be. `docs/verification.md` says what they were calibrated on.
 ELEMENT_NOISE = 8.0  # of the truth's movement: the worst of a million is five deviations out, and draws are few
@@ -42,9 +43,6 @@ _LEAST_OF_NARROW = 1e-30
 _NARROW_ROUNDING = 2.0**-12
 _LEAST_LEANING = 256  # elements
 _SAMPLE = 50_000
-_ROW_TILE = 256  # elements; longer rows are cut into such pieces
-_LONGEST_ROW = 512
-_LEAST_TILE = 64  # shorter rows are taken together
 _RARE = 1 / 32  # of all tiles
 
 
@@ -135,47 +133,77 @@ def _by_order(differs: torch.Tensor, found: torch.Tensor, expected: Expected, or
     return (differs & ~tied) | (inside & (counts.gather(order.dim, places) > 1))
 
 
+@dataclass(frozen=True)
+class _Apart:
+    """How far a result and the reference's own are from the truth, element by element."""
+
+    finite: torch.Tensor  # where the truth and the reference are numbers
+    misplaced: torch.Tensor  # where NaN or infinity is not what the reference has there, or stands for a number
+    size: torch.Tensor  # of the truth; this and the errors are 0 where there is no number
+    error: torch.Tensor
+    own_error: torch.Tensor
+
+    @classmethod
+    def of(cls, found: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Apart:
+        if not are_numbers(found, own, truth):
+            return cls._with_others(found.double(), own.double(), truth)
+        finite = torch.ones_like(truth, dtype=torch.bool)
+        errors = [(_exactly(one) - truth).abs_() for one in (found, own)]
+        return cls(finite, torch.zeros_like(finite), truth.abs(), *errors)
+
+    @classmethod
+    def _with_others(cls, wide: torch.Tensor, own: torch.Tensor, truth: torch.Tensor) -> _Apart:
+        known, own_finite, found_finite = truth.isfinite(), own.isfinite(), wide.isfinite()
+        finite = known & own_finite
+        # Where the dtype overflows and f64 does not, the reference's own answer says what is right.
+        special = torch.where(known & ~own_finite, own, truth)
+        misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
+        misplaced |= finite & ~found_finite
+        size = torch.where(finite, truth.abs(), 0.0)
+        error = torch.where(finite & found_finite, (wide - truth).abs(), 0.0)
+        return cls(finite, misplaced, size, error, torch.where(finite, (own - truth).abs(), 0.0))
+
+
+def are_numbers(*tensors: torch.Tensor) -> bool:
+    """Whether every element is finite: so is their sum then, but for one that overflows, and that is quicker to see."""
+    total = sum((one.sum(dtype=torch.float64) for one in tensors), torch.zeros(()))
+    return bool(total.isfinite()) or all(bool(_exactly(one).isfinite().all()) for one in tensors)
+
+
+def _exactly(values: torch.Tensor) -> torch.Tensor:
+    """Values that become f64 beside a number in f64: f32 does so by itself, without a copy."""
+    return values if values.dtype == torch.float32 else values.double()
+
+
 def _close(found: torch.Tensor, expected: Expected, tolerance: float | None, traits: ValueTraits) -> Comparison:
     truth = expected.truth.double()
     # The reference's answer as this dtype can hold it: it may return a wider one.
-    own = expected.own.to(found.dtype).double()
-    wide = found.double()
-    known, own_finite, found_finite = truth.isfinite(), own.isfinite(), wide.isfinite()
-    finite = known & own_finite
-    # Where the dtype overflows and f64 does not, the reference's own answer says what is right.
-    special = torch.where(known & ~own_finite, own, truth)
-    misplaced = ~finite & ~((wide == special) | (wide.isnan() & special.isnan()))
-    misplaced |= finite & ~found_finite
-    size = torch.where(finite, truth.abs(), 0.0)
-    error = torch.where(finite & found_finite, (wide - truth).abs(), 0.0)
-    own_error = torch.where(finite, (own - truth).abs(), 0.0)
+    own = expected.own.to(found.dtype)
+    apart = _Apart.of(found, own, truth)
+    error, misplaced = apart.error, apart.misplaced
     if tolerance is not None:
-        usual = size.square().mean().sqrt() if size.numel() else size.sum()
-        allowed = tolerance * torch.maximum(size, usual)
+        usual = apart.size.square().mean().sqrt() if truth.numel() else apart.size.sum()
+        allowed = tolerance * torch.maximum(apart.size, usual)
         wrong, ratio = error > allowed, _worst(error, allowed)
     else:
-        movement = _movement(expected, finite) * (ONE_SIDED if traits.one_sided else 1.0)
-        yardstick = _Yardstick(found.dtype, size, own_error, movement, expected.contracted)
+        yardstick = _Yardstick(
+            found.dtype, apart, _movement(expected, truth, apart.finite, traits), expected.contracted
+        )
         allowed = yardstick.allowed()
         if traits.mixed:
             error = torch.where(yardstick.unsure(allowed), error / GROSS, error)
-            misplaced &= ~_unsettled(expected, found.dtype)
-        tiles_wrong, tiles_ratio = yardstick.judge_tiles(error)
-        # A tile is blamed as a whole only where no element of it can be.
-        wrong = error > allowed
-        wrong, ratio = wrong | (tiles_wrong & ~yardstick.tiles_of(wrong)), max(_worst(error, allowed), tiles_ratio)
-        narrow = yardstick.rounding >= _NARROW_ROUNDING
-        lean = _lean(wide - truth, own - truth, truth, finite, yardstick) if narrow and traits.even else 0.0
-        if lean > 1.0 and not bool(wrong.any()):
-            wrong = finite
-        ratio = max(ratio, lean)
-    error = torch.where(misplaced, math.inf, error)
+            misplaced = misplaced & ~_unsettled(expected, found.dtype)
+        wrong, ratio = yardstick.judge(error, allowed)
+        if yardstick.is_narrow and traits.even:
+            lean = _lean(found.double() - truth, own.double() - truth, truth, apart.finite, yardstick)
+            wrong = apart.finite if lean > 1.0 and not bool(wrong.any()) else wrong
+            ratio = max(ratio, lean)
     if bool(misplaced.any()):
-        ratio = math.inf
-    permitted = _mean_square(torch.where(allowed.isfinite(), allowed, math.nan))
-    leeway = permitted / _mean_square(size) if float(size.sum()) > 0 else 0.0
-    own_worst = float(own_error.max()) if own_error.numel() else 0.0
-    return Comparison(wrong | misplaced, error, allowed, own_worst, ratio, leeway)
+        error, wrong, ratio = torch.where(misplaced, math.inf, error), wrong | misplaced, math.inf
+    usual_size = _mean_square(apart.size)
+    leeway = _mean_square(allowed) / usual_size if usual_size > 0 else 0.0
+    own_worst = float(apart.own_error.max()) if truth.numel() else 0.0
+    return Comparison(wrong, error, allowed, own_worst, ratio, leeway)
 
 
 def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: torch.Tensor, by: _Yardstick) -> float:
@@ -183,7 +211,7 @@ def _lean(error: torch.Tensor, own: torch.Tensor, truth: torch.Tensor, finite: t
 
     Roundings fall to both sides; a factor or a step that is off by less than one of them does not.
     """
-    settled = finite & by.movement.isfinite()
+    settled = finite if by.movement is None else finite & by.movement.isfinite()
     count = int(settled.sum())
     if count < _LEAST_LEANING or by.usual_share > by.rounding / 8:
         return 0.0
@@ -218,20 +246,30 @@ def _kind(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isnan(), 2.0, infinite.double())
 
 
-def _movement(expected: Expected, finite: torch.Tensor) -> torch.Tensor:
-    """How far each element of the truth moves under roundings, in the mean square; infinite where it may overflow."""
-    truth = expected.truth.double()
+def _movement(
+    expected: Expected, truth: torch.Tensor, finite: torch.Tensor, traits: ValueTraits
+) -> torch.Tensor | None:
+    """How far each element of the truth moves under roundings, in the mean square; infinite where it may overflow.
+
+    None where it was not moved.
+    """
+    if not expected.moved:
+        return None
     total = torch.zeros_like(truth)
     for moved in expected.moved:
-        step = (moved.double() - truth).abs()
-        total += torch.where(finite, torch.where(step.isnan(), math.inf, step), 0.0).square()
+        total += (moved.double() - truth).square_()
+    if not (bool(finite.all()) and are_numbers(total)):  # what was moved into NaN may be anywhere
+        total = torch.where(finite, torch.where(total.isnan(), math.inf, total), 0.0)
     lucky = FEW_MOVES if len(expected.moved) < 3 else 1.0
-    return lucky * (total / max(len(expected.moved), 1)).sqrt()
+    return total.div_(len(expected.moved)).sqrt_().mul_(lucky * (ONE_SIDED if traits.one_sided else 1.0))
 
 
 def _mean_square(values: torch.Tensor) -> float:
-    """The root of the mean square of what is a number."""
-    return math.sqrt(float(values.square().nanmean()))
+    """The root of the mean square of what is finite."""
+    found = float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
+    if math.isfinite(found):
+        return found
+    return math.sqrt(float(torch.where(values.isfinite(), values, math.nan).square().nanmean()))
 
 
 def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
@@ -239,130 +277,103 @@ def _worst(error: torch.Tensor, allowed: torch.Tensor) -> float:
 
 
 class _Yardstick:
-    """What is allowed, element by element and tile by tile."""
+    """What is allowed, element by element and tile by tile. What is held here is cut into tiles, a row each."""
 
-    def __init__(
-        self, dtype: torch.dtype, size: torch.Tensor, own_error: torch.Tensor, movement: torch.Tensor, contracted: bool
-    ) -> None:
+    def __init__(self, dtype: torch.dtype, apart: _Apart, movement: torch.Tensor | None, contracted: bool) -> None:
         kind = torch.finfo(dtype)
-        self._tiles = Tiles(tuple(size.shape), size.device)
-        self._size, self.movement = size, movement
+        self._tiles = Tiles(tuple(apart.size.shape), apart.size.device)
+        self._size, self._own = self._tiles.cut(apart.size), self._tiles.cut(apart.own_error)
+        self.movement = movement
         self.rounding = kind.eps / 2
         # Results below the normal range are judged absolutely. Where the range is f32's or wider, so are those that are
         # made of such: an exponential that overflows below a fraction, a square that vanishes.
         self.least = kind.tiny if kind.tiny > _LEAST_OF_NARROW else kind.tiny / torch.finfo(torch.float32).eps
-        self._own = own_error
+        self.is_narrow = self.rounding >= _NARROW_ROUNDING
         # Where nothing is added up, an element of a narrow type is off by roundings of its own size, whatever else is
         # in the tile.
-        narrow = self.rounding >= _NARROW_ROUNDING
-        self._by_itself = narrow and not contracted
+        self._by_itself = self.is_narrow and not contracted
         # Terms rounded before they are added up move a whole row by what one of them loses: attention's weights.
-        self._rows_move = narrow and contracted
-        excess = (own_error - self.rounding * size).clamp(min=0.0)
-        self._tile_excess = self._tiles.mean_square(excess)
-        mean_size = self._tiles.mean_square(size)
+        self._rows_move = self.is_narrow and contracted
+        self._tile_size = self._tiles.mean_square(self._size)
         # The reference may be lucky in one tile; what it is off by elsewhere counts there too.
-        total = float(size.square().sum().sqrt())
-        relative = float(own_error.square().sum().sqrt()) / total if total else 0.0
-        self._tile_size = mean_size
-        self._tile_own = torch.maximum(self._tiles.mean_square(own_error), relative * mean_size)
-        # A few draws can all be lucky for one element or one row. What others move by, beside their size, counts there
-        # too: the usual element's share of its tile and of all tiles for the element, the usual tile's for the tile.
-        moved = self._tiles.mean_square(torch.where(movement.isfinite(), movement, 0.0))
-        self._tile_movement = torch.maximum(moved, _middle(moved / mean_size) * mean_size)
-        share = self._tiles.median(torch.where(size > 0, movement / size, math.nan))
+        tile_own = self._tiles.mean_square(self._own)
+        total = self._tiles.total(self._tile_size)
+        relative = self._tiles.total(tile_own) / total if total else 0.0
+        self._tile_own = torch.maximum(tile_own, relative * self._tile_size)
+        self.usual_share = 0.0
+        if movement is not None:
+            self._take_movement(self._tiles.cut(movement))
+
+    def _take_movement(self, movement: torch.Tensor) -> None:
+        """A few draws can all be lucky for one element or one row. What others move by, beside their size, counts there
+        too: the usual element's share of its tile and of all tiles for the element, the usual tile's for the tile."""
+        self._moves = movement
+        self._settled = None if are_numbers(movement) else movement.isfinite()
+        numbers = movement if self._settled is None else torch.where(self._settled, movement, 0.0)
+        moved = self._tiles.mean_square(numbers)
+        self._tile_movement = torch.maximum(moved, _middle(moved / self._tile_size) * self._tile_size)
+        share = self._tiles.median(torch.where(self._size > 0, movement / self._size, math.nan))
         self.usual_share = _middle(share)
         self._tile_share = share.clamp(min=self.usual_share)
 
     def allowed(self) -> torch.Tensor:
-        spread = self._tiles.spread
-        movement = torch.maximum(self.movement, spread(self._tile_movement))
-        movement = torch.maximum(movement, spread(self._tile_share) * self._size)
+        """Of every element, in the shape of the result."""
         if self._by_itself:
-            own = torch.maximum(ELEMENT_OWN * spread(self._tile_excess), ELEMENT_ROUNDING * self._own)
-            rounding = ELEMENT_OF_NARROW * self.rounding * self._size + ELEMENT_WORK * 2.0**-24 * spread(
-                self._tile_size
-            )
-            return ELEMENT_NOISE * movement + own + rounding + self.least
-        rounding = self.rounding * (self._size + spread(self._tile_size))
-        own = torch.maximum(ELEMENT_OWN * spread(self._tile_own), ELEMENT_ROUNDING * self._own)
-        return ELEMENT_NOISE * movement + own + ELEMENT_ROUNDING * rounding + self.least
+            excess = self._tiles.mean_square((self._own - self.rounding * self._size).clamp_(min=0.0))
+            of_tile = ELEMENT_WORK * 2.0**-24 * self._tile_size + self.least
+            of_own, of_size = ELEMENT_OWN * excess, ELEMENT_OF_NARROW * self.rounding
+        else:
+            of_tile = ELEMENT_ROUNDING * self.rounding * self._tile_size + self.least
+            of_own, of_size = ELEMENT_OWN * self._tile_own, ELEMENT_ROUNDING * self.rounding
+        allowed = (ELEMENT_ROUNDING * self._own).clamp_(min=of_own[:, None])
+        allowed.add_(self._size, alpha=of_size).add_(of_tile[:, None])
+        if self.movement is not None:
+            movement = torch.maximum(self._moves, self._tile_movement[:, None])
+            movement = torch.maximum(movement, self._tile_share[:, None] * self._size, out=movement)
+            allowed.add_(movement, alpha=ELEMENT_NOISE)
+        return self._tiles.whole(allowed)
 
     def unsure(self, allowed: torch.Tensor) -> torch.Tensor:
         """All elements of the tiles where so much must be allowed that a result proves little."""
-        permitted = self._tiles.mean_square(torch.where(allowed.isfinite(), allowed, 0.0))
-        return self._tiles.spread(permitted > MOST_LEEWAY * self._tile_size + 4 * self.least)
+        numbers = self._tiles.cut(torch.where(allowed.isfinite(), allowed, 0.0))
+        return self._tiles.spread(self._tiles.mean_square(numbers) > MOST_LEEWAY * self._tile_size + 4 * self.least)
 
-    def tiles_of(self, marked: torch.Tensor) -> torch.Tensor:
-        """All elements of the tiles that have a marked one."""
-        return self._tiles.spread(self._tiles.mean_square(marked.double()) > 0)
+    def judge(self, error: torch.Tensor, allowed: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Which elements are wrong, and the worst error over what is allowed, of an element or a tile.
+
+        A tile is blamed as a whole only where no element of it can be.
+        """
+        wrong = error > allowed
+        tiles_wrong, tiles_ratio = self._judge_tiles(self._tiles.cut(error))
+        if bool(tiles_wrong.any()):
+            wrong |= self._tiles.spread(tiles_wrong & ~self._tiles.cut(wrong).any(-1))
+        return wrong, max(_worst(error, allowed), tiles_ratio)
 
     def _holding(self) -> torch.Tensor:
         """How many elements of each tile hold what it holds: all where they are alike, one where one is far larger."""
-        largest = self._tiles.spread(self._tile_size).clamp(min=1e-300)
-        fourth = self._tiles.mean_square((self._size / largest).square()).square()
+        largest = self._tile_size.clamp(min=1e-300)[:, None]
+        fourth = self._tiles.mean_square((self._size / largest).square_()).square()
         return self._tiles.counts / fourth.clamp(min=1e-300)
 
-    def judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Which elements lie in a tile whose error is too large, and the worst tile's ratio."""
-        settled = torch.where(self.movement.isfinite(), error, 0.0)
+    def _judge_tiles(self, error: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Which tiles' errors are too large, and the worst tile's ratio."""
+        moves = self.movement is not None
+        settled = error if not moves or self._settled is None else torch.where(self._settled, error, 0.0)
         found = self._tiles.mean_square(settled)
         usual = torch.maximum(self._tile_own, self.rounding / math.sqrt(3.0) * self._tile_size)
-        factor = torch.where(self._tiles.counts < _LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
+        factor = torch.where(self._tiles.counts < LEAST_TILE, SMALL_TILE_ROUNDING, TILE_ROUNDING)
         factor = torch.where(self._holding() < FEW_ELEMENTS, FEW_ROUNDING, factor)
-        limit = ((factor * usual).square() + (TILE_NOISE * self._tile_movement).square()).sqrt() + self.least
+        limit = factor * usual
+        if moves:
+            limit = (limit.square() + (TILE_NOISE * self._tile_movement).square()).sqrt()
+        limit = limit + self.least
         too_large = found > limit
         if self._rows_move and int(too_large.sum()) <= _RARE * too_large.numel():
             limit = limit * (FEW_ROUNDING / TILE_ROUNDING)
             too_large = found > limit
-        return self._tiles.spread(too_large), _worst(found, limit)
+        return too_large, _worst(found, limit)
 
 
 def _middle(values: torch.Tensor) -> float:
     found = values.nanmedian() if values.numel() else values.sum()
     return float(found) if bool(found.isfinite()) else 0.0
-
-
-def _filled_up(values: torch.Tensor, length: int, empty: float) -> torch.Tensor:
-    """The last dimension at a length; not copied where it has it."""
-    missing = length - values.shape[-1]
-    return torch.nn.functional.pad(values, (0, missing), value=empty) if missing else values
-
-
-class Tiles:
-    """Neighbouring elements taken together: rows, pieces of long rows, several short rows."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self._shape = shape
-        elements = math.prod(shape)
-        row = shape[-1] if shape else 1
-        if len(shape) == 1:
-            row = min(row, _LEAST_TILE)
-        if row > _LONGEST_ROW:
-            self._row, self._tile = row, _ROW_TILE
-        else:
-            taken = max(1, -(-_LEAST_TILE // max(row, 1)))
-            self._row = self._tile = max(row * taken, 1)
-        self._rows = -(-elements // self._row) if elements else 0
-        self._pieces = -(-self._row // self._tile)
-        self.counts = self._cut(torch.ones(elements, dtype=torch.float64, device=device)).sum(-1)
-
-    def _cut(self, flat: torch.Tensor, empty: float = 0.0) -> torch.Tensor:
-        """[tiles, elements of a tile], with `empty` where a tile is not full."""
-        rows = _filled_up(flat, self._rows * self._row, empty).view(self._rows, self._row)
-        return _filled_up(rows, self._pieces * self._tile, empty).reshape(-1, self._tile)
-
-    def mean_square(self, values: torch.Tensor) -> torch.Tensor:
-        """The root of each tile's mean square."""
-        return (self._cut(values.reshape(-1)).square().sum(-1) / self.counts.clamp(min=1)).sqrt()
-
-    def median(self, values: torch.Tensor) -> torch.Tensor:
-        """Each tile's median of what is a number; 0 where nothing is."""
-        middle = self._cut(values.reshape(-1), math.nan).nanmedian(-1).values
-        return torch.where(middle.isfinite(), middle, 0.0)
-
-    def spread(self, tiles: torch.Tensor) -> torch.Tensor:
-        """A value of each tile, given to each of its elements."""
-        whole = tiles.view(-1, 1).expand(-1, self._tile).reshape(self._rows, self._pieces * self._tile)
-        flat = whole[:, : self._row].reshape(-1)
-        return flat[: math.prod(self._shape)].view(self._shape)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.frontends.gpu_turns import GpuUse, gpu_use
 from tilewright.frontends.run_words import microseconds, seconds_words, time_words
 from tilewright.frontends.suite.pictures import fast_picture, speedup_picture
 from tilewright.frontends.terminal import finite
@@ -27,11 +28,12 @@ class SuiteReport:
     suite: Suite
     summary: Summary
     tasks: tuple[TaskRecord, ...]
+    gpu: GpuUse  # of this machine's, where there is one
 
 
 def report_of(folder: SuiteFolder) -> SuiteReport:
     suite, records = folder.suite(), folder.records()
-    return SuiteReport(suite, summarise(records, len(suite.tasks)), records)
+    return SuiteReport(suite, summarise(records, len(suite.tasks)), records, gpu_use(folder.gpu_lock))
 
 
 def write_report(folder: SuiteFolder) -> tuple[SuiteReport, tuple[Path, ...]]:
@@ -70,14 +72,18 @@ def markdown(report: SuiteReport) -> str:
 
 
 def _heading(report: SuiteReport) -> str:
-    suite, summary = report.suite, report.summary
+    suite, summary, gpu = report.suite, report.summary, report.gpu
     times = "modelled, not measured" if suite.emulated else "measured"
     found = sum(one.from_library for one in report.tasks)
     lines = [
         f"{len(suite.tasks)} tasks by {suite.settings.author} on {suite.device}; times are {times}. "
         f"tilewright {suite.tilewright}, {suite.created[:16].replace('T', ' ')} UTC.",
         f"{counts_words(summary)}. All tasks together took {seconds_words(summary.seconds)} of work."
-        + (f" {found} kernels were in the library already." if found else ""),
+        + (f" {found} kernels were in the library already." if found else "")
+        + (
+            f" The GPU was in use for {seconds_words(gpu.busy_s)} and idle for {seconds_words(gpu.idle_s)}."
+            * bool(gpu.turns)
+        ),
     ]
     return "\n".join(lines)
 

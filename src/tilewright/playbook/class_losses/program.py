@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.lowering import kind_of
 from tilewright.playbook.places.indices import Variable, constant, of_variable
-from tilewright.playbook.places.program import PlacedProgram, placed_program
+from tilewright.playbook.places.program import PlacedProgram, whole_program
 from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind
-from tilewright.playbook.tracing import Node, TracedNode
+from tilewright.playbook.tracing import TracedNode
 
 EXPONENTIALS = frozenset(("_log_softmax", "_softmax", "logsumexp"))
 SUMS = frozenset(("sum", "mean"))
@@ -34,6 +33,7 @@ class LogSum:
 
     leaf: str
     value: int
+    is_plain: bool = False  # the sum of the elements themselves
 
 
 @dataclass(frozen=True)
@@ -44,72 +44,44 @@ class LossProgram:
     sums: tuple[Sum, ...]  # empty: the results have one element per row
     log_sums: tuple[LogSum, ...]
 
-    @property
-    def row_values(self) -> tuple[int, ...]:
-        """What is computed once for every row."""
-        return tuple(one.value for one in self.sums) or tuple(one.value for one in self.placed.outputs)
-
 
 def loss_program(traced: TracedTask) -> LossProgram:
     """The rows of the task and what becomes of them. Raises `NotSupported` for anything else."""
     reader = PlaceReader(traced, RULES)
-    shapes = {traced.traces[0].nodes[node].results[0] for node in traced.traces[0].outputs}
-    if len({one.shape for one in shapes if one is not None}) > 1:
-        raise NotSupported("the playbook writes a loss with results of one shape, and here they differ")
-    placed = placed_program(reader, tuple(range(len(traced.traces[0].outputs))))
-    wholes = _wholes(reader, placed.targets, placed)
-    totals = {name: one for name, one in wholes.items() if reader.nodes[one.node].target in SUMS}
+    placed = whole_program(reader, "in a loss")
+    totals = {name: one for name, one in placed.wholes.items() if not one.places and _sums_all(reader, one)}
     sums, rows = _sums(reader, totals) if totals else ((), placed.variables)
-    placed = _renewed(reader, placed, tuple(one.value for one in sums))
-    inner = {
-        name: one
-        for name, one in _wholes(reader, placed.targets, placed).items()
-        if reader.nodes[one.node].target in EXPONENTIALS
-    }
+    placed = placed.renewed(reader, *(one.value for one in sums))
+    inner = {name: one for name, one in placed.wholes.items() if name not in totals}
     log_sums, along = _log_sums(reader, inner, rows)
     known: tuple[Sum | LogSum, ...] = (*sums, *log_sums)
-    placed = _renewed(reader, placed, tuple(one.value for one in known))
-    left = set(_wholes(reader, placed.targets, placed)) - {one.leaf for one in known}
-    if left:
+    placed = placed.renewed(reader, *(one.value for one in known))
+    if placed.wholes.keys() - {one.leaf for one in known}:
         raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
     return LossProgram(placed, rows, along, sums, log_sums)
 
 
-def _renewed(reader: PlaceReader, placed: PlacedProgram, taken: tuple[int, ...]) -> PlacedProgram:
-    return replace(
-        placed, values=tuple(reader.values), kinds=tuple(reader.kinds), leaves=dict(reader.leaves), taken=taken
-    )
-
-
-def _wholes(reader: PlaceReader, targets: tuple[int, ...], placed: PlacedProgram) -> dict[str, Whole]:
-    return {name: leaf for name, leaf in placed.leaves_of(targets).items() if isinstance(leaf, Whole)}
-
-
-def _source(reader: PlaceReader, node: TracedNode) -> int:
-    given = reader.given(node, 0)
-    assert isinstance(given, Node)
-    return given.index
-
-
 def _sums(reader: PlaceReader, wholes: dict[str, Whole]) -> tuple[tuple[Sum, ...], tuple[Variable, ...]]:
     """The sums over all rows, and loop variables for the rows."""
-    shapes = {reader.shape(_source(reader, reader.nodes[one.node])) for one in wholes.values()}
-    if len(shapes) != 1 or any(one.places for one in wholes.values()):
+    shapes = {name: reader.shape(reader.source(reader.nodes[one.node])) for name, one in wholes.items()}
+    plain = {tuple(size for size in shape if not size.is_always(1)) for shape in shapes.values()}
+    if len(plain) != 1:
         raise NotSupported("the playbook sums a loss over all rows at once, and here sums differ in what they are over")
-    (shape,) = shapes
-    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(shape) if not size.is_always(1))
-    rest = iter(rows)
+    first = next(iter(shapes.values()))
+    rows = tuple(Variable(f"row_{place}", size) for place, size in enumerate(first) if not size.is_always(1))
     zero = constant(reader.book.number(0))
-    places = tuple(zero if size.is_always(1) else of_variable(next(rest)) for size in shape)
     found = []
     for name, one in wholes.items():
-        node = reader.nodes[one.node]
-        result = node.results[0]
-        assert result is not None
-        kind = kind_of(result.dtype)
-        kind = NumberKind.INT if kind is NumberKind.BOOL else kind
+        node, rest = reader.nodes[one.node], iter(rows)
+        places = tuple(zero if size.is_always(1) else of_variable(next(rest)) for size in shapes[name])
+        kind = reader.summed_kind(node)
         found.append(Sum(name, reader.convert(reader.argument(node, 0, places), kind), kind))
     return tuple(found), rows
+
+
+def _sums_all(reader: PlaceReader, whole: Whole) -> bool:
+    node, dims = reader.nodes[whole.node], reader.whole_numbers(whole.node, 1, "dim")[0]
+    return node.target in SUMS and not _sums_logarithms(reader, node, dims)
 
 
 def _log_sums(
@@ -118,9 +90,12 @@ def _log_sums(
     along: Variable | None = None
     found = []
     for name, one in wholes.items():
-        node = reader.nodes[one.node]
-        shape = reader.shape(_source(reader, node))
-        dims = reader.whole_numbers(one.node, 1, "dim")[0]
+        node, dims = reader.nodes[one.node], reader.whole_numbers(one.node, 1, "dim")[0]
+        is_plain = node.target not in EXPONENTIALS
+        if is_plain and not _sums_logarithms(reader, node, dims):
+            raise NotSupported("the playbook writes sums over rows of what rows come to, not deeper nests of them")
+        node = reader.nodes[reader.source(node)] if is_plain else node
+        shape = reader.shape(reader.source(node))
         if len(dims) != 1:
             raise NotSupported(f"the playbook writes {node.target.strip('_')} over one dimension here")
         dim = dims[0] % len(shape)
@@ -131,7 +106,8 @@ def _log_sums(
         if any(not place.terms == () and place.atoms[0] not in rows for place in one.places):
             raise NotSupported("the playbook writes a loss whose rows are taken in order")
         places = (*one.places[:dim], of_variable(own), *one.places[dim:])
-        found.append(LogSum(name, reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)))
+        value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
+        found.append(LogSum(name, value, is_plain))
     return tuple(found), along
 
 
@@ -142,12 +118,8 @@ def _log_sum(reader: PlaceReader, index: int, places: Places) -> int:
     return reader.leaf("log_sum", Whole(index, places, ()), NumberKind.FLOAT)
 
 
-def _dimension(reader: PlaceReader, node: TracedNode, rank: int) -> int:
-    return reader.dimension(node, 1, "dim", rank)
-
-
 def _log_softmax(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    dim = _dimension(reader, node, len(places))
+    dim = reader.dimension(node, 1, "dim", len(places))
     value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
     return reader.point("sub", value, _log_sum(reader, index, (*places[:dim], *places[dim + 1 :])))
 
@@ -168,16 +140,29 @@ def _mean(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> 
     """A mean over everything is a sum, divided once."""
     total = reader.leaf("total", Whole(index, places, ()), NumberKind.FLOAT)
     count = reader.book.number(1)
-    for size in reader.shape(_source(reader, node)):
+    for size in reader.shape(reader.source(node)):
         count = count.times(size)
     return reader.float_point("div", total, reader.size(count))
 
 
+def _sums_logarithms(reader: PlaceReader, node: TracedNode, dims: tuple[int, ...]) -> bool:
+    """Whether a sum is of a whole row of `log_softmax`, as label smoothing has it."""
+    source = reader.nodes[reader.source(node)]
+    rank = len(source.result.shape)
+    softmax = source.target == "_log_softmax" and len(dims) == 1
+    return softmax and dims[0] % rank == reader.dimension(source, 1, "dim", rank)
+
+
 def _sum(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    result = node.results[0]
-    assert result is not None
-    kind = kind_of(result.dtype)
-    return reader.leaf("total", Whole(index, places, ()), NumberKind.INT if kind is NumberKind.BOOL else kind)
+    dims = reader.whole_numbers(index, 1, "dim")[0]
+    if _sums_logarithms(reader, node, dims):  # the logits' sum, less the same logarithm for each of them
+        source = reader.source(node)
+        dim = dims[0] % len(reader.shape(source))
+        own = (*places[:dim], *places[dim + 1 :]) if reader.flag(node, 2, "keepdim") else places
+        total = reader.leaf("row_sum", Whole(index, own, ()), NumberKind.FLOAT)
+        each = reader.float_point("mul", reader.size(reader.shape(source)[dim]), _log_sum(reader, source, own))
+        return reader.point("sub", total, each)
+    return reader.leaf("total", Whole(index, places, ()), reader.summed_kind(node))
 
 
 RULES: dict[str, PlaceRule] = {

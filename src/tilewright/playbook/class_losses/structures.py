@@ -7,18 +7,10 @@ from dataclasses import replace
 from tilewright.playbook.class_losses.program import LossProgram
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import (
-    Known,
-    Mode,
-    PlacedKernel,
-    each_element,
-    kernel_lines,
-    product_text,
-    width_line,
-)
-from tilewright.playbook.row_program import Load, NumberKind
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
+from tilewright.playbook.places.vectors import Known, across_warp, each_element, guarded, over_vectors
+from tilewright.playbook.row_program import NumberKind
 
 POWER = """\
 // 2 to the power of v: exponentials are of v times log2(e).
@@ -37,11 +29,6 @@ class LossKernel(PlacedKernel):
     def __init__(self, program: LossProgram, plan: PlanLines, vector: bool) -> None:
         super().__init__(program.placed, plan, program.along if vector else None, quick=False)
         self.loss = program
-
-    def value_of(self, leaf: str) -> int:
-        return next(
-            index for index, value in enumerate(self.program.values) if isinstance(value, Load) and value.input == leaf
-        )
 
     def name_of(self, leaf: str) -> str:
         return self.namer.tensors[leaf]
@@ -117,13 +104,11 @@ def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: st
     if program.log_sums:
         row += _log_sums(kernel)
         known = {kernel.value_of(one.leaf): Text(kernel.name_of(one.leaf)) for one in program.log_sums}
-    made, texts = kernel.write(program.row_values, known, kernel.load_alone)
     if program.sums:
+        made, texts = kernel.write(tuple(one.value for one in program.sums), known, kernel.load_alone)
         made += [f"{name}_sum += {texts[one.value].text};" for one, name in sums]
     else:
-        for output in program.placed.outputs:
-            place = kernel.index(output.place, known)
-            made.append(f"{kernel.pointer(output.name)}[{place}] = {kernel.stored(output, texts[output.value])};")
+        made = kernel.store_each(known)
     row += ["if (lane == 0) {", *indented(made), "}"]
     lines += ["for (int turn = 0; turn < TURNS; ++turn) {", *indented(row), "}"]
     for number, (one, name) in enumerate(sums):
@@ -141,15 +126,11 @@ def _rows_kernel(kernel: LossKernel, plan: PlanLines, parts: list[str], rows: st
                 f"  {name}_parts[blockIdx.x] = {name}_all;",
             ]
         lines += ["}"]
-    outputs = () if program.sums else tuple(one.name for one in program.placed.outputs)
     more = [(f"{one.kind.cpp}* __restrict__ {name}_parts", part) for (one, name), part in zip(sums, parts, strict=True)]
     more.append(("unsigned rows", rows))
-    used = replace(kernel.program, outputs=() if program.sums else kernel.program.outputs)
-    kernel.program = used
-    signature = kernel.signature(outputs, more)
-    name = f"{program.placed.name}_rows"
-    plan.launch(name, blocks, "WARPS * 32", signature.given)
-    return kernel_lines(signature, "__launch_bounds__(WARPS * 32)", name, lines)
+    if program.sums:
+        kernel.program = replace(kernel.program, outputs=())
+    return kernel.launched("rows", blocks, "WARPS * 32", "WARPS * 32", lines, more)
 
 
 def _log_sums(kernel: LossKernel) -> list[str]:
@@ -159,31 +140,16 @@ def _log_sums(kernel: LossKernel) -> list[str]:
     at = kernel.variable(program.along)
     steps = kernel.size(program.along.size, "int")
     targets = tuple(one.value for one in program.log_sums)
-    leaves = kernel.program.leaves_of(targets)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.name_of(name) for name in reads}
+    held, inside = kernel.held(targets, "[k]"), f"{at} < {steps}"
     place = f"const int {at} = (first + k * 32 + lane) * WIDTH;"
-    each_vector = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[k]")
-    ]
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[k].at[{i}]"
-        return kernel.load(leaf, known, "i")
-
-    inner, texts = kernel.write(targets, {}, element)
-    logs = [(one, kernel.name_of(one.leaf)) for one in program.log_sums]
-    lines = []
+    inner, texts = kernel.write(targets, {}, held.element)
+    logs = [(one, kernel.name_of(one.leaf)) for one in program.log_sums if not one.is_plain]
+    plain = [(one, kernel.name_of(one.leaf)) for one in program.log_sums if one.is_plain]
+    lines = [f"float {name} = 0.0f;" for _, name in plain]
     for _, name in logs:
         lines += [f"float {name}_greatest = -1e38f, {name}_powers = 0.0f;"]
-    body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS];" for name, read in reads.items()]
-    body += [*each_vector, *indented([place, f"if ({at} < {steps}) {{", *indented(loads), "}"]), "}"] if reads else []
+    body = held.declared("here[VECTORS]")
+    body += over_vectors(guarded(place, inside, held.loads())) if held.reads else []
     body += [f"float {name}_in[VECTORS][WIDTH], {name}_before = {name}_greatest;" for _, name in logs]
     entered = [*inner]
     for one, name in logs:
@@ -191,28 +157,23 @@ def _log_sums(kernel: LossKernel) -> list[str]:
             f"{name}_in[k][i] = {texts[one.value].text};",
             f"{name}_greatest = fmaxf({name}_greatest, {name}_in[k][i]);",
         ]
-    guarded = [place, f"if ({at} < {steps}) {{", *indented(each_element(entered)), "}"]
-    body += [*each_vector, *indented(guarded), "}"]
+    entered += [f"{name} += {texts[one.value].text};" for one, name in plain]
+    body += over_vectors(guarded(place, inside, each_element(entered)))
     for _, name in logs:
         body += [f"{name}_powers *= power_of_two(({name}_before - {name}_greatest) * {_LOG2_E});"]
     added = [f"{name}_powers += power_of_two(({name}_in[k][i] - {name}_greatest) * {_LOG2_E});" for _, name in logs]
-    guarded = [place, f"if ({at} < {steps}) {{", *indented(each_element(added)), "}"]
-    body += [*each_vector, *indented(guarded), "}"]
+    body += over_vectors(guarded(place, inside, each_element(added)))
     lines += [f"for (int first = 0; first * WIDTH < {steps}; first += 32 * VECTORS) {{", *indented(body), "}"]
     for _, name in logs:
         lines += [
             f"float {name}_most = {name}_greatest;",
-            "#pragma unroll",
-            "for (int offset = 16; offset > 0; offset /= 2) {",
-            f"  {name}_most = fmaxf({name}_most, __shfl_xor_sync(~0u, {name}_most, offset));",
-            "}",
+            *across_warp(f"{name}_most = fmaxf({name}_most, __shfl_xor_sync(~0u, {name}_most, offset));"),
             f"{name}_powers *= power_of_two(({name}_greatest - {name}_most) * {_LOG2_E});",
-            "#pragma unroll",
-            "for (int offset = 16; offset > 0; offset /= 2) {",
-            f"  {name}_powers += __shfl_xor_sync(~0u, {name}_powers, offset);",
-            "}",
+            *across_warp(f"{name}_powers += __shfl_xor_sync(~0u, {name}_powers, offset);"),
             f"const float {name} = {name}_most + logf({name}_powers);",
         ]
+    for _, name in plain:
+        lines += across_warp(f"{name} += __shfl_xor_sync(~0u, {name}, offset);")
     return lines
 
 
@@ -224,7 +185,6 @@ def _total_kernel(
     kernel = PlacedKernel(placed, plan, None, quick=False)
     lines, known = [], {}
     declared: list[tuple[str, str]] = []
-    values = {value.input: index for index, value in enumerate(placed.values) if isinstance(value, Load)}
     for one, part in zip(program.sums, parts, strict=True):
         name = kernel.namer.tensors[one.leaf]
         wide = "double" if one.kind is NumberKind.FLOAT else "long long"
@@ -232,14 +192,11 @@ def _total_kernel(
             f"__shared__ {wide} {name}_of_warps[8];",
             f"{wide} {name}_wide = 0;",
             f"for (int block = threadIdx.x; block < blocks; block += 256) {name}_wide += {name}_parts[block];",
-            "#pragma unroll",
-            "for (int offset = 16; offset > 0; offset /= 2) {",
-            f"  {name}_wide += __shfl_xor_sync(~0u, {name}_wide, offset);",
-            "}",
+            *across_warp(f"{name}_wide += __shfl_xor_sync(~0u, {name}_wide, offset);"),
             f"if (threadIdx.x % 32 == 0) {name}_of_warps[threadIdx.x / 32] = {name}_wide;",
         ]
         declared.append((f"const {one.kind.cpp}* __restrict__ {name}_parts", part))
-        known[values[one.leaf]] = Text(name)
+        known[kernel.value_of(one.leaf)] = Text(name)
     lines += ["__syncthreads();", "if (threadIdx.x > 0) return;"]
     for one in program.sums:
         name = kernel.namer.tensors[one.leaf]
@@ -253,10 +210,5 @@ def _total_kernel(
     lines += made
     for output in placed.outputs:
         lines.append(f"{kernel.pointer(output.name)}[0] = {kernel.stored(output, texts[output.value])};")
-    signature: KernelSignature = kernel.signature(
-        tuple(one.name for one in placed.outputs), [*declared, ("int blocks", blocks)]
-    )
     helpers += kernel.forms.helpers()
-    name = f"{placed.name}_total"
-    plan.launch(name, "1", "256", signature.given)
-    return kernel_lines(signature, "__launch_bounds__(256)", name, lines)
+    return kernel.launched("total", "1", "256", "256", lines, [*declared, ("int blocks", blocks)])

@@ -5,16 +5,8 @@ from __future__ import annotations
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.program import PlacedProgram
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import (
-    Known,
-    Mode,
-    PlacedKernel,
-    each_element,
-    kernel_lines,
-    product_text,
-    width_line,
-)
+from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
+from tilewright.playbook.places.vectors import Known
 
 Programs = tuple[PlacedProgram, ...]  # one for each shape of results
 
@@ -27,10 +19,8 @@ def draft(programs: Programs, op_line: str) -> str:
     helpers: dict[str, None] = {}
     for number, program in enumerate(programs):
         kernel = PlacedKernel(program, plan, None, quick=False)
-        count, name = (
-            plan.name(f"n{_suffix(programs, number)}"),
-            f"{program.name}_elements{_suffix(programs, number)}",
-        )
+        suffix = _suffix(programs, number)
+        count = plan.name(f"n{suffix}")
         plan.add("let", f"{count} = {product_text(program.variables)}")
         body = [
             "const long long element = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
@@ -41,9 +31,8 @@ def draft(programs: Programs, op_line: str) -> str:
         body += lines
         for one in program.outputs:
             body.append(f"{kernel.pointer(one.name)}[element] = {kernel.stored(one, known[one.value])};")
-        signature = kernel.signature(tuple(one.name for one in program.outputs), [("long long n", count)])
-        plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
-        texts.append(kernel_lines(signature, "__launch_bounds__(THREADS)", name, body))
+        grid, more = f"ceil_div({count}, THREADS)", [("long long n", count)]
+        texts.append(kernel.launched(f"elements{suffix}", grid, "THREADS", "THREADS", body, more))
         helpers |= dict.fromkeys(kernel.forms.helpers())
     header = (
         f"{programs[0].name}, a first version: simple, and right at any size.\n\nOne thread computes one element of "
@@ -93,34 +82,18 @@ def _vector_kernel(kernel: PlacedKernel, plan: PlanLines, suffix: str) -> list[s
         *_vector_body(kernel),
     ]
     more = [("unsigned rows", row_count), ("int vectors", vector_count), ("unsigned chunks", chunks)]
-    signature = kernel.signature(tuple(one.name for one in program.outputs), more)
-    name = f"{program.name}_vectors{suffix}"
-    plan.launch(
-        name, f"{chunks} * ceil_div({row_count}, {block_rows})", f"dim3({lanes}, {block_rows})", signature.given
-    )
-    return kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
+    grid = f"{chunks} * ceil_div({row_count}, {block_rows})"
+    return kernel.launched(f"vectors{suffix}", grid, f"dim3({lanes}, {block_rows})", "THREADS", body, more)
 
 
 def _vector_body(kernel: PlacedKernel) -> list[str]:
     """Loads, the work on each element of the vector, and stores."""
-    program = kernel.program
-    targets = tuple(one.value for one in program.outputs)
-    lines, known = same_values(kernel, targets)
-    for name, read in program.reads.items():
-        if kernel.modes[name] in (Mode.VECTOR, Mode.REVERSED):
-            target = f"{kernel.namer.tensors[name]}_here"
-            kind = f"Vector<{read.dtype.cpp}>"
-            loads = kernel.load_vector(read, kernel.modes[name], known, target)
-            lines += [f"{kind} {target} = {{}};", *loads] if read.conditions else [f"const {kind} {loads[0]}"]
-    lines += [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in program.outputs]
-    inner, texts = kernel.write(targets, known, lambda name, leaf, k: element_of(kernel, name, leaf, k))
-    for one in program.outputs:
-        inner.append(f"{kernel.pointer(one.name)}_made.at[i] = {kernel.stored(one, texts[one.value])};")
-    lines += each_element(inner)
-    for one in program.outputs:
-        name, place = kernel.pointer(one.name), kernel.index(one.place, known)
-        lines.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({name} + {place}) = {name}_made;")
-    return lines
+    program, held = kernel.program, kernel.held(kernel.program.targets)
+    lines, known = same_values(kernel, tuple(one.value for one in program.outputs))
+    for name, read in held.reads.items():
+        kind, loads = f"Vector<{read.dtype.cpp}>", kernel.load_vector(read, kernel.modes[name], known, held.name(name))
+        lines += [f"{kind} {held.name(name)} = {{}};", *loads] if read.conditions else [f"const {kind} {loads[0]}"]
+    return [*lines, *kernel.store_vectors(known, held.element)]
 
 
 def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[str], Known]:
@@ -136,15 +109,6 @@ def same_values(kernel: PlacedKernel, targets: tuple[int, ...]) -> tuple[list[st
     wanted = tuple(index for index in common if index in used)
     lines, known = kernel.write(wanted, {}, kernel.load_alone, frozenset(wanted))
     return lines, {index: known[index] for index in wanted}
-
-
-def element_of(kernel: PlacedKernel, name: str, leaf: Leaf, known: Known) -> str:
-    """Element i of a leaf inside the loop over a vector."""
-    if isinstance(leaf, Read) and kernel.modes[name] is Mode.VECTOR:
-        return f"{kernel.namer.tensors[name]}_here.at[i]"
-    if isinstance(leaf, Read) and kernel.modes[name] is Mode.REVERSED:
-        return f"{kernel.namer.tensors[name]}_here.at[WIDTH - 1 - i]"
-    return kernel.load(leaf, known, "i")
 
 
 def _suffix(programs: Programs, number: int) -> str:

@@ -128,6 +128,15 @@ def constant(size: Size) -> Index:
     return Index((), size)
 
 
+def flat_place(places: tuple[Index, ...], sizes: tuple[Size, ...], one: Size) -> Index:
+    """The place of an element in a dense tensor."""
+    flat, stride = constant(one.minus(one)), one
+    for place, size in zip(reversed(places), reversed(sizes), strict=True):
+        flat = flat.plus(place.times(stride))
+        stride = stride.times(size)
+    return flat
+
+
 def divided(index: Index, divisor: Size) -> tuple[Index, Index]:
     """Quotient and remainder; plain sums where the terms show what they are."""
     if divisor.is_always(1):

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.places.indices import Condition, Index, Variable, constant, of_variable
-from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read
-from tilewright.playbook.places.sizes import Size, dimension_texts
+from tilewright.playbook.places.indices import Condition, Index, Variable, constant, flat_place, of_variable
+from tilewright.playbook.places.reader import Leaf, PlaceReader, Position, Read, Whole
+from tilewright.playbook.places.sizes import dimension_texts
 from tilewright.playbook.places.slice_needs import slice_needs
 from tilewright.playbook.row_program import Load, NumberKind, Pointwise, ProgramInput, ProgramOutput, RowProgram, Value
 from tilewright.playbook.space import number_need
@@ -91,6 +91,16 @@ class PlacedProgram:
 
         return {name: leaf_varies(name) for name in self.leaves}
 
+    @property
+    def wholes(self) -> dict[str, Whole]:
+        """What is computed as a whole, of the leaves that matter."""
+        return {name: leaf for name, leaf in self.leaves_of(self.targets).items() if isinstance(leaf, Whole)}
+
+    def renewed(self, reader: PlaceReader, *taken: int) -> PlacedProgram:
+        """With all that was read since, and these values taken."""
+        values, kinds = tuple(reader.values), tuple(reader.kinds)
+        return replace(self, values=values, kinds=kinds, leaves=dict(reader.leaves), taken=taken)
+
     def changed(self, variables: tuple[Variable, ...], change: Change) -> PlacedProgram:
         """The same over other loop variables."""
         leaves = {name: _changed(leaf, change) for name, leaf in self.leaves.items()}
@@ -154,15 +164,6 @@ def variables_of(reader: PlaceReader, output: TaskOutput, node: int) -> tuple[Va
     return tuple(made)
 
 
-def flat_place(places: tuple[Index, ...], sizes: tuple[Size, ...], one: Size) -> Index:
-    """The place of an element in a dense tensor."""
-    flat, stride = constant(one.minus(one)), one
-    for place, size in zip(reversed(places), reversed(sizes), strict=True):
-        flat = flat.plus(place.times(stride))
-        stride = stride.times(size)
-    return flat
-
-
 def placed_program(reader: PlaceReader, which: tuple[int, ...]) -> PlacedProgram:
     """The results of these numbers, all of one shape, over the dimensions of that shape."""
     task, trace = reader.traced.task, reader.traced.traces[0]
@@ -185,6 +186,14 @@ def placed_program(reader: PlaceReader, which: tuple[int, ...]) -> PlacedProgram
         out_lines(reader.traced),
         shape_needs(reader.traced),
     )
+
+
+def whole_program(reader: PlaceReader, where: str) -> PlacedProgram:
+    """All results; they have one shape, as they must in this kind of work."""
+    trace = reader.traced.traces[0]
+    if len({trace.nodes[node].result.shape for node in trace.outputs}) > 1:
+        raise NotSupported(f"the playbook writes results of one shape {where}, and here they differ")
+    return placed_program(reader, tuple(range(len(trace.outputs))))
 
 
 def out_lines(traced: TracedTask) -> tuple[str, ...]:
@@ -233,13 +242,13 @@ def shape_needs(traced: TracedTask) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def merged(program: PlacedProgram) -> PlacedProgram:
-    """Neighbouring dimensions that every place counts through as one, made one."""
+def merged(program: PlacedProgram, apart: frozenset[Variable] = frozenset()) -> PlacedProgram:
+    """Neighbouring dimensions that every place counts through as one, made one; but not those that stay apart."""
     variables = list(program.variables)
     place = 0
     while place + 1 < len(variables):
         outer, inner = variables[place], variables[place + 1]
-        if not _count_as_one(program, outer, inner):
+        if apart & {outer, inner} or not _count_as_one(program, outer, inner):
             place += 1
             continue
         joined = Variable(f"{outer.name}_{inner.name.removeprefix('at_')}"[:40], outer.size.times(inner.size))

@@ -14,7 +14,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import Item, Lowering, kind_of
 from tilewright.playbook.operations import POINTWISE_RULES
-from tilewright.playbook.places.indices import Condition, Index, constant
+from tilewright.playbook.places.indices import Condition, Index, constant, flat_place
 from tilewright.playbook.places.sizes import Size, SizeBook
 from tilewright.playbook.row_program import LaunchNumber, Load, NumberKind
 from tilewright.playbook.tracing import Items, Node, TracedNode
@@ -58,6 +58,11 @@ class PlaceReader(Lowering):
     """Values by node and place. `leaves` are what they are made of, by the names that loads have."""
 
     def __init__(self, traced: TracedTask, rules: dict[str, PlaceRule], whole: frozenset[str] = frozenset()) -> None:
+        for one in traced.task.tensors:
+            if one.in_place and not one.optional:
+                raise NotSupported(
+                    f"the playbook moves elements to new tensors only, and {one.name} is changed in place"
+                )
         super().__init__(traced.task, traced.traces, traced.probes)
         self.traced = traced
         self.nodes = traced.traces[0].nodes
@@ -85,9 +90,7 @@ class PlaceReader(Lowering):
 
     def _made(self, index: int, node: TracedNode, places: Places) -> int:
         if node.target in self._whole:
-            result = node.results[0]
-            assert result is not None
-            return self.leaf("running", Whole(index, places, self._conditions), kind_of(result.dtype))
+            return self.leaf("running", Whole(index, places, self._conditions), kind_of(node.result.dtype))
         if node.target in self._rules:
             return self._rules[node.target](self, index, node, places)
         if node.target not in POINTWISE_RULES:
@@ -98,24 +101,32 @@ class PlaceReader(Lowering):
 
     def argument(self, node: TracedNode, position: int, places: Places, keyword: str = "") -> int:
         """The value of an operand that is a tensor, at a place of its own."""
+        return self.value_at(self.source(node, position, keyword), places)
+
+    def source(self, node: TracedNode, position: int = 0, keyword: str = "") -> int:
+        """The number of the node that an operand comes from."""
         given = self.given(node, position, keyword)
-        assert isinstance(given, Node)
-        return self.value_at(given.index, places)
+        if not isinstance(given, Node):
+            raise NotSupported(f"the playbook does not understand what {node.target} is given")
+        return given.index
 
     def item(self, node: TracedNode, position: int, keyword: str = "") -> Item:
         """For operations that work on elements: the operand's element that meets this one."""
         given = self.given(node, position, keyword)
         if not isinstance(given, Node):
             return super().item(node, position, keyword)
-        found = self.nodes[given.index].results[0]
-        assert found is not None
-        value = self.value_at(given.index, self._broadcast(found.shape, self._at))
+        value = self.value_at(given.index, self._broadcast(self.nodes[given.index].result.shape, self._at))
         return Item(value, (), ())
 
     def _broadcast(self, shape: tuple[int, ...], places: Places) -> Places:
         own = places[len(places) - len(shape) :]
         zero = constant(self.book.number(0))
         return tuple(zero if size == 1 else place for size, place in zip(shape, own, strict=True))
+
+    def summed_kind(self, node: TracedNode) -> NumberKind:
+        """Of what is summed: truths are counted."""
+        kind = kind_of(node.result.dtype)
+        return NumberKind.INT if kind is NumberKind.BOOL else kind
 
     def leaf(self, wanted: str, leaf: Leaf, kind: NumberKind) -> int:
         for name, known in self.leaves.items():
@@ -141,11 +152,7 @@ class PlaceReader(Lowering):
     def read(self, name: str, places: Places) -> int:
         """An element of an input."""
         one = self._tensors[name]
-        flat = constant(self.book.number(0))
-        stride = self.book.number(1)
-        for place, size in zip(reversed(places), reversed(self.input_sizes(name)), strict=True):
-            flat = flat.plus(place.times(stride))
-            stride = stride.times(size)
+        flat = flat_place(places, self.input_sizes(name), self.book.number(1))
         kinds = {True: NumberKind.FLOAT, False: NumberKind.INT}
         kind = NumberKind.BOOL if one.dtype is DType.BOOL else kinds[one.dtype.is_float]
         return self.leaf(f"{name}_at", Read(name, one.dtype, flat, self._conditions), kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.lowering import kind_of
-from tilewright.playbook.places.indices import Condition, Index, Lookup, constant, divided, of_atom
+from tilewright.playbook.places.indices import Condition, Index, Lookup, constant, divided, flat_place, of_atom
 from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places
 from tilewright.playbook.places.sizes import Size
 from tilewright.playbook.row_program import NumberKind
@@ -13,13 +13,6 @@ from tilewright.playbook.tracing import Items, Node, TracedNode
 
 def _input(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     return reader.read(str(node.arguments[0]), places)
-
-
-def _source(reader: PlaceReader, node: TracedNode, position: int = 0) -> int:
-    given = reader.given(node, position)
-    if not isinstance(given, Node):
-        raise NotSupported(f"the playbook does not understand what {node.target} is given")
-    return given.index
 
 
 def reshaped(places: Places, sizes: tuple[Size, ...], source: tuple[Size, ...], one: Size) -> Places:
@@ -39,10 +32,7 @@ def reshaped(places: Places, sizes: tuple[Size, ...], source: tuple[Size, ...], 
             else:
                 lows -= 1
                 inner = source[lows].times(inner)
-        flat, stride = constant(one.minus(one)), one
-        for place in range(right - 1, highs - 1, -1):
-            flat = flat.plus(places[place].times(stride))
-            stride = stride.times(sizes[place])
+        flat = flat_place(places[highs:right], sizes[highs:right], one)
         for place in range(left - 1, lows, -1):
             flat, found[place] = divided(flat, source[place])
         found[lows] = flat if left > lows else found[lows]
@@ -51,16 +41,14 @@ def reshaped(places: Places, sizes: tuple[Size, ...], source: tuple[Size, ...], 
 
 
 def _reshape(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source = _source(reader, node)
+    source = reader.source(node)
     one = reader.book.number(1)
     return reader.value_at(source, reshaped(places, reader.shape(index), reader.shape(source), one))
 
 
 def _expand(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source = _source(reader, node)
-    shape = reader.nodes[source].results[0]
-    assert shape is not None
-    return reader.value_at(source, reader._broadcast(shape.shape, places))
+    source = reader.source(node)
+    return reader.value_at(source, reader._broadcast(reader.nodes[source].result.shape, places))
 
 
 def _permute(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
@@ -84,12 +72,10 @@ def _replaced(places: Places, dim: int, index: Index) -> Places:
 
 def _start(reader: PlaceReader, index: int, dim: int, position: int = 2) -> Size:
     """The first element of a slice: counted from the end where it is negative, and inside the tensor."""
-    source = _source(reader, reader.nodes[index])
+    source = reader.source(reader.nodes[index])
     starts = []
     for trace, start in zip(reader.traced.traces, reader.whole_number(index, position, "start", 0), strict=True):
-        found = trace.nodes[source].results[0]
-        assert found is not None
-        size = found.shape[dim]
+        size = trace.nodes[source].result.shape[dim]
         starts.append(min(max(start + size * (start < 0), 0), size))
     return reader.book.of(tuple(starts), "slice")
 
@@ -108,7 +94,7 @@ def _select(reader: PlaceReader, index: int, node: TracedNode, places: Places) -
 
 
 def _getitem(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source, which = _source(reader, node), node.arguments[1]
+    source, which = reader.source(node), node.arguments[1]
     assert isinstance(which, int)
     made = reader.nodes[source]
     if made.target in ("split_with_sizes", "split"):
@@ -186,14 +172,14 @@ def _roll(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> 
 
 
 def _repeat(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source = _source(reader, node)
+    source = reader.source(node)
     sizes = reader.shape(source)
     own = places[len(places) - len(sizes) :]
     return reader.value_at(source, tuple(divided(place, size)[1] for place, size in zip(own, sizes, strict=True)))
 
 
 def _pad(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source, sizes = _source(reader, node), reader.shape(_source(reader, node))
+    source, sizes = reader.source(node), reader.shape(reader.source(node))
     widths = reader.whole_numbers(index, 1, "pad")
     filled = reader.number(node, 2, "value", 0.0)
     moved, conditions = list(places), []
@@ -202,9 +188,7 @@ def _pad(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> i
         before = reader.book.of(tuple(one[2 * pair] for one in widths), "pad")
         moved[dim] = places[dim].shifted(before.negated())
         conditions += [Condition(places[dim], low=before), Condition(places[dim], high=before.plus(sizes[dim]))]
-    result = node.results[0]
-    assert result is not None
-    outside = reader.convert(filled, kind_of(result.dtype))
+    outside = reader.convert(filled, kind_of(node.result.dtype))
 
     def inside(rest: list[Condition]) -> int:
         if not rest:
@@ -223,7 +207,7 @@ def _scatter(reader: PlaceReader, index: int, node: TracedNode, places: Places) 
     else:
         if reader.whole_number(index, 5, "step", 1)[0] != 1:
             raise NotSupported("the playbook writes over slices without steps only")
-        start, size = _start(reader, index, dim, 3), reader.shape(_source(reader, node, 1))[dim]
+        start, size = _start(reader, index, dim, 3), reader.shape(reader.source(node, 1))[dim]
         inner = _replaced(places, dim, places[dim].shifted(start.negated()))
     return reader.choice(
         Condition(places[dim], low=start),
@@ -265,14 +249,12 @@ def _triangle(reader: PlaceReader, index: int, node: TracedNode, places: Places)
 
 
 def _arange(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    result = node.results[0]
-    assert result is not None
     start = step = reader.constant(0, NumberKind.INT)
     if node.overload != "default":  # which has an end alone
         start = reader.number(node, 0, "start", 0)
     step = reader.number(node, 2, "step", 1)
     value = reader.position(places[0])
-    kind = kind_of(result.dtype)
+    kind = kind_of(node.result.dtype)
     if reader.values[step] != reader.values[reader.constant(1, kind)]:
         value = reader.point("mul", reader.convert(value, kind), reader.convert(step, kind))
     if reader.values[start] not in (reader.values[reader.constant(0, one)] for one in (kind, NumberKind.INT)):
@@ -285,20 +267,20 @@ def _looked_up(reader: PlaceReader, value: int, size: Size, wraps: bool) -> Inde
 
 
 def _embedding(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    table = reader.shape(_source(reader, node))
+    table = reader.shape(reader.source(node))
     row = _looked_up(reader, reader.argument(node, 1, places[:-1]), table[0], False)
     return reader.argument(node, 0, (row, places[-1]))
 
 
 def _index_select(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source = reader.shape(_source(reader, node))
+    source = reader.shape(reader.source(node))
     dim = reader.dimension(node, 1, "dim", len(places))
     chosen = reader.argument(node, 2, (places[dim],))
     return reader.argument(node, 0, _replaced(places, dim, _looked_up(reader, chosen, source[dim], False)))
 
 
 def _gather(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
-    source = reader.shape(_source(reader, node))
+    source = reader.shape(reader.source(node))
     dim = reader.dimension(node, 1, "dim", len(places))
     chosen = reader.argument(node, 2, places)
     return reader.argument(node, 0, _replaced(places, dim, _looked_up(reader, chosen, source[dim], False)))
@@ -308,14 +290,13 @@ def _index(reader: PlaceReader, index: int, node: TracedNode, places: Places) ->
     """x[a, b] with tensors of indices, which PyTorch puts together where they stand, or in front."""
     given = reader.given(node, 1, "indices")
     assert isinstance(given, Items)
-    source = reader.shape(_source(reader, node))
+    source = reader.shape(reader.source(node))
     dims = [dim for dim, one in enumerate(given.values) if isinstance(one, Node)]
     ranks = []
     for dim in dims:
         one = given.values[dim]
         assert isinstance(one, Node)
-        found = reader.nodes[one.index].results[0]
-        assert found is not None
+        found = reader.nodes[one.index].result
         if found.dtype == "bool":
             raise NotSupported("the playbook does not select by a mask, as the result's size follows from the data")
         ranks.append(len(found.shape))
@@ -329,23 +310,19 @@ def _index(reader: PlaceReader, index: int, node: TracedNode, places: Places) ->
         if not isinstance(one, Node):
             found_places.append(next(rest))
             continue
-        shape = reader.nodes[one.index].results[0]
-        assert shape is not None
-        chosen = reader.value_at(one.index, reader._broadcast(shape.shape, shared))
+        chosen = reader.value_at(one.index, reader._broadcast(reader.nodes[one.index].result.shape, shared))
         found_places.append(_looked_up(reader, chosen, size, True))
     return reader.argument(node, 0, tuple(found_places))
 
 
 def _full(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:
     """A tensor of one number."""
-    result = node.results[0]
-    assert result is not None
     value = reader.constant(1.0 if node.target.startswith("ones") else 0.0)
     if node.target in ("full", "full_like"):
         value = reader.item(node, 1).value
     if node.target == "scalar_tensor":
         value = reader.item(node, 0).value
-    return reader.convert(value, kind_of(result.dtype))
+    return reader.convert(value, kind_of(node.result.dtype))
 
 
 def _whole_remainder(reader: PlaceReader, index: int, node: TracedNode, places: Places) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.lowering import needed
 from tilewright.playbook.places.sizes import SizeBook
-from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, TracedNode
+from tilewright.playbook.tracing import Items, Node, TracedArgument, TracedNode
 
 _NO_END = 1 << 62  # an end that was left out is the greatest whole number
 _STARTS = {"slice": 2, "slice_scatter": 3}  # where the arguments have the start; the end follows
@@ -28,10 +28,10 @@ def slice_needs(traced: TracedTask) -> tuple[str, ...]:
     for index in sorted(needed(first)):
         nodes = tuple(trace.nodes[index] for trace in traced.traces)
         source = nodes[0].arguments[0] if nodes[0].arguments else None
-        if not isinstance(source, Node):
+        if not isinstance(source, Node) or first.nodes[source.index].results[0] is None:
             continue
-        for dim in _dimensions(nodes[0], len(_shape(first, source.index))):
-            sizes = tuple(_shape(trace, source.index)[dim] for trace in traced.traces)
+        for dim in _dimensions(nodes[0], len(first.nodes[source.index].result.shape)):
+            sizes = tuple(trace.nodes[source.index].result.shape[dim] for trace in traced.traces)
             low, high = _range(nodes, dim, sizes)
             if len(set(sizes)) == 1 or (not low and high is None):
                 continue
@@ -43,36 +43,31 @@ def slice_needs(traced: TracedTask) -> tuple[str, ...]:
     return (*(f"{text} >= {one}" for text, one in least.items()), *(f"{text} <= {one}" for text, one in most.items()))
 
 
-def _shape(trace: Trace, index: int) -> tuple[int, ...]:
-    result = trace.nodes[index].results[0]
-    return () if result is None else result.shape
-
-
 def _dimensions(node: TracedNode, rank: int) -> Iterator[int]:
     """Dimensions of its operand that a node takes a part of."""
     start = _STARTS.get(node.target, _PLACES.get(node.target))
     if start is not None:
-        given = _given(node, start - 1, "dim")
+        given = node.given(start - 1, "dim")
         yield (given if isinstance(given, int) else 0) % max(rank, 1)
     elif node.target == "roll":
-        yield from {dim % rank for dim in _numbers(_given(node, 2, "dims"))}
+        yield from {dim % rank for dim in _numbers(node.given(2, "dims"))}
     elif node.target == "constant_pad_nd":
-        yield from (rank - 1 - pair for pair in range(len(_numbers(_given(node, 1, "pad"))) // 2))
+        yield from (rank - 1 - pair for pair in range(len(_numbers(node.given(1, "pad"))) // 2))
 
 
 def _range(nodes: Nodes, dim: int, sizes: Sizes) -> tuple[int, int | None]:
     """The least size at which the operation does the same, 0 for any; and the greatest, where there is one."""
-    node, rank = nodes[0], len(_result_shape(nodes[0]))
+    node, rank = nodes[0], len(nodes[0].result.shape)
     if node.target in _STARTS:
         return _slice_range(nodes, sizes)
     if node.target in _PLACES:
         place = _counted(nodes, _PLACES[node.target], "index", sizes)
         return (0 if place is None else place + 1 if place >= 0 else -place), None
     if node.target == "roll":
-        shifts, dims = _numbers(_given(node, 1, "shifts")), _numbers(_given(node, 2, "dims"))
+        shifts, dims = _numbers(node.given(1, "shifts")), _numbers(node.given(2, "dims"))
         return max(abs(shift) for shift, one in zip(shifts, dims, strict=True) if one % rank == dim), None
     pair = 2 * (rank - 1 - dim)
-    return sum(max(-one, 0) for one in _numbers(_given(node, 1, "pad"))[pair : pair + 2]), None
+    return sum(max(-one, 0) for one in _numbers(node.given(1, "pad"))[pair : pair + 2]), None
 
 
 def _slice_range(nodes: Nodes, sizes: Sizes) -> tuple[int, int | None]:
@@ -87,21 +82,13 @@ def _slice_range(nodes: Nodes, sizes: Sizes) -> tuple[int, int | None]:
 
 def _counted(nodes: Nodes, position: int, keyword: str, sizes: Sizes) -> int | None:
     """A place that is counted from an end of the dimension: below 0 from the last; None for any other."""
-    given = tuple(one for node in nodes if isinstance(one := _given(node, position, keyword), int))
+    given = tuple(one for node in nodes if isinstance(one := node.given(position, keyword), int))
     if len(given) != len(nodes) or abs(given[0]) >= _NO_END:
         return None
     for found in (set(given), {one - size for one, size in zip(given, sizes, strict=True)}):
         if len(found) == 1:
             return found.pop()
     return None
-
-
-def _result_shape(node: TracedNode) -> tuple[int, ...]:
-    return () if node.results[0] is None else node.results[0].shape
-
-
-def _given(node: TracedNode, position: int, keyword: str) -> TracedArgument:
-    return node.arguments[position] if position < len(node.arguments) else node.keywords.get(keyword)
 
 
 def _numbers(given: TracedArgument) -> tuple[int, ...]:

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
-from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented, write_text
+from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, write_text
 from tilewright.playbook.file_text import KernelSignature, PlanLines
 from tilewright.playbook.places.indices import Atom, Condition, Index, Lookup, Quotient, Variable
 from tilewright.playbook.places.program import PlacedProgram, Written, places_of
 from tilewright.playbook.places.reader import Leaf, Position, Read, Whole
 from tilewright.playbook.places.sizes import Size
+from tilewright.playbook.places.vectors import Element, Known, Mode, alignment, each_element, zero_of
 from tilewright.playbook.row_program import COLS, LaunchNumber, Load, ProgramInput
 from tilewright.records import DType
 
-Known = dict[int, Text]
 _LONGEST_LINE = 120
-
-
-class Mode(Enum):
-    """How the elements of a vector get their values of a read."""
-
-    SAME = "one for all"
-    VECTOR = "a vector"
-    REVERSED = "a vector from its end"
-    EACH = "one by one"
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Numbers that must be multiples of the vector's width."""
-
-    sizes: tuple[Size, ...]
-
-    def holds(self, width: int) -> bool:
-        return all(size.own % width == 0 for size in self.sizes)
 
 
 class PlacedKernel:
@@ -153,7 +133,11 @@ class PlacedKernel:
 
     # -- places --
 
-    def index(self, index: Index, known: Known, shift: str = "") -> str:
+    def at(self, tensor: str, place: Index, known: Known, shift: str = "") -> tuple[str, str]:
+        """The pointer from which a place is counted, and the text of the place."""
+        return self.pointer(tensor), self.index(place, known, shift)
+
+    def index(self, index: Index, known: Known, shift: str = "", kind: str = "long long") -> str:
         """The text of a place; `shift` is added to the variable that vectors go along."""
         parts: list[str] = []
         for atom, factor in index.terms:
@@ -163,9 +147,9 @@ class PlacedKernel:
             elif factor.is_always(-1):
                 parts.append(f"-{text}")
             else:
-                parts.append(f"{self.size(factor)} * {text}")
+                parts.append(f"{self.size(factor, kind)} * {text}")
         if not index.constant.is_always(0) or not parts:
-            parts.append(self.size(index.constant))
+            parts.append(self.size(index.constant, kind))
         return " + ".join(parts).replace("+ -", "- ")
 
     def _atom(self, atom: Atom, known: Known, shift: str) -> str:
@@ -191,6 +175,18 @@ class PlacedKernel:
 
     # -- loads --
 
+    def value_of(self, leaf: str) -> int:
+        """The number of the value that is a leaf's."""
+        values = enumerate(self.program.values)
+        return next(index for index, value in values if isinstance(value, Load) and value.input == leaf)
+
+    def held(self, targets: tuple[int, ...], at: str = "") -> Held:
+        """What these values need of reads that are vectors; `at` says which of a thread's vectors is meant."""
+        leaves = self.program.leaves_of(targets)
+        whole = (Mode.VECTOR, Mode.REVERSED)
+        reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and self.modes[name] in whole}
+        return Held(self, reads, at)
+
     def load_alone(self, name: str, leaf: Leaf, known: Known) -> str:
         return self.load(leaf, known)
 
@@ -199,7 +195,8 @@ class PlacedKernel:
         if isinstance(leaf, Position):
             return f"static_cast<long long>({self.index(leaf.place, known, shift)})"
         assert isinstance(leaf, Read), "a family knows its own"
-        element = f"{self.pointer(leaf.tensor)}[{self.index(leaf.place, known, shift)}]"
+        pointer, place = self.at(leaf.tensor, leaf.place, known, shift)
+        element = f"{pointer}[{place}]"
         if not leaf.conditions:
             return element
         return f"({self.test(leaf.conditions, known, shift)} ? {element} : {zero_of(leaf.dtype.cpp)})"
@@ -207,9 +204,9 @@ class PlacedKernel:
     def load_vector(self, read: Read, mode: Mode, known: Known, target: str) -> list[str]:
         """Statements that fill a declared vector."""
         shift = "WIDTH - 1" if mode is Mode.REVERSED else ""
-        place = self.index(read.place, known, shift)
+        pointer, place = self.at(read.tensor, read.place, known, shift)
         kind = f"Vector<{read.dtype.cpp}>"
-        text = f"{target} = *reinterpret_cast<const {kind}*>({self.pointer(read.tensor)} + {place});"
+        text = f"{target} = *reinterpret_cast<const {kind}*>({pointer} + {place});"
         if not read.conditions:
             return [text]
         return [f"if ({self.test(read.conditions, known)}) {text}"]
@@ -220,7 +217,7 @@ class PlacedKernel:
         self,
         targets: tuple[int, ...],
         known: Known,
-        load: Callable[[str, Leaf, Known], str],
+        load: Element,
         named: frozenset[int] = frozenset(),
     ) -> tuple[list[str], Known]:
         """Statements after which every target has a text; what places are looked up by comes first."""
@@ -249,6 +246,44 @@ class PlacedKernel:
                 found += [one.value for place in places_of(leaf) for one in place.lookups]
         return list(dict.fromkeys(found))
 
+    def store_each(self, known: Known) -> list[str]:
+        """Statements that make and store the results' elements at the loop variables."""
+        outputs = self.program.outputs
+        lines, texts = self.write(tuple(one.value for one in outputs), known, self.load_alone)
+        for one in outputs:
+            pointer, place = self.at(one.name, one.place, known)
+            lines.append(f"{pointer}[{place}] = {self.stored(one, texts[one.value])};")
+        return lines
+
+    def store_vectors(self, known: Known, element: Element) -> list[str]:
+        """The same for a vector of them each, from its end where a result lies the other way."""
+        outputs = self.program.outputs
+        turned = {one.name for one in outputs if self._lies_backwards(one)}
+        lines = [f"Vector<{one.dtype.cpp}> {self.pointer(one.name)}_made;" for one in outputs]
+        inner, texts = self.write(tuple(one.value for one in outputs), known, element)
+        for one in outputs:
+            i = "WIDTH - 1 - i" if one.name in turned else "i"
+            inner.append(f"{self.pointer(one.name)}_made.at[{i}] = {self.stored(one, texts[one.value])};")
+        lines += each_element(inner)
+        for one in outputs:
+            place = self.index(one.place, known, "WIDTH - 1" if one.name in turned else "")
+            name = self.pointer(one.name)
+            lines.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({name} + {place}) = {name}_made;")
+        return lines
+
+    def _lies_backwards(self, output: Written) -> bool:
+        along = output.place.factor(self.vector) if self.vector is not None else None
+        return along is not None and along.own < 0
+
+    def launched(
+        self, suffix: str, grid: str, block: str, bounds: str, body: list[str], more: list[tuple[str, str]]
+    ) -> list[str]:
+        """The kernel's text, with its launch in the plan; the results are the program's."""
+        signature = self.signature(tuple(one.name for one in self.program.outputs), more)
+        name = f"{self.program.name}_{suffix}"
+        self.plan.launch(name, grid, block, signature.given)
+        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
+
     # -- what threads own --
 
     def split(self, variables: tuple[Variable, ...], flat: str) -> list[str]:
@@ -268,50 +303,6 @@ class PlacedKernel:
 
     def stored(self, output: Written, text: Text) -> str:
         return write_text(output.dtype, text)
-
-
-def width_line(plan: PlanLines, *kernels: PlacedKernel) -> None:
-    """WIDTH: as many elements as 16 bytes hold, where rows begin at whole vectors."""
-    width = kernels[0].width
-    sizes = dict.fromkeys(size for kernel in kernels for size in kernel.alignment_sizes())
-    texts = (f"({size.text})" if " " in size.text else size.text for size in sizes)
-    tests = " and ".join(f"{text} % {width} == 0" for text in texts)
-    if tests:
-        plan.add("const", f"WIDTH = {width} if {tests} else 1", "elements of a load")
-    else:
-        plan.add("const", f"WIDTH = {width}", "elements of a 16-byte load")
-
-
-def zero_of(cpp: str) -> str:
-    return f"static_cast<{cpp}>({'0.0f' if 'float' in cpp or 'half' in cpp else '0'})"
-
-
-def alignment(read: Read, vector: Variable) -> Alignment | None:
-    """What must be multiples of the width for the read to be of vectors; None where it cannot be."""
-    place, factor = read.place, read.place.factor(vector)
-    if factor is None or not (factor.is_always(1) or factor.is_always(-1)) or not place.is_linear_in(vector):
-        return None
-    one = Size((1,) * len(factor.values), "1")
-    others = [part for atom, part in place.terms if atom != vector]
-    first = place.constant if factor.is_always(1) else place.constant.plus(one)
-    sizes = [*others, first]
-    for condition in read.conditions:
-        index = condition.index
-        if not index.mentions(vector):
-            continue
-        along = index.factor(vector)
-        if along is None or not index.is_linear_in(vector) or not (along.is_always(1) or along.is_always(-1)):
-            return None
-        sizes += [part for atom, part in index.terms if atom != vector]
-        for bound in (condition.low, condition.high):
-            if bound is not None:
-                edge = bound.minus(index.constant)
-                sizes.append(edge if along.is_always(1) else edge.minus(one))
-    return Alignment(tuple(size.negated() if size.own < 0 else size for size in sizes))
-
-
-def each_element(lines: list[str]) -> list[str]:
-    return ["#pragma unroll", "for (int i = 0; i < WIDTH; ++i) {", *indented(lines), "}"]
 
 
 def product_text(variables: tuple[Variable, ...]) -> str:
@@ -338,3 +329,49 @@ def _short(line: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+@dataclass(frozen=True)
+class Held:
+    """Vectors of reads in a thread's registers, called after what they are of: `x_here[k]`."""
+
+    kernel: PlacedKernel
+    reads: dict[str, Read]
+    at: str
+
+    def name(self, name: str, which: str = "here") -> str:
+        return f"{self.kernel.namer.tensors[name]}_{which}"
+
+    def declared(self, *names: str) -> list[str]:
+        """A declaration for each read; `names` such as `here[VECTORS]`."""
+        return [
+            f"Vector<{read.dtype.cpp}> {', '.join(self.name(name, one) for one in names)};"
+            for name, read in self.reads.items()
+        ]
+
+    def loads(self, which: str = "here") -> list[str]:
+        return [
+            line
+            for name, read in self.reads.items()
+            for line in self.kernel.load_vector(read, self.kernel.modes[name], {}, f"{self.name(name, which)}{self.at}")
+        ]
+
+    def element(self, name: str, leaf: Leaf, known: Known) -> str:
+        """Element i of a leaf, inside the loop over a vector."""
+        if name not in self.reads:
+            return self.kernel.load(leaf, known, "i")
+        i = "WIDTH - 1 - i" if self.kernel.modes[name] is Mode.REVERSED else "i"
+        return f"{self.name(name)}{self.at}.at[{i}]"
+
+
+def width_line(plan: PlanLines, *kernels: PlacedKernel, more: Iterable[Size] = ()) -> None:
+    """WIDTH: as many elements as 16 bytes hold, where rows and all of these sizes are whole vectors."""
+    width = kernels[0].width
+    sizes = dict.fromkeys(size for kernel in kernels for size in kernel.alignment_sizes())
+    sizes |= dict.fromkeys(size for size in more if size.literal is None or size.literal % width)
+    texts = (f"({size.text})" if " " in size.text else size.text for size in sizes)
+    tests = " and ".join(f"{text} % {width} == 0" for text in texts)
+    if tests:
+        plan.add("const", f"WIDTH = {width} if {tests} else 1", "elements of a load")
+    else:
+        plan.add("const", f"WIDTH = {width}", "elements of a 16-byte load")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import Text, indented
-from tilewright.playbook.file_text import PlanLines, fragment, includes
-from tilewright.playbook.places.text import Known, PlacedKernel, kernel_lines, product_text
+from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
+from tilewright.playbook.places.indices import Index, Variable
+from tilewright.playbook.places.reader import Read
+from tilewright.playbook.places.text import PlacedKernel, product_text
+from tilewright.playbook.places.vectors import Known
 from tilewright.playbook.pooling.program import PoolProgram
-from tilewright.playbook.row_program import Load
 
 _AXES = ("X", "Y", "Z")
 
@@ -31,16 +33,37 @@ class PoolKernel(PlacedKernel):
     def __init__(self, program: PoolProgram, plan: PlanLines, vector: bool, quick: bool) -> None:
         super().__init__(program.placed, plan, program.windows[-1].inside if vector else None, quick)
         self.pool = program
+        self._quick = quick
         self.axes = dict(zip(_AXES, reversed(program.windows), strict=False))
+        self._begins: dict[tuple[str, Index], str] = {}  # where the plane of a unit begins in a tensor
 
     @property
     def pooled(self) -> int:
         """The number of the value that stands for the pooled one."""
-        return next(
-            index
-            for index, value in enumerate(self.program.values)
-            if isinstance(value, Load) and value.input == self.pool.leaf
-        )
+        return self.value_of(self.pool.leaf)
+
+    def at(self, tensor: str, place: Index, known: Known, shift: str = "") -> tuple[str, str]:
+        """By strips, 32 bits count from where the plane begins: 64 for every load would take longer than the loads."""
+        zero = place.constant.minus(place.constant)
+        outer = Index(tuple(term for term in place.terms if term[0] in self.pool.planes), zero)
+        inner = Index(tuple(term for term in place.terms if term not in outer.terms), place.constant)
+        extents = [factor.times(atom.size) for atom, factor in inner.terms if isinstance(atom, Variable)]
+        if self.vector is None or len(extents) < len(inner.terms) or any(one.own < 0 for one in extents):
+            return super().at(tensor, place, known, shift)
+        if (tensor, outer) not in self._begins:
+            self._begins[tensor, outer] = self.namer.fresh(f"{tensor}_plane")
+            extent = max(extents, key=lambda one: one.own, default=zero)
+            self.plan.add("need", f"{extent.text} <= {MOST_32_BIT}")
+        return self._begins[tensor, outer], f"static_cast<unsigned>({self.index(inner, known, shift, 'int')})"
+
+    def plane_lines(self) -> list[str]:
+        """Declarations of where planes begin."""
+        types = {one.tensor: f"const {one.dtype.cpp}" for one in self.program.leaves.values() if isinstance(one, Read)}
+        types |= {one.name: one.dtype.cpp for one in self.program.outputs}
+        return [
+            f"{types[tensor]}* {name} = {self.pointer(tensor)} + {self.index(outer, {})};"
+            for (tensor, outer), name in self._begins.items()
+        ]
 
     def constants(self) -> list[str]:
         lines = []
@@ -55,22 +78,14 @@ class PoolKernel(PlacedKernel):
     def result_lines(self, made: str) -> list[str]:
         """Statements that turn the combined window into results and store them."""
         lines, text = self._divided(made)
-        known: Known = {self.pooled: text}
-        more, texts = self.write(
-            tuple(one.value for one in self.program.outputs), known, lambda _, leaf, k: self.load(leaf, k)
-        )
-        lines += more
-        for one in self.program.outputs:
-            place = self.index(one.place, known)
-            lines.append(f"{self.pointer(one.name)}[{place}] = {self.stored(one, texts[one.value])};")
-        return lines
+        return [*lines, *self.store_each({self.pooled: text})]
 
     def _divided(self, made: str) -> tuple[list[str], Text]:
         if not self.pool.is_mean:
             return [], Text(made)
         if self.pool.divisor is not None:
-            lines = [f"const float pooled = {made} / {self.pool.divisor}.0f;"]
-            return lines, Text("pooled")
+            divided = f"{made} * (1.0f / {self.pool.divisor})" if self._quick else f"{made} / {self.pool.divisor}.0f"
+            return [f"const float pooled = {divided};"], Text("pooled")
         lines, factors = [], []
         for axis, one in self.axes.items():
             start = f"{self.variable(one.outside)} * STRIDE_{axis} - PAD_{axis}"
@@ -110,12 +125,10 @@ def draft(program: PoolProgram, op_line: str) -> str:
         *body,
         *kernel.result_lines("made"),
     ]
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("long long n", count)])
-    name = f"{program.placed.name}_windows"
-    plan.launch(name, f"ceil_div({count}, THREADS)", "THREADS", signature.given)
+    grid, more = f"ceil_div({count}, THREADS)", [("long long n", count)]
+    text = kernel.launched("windows", grid, "THREADS", "THREADS", lines, more)
     header = (
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne thread goes through the window "
         "of one result; places outside the input are skipped."
     )
-    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, lines)
     return fragment(header, plan, includes(program.placed.as_rows()), kernel.constants(), *kernel.pieces(), text).file()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Variable, of_variable
-from tilewright.playbook.places.program import PlacedProgram, placed_program
+from tilewright.playbook.places.program import PlacedProgram, merged, whole_program
 from tilewright.playbook.places.reader import PlaceReader, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind
-from tilewright.playbook.tracing import Node, TracedNode
+from tilewright.playbook.tracing import TracedNode
 
 MAXIMA = frozenset(("max_pool2d_with_indices", "max_pool3d_with_indices"))
 MEANS = frozenset(("avg_pool1d", "avg_pool2d", "avg_pool3d"))
@@ -60,14 +60,10 @@ class PoolProgram:
 def pool_program(traced: TracedTask) -> PoolProgram:
     """The one pooling of the task. Raises `NotSupported` for anything else."""
     reader = PlaceReader(traced, PLACE_RULES, POOLS)
-    shapes = {traced.traces[0].nodes[node].results[0] for node in traced.traces[0].outputs}
-    if len({one.shape for one in shapes if one is not None}) > 1:
-        raise NotSupported("the playbook writes results of one shape where it pools, and here they differ")
-    placed = placed_program(reader, tuple(range(len(traced.traces[0].outputs))))
-    wholes = {name: leaf for name, leaf in placed.leaves_of(placed.targets).items() if isinstance(leaf, Whole)}
-    if len(wholes) != 1:
-        raise NotSupported(f"the playbook writes one pooling at a time, and here are {len(wholes)}")
-    ((leaf, whole),) = wholes.items()
+    placed = whole_program(reader, "where it pools")
+    if len(placed.wholes) != 1:
+        raise NotSupported(f"the playbook writes one pooling at a time, and here are {len(placed.wholes)}")
+    ((leaf, whole),) = placed.wholes.items()
     node = reader.nodes[whole.node]
     windows, padded = _windows(reader, node, whole)
     inside = {one.outside: one.inside for one in windows}
@@ -78,9 +74,9 @@ def pool_program(traced: TracedTask) -> PoolProgram:
     value = reader.convert(reader.argument(node, 0, places), NumberKind.FLOAT)
     if any(isinstance(one, Whole) for name, one in reader.leaves.items() if name not in placed.leaves):
         raise NotSupported("the playbook writes one pooling at a time, not one of another")
-    placed = replace(
-        placed, values=tuple(reader.values), kinds=tuple(reader.kinds), leaves=dict(reader.leaves), taken=(value,)
-    )
+    placed = placed.renewed(reader, value)
+    placed = replace(placed, leaves={**placed.leaves, leaf: replace(whole, places=())})  # the windows say where
+    placed = merged(placed, frozenset(one.outside for one in windows))
     mean = node.target in MEANS
     divisor, counts = _divisor(reader, whole.node, windows, padded) if mean else (None, True)
     return PoolProgram(placed, leaf, windows, value, mean, divisor, counts)
@@ -96,9 +92,7 @@ def _windows(reader: PlaceReader, node: TracedNode, whole: Whole) -> tuple[tuple
         found = () if mean and keyword == "dilation" else reader.whole_numbers(whole.node, position, keyword)[0]
         found = found or default
         lists.append(found if len(found) == rank else found * rank)
-    source = reader.given(node, 0)
-    assert isinstance(source, Node)
-    sizes = reader.shape(source.index)[-rank:]
+    sizes = reader.shape(reader.source(node))[-rank:]
     ceil = reader.flag(node, 4 if mean else 5, "ceil_mode")
     windows = []
     for place, size, kernel, stride, padding, dilation in zip(whole.places[-rank:], sizes, *lists, strict=True):

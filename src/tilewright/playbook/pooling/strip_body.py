@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import Known, Mode, each_element
+from tilewright.playbook.places.vectors import each_element, zero_of
 from tilewright.playbook.pooling.draft import PoolKernel
+from tilewright.playbook.row_program import Load
 
 _LONG_WINDOW = 6  # taps from which a thread slides along several results
 
@@ -36,17 +36,20 @@ def strip_body(kernel: PoolKernel) -> list[str]:
         ]
     if "Z" in axes:
         lines += ["const int first_z = static_cast<int>(rest_of_unit % chunks) * DEPTH;", "rest_of_unit /= chunks;"]
-    lines += [*kernel.split(kernel.pool.planes, "rest_of_unit"), *_margins(kernel)]
+    lines += kernel.split(kernel.pool.planes, "rest_of_unit")
     if "Z" in axes:
-        return [*lines, *_plane_function(kernel), *_walk(kernel)]
-    lines += [*_entered(kernel), *_over_rows([*_combined_rows(kernel), *_cell_stores("line")])]
-    return [*lines, "wait_for_team();", *(_slide(kernel) if slides(kernel) else _rows(kernel, "line"))]
+        rest = [*_plane_function(kernel), *_walk(kernel)]
+    else:
+        rest = [*_entered(kernel), *_over_rows([*_combined_rows(kernel), *_cell_stores("line")])]
+        rest += ["wait_for_team();", *(_slide(kernel) if slides(kernel) else _rows(kernel, "line"))]
+    return [*lines, *kernel.plane_lines(), *_margins(kernel), *rest]
 
 
 def _margins(kernel: PoolKernel) -> list[str]:
     return [
         "// Cells beside what is loaded.",
         "constexpr int LOADED_CELLS = LANES * VECTORS * WIDTH;",
+        "#pragma unroll 1",
         "for (int beside = threadIdx.x; beside < cells - LOADED_CELLS; beside += LANES) {",
         "#pragma unroll",
         "  for (int r = 0; r < LINES; ++r) {",
@@ -63,10 +66,7 @@ def _entered(kernel: PoolKernel) -> list[str]:
     """All rows that the strip needs, loaded before any is used."""
     axes = kernel.axes
     in_x = kernel.variable(axes["X"].inside)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    leaves = kernel.program.leaves_of((kernel.pool.value,))
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.namer.tensors[name] for name in reads}
+    held = kernel.held((kernel.pool.value,), "[v][j]")
     place = [f"const int {in_x} = from_x + (v * LANES + static_cast<int>(threadIdx.x)) * WIDTH;"]
     tests = ["unit < units", f"{in_x} >= 0", f"{in_x} < {in_x}_end"]
     if "Y" in axes:
@@ -77,28 +77,21 @@ def _entered(kernel: PoolKernel) -> list[str]:
         in_z = kernel.variable(axes["Z"].inside)
         tests += [f"{in_z} >= 0", f"{in_z} < {kernel.size(axes['Z'].inside.size, 'int')}"]
     place.append(f"const bool is_inside = {' && '.join(tests)};")
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[v][j]")
-    ]
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[v][j].at[{i}]"
-        return kernel.load(leaf, known, "i")
-
-    inner, texts = kernel.write((kernel.pool.value,), {}, element)
-    taken = [f"entered[v][j][i] = {kernel.pool.start};", "if (is_inside) {"]
-    taken += [*indented([*inner, f"entered[v][j][i] = {texts[kernel.pool.value].text};"]), "}"]
-    lines = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS][LOADED];" for name, read in reads.items()]
-    lines += _over_loaded([*place, "if (is_inside) {", *indented(loads), "}"]) if reads else []
-    return [*lines, "float entered[VECTORS][LOADED][WIDTH];", *_over_loaded([*place, *each_element(taken)])]
-
-
-def _over_loaded(lines: list[str]) -> list[str]:
-    return _over("j", "LOADED", lines)
+    inner, texts = kernel.write((kernel.pool.value,), {}, held.element)
+    entering = [*inner, f"entered[v][j][i] = {texts[kernel.pool.value].text};"]
+    computed = not isinstance(kernel.program.values[kernel.pool.value], Load)
+    bare = bool(held.reads) and not computed and not any(one.conditions for one in held.reads.values())
+    if not bare:  # what is computed from nothing is not what changes nothing
+        entering = [f"entered[v][j][i] = {kernel.pool.start};", "if (is_inside) {", *indented(entering), "}"]
+    lines, begun = held.declared("here[VECTORS][LOADED]"), []
+    for name, read in held.reads.items():
+        start = f"static_cast<{read.dtype.cpp}>({kernel.pool.start})" if bare else zero_of(read.dtype.cpp)
+        begun.append(f"{held.name(name)}[v][j].at[i] = {start};")
+    loading = [*place, *each_element(begun), "if (is_inside) {", *indented(held.loads()), "}"]
+    lines += _over("j", "LOADED", loading) if held.reads else []
+    place = place if not bare else place[:1] if "Y" in axes else []
+    taken = _over("j", "LOADED", [*place, *each_element(entering)])
+    return [*lines, "float entered[VECTORS][LOADED][WIDTH];", *taken]
 
 
 def _over_rows(lines: list[str]) -> list[str]:
@@ -151,7 +144,12 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
         "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
         *kernel.result_lines("made"),
     ]
-    lines = [f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{", *indented(each), "}"]
+    lines = [
+        "#pragma unroll RESULTS",
+        f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
+        *indented(each),
+        "}",
+    ]
     if "Y" not in axes:
         return lines
     out_y = kernel.variable(axes["Y"].outside)
@@ -167,35 +165,59 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
 
 def _slide(kernel: PoolKernel) -> list[str]:
     """The same where windows share most of their cells: PER results of a thread, a dilation apart."""
-    out_x = kernel.variable(kernel.axes["X"].outside)
+    x = kernel.axes["X"]
+    out_x = kernel.variable(x.outside)
     making = [
         "float window[PER + KERNEL_X - 1];",
         "#pragma unroll",
         "for (int m = 0; m < PER + KERNEL_X - 1; ++m) {",
-        "  const int cell = left - PAD_X + MARGIN + first + m * DILATION_X;",
-        f"  window[m] = cell < cells ? line[cell] : {kernel.pool.start};",
+        "  window[m] = line[left - PAD_X + MARGIN + first + m * DILATION_X];",
         "}",
-        "#pragma unroll",
-        "for (int m = 0; m < PER; ++m) {",
-        "  float made = window[m];",
-        "#pragma unroll",
-        "  for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
-        "  if (first + m * DILATION_X < tile) results[first + m * DILATION_X] = made;",
-        "}",
+        *(_doubled(x.kernel) if not kernel.pool.is_mean or x.kernel & (x.kernel - 1) == 0 else _tapped()),
     ]
     storing = [f"const float made = results[{out_x} - first_x];", *kernel.result_lines("made")]
     return [
         "float* results = line + cells;",
         "// Neighbouring threads are PER results apart, which is odd: they meet different banks.",
         "const int group = threadIdx.x % GROUPS, phase = threadIdx.x / GROUPS;",
+        "#pragma unroll 1",
         "for (int base = 0; base < tile && phase < DILATION_X; base += GROUPS * DILATION_X * PER) {",
         "  const int first = base + group * DILATION_X * PER + phase;",
         *indented(making),
         "}",
         "wait_for_team();",
+        "#pragma unroll PER",
         f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
         *indented(storing),
         "}",
+    ]
+
+
+def _tapped() -> list[str]:
+    return [
+        "#pragma unroll",
+        "for (int m = 0; m < PER; ++m) {",
+        "  float made = window[m];",
+        "#pragma unroll",
+        "  for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, window[m + tap]);",
+        "  results[first + m * DILATION_X] = made;",
+        "}",
+    ]
+
+
+def _doubled(taps: int) -> list[str]:
+    """The same in fewer steps: windows of twice as many taps are two that follow each other, or overlap at the end."""
+    whole = 1 << (taps.bit_length() - 1)
+    made = "window[m]" if whole == taps else f"combined(window[m], window[m + KERNEL_X - {whole}])"
+    return [
+        "// Two windows of half as many taps make one.",
+        "#pragma unroll",
+        f"for (int taps = 1; taps < {whole}; taps *= 2) {{",
+        "#pragma unroll",
+        "  for (int m = 0; m + taps < PER + KERNEL_X - 1; ++m) window[m] = combined(window[m], window[m + taps]);",
+        "}",
+        "#pragma unroll",
+        f"for (int m = 0; m < PER; ++m) results[first + m * DILATION_X] = {made};",
     ]
 
 

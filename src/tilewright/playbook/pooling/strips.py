@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
-from tilewright.playbook.places.text import kernel_lines, product_text, width_line
+from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
 from tilewright.playbook.pooling.strip_body import slides, strip_body
@@ -21,6 +21,7 @@ __device__ __forceinline__ void wait_for_team() {
   }
 }
 """
+_FEW_HELD = 16  # elements in the registers of a thread, of which a multiprocessor can have all it takes
 _NAMES = "span cells most tile tiles left strips chunks planes units"
 
 
@@ -30,9 +31,8 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     kernel = PoolKernel(program, plan, vector=True, quick=quick)
     more, grid = _strips_plan(kernel, plan)
     body = strip_body(kernel)
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
-    name = f"{program.placed.name}_strips"
-    plan.launch(name, grid, f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}", signature.given)
+    block = f"dim3(LANES, TEAMS), 4 * TEAMS * {_lines(kernel)} * {more[0][1]}"
+    text = kernel.launched("strips", grid, block, "LANES * TEAMS, RESIDENT / (LANES * TEAMS)", body, more)
     deep = (
         " It walks the planes in order: what a plane's rows come to is kept for every window that reaches it, so a "
         "plane is read once."
@@ -51,8 +51,6 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
     )
     header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
     header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
-    bounds = "__launch_bounds__(LANES * TEAMS, RESIDENT / (LANES * TEAMS))"
-    text = kernel_lines(signature, bounds, name, body)
     pieces = [
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],
@@ -87,6 +85,9 @@ def _more_constants(kernel: PoolKernel) -> list[str]:
     lines.append(f"constexpr int LINES = {_lines(kernel)};  // of shared memory, for each team")
     if slides(kernel):
         lines.append("constexpr int GROUPS = LANES / DILATION_X;  // threads side by side in one phase of the dilation")
+    else:
+        most = "VECTORS * WIDTH > STRIDE_X ? VECTORS * WIDTH / STRIDE_X : 1"
+        lines.append(f"constexpr int RESULTS = {most};  // of a row, for a thread")
     return lines
 
 
@@ -134,7 +135,8 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     width, out = x.inside.size.text, x.outside.size.text
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
-    plan.add("let", f"{names['cells']} = {margin} + {names['span']} + round_up({x.reach}, WIDTH)", "of a line")
+    if not slides(kernel):
+        plan.add("let", f"{names['cells']} = {margin} + {names['span']} + round_up({x.reach}, WIDTH)", "of a line")
     reach, stride = x.reach, x.stride
     plan.add(
         "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
@@ -146,6 +148,9 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
         tile = f"max({names['most']} / {names['turn']}, 1) * {names['turn']}"
         tile = f"min({names['most']}, {tile}) / WIDTH * WIDTH"
     plan.add("let", f"{names['tile']} = {out} if {names['span']} >= {width} else {tile}", "results of a row for a team")
+    if slides(kernel):
+        most = f"max({names['span']}, {margin} + round_up(round_up({names['tile']}, {names['turn']}), WIDTH))"
+        plan.add("let", f"{names['cells']} = {margin} + {most} + round_up({x.reach}, WIDTH)", "of a line")
     plan.add("need", f"{names['tile']} >= 1")
     plan.add(
         "let",
@@ -179,7 +184,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
         return _line_tunes(kernel, vectors, lanes)
     deep = "Z" in kernel.axes
     lanes = vectors if vectors <= 512 and vectors % 32 == 0 else min(max(lanes, 32 if deep else 8), 512)
-    blocks = (128, 256, 512) if lanes >= 128 or (deep and lanes <= 32) else (256, 128, 512)
+    blocks = (512, 256, 128) if deep else (128, 256, 512) if lanes >= 128 else (256, 128, 512)
     teams = dict.fromkeys(max(one // lanes, 1) for one in blocks)
     rows = _row_choices(kernel.axes["Y"], deep, kernel.width)
     found = [
@@ -191,24 +196,24 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     if deep:
         found.append(("tune", "DEPTH = 32 | 64 | 16", "planes of the result that a team walks through"))
     y = kernel.axes["Y"]
-    tall = not deep and y.reach > y.stride and lanes < 256  # strips of many rows ask for registers
-    residents = "768 | 1024 | 512" if tall else "1024 | 768 | 512"
+    held = ((rows[0] - 1) * y.stride + y.reach) * kernel.width  # elements of a thread while it loads
+    residents = "2048 | 1024 | 1536" if held <= _FEW_HELD and not deep else "1024 | 768 | 512"
     return [*found, ("tune", f"RESIDENT = {residents}", "threads of a multiprocessor that registers must do for")]
 
 
 def _line_tunes(kernel: PoolKernel, vectors: int, lanes: int) -> list[tuple[str, str, str]]:
     dilation = kernel.axes["X"].dilation
-    fitting = [one for one in (128, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
+    fitting = [one for one in (128, 96, 192, 256, 320, 384, 512) if one % dilation == 0] or [128, 256, 512]
     long = vectors >= 256
     teams = (1,) if long else (max(256 // lanes, 1), max(128 // lanes, 1))
     found = [
         ("tune", f"LANES = {' | '.join(map(str, fitting[:3])) if long else lanes}", "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, dict.fromkeys(teams)))}", "of a block"),
-        ("tune", "VECTORS = 4 | 6 | 2" if long else "VECTORS = 1 | 2", "of a thread"),
+        ("tune", "VECTORS = 2 | 3 | 4" if long else "VECTORS = 1 | 2", "of a thread"),
         ("const", "ROWS = 1", ""),
-        ("const", "RESIDENT = 1024", "threads of a multiprocessor that registers must do for"),
+        ("tune", "RESIDENT = 2048 | 1024 | 1536", "threads of a multiprocessor that registers must do for"),
     ]
-    return [*found, ("tune", "PER = 7 | 9 | 5", "results that a thread slides along")] if slides(kernel) else found
+    return [*found, ("tune", "PER = 7 | 11 | 5", "results that a thread slides along")] if slides(kernel) else found
 
 
 def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
@@ -218,4 +223,4 @@ def _row_choices(y: Window, deep: bool, width: int) -> list[int]:
     if deep:
         return [1, 2]
     most = max((64 // width - y.reach) // y.stride + 1, 1)  # 64 elements of a thread in registers
-    return list(dict.fromkeys([max(most * 10 // 13, 1), most, max(most // 2, 1)]))
+    return list(dict.fromkeys([max(most // 2, 1), max(most * 10 // 13, 1), max(most // 3, 1)]))

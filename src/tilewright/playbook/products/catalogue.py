@@ -26,6 +26,7 @@ from tilewright.tasks import task_op_line
 _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
+_FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
     else:
         summary = "TMA and wgmma, f32 as two f16 parts that are made first"
         found = _with_pieces("product-hopper-parts", summary, _hopper, cut)
-        # Where k is not cut, operands are small beside the work on them, and splitting them first is quicker.
-        if cut and all(is_vector_product(one) or can_fuse(one, pieces=True) for one in products):
+        # Elsewhere operands are small beside the work on them, and splitting them first is quicker.
+        few = cut or all(is_vector_product(one) or one.m.size <= _FEW_ROWS for one in products)
+        if few and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
     return [replace(one, emulable=False) for one in found]

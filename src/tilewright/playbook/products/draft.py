@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.finish_text import kept_sum, skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
 
@@ -17,7 +18,7 @@ def draft_product(product: Contraction, op_line: str, choices: Choices = Choices
     signature = text.signature([*text.parameters(), *text.finish_parameters])
     name = f"{text.name}_product"
     text.plan.launch(name, f"{tiles}{text.matrices}", "dim3(TILE, TILE)", signature.given)
-    skipped = text.skipped_tile("TILE", "TILE")
+    skipped = skipped_tile(text.product, "TILE", "TILE")
     body = [
         "__shared__ float a_tile[TILE][TILE + 1], b_tile[TILE][TILE + 1];  // [m or n][k]",
         "const int x = threadIdx.x, y = threadIdx.y;",
@@ -37,7 +38,7 @@ def draft_product(product: Contraction, op_line: str, choices: Choices = Choices
         f"const long long row = {text.first_row} + m0 + y;",
         "const int column = n0 + x;",
         "const long long at = row * n + column;",
-        f"const float sum = {text.kept_sum('total', '(m0 + y)', 'column')};",
+        f"const float sum = {kept_sum(text.product, 'total', '(m0 + y)', 'column')};",
         f"c[at] = {text.stored(text.finish.call('sum'))};",
     ]
     header = (

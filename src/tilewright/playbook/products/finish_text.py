@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.playbook.cpp_helpers import QUICK_HELPERS
 from tilewright.playbook.cpp_text import Forms, Namer, Statements, Text, indented
-from tilewright.playbook.products.program import Contraction
-from tilewright.playbook.row_program import ProgramInput
+from tilewright.playbook.products.program import Contraction, Triangle
+from tilewright.playbook.row_program import Load, NumberKind, ProgramInput
+from tilewright.records import DType
 
 # Names of the kernels' own text, which no parameter of theirs has.
 RESERVED_WORDS = """
@@ -26,6 +28,37 @@ weights which wide x y z zero zeros
 RESERVED = frozenset(RESERVED_WORDS.split())
 
 
+# Products finish their sums while nothing is multiplied, so what that costs shows. For results in bf16, whose roundings
+# are eight times its error.
+_GELU_OF_SUM = """\
+// v times the normal curve's share below v, which is 1/2 + (1/2 - q) for positive v and 1/2 - (1/2 - q) for negative v,
+// with q the share beyond |v|: 2 to a polynomial, to 2.5e-4 of itself. One slow instruction, where erf takes several.
+__device__ __forceinline__ float gelu_of(float v) {
+  const float x = fabsf(v);
+  float t = fmaf(x, -2.33249967e-4f, 4.86971691e-3f), q;
+  t = fmaf(x, t, -4.45985130e-2f);
+  t = fmaf(x, t, -4.69682664e-1f);
+  t = fmaf(x, t, -1.14625905f);
+  t = fmaf(x, t, -1.00035951f);
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(q) : "f"(t));
+  return fmaf(x, 0.5f - q, 0.5f * v);
+}
+"""
+
+
+@dataclass(frozen=True)
+class FinishInput:
+    """A tensor that the function takes an element of."""
+
+    value: str  # the function's name for that element
+    name: str  # of the kernel's pointer
+    place: str  # which element goes with a sum: row, column, at (of row and column), or 0
+    cast: str  # to what the function takes; "" where that is what the tensor has
+
+    def element(self, place: str) -> str:
+        return f"{self.cast}({self.name}[{place}])" if self.cast else f"{self.name}[{place}]"
+
+
 @dataclass(frozen=True)
 class FinishText:
     """The function's text, the parameters that a kernel needs for it, and how it is called."""
@@ -34,57 +67,92 @@ class FinishText:
     function: list[str]  # empty where sums are stored as they are
     declared: list[str]  # parameters of the kernel
     given: list[str]  # plan expressions for them
-    names: list[str]  # of the parameters, as the kernel hands them on
-    takes: tuple[str, ...]  # which places the function takes: row, column, at
+    inputs: tuple[FinishInput, ...]
+    numbers: tuple[str, ...]  # that the kernel hands on
 
-    def call(self, sum: str, row: str = "row", column: str = "column", at: str = "at") -> str:
+    @property
+    def takes(self) -> set[str]:
+        """Which places a call names: row, column, at."""
+        return {one.place for one in self.inputs}
+
+    def call(self, sum: str, column: str = "column", at: str = "at") -> str:
         """The finished value of a sum. `row` counts rows of all matrices, `at` is row * n + column."""
-        if not self.function:
-            return sum
-        places = {"row": row, "column": column, "at": at}
-        return f"finish({', '.join([sum, *(places[one] for one in self.takes), *self.names])})"
+        places = {"row": "row", "column": column, "at": at, "0": "0"}
+        return self.of(sum, *(one.element(places[one.place]) for one in self.inputs))
+
+    def of(self, sum: str, *values: str) -> str:
+        """The same, of the elements that go with the sum."""
+        return f"finish({', '.join([sum, *values, *self.numbers])})" if self.function else sum
 
 
-def finish_text(contraction: Contraction, quick: bool = True) -> FinishText:
-    """The finish in C++; quick forms of functions only where results have 16 bits."""
+def finish_text(contraction: Contraction, quick: bool = True, suffix: str = "") -> FinishText:
+    """The finish in C++; quick forms of functions only where results have 16 bits. `suffix`: of kernels' pointers."""
     program = contraction.finish
     if contraction.is_plain:
-        return FinishText([], [], [], [], [], ())
+        return FinishText([], [], [], [], (), ())
     namer = Namer(program, RESERVED)
     forms = Forms(program, namer, quick)
-    statements = Statements(program, forms, namer)
-    lines, texts = statements.write(
-        (contraction.output.value,),
-        {contraction.sum_value: Text("sum")},
-        lambda one: f"{namer.tensors[one.name]}[{_place(one)}]",
-    )
-    takes = tuple(
-        place for place in ("row", "column", "at") if any(_place(one) == place for one in contraction.finish_inputs)
-    )
-    pairs = [
-        (f"const {one.dtype.cpp}* __restrict__", namer.tensors[one.name], one.name) for one in contraction.finish_inputs
-    ]
-    pairs += [
+    known, parameters = {contraction.sum_value: Text("sum")}, ["float sum"]
+    inputs: list[FinishInput] = []
+    for one in contraction.finish_inputs:
+        value, name = program.values.index(Load(one.name)), namer.tensors[one.name]
+        known[value] = Text(name)
+        kind = program.kinds[value].cpp
+        parameters.append(f"{kind} {name}")
+        cast = "" if kind == one.dtype.cpp else f"static_cast<{kind}>"
+        inputs.append(FinishInput(name, f"{name}{suffix}", _place(one), cast))
+    numbers = [
         (program.kinds[program.values.index(number)].cpp, name, number.expression)
         for number, name in namer.parameters.items()
     ]
-    kinds = {"row": "long long row", "column": "int column", "at": "long long at"}
-    parameters = ["float sum", *(kinds[one] for one in takes), *(f"{kind} {name}" for kind, name, _ in pairs)]
-    head = f"__device__ __forceinline__ float finish({', '.join(parameters)}) {{"
+    parameters += [f"{kind} {name}" for kind, name, _ in numbers]
+    target = contraction.output.value
+    lines, texts = Statements(program, forms, namer).write((target,), known, _nothing_else)
+    cast = "" if program.kinds[target] is NumberKind.FLOAT else "(float)"
     function = [
         "// What becomes of a sum before it is stored.",
-        *_wrapped(head),
-        *indented([*lines, f"return {texts[contraction.output.value].text};"]),
+        *_wrapped(f"__device__ __forceinline__ float finish({', '.join(parameters)}) {{"),
+        *indented([*lines, f"return {cast}{texts[target].text};"]),
         "}",
     ]
+    helpers = forms.helpers()
+    if quick and contraction.output.dtype is DType.BF16:
+        helpers = [_GELU_OF_SUM if one == QUICK_HELPERS["gelu"] else one for one in helpers]
+    tensors = zip(contraction.finish_inputs, inputs, strict=True)
     return FinishText(
-        [[one] for one in forms.helpers()],
+        [[one] for one in helpers],
         function,
-        [f"{kind} {name}" for kind, name, _ in pairs],
-        [expression for _, _, expression in pairs],
-        [name for _, name, _ in pairs],
-        takes,
+        [
+            *(f"const {one.dtype.cpp}* __restrict__ {text.name}" for one, text in tensors),
+            *(f"{kind} {name}" for kind, name, _ in numbers),
+        ],
+        [*(one.name for one in contraction.finish_inputs), *(expression for _, _, expression in numbers)],
+        tuple(inputs),
+        tuple(name for _, name, _ in numbers),
     )
+
+
+def _nothing_else(one: ProgramInput) -> str:
+    raise AssertionError(f"{one.name} is a parameter")
+
+
+def kept_sum(product: Contraction, sum: str, row: str, column: str) -> str:
+    """The sum, or 0 where the product is not kept."""
+    kept = product.kept
+    if kept is None:
+        return sum
+    sign = ">=" if kept.triangle is Triangle.UPPER else "<="
+    return f"{column} - {row} {sign} {kept.diagonal} ? {sum} : 0.0f"
+
+
+def skipped_tile(product: Contraction, rows: str, columns: str) -> str:
+    """A condition on m0 and n0: nothing of the tile is kept; "" where all of the product is."""
+    kept = product.kept
+    if kept is None:
+        return ""
+    if kept.triangle is Triangle.UPPER:
+        return f"n0 + {columns} - 1 - m0 < {kept.diagonal}"
+    return f"n0 - (m0 + {rows} - 1) > {kept.diagonal}"
 
 
 def _place(one: ProgramInput) -> str:

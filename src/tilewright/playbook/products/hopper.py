@@ -9,6 +9,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, frag
 from tilewright.playbook.products.hopper_finish import PAIRED
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
+from tilewright.playbook.products.hopper_fused import THREADS as FUSED_THREADS
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.program import Contraction, Operand
@@ -60,7 +61,7 @@ def can_fuse(product: Contraction, pieces: bool) -> bool:
     """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
     fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
     whole = product.n.size * (DType.F32 if pieces else product.output.dtype).itemsize % 16 == 0
-    return fits and whole and product.a.along_k and not product.b.along_k
+    return fits and whole and product.a.along_k
 
 
 def _is_shared(product: Contraction) -> bool:
@@ -103,6 +104,7 @@ class _Plan:
     def __init__(self, form: Form, lines: PlanLines) -> None:
         self._form, self.lines = form, lines
         self._product = form.product
+        self._operands = (("a", form.product.a), ("b", form.product.b))
 
     def _named(self, text: str) -> str:
         """A text in which @word stands for the plan's own name for it."""
@@ -139,20 +141,22 @@ class _Plan:
 
     def of_halves(self) -> None:
         form = self._form
-        a, b = self._product.a, self._product.b
-        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
-        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
-            self._add("need", f"({pitch}) % 8 == 0", "and rows of the operands")
+        self._need_rows_of(8)
         self._add("tune", "BN = 256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
         stores = f" + {4 if form.tma_store else 2} * 64 * 128"
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
-        for name, one in (("a", a), ("b", b)):
-            self._operand_map(name, one, one.tensor, one.pitch.expression, one.batch_pitch.expression, 64)
+        self._operand_maps()
         self._store_map()
         self._product_launch("384")
+
+    def _need_rows_of(self, elements: int) -> None:
+        a, b = self._product.a, self._product.b
+        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
+        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
+            self._add("need", f"({pitch}) % {elements} == 0", "and rows of the operands")
 
     def _tiles(self, narrowest: str) -> None:
         """How many tiles there are, and pieces; narrower tiles where wide ones leave too much of the GPU idle."""
@@ -171,20 +175,27 @@ class _Plan:
         self._add("let", f"@steps = ceil_div(@k, {depth}), @most = max(1, min(device.sms / @tiles, @steps / 16))")
         self._add("let", f"@piece = ceil_div(@steps, @most) * {depth}, @pieces = ceil_div(@k, @piece)")
 
-    def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str, depth: int) -> None:
-        parts = "2 * " if self._form.parts else ""
+    def _operand_maps(self) -> None:
+        """Of the operands as they are given."""
+        for name, one in self._operands:
+            self._operand_map(name, one, one.tensor, one.pitch.expression, one.batch_pitch.expression)
+
+    def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str) -> None:
+        form = self._form
         shared = matrix_pitch == "0"
-        count = f"{parts}@batch" if not shared else "1"
-        rows = {"a": "@m", "b": "@n"}[name]
+        count = "1" if shared else "2 * @batch" if form.skips else "@batch"
+        rows, together = {"a": ("@m", "128"), "b": ("@n", "256" if form.fused else "BN")}[name]
         if one.along_k:
-            size, shape, box = f"{count}, {rows}, @k", (rows, "@k"), f"[1, {'128' if name == 'a' else 'BN'}, {depth}]"
-            swizzle = depth * 2
+            shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if form.fused else 2)
+        elif form.fused:
+            shape, box, swizzle = ("@k", rows), f"1, {form.depth}, {together}", 0
         else:
-            size, shape, box, swizzle = f"{count}, @k, {rows}", ("@k", rows), f"[1, {depth}, 64]", 128
-        stride = f"{matrix_pitch if not shared else f'({pitch}) * {shape[0]}'}, {pitch}, 1"
+            shape, box, swizzle = ("@k", rows), f"1, {form.depth}, 64", 128
+        stride = f"{f'({pitch}) * {shape[0]}' if shared else matrix_pitch}, {pitch}, 1"
         self._add(
             "map",
-            f"@{name}_map = tiled({tensor}, shape=[{size}], stride=[{stride}], box={box}, swizzle={swizzle}, l2=256)",
+            f"@{name}_map = tiled({tensor}, shape=[{count}, {', '.join(shape)}], stride=[{stride}], box=[{box}], "
+            f"swizzle={swizzle}, l2=256)",
         )
 
     def _store_map(self) -> None:
@@ -230,18 +241,15 @@ class _Plan:
         self._add(
             "scratch", "@wide: i32[1 + @batch * @pieces * (@tiles_m + @tiles_n)] zeroed", "whether any, then which"
         )
-        for name, one in (("a", self._product.a), ("b", self._product.b)):
+        for name, one in self._operands:
             self._split_buffers(name, one)
         self._store_map()
-        for name, one in (("a", self._product.a), ("b", self._product.b)):
+        for name, one in self._operands:
             self._split_launch(name, one)
         self._product_launch("THREADS")
 
     def of_fused(self) -> None:
-        a, b = self._product.a, self._product.b
-        pitches = [a.pitch.expression, b.pitch.expression, a.batch_pitch.expression, b.batch_pitch.expression]
-        for pitch in dict.fromkeys(one for one in pitches if one != "0"):
-            self._add("need", f"({pitch}) % 4 == 0", "and rows of the operands")
+        self._need_rows_of(4)
         self._add(
             "let", "@tiles_m = ceil_div(@m, 128), @tiles_n = ceil_div(@n, 256), @tiles = @tiles_m * @tiles_n * @batch"
         )
@@ -252,18 +260,9 @@ class _Plan:
         self._add("let", f"@smem = {SMEM_BYTES}")
         self._add("need", "@smem <= device.smem_block")
         self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
-        for name, one in (("a", a), ("b", b)):
-            outer, inner, box = ("@m", "@k", "1, 128, 32") if name == "a" else ("@k", "@n", "1, 32, 256")
-            shared = one.batch_pitch.expression == "0"
-            matrix = f"({one.pitch.expression}) * {outer}" if shared else one.batch_pitch.expression
-            swizzle = 128 if name == "a" else 0
-            self._add(
-                "map",
-                f"@{name}_map = tiled({one.tensor}, shape=[{'1' if shared else '@batch'}, {outer}, {inner}], "
-                f"stride=[{matrix}, {one.pitch.expression}, 1], box=[{box}], swizzle={swizzle}, l2=256)",
-            )
+        self._operand_maps()
         self._store_map()
-        self._product_launch("384")
+        self._product_launch(str(FUSED_THREADS))
 
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
@@ -280,7 +279,7 @@ class _Plan:
                 f"{name.upper()}_LANES = 8 if @piece <= 256 else 32 if @piece <= 1024 else 256",
                 "threads per row",
             )
-        self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch", 32)
+        self._operand_map(name, one, f"@{name}_parts", f"@{name}_pitch", f"{outer} * @{name}_pitch")
 
     def _split_launch(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]
@@ -309,7 +308,7 @@ def _adding_parameters(form: Form) -> list[tuple[str, str]]:
 def _adding_text(form: Form) -> list[str]:
     """The kernel that adds pieces up, and finishes their sums."""
     output = form.product.output
-    value = form.finish.of_one("sum")
+    value = form.finished("sum")
     stored = value if output.dtype is DType.F32 else f"static_cast<{output.dtype.cpp}>({value})"
     body = [
         "const long long i = blockIdx.x * 256ll + threadIdx.x, count = (long long)batch * M * N;",
@@ -324,7 +323,7 @@ def _adding_text(form: Form) -> list[str]:
         body += ["const int m = row % M;"]
     body.append(f"c[i] = {stored};")
     declared = [declaration for declaration, _ in _adding_parameters(form)]
-    text = form.finish.text
+    text = form.finish_function
     return [
         *text,
         *([""] if text else []),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from functools import cached_property
 
-from tilewright.playbook.products.hopper_finish import Finish
+from tilewright.playbook.products.finish_text import FinishText, finish_text, kept_sum
 from tilewright.playbook.products.program import Contraction
 from tilewright.records import DType
 
@@ -36,9 +37,20 @@ class Form:
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
+    @cached_property
+    def finish(self) -> FinishText:
+        return finish_text(self.product, suffix="_given")
+
     @property
-    def finish(self) -> Finish:
-        return Finish(self.product)
+    def finish_function(self) -> list[str]:
+        """The text of what becomes of a sum, and of what it calls."""
+        return [
+            line for piece in (*self.finish.helpers, self.finish.function) for line in "\n".join(piece).splitlines()
+        ]
+
+    def finished(self, sum: str) -> str:
+        """The result of one sum, of column n and row m, which is row `row` of all matrices."""
+        return self.finish.call(kept_sum(self.product, sum, "m", "n"), "n", "row * N + n")
 
     @property
     def kind(self) -> str:

@@ -7,7 +7,10 @@ scale of a row is found from the first 32 of k, with room above; whatever turns 
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_finish import pair_functions
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
 from tilewright.playbook.products.hopper_store import epilogue, pack
@@ -16,16 +19,19 @@ from tilewright.records import DType
 
 SLOTS = 3
 PART_SLOTS = 2
+SPLITTERS = 256
+THREADS = 256 + SPLITTERS
 SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + 2 * 64 * 128 + 256 * 4 + 128
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
 constexpr int A_BYTES = BM * BK * 4, B_BYTES = BN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES, SLOTS = {SLOTS};  // f32
 constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
-constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns
+@boxes
 constexpr int C_BYTES = 64 * 128, C_BUFFERS = 1;  // per consumer
 constexpr int WIDTH = 128;  // columns of one wgmma
-constexpr int SPLITTER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // 128 * 40 + 256 * 232 fit
+constexpr int SPLITTERS = {SPLITTERS};  // threads
+constexpr int SPLITTER_REGISTERS = 40, CONSUMER_REGISTERS = {216 if SPLITTERS == 256 else 232};
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
 
@@ -71,9 +77,21 @@ __device__ __forceinline__ float4 shared_float4(uint32_t at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
   return v;
 }
+"""
+
+_STORE_PAIR = """\
 __device__ __forceinline__ void store_pair(uint32_t to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
 }
+"""
+_STORE_FOUR = """\
+__device__ __forceinline__ void store_four(uint32_t to, const uint32_t* x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+"""
+_SYNC = """\
+__device__ __forceinline__ void splitters_sync() { asm volatile("bar.sync 3, %0;" ::"n"(SPLITTERS) : "memory"); }
 """
 
 _SPLITTER = """\
@@ -83,57 +101,77 @@ auto load = [&](int step) {
   barrier_wait(empty + step % SLOTS * 8, step / SLOTS % 2 ^ 1);
   barrier_arrive_expecting(arrived, SLOT_BYTES);
   load_box(&a_map, arrived, at, @along, tile.m0, tile.z);
-  load_box(&b_map, arrived, at + A_BYTES, tile.n0, @along, tile.z);
+  load_box(&b_map, arrived, at + A_BYTES, @b_place, tile.z);
 };
-if (thread == 0)
+const int splitter = threadIdx.x - 256;
+if (splitter == 0)
   for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
 
-// Four columns of half of the slot's k. What is known of columns lies where results will, which consumers store after
-// the last step; what is known of rows lies before it.
+// What is known of columns lies where results will, which consumers store after the last step.
 Counts* of_columns = reinterpret_cast<Counts*>(shared + (c_buffers - slots)) + 64;
-const int column = thread % 64 * 4, first = thread / 64 * 16;
-const uint32_t to_column = column / 64 * BOX_BYTES + column % 8 * 2;
-float4 scale;
+for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
+splitters_sync();
+@place
 for (int step = 0; step < tile.steps; ++step) {
-  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES + (first * BN + column) * 4;
+  const uint32_t from = slots + step % SLOTS * SLOT_BYTES + A_BYTES@from;
   barrier_wait(full + step % SLOTS * 8, step / SLOTS % 2);
-  if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
-    of_columns[thread] = of_columns[thread + 128] = {};
-    uint32_t largest[4] = {};
-    for (int i = 0; i < 16; ++i) {
-      const float4 x = shared_float4(from + i * BN * 4);
-      largest[0] = max(largest[0], magnitude_bits(x.x)), largest[1] = max(largest[1], magnitude_bits(x.y));
-      largest[2] = max(largest[2], magnitude_bits(x.z)), largest[3] = max(largest[3], magnitude_bits(x.w));
-    }
-    uint4* found = reinterpret_cast<uint4*>(column_scales + column);
-    if (first > 0) *found = make_uint4(largest[0], largest[1], largest[2], largest[3]);
-    consumer_sync(2);
-    const uint4 other = *found;
-    consumer_sync(2);
-    if (first == 0)
-      *found = make_uint4(max(other.x, largest[0]), max(other.y, largest[1]), max(other.z, largest[2]),
-                          max(other.w, largest[3]));
-    consumer_sync(2);
-    scale = make_float4(scale_of(found->x), scale_of(found->y), scale_of(found->z), scale_of(found->w));
-    consumer_sync(2);
-    if (first == 0)
-      *reinterpret_cast<float4*>(found) = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
-  }
-  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES + to_column + first * 128;
+@scales
+  const uint32_t parts = part_slots + step % PART_SLOTS * 2 * PART_BYTES@to;
   barrier_wait(used + step % PART_SLOTS * 8, step / PART_SLOTS % 2 ^ 1);
+@split
+  if (step == tile.steps - 1) {
+    splitters_sync();
+    for (int i = splitter; i < BN; i += SPLITTERS)
+      if (of_columns[i].is_too_wide(tile.steps * BK)) wide[0] = 1, wide[1 + which] = 1;
+  }
+  show_to_tma();
+  __syncwarp();
+  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
+  if (splitter == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
+}
+"""
+
+# The second operand as it lies: what a splitter does with a slot of it. Consumers hold k in an order of their own.
+_ALONG_N = {
+    "k_step": "16 * 128",
+    "strides": "BOX_BYTES, 1024, SWIZZLE_128",
+    "width": "WIDTH / 64 * BOX_BYTES",
+    "boxes": "constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns",
+    "place": """\
+// Four columns, and of k some fours.
+constexpr int FOURS = BN / 4 * (BK / 4) / SPLITTERS;
+const int column = splitter % (BN / 4) * 4, first = splitter / (BN / 4) * FOURS;
+float4 scale;""",
+    "from": " + column * 4",
+    "to": " + column / 64 * BOX_BYTES + column % 8 * 2",
+    "scales": """\
+  if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
+    uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + column;
+    for (int k = first * 4; k < (first + FOURS) * 4; ++k) {
+      const float4 x = shared_float4(from + k * BN * 4);
+      atomicMax(largest, magnitude_bits(x.x)), atomicMax(largest + 1, magnitude_bits(x.y));
+      atomicMax(largest + 2, magnitude_bits(x.z)), atomicMax(largest + 3, magnitude_bits(x.w));
+    }
+    splitters_sync();
+    scale = make_float4(scale_of(largest[0]), scale_of(largest[1]), scale_of(largest[2]), scale_of(largest[3]));
+    splitters_sync();
+    float4* inverse = reinterpret_cast<float4*>(largest);
+    if (first == 0) *inverse = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
+  }""",
+    "split": """\
   float least = LOSING;
 #pragma unroll
-  for (int quad = 0; quad < 4; ++quad) {
+  for (int four = first; four < first + FOURS; ++four) {
     float4 s[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + (quad * 4 + i) * BN * 4);
+    for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + (four * 4 + i) * BN * 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       s[i] = make_float4(s[i].x * scale.x, s[i].y * scale.y, s[i].z * scale.z, s[i].w * scale.w);
       uint32_t high[2], low[2];
       split(s[i].x, s[i].y, high[0], low[0]);
       split(s[i].z, s[i].w, high[1], low[1]);
-      const int k = quad * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
+      const int k = four / 4 * 16 + four % 4 * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
       const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
       store_pair(to, high[0], high[1]);
       store_pair(to + PART_BYTES, low[0], low[1]);
@@ -142,23 +180,65 @@ for (int step = 0; step < tile.steps; ++step) {
   }
   if (least < LOSING) {
 #pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      const float4 x = shared_float4(from + i * BN * 4);
+    for (int k = first * 4; k < (first + FOURS) * 4; ++k) {
+      const float4 x = shared_float4(from + k * BN * 4);
       of_columns[column].add(x.x * scale.x), of_columns[column + 1].add(x.y * scale.y);
       of_columns[column + 2].add(x.z * scale.z), of_columns[column + 3].add(x.w * scale.w);
     }
-  }
-  if (step == tile.steps - 1) {
-    consumer_sync(2);
-    if (of_columns[thread].is_too_wide(tile.steps * BK) || of_columns[thread + 128].is_too_wide(tile.steps * BK))
-      wide[0] = 1, wide[1 + which] = 1;
-  }
-  show_to_tma();
-  __syncwarp();
-  if (thread % 32 == 0) barrier_arrive(split_done + step % PART_SLOTS * 8), barrier_arrive(empty + step % SLOTS * 8);
-  if (thread == 0 && step + SLOTS - 1 < tile.steps) load(step + SLOTS - 1);
+  }""",
 }
-"""
+_ALONG_K = {
+    "k_step": "32",
+    "strides": "16, 8 * BK * 2, SWIZZLE_64",
+    "width": "WIDTH * BK * 2",
+    "boxes": "",
+    "place": """\
+constexpr int COLUMNS = BN / SPLITTERS;  // of a thread
+float scale[COLUMNS];""",
+    "from": " + splitter * BK * 4",
+    "to": " + splitter * BK * 2",
+    "scales": """\
+  if (step == 0) {
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      uint32_t largest = 0;
+      for (int i = 0; i < 8; ++i)
+        largest = max(largest, largest_of(shared_float4(from + c * SPLITTERS * BK * 4 + i * 16)));
+      scale[c] = scale_of(largest), column_scales[splitter + c * SPLITTERS] = 1.f / scale[c];
+    }
+  }""",
+    "split": """\
+#pragma unroll
+  for (int c = 0; c < COLUMNS; ++c) {
+    float least = LOSING;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // 16 of k
+      uint32_t high[8], low[8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float4 x = shared_float4(from + c * SPLITTERS * BK * 4 + ((half * 4 + i) ^ splitter % 8) * 16);
+        x = make_float4(x.x * scale[c], x.y * scale[c], x.z * scale[c], x.w * scale[c]);
+        split(x.x, x.y, high[i], low[i]);  // in the order in which lanes hold a
+        split(x.z, x.w, high[i + 4], low[i + 4]);
+        least = fminf(fminf(fminf(least, fabsf(x.x)), fminf(fabsf(x.y), fabsf(x.z))), fabsf(x.w));
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t to = parts + c * SPLITTERS * BK * 2 + ((half * 2 + i) ^ splitter / 2 % 4) * 16;
+        store_four(to, high + i * 4);
+        store_four(to + PART_BYTES, low + i * 4);
+      }
+    }
+    if (least < LOSING) {
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i) {
+        const float4 x = shared_float4(from + c * SPLITTERS * BK * 4 + i * 16);
+        Counts& mine = of_columns[splitter + c * SPLITTERS];
+        mine.add(x.x * scale[c]), mine.add(x.y * scale[c]), mine.add(x.z * scale[c]), mine.add(x.w * scale[c]);
+      }
+    }
+  }""",
+}
 
 _CONSUMER = """\
 asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
@@ -168,7 +248,7 @@ const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
 // lanes that meet all banks.
 const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
 const uint32_t my_scales = scales;
-const uint64_t b_slots = descriptor(part_slots, BOX_BYTES, 1024, SWIZZLE_128);
+const uint64_t b_slots = descriptor(part_slots, @strides);
 Counts* of_rows = reinterpret_cast<Counts*>(shared + (c_buffers - slots) + consumer * C_BUFFERS * C_BYTES);
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
@@ -217,14 +297,14 @@ for (int step = 0; step < tile.steps; ++step) {
 #pragma unroll
   for (int half = 0; half < BN / WIDTH; ++half) {
     float some[WIDTH / 2];
-    const uint64_t b_half = b_slot + (half * (WIDTH / 64) * BOX_BYTES >> 4);
+    const uint64_t b_half = b_slot + (half * @width >> 4);
     wgmma_fence();
     wgmma(some, low[0], b_half, 0);
-    wgmma(some, low[1], b_half + (16 * 128 >> 4), 1);
+    wgmma(some, low[1], b_half + (@k_step >> 4), 1);
     wgmma(some, high[0], b_half + (PART_BYTES >> 4), 1);
-    wgmma(some, high[1], b_half + ((PART_BYTES + 16 * 128) >> 4), 1);
+    wgmma(some, high[1], b_half + ((PART_BYTES + @k_step) >> 4), 1);
     wgmma(some, high[0], b_half, 1);
-    wgmma(some, high[1], b_half + (16 * 128 >> 4), 1);
+    wgmma(some, high[1], b_half + (@k_step >> 4), 1);
     wgmma_commit();
     wgmma_wait<0>();
     if (half == BN / WIDTH - 1 && thread == 0) barrier_arrive(used + step % PART_SLOTS * 8);
@@ -246,17 +326,26 @@ const float row_scale[2] = {1.f / scale[0], 1.f / scale[1]};
 
 def fused_text(form: Form) -> list[str]:
     """All of the file's code that the product itself needs."""
-    finish = form.finish
-    code = [*_CONSTANTS.splitlines(), "", *BARRIERS.splitlines(), *tma(form.tma_store).splitlines(), ""]
-    code += [*wgmma((128,), "f16", (False, True), in_registers=True).splitlines(), ""]
-    code += [*pack(DType.F16), *_SPLITTING.splitlines(), ""]
+    along_k = form.product.b.along_k
+    code = [*_as_b_lies(form, _CONSTANTS), "", *BARRIERS.splitlines(), *_SYNC.splitlines()]
+    code += [*tma(form.tma_store).splitlines(), ""]
+    swizzles = (64,) if along_k else (128,)
+    code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
+    code += [*pack(DType.F16), *_SPLITTING.splitlines(), *(_STORE_FOUR if along_k else _STORE_PAIR).splitlines(), ""]
     if not form.pieces:
-        code += [*finish.pair_functions(form.tma_store), *finish.text, ""]
+        code += [*pair_functions(form.product, form.tma_store), *form.finish_function, ""]
     return [*code, *walk(form), "", *_kernel(form)]
 
 
-def _kernel(form: Form) -> list[str]:
+def _as_b_lies(form: Form, text: str) -> list[str]:
+    """A text in which @word stands for what depends on how the second operand lies."""
     k = "tile.k0 + step * BK" if form.pieces else "step * BK"
+    words = _ALONG_K if form.product.b.along_k else _ALONG_N
+    words = {**words, "along": k, "b_place": f"{k}, tile.n0" if form.product.b.along_k else f"tile.n0, {k}"}
+    return [line for line in re.sub(r"@(\w+)", lambda found: words[found[1]], text).splitlines() if line]
+
+
+def _kernel(form: Form) -> list[str]:
     matrix = "(tile.z * pieces + tile.piece)" if form.pieces else "tile.z"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
@@ -270,8 +359,10 @@ def _kernel(form: Form) -> list[str]:
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
         f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.tma_store else ''};",
-        "  for (int s = 0; s < SLOTS; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 12);",
-        "  for (int s = 0; s < PART_SLOTS; ++s) barrier_init(split_done + s * 8, 4), barrier_init(used + s * 8, 2);",
+        "  for (int s = 0; s < SLOTS; ++s)",
+        "    barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);",
+        "  for (int s = 0; s < PART_SLOTS; ++s)",
+        "    barrier_init(split_done + s * 8, SPLITTERS / 32), barrier_init(used + s * 8, 2);",
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
         "__syncthreads();",
@@ -280,12 +371,12 @@ def _kernel(form: Form) -> list[str]:
         "tile.next();",
         f"const long long which = ((long long){matrix} * tile.tiles_m + tile.m0 / BM) * tile.tiles_n + tile.n0 / BN;",
         "",
-        "if (warpgroup == 2) {  // ---- splitter: loads slots, and splits b",
-        *indented(_SPLITTER.replace("@along", k).splitlines()),
+        "if (warpgroup >= 2) {  // ---- splitters: load slots, and split b",
+        *indented(_as_b_lies(form, _SPLITTER)),
         "} else {  // ---- consumers: split a, and multiply",
-        *indented([*_CONSUMER.splitlines(), *epilogue(form)]),
+        *indented([*_as_b_lies(form, _CONSUMER), *epilogue(form)]),
         *(["  if (thread == 0) wait_until_stored();"] if form.tma_store else []),
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]
-    return [*signature("__launch_bounds__(384, 1) ", "product", declared), *indented(body), "}"]
+    return [*signature(f"__launch_bounds__({THREADS}, 1) ", "product", declared), *indented(body), "}"]

@@ -6,10 +6,12 @@ One kernel serves 16-bit operands, and f32 operands that were split into two f16
 from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.finish_text import skipped_tile
+from tilewright.playbook.products.hopper_finish import pair_functions
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
 from tilewright.playbook.products.hopper_store import epilogue, pack
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
-from tilewright.playbook.products.program import Operand, Triangle
+from tilewright.playbook.products.program import Operand
 
 
 def device_text(form: Form) -> list[str]:
@@ -29,10 +31,9 @@ def device_text(form: Form) -> list[str]:
     ]
     if form.stored.itemsize == 2:
         pieces += [*pack(form.stored), ""]
-    finish = form.finish
     if not form.pieces:
-        pieces += [*finish.pair_functions(form.tma_store), *finish.text]
-        pieces += [""] if finish.inputs or finish.text else []
+        pieces += [*pair_functions(form.product, form.tma_store), *form.finish_function]
+        pieces += [""] if form.finish.function else []
     return [*pieces, *walk(form), "", *_kernel(form)]
 
 
@@ -85,13 +86,8 @@ def walk(form: Form) -> list[str]:
         if form.pieces
         else ["z = matrix;"]
     )
-    kept = form.product.kept
-    if kept is not None:
-        outside = (
-            f"n0 + BN - 1 - m0 < {kept.diagonal}"
-            if kept.triangle is Triangle.UPPER
-            else f"n0 - (m0 + BM - 1) > {kept.diagonal}"
-        )
+    outside = skipped_tile(form.product, "BM", "BN")
+    if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
     place.append("job += gridDim.x;")
     if form.skips:

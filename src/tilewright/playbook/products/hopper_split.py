@@ -339,5 +339,5 @@ def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
 
 
 def _stored(form: Form, value: str) -> str:
-    text = value if form.pieces else form.finish.of_one(value)
+    text = value if form.pieces else form.finished(value)
     return text if form.stored is DType.F32 else f"static_cast<{form.stored.cpp}>({text})"

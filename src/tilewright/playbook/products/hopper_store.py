@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.cpp_text import indented
+from tilewright.playbook.products.hopper_finish import finish_of_four, row_values
 from tilewright.playbook.products.hopper_form import Form, matrix_text
 from tilewright.records import DType
 
@@ -11,8 +14,8 @@ def epilogue(form: Form) -> list[str]:
     four = _four(form)
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
-    row_values = [] if form.pieces else form.finish.row_values()
-    needs_rows = "row_at" in text or "row_at" in "\n".join(row_values)
+    of_rows = [] if form.pieces else row_values(form.finish)
+    needs_rows = "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.skips
     if not form.fused and (needs_m or form.stored.itemsize == 4 or not form.tma_store):
         lines.append("const int row = warp * 16 + lane / 4;")
@@ -22,7 +25,7 @@ def epilogue(form: Form) -> list[str]:
         copy = "(size_t)(tile.piece * batch + tile.z)" if form.pieces else "(size_t)tile.z"
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
-    lines += row_values
+    lines += of_rows
     if form.skips:
         lines.append(f"const float* row_scales = a_scales + (size_t){matrix_text(form)} * M;")
         lines.append("const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};")
@@ -46,8 +49,8 @@ def _four(form: Form) -> list[str]:
     if form.pieces:
         made = [f"v[{index}] = {value};" for index, value in enumerate(values)]
     else:
-        made = form.finish.of_four(values)
-    if any("n" in line.replace("finished", "").replace("const", "") for line in made) and " n" in "".join(made):
+        made = finish_of_four(form.product, form.finish, values)
+    if re.search(r"\bn\b", "".join(made)):
         lines.append("const int n = tile.n0 + column;")
     return [*lines, *made]
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.products.finish_text import FinishText, finish_text
-from tilewright.playbook.products.program import Contraction, Extent, Operand, Triangle
+from tilewright.playbook.products.program import Contraction, Extent, Operand
 from tilewright.records import DType
 
 
@@ -140,23 +140,6 @@ class ProductText:
             f"const int m0 = (group * TILE_GROUP + in_group % group_rows) * {rows};",
             f"const int n0 = in_group / group_rows * {columns};",
         ]
-
-    def skipped_tile(self, rows: str, columns: str) -> str:
-        """A condition on m0 and n0: nothing of the tile is kept; "" where all of the product is."""
-        kept = self.product.kept
-        if kept is None:
-            return ""
-        if kept.triangle is Triangle.UPPER:
-            return f"n0 + {columns} - 1 - m0 < {kept.diagonal}"
-        return f"n0 - (m0 + {rows} - 1) > {kept.diagonal}"
-
-    def kept_sum(self, sum: str, row: str, column: str) -> str:
-        """The sum, or 0 where the product is not kept."""
-        kept = self.product.kept
-        if kept is None:
-            return sum
-        sign = ">=" if kept.triangle is Triangle.UPPER else "<="
-        return f"{column} - {row} {sign} {kept.diagonal} ? {sum} : 0.0f"
 
     @property
     def first_row(self) -> str:

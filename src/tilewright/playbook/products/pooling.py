@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.products.graph import renumbered
 from tilewright.playbook.tracing import Items, Node, ProbeSet, Trace, TracedArgument, TracedNode, TracedTensor
@@ -64,6 +65,8 @@ def _rounded(traced: TracedTask, lengths: tuple[int, ...], window: int) -> Trace
     if not names:
         return traced
     whole = tuple(one // window * window for one in lengths)
+    if len(set(whole)) == 1 < len(set(lengths)):
+        raise NotSupported(f"the playbook cannot tell how many windows of {window} there are at other sizes")
     probes = tuple(
         replace(one, sizes={name: new if name in names else size for name, size in one.sizes.items()})
         for one, new in zip(traced.probes.probes, whole, strict=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.finish_text import skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Operand
-from tilewright.playbook.products.tiles import PACK, add_pieces, finished_store, partial_store
+from tilewright.playbook.products.tiles import PACK, PIECES_HEADER, finished_store, kernels_of_tiles, partial_store
 from tilewright.records import DType
 
 _LEAST_PIECE = 512  # of k
@@ -98,11 +99,13 @@ __device__ __forceinline__ unsigned tf32(float v) {
 """
 
 _SPLIT = """\
-// v as two TF32 numbers, which together have 22 bits of it and its whole range. Where the first would be infinite or is
-// not a number, the second is 0: their products are then what f32 gives.
+// v as two TF32 numbers, which together have 22 bits of it and its whole range. What has no finite big part is small
+// beside a one of its sign: small parts meet big parts alone, and infinity times the 0 that a small part may be is no
+// number where f32 gives infinity.
 __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
-  big = tf32(v);
-  small = fabsf(v) < 3.4e38f ? tf32(v - __uint_as_float(big)) : 0u;
+  const bool fits = fabsf(v) < 3.4e38f;
+  big = fits ? tf32(v) : __float_as_uint(copysignf(1.f, v));
+  small = fits ? tf32(v - __uint_as_float(big)) : __float_as_uint(v);
 }
 """
 
@@ -170,19 +173,8 @@ def tensor_core_product(
     )
     plan.add("need", f"{shared} <= device.smem_block")
 
-    name = f"{text.name}_tensor_cores"
-    parameters, partial = [*text.parameters(), *text.finish_parameters], ""
-    if pieces:
-        partial = plan.name("partial")
-        plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
-        parameters = [
-            *text.parameters(("float* __restrict__ partial", partial)),
-            ("int piece", f"round_up(ceil_div({text.k}, PIECES), BK)"),
-        ]
-    signature = text.signature(parameters)
-    plan.launch(name, f"dim3({tiles}, PIECES)" if pieces else tiles, f"64 * WARPS_N, {shared}", signature.given)
-    kernel = signature.kernel("__launch_bounds__(THREADS)", name, _body(text, sides, pieces))
-    second = add_pieces(text, partial) if pieces else []
+    name, body = f"{text.name}_tensor_cores", _body(text, sides, pieces)
+    kernels = kernels_of_tiles(text, name, tiles, f"64 * WARPS_N, {shared}", body, pieces)
     fragments = [[_LOAD_MATRICES]] if not wide else [[_ROUND], *([[_SPLIT]] if product.is_strict else [])]
     instruction = _MMA.replace("INSTRUCTION", _INSTRUCTIONS[element]).replace("STEP", "8" if wide else "16")
     return text.fragment(
@@ -195,8 +187,7 @@ def tensor_core_product(
         *fragments,
         [instruction],
         text.finish.function,
-        kernel,
-        second,
+        *kernels,
     )
 
 
@@ -241,16 +232,11 @@ def _header(text: ProductText, pieces: bool) -> str:
             "arithmetic gives. A tensor core cuts bits off when it adds, so sums of BK products are added up in f32 "
             "outside it."
         )
-    if pieces:
-        header += (
-            "\n\nThe result is too small to fill the GPU: k is cut into PIECES, and a second kernel adds their sums, "
-            "always in the same order."
-        )
-    return header
+    return header + (PIECES_HEADER if pieces else "")
 
 
 def _body(text: ProductText, sides: tuple[_Side, _Side], pieces: bool) -> list[str]:
-    skipped = text.skipped_tile("BM", "BN")
+    skipped = skipped_tile(text.product, "BM", "BN")
     first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
     if skipped:
         last = f"{skipped} ? k_begin : {last}"

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
+from tilewright.playbook.products.finish_text import kept_sum, skipped_tile
 from tilewright.playbook.products.plan_text import TILE_GROUP, Choices, ProductText
 from tilewright.playbook.products.program import Contraction
 
 _PIECES = "64 | 32 | 16 | 8 | 4 | 2"
 _LEAST_PIECE = 256  # of k
 
+PIECES_HEADER = (
+    "\n\nThe result is too small to fill the GPU: k is cut into PIECES, and a second kernel adds their sums, always in "
+    "the same order."
+)
 PACK = """\
 // Elements that move together.
 template <typename T, int WIDTH>
@@ -84,20 +89,7 @@ def tiled_product(
     text.width("B_WIDTH", product.b, product.k if product.b.along_k else product.n, 4)
     plan.add("const", f"C_WIDTH = 4 if {text.n} % 4 == 0 else 1", "elements that are stored at once")
 
-    name = f"{text.name}_tiles"
-    parameters = [*text.parameters(), *text.finish_parameters]
-    if pieces:
-        partial = plan.name("partial")
-        plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
-        parameters = [
-            *text.parameters(("float* __restrict__ partial", partial)),
-            ("int piece", f"round_up(ceil_div({text.k}, PIECES), BK)"),
-        ]
-    signature = text.signature(parameters)
-    grid = f"dim3({tiles}, PIECES)" if pieces else tiles
-    plan.launch(name, grid, "BM * BN / 64", signature.given)
-    kernel = signature.kernel("__launch_bounds__(THREADS)", name, _body(text, pieces))
-    second = add_pieces(text, partial) if pieces else []
+    kernels = kernels_of_tiles(text, f"{text.name}_tiles", tiles, "BM * BN / 64", _body(text, pieces), pieces)
     constants = [
         "constexpr int THREADS = BM * BN / 64, HALF_M = BM / 2, HALF_N = BN / 2;",
         "constexpr int PAD = 4;  // keeps the columns of a tile apart in the banks",
@@ -108,16 +100,30 @@ def tiled_product(
         "in registers, so that each value read from shared memory is used eight times. The loads of the next step run "
         "under the arithmetic of the present one."
     )
+    header += PIECES_HEADER if pieces else ""
+    return text.fragment(header, constants, [PACK], [_TILE_COPY], text.finish.function, *kernels)
+
+
+def kernels_of_tiles(
+    text: ProductText, name: str, tiles: str, block: str, body: list[str], pieces: bool
+) -> list[list[str]]:
+    """The kernel, and where k is cut the one that adds the pieces; their launches go into the plan."""
+    plan, parameters = text.plan, [*text.parameters(), *text.finish_parameters]
+    partial = plan.name("partial") if pieces else ""
     if pieces:
-        header += (
-            "\n\nThe result is too small to fill the GPU: k is cut into PIECES, and a second kernel adds their sums, "
-            "always in the same order."
-        )
-    return text.fragment(header, constants, [PACK], [_TILE_COPY], text.finish.function, kernel, second)
+        plan.add("scratch", f"{partial}: f32[PIECES, {text.rows}, {text.n}]")
+        parameters = [
+            *text.parameters(("float* __restrict__ partial", partial)),
+            ("int piece", f"round_up(ceil_div({text.k}, PIECES), BK)"),
+        ]
+    signature = text.signature(parameters)
+    plan.launch(name, f"dim3({tiles}, PIECES)" if pieces else tiles, block, signature.given)
+    kernel = signature.kernel("__launch_bounds__(THREADS)", name, body)
+    return [kernel, add_pieces(text, partial)] if pieces else [kernel]
 
 
 def _body(text: ProductText, pieces: bool) -> list[str]:
-    skipped = text.skipped_tile("BM", "BN")
+    skipped = skipped_tile(text.product, "BM", "BN")
     first, last = ("min(k, static_cast<int>(blockIdx.y) * piece)", "min(k, k_begin + piece)") if pieces else ("0", "k")
     if skipped:
         last = f"{skipped} ? k_begin : {last}"
@@ -192,7 +198,7 @@ def finished_store(text: ProductText, sum: str) -> list[str]:
         inner.append("const int column = column0 + w;")
     if "at" in text.finish.takes:
         inner.append("const long long at = row * n + column0 + w;")
-    inner.append(f"const float sum = {text.kept_sum(sum, 'at_row', 'column')};")
+    inner.append(f"const float sum = {kept_sum(text.product, sum, 'at_row', 'column')};")
     inner.append(f"made.at[w] = {text.stored(text.finish.call('sum'))};")
     return [
         *lines,
@@ -214,7 +220,7 @@ def partial_store(text: ProductText, sum: str) -> list[str]:
     ]
 
 
-def add_pieces(text: ProductText, partial: str) -> list[str]:
+def add_pieces(text: ProductText, partial: str, when: str = "") -> list[str]:
     """The kernel that adds the pieces' sums and finishes them; its launch goes into the plan."""
     product = text.product
     pairs = [
@@ -227,7 +233,7 @@ def add_pieces(text: ProductText, partial: str) -> list[str]:
     ]
     signature = text.signature(pairs)
     name = f"{text.name}_add_pieces"
-    text.plan.launch(name, f"ceil_div({text.rows} * {text.n} / C_WIDTH, 128)", "128", signature.given)
+    text.plan.launch(name, f"ceil_div({text.rows} * {text.n} / C_WIDTH, 128)", "128", signature.given, when)
     body = [
         "const long long place = (blockIdx.x * 128ll + threadIdx.x) * C_WIDTH, row = place / n;",
         "if (row >= rows) return;",

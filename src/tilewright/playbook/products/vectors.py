@@ -8,7 +8,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment
 from tilewright.playbook.products.plan_text import Choices, ProductText
 from tilewright.playbook.products.program import Contraction, Extent, Operand
-from tilewright.playbook.products.tiles import PACK
+from tilewright.playbook.products.tiles import PACK, add_pieces
 
 _BLOCK_SUM = """\
 // The values of all threads of the block added up, in every thread of the first warp.
@@ -69,6 +69,7 @@ def vector_product(product: Contraction, op_line: str, quick: bool = True, choic
         text.tune("ROWS", (2, 8, 4, 1), "of the matrix that share what is read of the vector")
     text.width("WIDTH", sides.operand, product.k if along else sides.extent, widest)
     plan.add("tune", "PIECES = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256", "that k is cut into")
+    plan.add("const", f"C_WIDTH = 4 if {text.n} % 4 == 0 else 1", "sums that are added at once")
     blocks = plan.name("blocks")
     per_block = "ROWS" if along else "THREADS * WIDTH"
     plan.add("let", f"{blocks} = ceil_div({lines}, {per_block}){text.matrices}")
@@ -99,7 +100,13 @@ def vector_product(product: Contraction, op_line: str, quick: bool = True, choic
         f"{text.name}: a matrix times a vector. Every element of the matrix is used once; {how}. Where that gives too "
         "few blocks for the GPU, k is cut into PIECES and a second kernel adds their sums, always in the same order."
     )
-    pieces = [[PACK], *([[_BLOCK_SUM]] if along else []), text.finish.function, kernel, _add(text, partial)]
+    pieces = [
+        [PACK],
+        *([[_BLOCK_SUM]] if along else []),
+        text.finish.function,
+        kernel,
+        add_pieces(text, partial, " when PIECES > 1"),
+    ]
     return text.fragment(header, *pieces)
 
 
@@ -191,30 +198,3 @@ def _store(text: ProductText, sides: _Sides, sum: str) -> list[str]:
         f"  partial[blockIdx.y * (static_cast<long long>(m) * n * {batches}) + at] = {sum};",
         "}",
     ]
-
-
-def _add(text: ProductText, partial: str) -> list[str]:
-    """The kernel that adds the pieces' sums and finishes them; its launch goes into the plan."""
-    product = text.product
-    pairs = [
-        ("const float* __restrict__ partial", partial),
-        (f"{product.output.dtype.cpp}* __restrict__ c", product.output.name),
-        ("long long count", f"{text.rows} * {text.n}"),
-        ("int n", text.n),
-        *text.finish_parameters,
-    ]
-    signature = text.signature(pairs)
-    name = f"{text.name}_add_pieces"
-    text.plan.launch(name, f"ceil_div({text.rows} * {text.n}, 128)", "128", signature.given, " when PIECES > 1")
-    body = [
-        "const long long at = blockIdx.x * 128ll + threadIdx.x;",
-        "if (at >= count) return;",
-        "float sum = 0.0f;",
-        "#pragma unroll 8",
-        "for (int piece = 0; piece < PIECES; ++piece) sum += partial[piece * count + at];",
-        *(["const long long row = at / n;"] if "row" in text.finish.takes else []),
-        *(["const int column = static_cast<int>(at % n);"] if "column" in text.finish.takes else []),
-        f"c[at] = {text.stored(text.finish.call('sum'))};",
-    ]
-    note = "// Adds the sums of the pieces, in their order: the result is the same bits every time."
-    return [note, *signature.kernel("__launch_bounds__(128)", name, body)]

@@ -7,10 +7,11 @@ import math
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, KernelSignature, PlanLines, fragment, includes
-from tilewright.playbook.places.text import each_element, kernel_lines, product_text, width_line
+from tilewright.playbook.places.text import kernel_lines, product_text, width_line
+from tilewright.playbook.places.vectors import across_warp, each_element, guarded, over_vectors
 from tilewright.playbook.row_program import NumberKind
 from tilewright.playbook.scans.program import ScanProgram
-from tilewright.playbook.scans.structures import ScanKernel, element_here, prefetched, rows_body
+from tilewright.playbook.scans.structures import ScanKernel, rows_body
 
 _FEW_ROWS, _LONG_ROW = 256, 1 << 16
 
@@ -77,21 +78,13 @@ def _parameters(kernel: ScanKernel, scratches: list[str], qualifier: str) -> lis
 def _totals(kernel: ScanKernel, plan: PlanLines, scratches: list[str], steps: str, rows: str, pieces: str) -> list[str]:
     at = kernel.variable(kernel.scan.along)
     scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
-    reads = prefetched(kernel)
-    names = {name: kernel.namer.tensors[name] for name in reads}
+    held = kernel.inner()
     place = f"const int {at} = (first + k * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;"
-    each = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[k]")
-    ]
-    inner, texts = kernel.write(kernel.scan.inner, {}, lambda name, leaf, k: element_here(kernel, name, leaf, k))
+    inner, texts = kernel.write(kernel.scan.inner, {}, held.element)
     taken = [f"{name}_sum = {one.combiner}{{}}({name}_sum, {texts[one.value].text});" for one, name in scans]
-    tile = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS];" for name, read in reads.items()]
-    tile += [*each, *indented([place, f"if ({at} < steps) {{", *indented(loads), "}"]), "}"] if reads else []
-    adding = [place, f"if ({at} < steps) {{", *indented(each_element([*inner, *taken])), "}"]
-    tile += [*each, *indented(adding), "}"]
+    tile = held.declared("here[VECTORS]")
+    tile += over_vectors(guarded(place, f"{at} < steps", held.loads())) if held.reads else []
+    tile += over_vectors(guarded(place, f"{at} < steps", each_element([*inner, *taken])))
     body = [
         *(f"__shared__ {one.kind.cpp} {name}_totals[WARPS];" for one, name in scans),
         *_place(kernel),
@@ -102,10 +95,7 @@ def _totals(kernel: ScanKernel, plan: PlanLines, scratches: list[str], steps: st
     ]
     for one, name in scans:
         body += [
-            "#pragma unroll",
-            "for (int offset = 16; offset > 0; offset /= 2) {",
-            f"  {name}_sum = {one.combiner}{{}}({name}_sum, __shfl_xor_sync(~0u, {name}_sum, offset));",
-            "}",
+            *across_warp(f"{name}_sum = {one.combiner}{{}}({name}_sum, __shfl_xor_sync(~0u, {name}_sum, offset));"),
             f"if (threadIdx.x % 32 == 0) {name}_totals[threadIdx.x / 32] = {name}_sum;",
         ]
     body += ["__syncthreads();", "if (threadIdx.x > 0) return;"]
@@ -152,7 +142,4 @@ def _scanned(
     carries = tuple(f"{kernel.names[one.leaf]}_parts[blockIdx.x]" for one in kernel.scan.scans)
     body = rows_body(kernel, _place(kernel), "begin", carries)
     more = [*_parameters(kernel, scratches, "const "), ("int all_steps", steps), ("unsigned pieces", pieces)]
-    signature = kernel.signature(tuple(one.name for one in kernel.program.outputs), more)
-    name = f"{kernel.program.name}_pieces"
-    plan.launch(name, f"{rows} * {pieces}", "THREADS", signature.given)
-    return kernel_lines(signature, "__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
+    return kernel.launched("pieces", f"{rows} * {pieces}", "THREADS", "THREADS, 1024 / THREADS", body, more)

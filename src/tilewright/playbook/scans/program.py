@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
-from tilewright.playbook.lowering import kind_of
 from tilewright.playbook.places.indices import Condition, Index, Variable, of_variable
-from tilewright.playbook.places.program import PlacedProgram, placed_program
+from tilewright.playbook.places.program import PlacedProgram, whole_program
 from tilewright.playbook.places.reader import Leaf, PlaceReader, Read, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind, Reduction
@@ -63,26 +62,16 @@ class ScanProgram:
 def scan_program(traced: TracedTask) -> ScanProgram:
     """The one loop of the task. Raises `NotSupported` where it takes several."""
     reader = PlaceReader(traced, PLACE_RULES, frozenset(SCANS))
-    shapes = {traced.traces[0].nodes[node].results[0] for node in traced.traces[0].outputs}
-    if len({one.shape for one in shapes if one is not None}) > 1:
-        raise NotSupported("the playbook writes results of one shape in a scan, and here they differ")
-    placed = placed_program(reader, tuple(range(len(traced.traces[0].outputs))))
-    wholes = _wholes(placed)
-    along, backwards = _direction(reader, wholes)
+    placed = whole_program(reader, "in a scan")
+    along, backwards = _direction(reader, placed.wholes)
     placed, along = _turned(placed, along) if backwards else (placed, along)
-    found = [_scan(reader, along, name, leaf) for name, leaf in _wholes(placed).items()]
+    found = [_scan(reader, along, name, leaf) for name, leaf in placed.wholes.items()]
     inner = {name: leaf for name, leaf in reader.leaves.items() if name not in placed.leaves}
     if any(isinstance(leaf, Whole) for leaf in inner.values()):
         raise NotSupported("the playbook does not write a scan of a scan")
     leaves = {**placed.leaves, **{name: _without_needless(reader, leaf) for name, leaf in inner.items()}}
-    placed = replace(placed, values=tuple(reader.values), kinds=tuple(reader.kinds), leaves=leaves)
-    placed = replace(placed, taken=tuple(one.value for one in found))
+    placed = replace(placed.renewed(reader, *(one.value for one in found)), leaves=leaves)
     return ScanProgram(placed, tuple(found), along)
-
-
-def _wholes(placed: PlacedProgram) -> dict[str, Whole]:
-    live = placed.leaves_of(tuple(one.value for one in placed.outputs))
-    return {name: leaf for name, leaf in live.items() if isinstance(leaf, Whole)}
 
 
 def _dimension(reader: PlaceReader, whole: Whole) -> int:
@@ -124,10 +113,7 @@ def _scan(reader: PlaceReader, along: Variable, name: str, whole: Whole) -> Scan
     places = (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :])
     with reader.under(Condition(of_variable(along), high=reader.shape(whole.node)[dim])):
         value = reader.argument(node, 0, places)
-    result = node.results[0]
-    assert result is not None
-    kind = kind_of(result.dtype)
-    kind = NumberKind.INT if kind is NumberKind.BOOL else kind
+    kind = reader.summed_kind(node)
     return Scan(name, SCANS[node.target], reader.convert(value, kind), kind, shift.is_always(-1))
 
 

@@ -6,19 +6,9 @@ from tilewright.playbook.cpp_helpers import COMBINERS, VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
 from tilewright.playbook.places.indices import Variable
-from tilewright.playbook.places.program import Written
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import (
-    Known,
-    Mode,
-    PlacedKernel,
-    each_element,
-    kernel_lines,
-    product_text,
-    width_line,
-)
-from tilewright.playbook.row_program import Load
-from tilewright.playbook.scans.program import Scan, ScanProgram
+from tilewright.playbook.places.text import Held, PlacedKernel, product_text, width_line
+from tilewright.playbook.places.vectors import Known, each_element, guarded, over_vectors
+from tilewright.playbook.scans.program import ScanProgram
 
 WARP_SCAN = """\
 // The values of the lanes up to this one combined; `combine` is given the earlier one first.
@@ -51,21 +41,13 @@ class ScanKernel(PlacedKernel):
         self.scan = program
         self.names = {one.leaf: self.namer.tensors[one.leaf] for one in program.scans}
 
-    def value_of(self, scan: Scan) -> int:
-        """The number of the value that stands for the running one."""
-        return next(
-            index
-            for index, value in enumerate(self.program.values)
-            if isinstance(value, Load) and value.input == scan.leaf
-        )
-
     def helper_pieces(self) -> list[list[str]]:
         combiners = dict.fromkeys(one.combiner for one in self.scan.scans)
         return [[one] for one in (*self.forms.helpers(), *(COMBINERS[name] for name in combiners), WARP_SCAN, BEFORE)]
 
-    def inner_reads(self) -> dict[str, Read]:
-        leaves = self.program.leaves_of(self.scan.inner)
-        return {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read)}
+    def inner(self) -> Held:
+        """What goes into the scans, as vectors that a thread holds."""
+        return self.held(self.scan.inner, "[k]")
 
 
 def plan_rows(program: ScanProgram, plan: PlanLines) -> tuple[str, str]:
@@ -95,16 +77,12 @@ def draft(program: ScanProgram, op_line: str) -> str:
         *indented(_draft_tile(kernel, at)),
         "}",
     ]
-    outputs = tuple(one.name for one in program.placed.outputs)
-    signature = kernel.signature(outputs, [("int steps", steps)])
-    name = f"{program.placed.name}_rows"
-    plan.launch(name, rows, "THREADS", signature.given)
+    text = kernel.launched("rows", rows, "THREADS", "THREADS", body, [("int steps", steps)])
     header = (
         f"{program.placed.name}, a first version: simple, and right at any size.\n\nOne block owns one row and goes "
         "along it a tile at a time: lanes of a warp scan by shuffles, warps exchange their totals, and the tile's "
         "total is carried on."
     )
-    text = kernel_lines(signature, "__launch_bounds__(THREADS)", name, body)
     return fragment(header, plan, includes(program.placed.as_rows()), *kernel.helper_pieces(), text).file()
 
 
@@ -136,13 +114,8 @@ def _draft_tile(kernel: ScanKernel, at: str) -> list[str]:
             "}",
             f"const {one.kind.cpp} {name} = {combine}({name}_earlier, {own});",
         ]
-        known[kernel.value_of(one)] = Text(name)
-    outer, texts = kernel.write(tuple(one.value for one in kernel.program.outputs), known, kernel.load_alone)
-    stores = [
-        f"{kernel.pointer(one.name)}[{kernel.index(one.place, known)}] = {kernel.stored(one, texts[one.value])};"
-        for one in kernel.program.outputs
-    ]
-    return [*lines, f"if ({at} < steps) {{", *indented([*outer, *stores]), "}", "__syncthreads();"]
+        known[kernel.value_of(one.leaf)] = Text(name)
+    return [*lines, f"if ({at} < steps) {{", *indented(kernel.store_each(known)), "}", "__syncthreads();"]
 
 
 # -- one block per row, vectors, the next tile under way --
@@ -157,9 +130,7 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
     kernel = ScanKernel(program, plan, program.along, quick)
     width_line(plan, kernel)
     body = rows_body(kernel, kernel.split(program.rows, "blockIdx.x"))
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), [("int steps", steps)])
-    name = f"{program.placed.name}_scan"
-    plan.launch(name, rows, "THREADS", signature.given)
+    text = kernel.launched("scan", rows, "THREADS", "THREADS, 1024 / THREADS", body, [("int steps", steps)])
     header = (
         f"{program.placed.name}, read and written once: one block per row, tiles of THREADS * VECTORS 16-byte "
         "vectors.\n\nThe loads of the next tile are issued before this one is scanned, so memory never waits for "
@@ -167,39 +138,22 @@ def scan_rows(program: ScanProgram, op_line: str, quick: bool = True) -> str:
         "for itself: one barrier a tile, with two sets of totals in turn. Where rows are not a whole number of "
         "vectors, WIDTH is 1."
     )
-    text = kernel_lines(signature, "__launch_bounds__(THREADS, 1024 / THREADS)", name, body)
     pieces = [["constexpr int WARPS = THREADS / 32, TILE = THREADS * VECTORS;"], [VECTOR], *kernel.helper_pieces()]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
 
 
-def prefetched(kernel: ScanKernel) -> dict[str, Read]:
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    return {name: read for name, read in kernel.inner_reads().items() if kernel.modes[name] in whole}
-
-
 def rows_body(kernel: ScanKernel, row: list[str], begin: str = "0", carries: tuple[str, ...] = ()) -> list[str]:
     """From the vector `begin` of a row up to `steps` elements; `row` says which row, `carries` what came before."""
-    scans, at = kernel.scan.scans, kernel.variable(kernel.scan.along)
+    scans, at, held = kernel.scan.scans, kernel.variable(kernel.scan.along), kernel.inner()
     place = f"const int {at} = (first + k * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;"
-    each_vector = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    reads = prefetched(kernel)
-    names = {name: kernel.namer.tensors[name] for name in reads}
-    fetched = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_next[k]")
-    ]
-    lines = [f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans]
-    lines += ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;"]
-    lines += row
     starts = carries or tuple(one.start for one in scans)
-    lines += [
-        f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS], {names[name]}_next[VECTORS];"
-        for name, read in reads.items()
-    ]
-    lines += [
+    lines = [
+        *(f"__shared__ {one.kind.cpp} {kernel.names[one.leaf]}_totals[2][32];" for one in scans),
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+        *row,
+        *held.declared("here[VECTORS]", "next[VECTORS]"),
         "const auto fetch = [&](int first) {",
-        *indented([*each_vector, *indented([place, f"if ({at} < steps) {{", *indented(fetched), "}"]), "}"]),
+        *indented(over_vectors(guarded(place, f"{at} < steps", held.loads("next")))),
         "};",
         f"fetch({begin});",
         *(
@@ -209,22 +163,16 @@ def rows_body(kernel: ScanKernel, row: list[str], begin: str = "0", carries: tup
         "int turn = 0;",
         f"for (int first = {begin}; first * WIDTH < steps; first += TILE, turn ^= 1) {{",
     ]
-    copies = [f"{name}_here[k] = {name}_next[k];" for name in names.values()]
-    tile = [*each_vector, *indented(copies), "}", "if ((first + TILE) * WIDTH < steps) fetch(first + TILE);"]
-    return [*lines, *indented([*tile, *_tile(kernel, at, place, each_vector)]), "}"]
+    tile = over_vectors([f"{held.name(name)}[k] = {held.name(name, 'next')}[k];" for name in held.reads])
+    tile += ["if ((first + TILE) * WIDTH < steps) fetch(first + TILE);"]
+    return [*lines, *indented([*tile, *_tile(kernel, at, place)]), "}"]
 
 
-def element_here(kernel: ScanKernel, name: str, leaf: Leaf, known: Known) -> str:
-    if isinstance(leaf, Read) and name in prefetched(kernel):
-        i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-        return f"{kernel.namer.tensors[name]}_here[k].at[{i}]"
-    return kernel.load(leaf, known, "i")
-
-
-def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> list[str]:
+def _tile(kernel: ScanKernel, at: str, place: str) -> list[str]:
     """One tile scanned and written."""
     scans = [(one, kernel.names[one.leaf]) for one in kernel.scan.scans]
-    inner, texts = kernel.write(kernel.scan.inner, {}, lambda name, leaf, k: element_here(kernel, name, leaf, k))
+    held = kernel.inner()
+    inner, texts = kernel.write(kernel.scan.inner, {}, held.element)
     lines: list[str] = []
     for one, name in scans:
         lines += [f"{one.kind.cpp} {name}_in[VECTORS][WIDTH], {name}_ahead[VECTORS];"]
@@ -241,7 +189,7 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
             f"if (lane == 31) {name}_totals[turn][k * WARPS + warp] = {name}_scanned;",
             f"{name}_ahead[k] = before_lane<{one.kind.cpp}>({name}_scanned, lane, {one.start});",
         ]
-    lines += [*each_vector, *indented(scanning), "}", "__syncthreads();"]
+    lines += [*over_vectors(scanning), "__syncthreads();"]
     for one, name in scans:
         lines += [
             f"const {one.kind.cpp} {name}_total = lane < WARPS * VECTORS ? {name}_totals[turn][lane] : {one.start};",
@@ -256,31 +204,9 @@ def _tile(kernel: ScanKernel, at: str, place: str, each_vector: list[str]) -> li
             f"const {one.kind.cpp} {name}_warps = __shfl_sync(~0u, {name}_earlier, k * WARPS + warp);",
             f"const {one.kind.cpp} {name}_offset = {combine}({combine}({name}_carry, {name}_warps), {name}_ahead[k]);",
         ]
-        known[kernel.value_of(one)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
-    writing += [f"if ({at} < steps) {{", *indented(_stores(kernel, known)), "}"]
+        known[kernel.value_of(one.leaf)] = Text(f"{combine}({name}_offset, {name}_in[k][i])")
+    writing += [f"if ({at} < steps) {{", *indented(kernel.store_vectors(known, held.element)), "}"]
     carries = [
         f"{name}_carry = {one.combiner}{{}}({name}_carry, __shfl_sync(~0u, {name}_all, 31));" for one, name in scans
     ]
-    return [*lines, *each_vector, *indented(writing), "}", *carries]
-
-
-def _stores(kernel: ScanKernel, known: Known) -> list[str]:
-    """The results of one vector."""
-    outputs = kernel.program.outputs
-    lines = [f"Vector<{one.dtype.cpp}> {kernel.pointer(one.name)}_made;" for one in outputs]
-    targets = tuple(one.value for one in outputs)
-    inner, texts = kernel.write(targets, known, lambda name, leaf, more: element_here(kernel, name, leaf, more))
-    for one in outputs:
-        turned = "WIDTH - 1 - i" if _is_reversed(kernel, one) else "i"
-        inner.append(f"{kernel.pointer(one.name)}_made.at[{turned}] = {kernel.stored(one, texts[one.value])};")
-    lines += each_element(inner)
-    for one in outputs:
-        shift = "WIDTH - 1" if _is_reversed(kernel, one) else ""
-        name, place = kernel.pointer(one.name), kernel.index(one.place, known, shift)
-        lines.append(f"*reinterpret_cast<Vector<{one.dtype.cpp}>*>({name} + {place}) = {name}_made;")
-    return lines
-
-
-def _is_reversed(kernel: ScanKernel, output: Written) -> bool:
-    factor = output.place.factor(kernel.scan.along)
-    return factor is not None and factor.own < 0
+    return [*lines, *over_vectors(writing), *carries]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tilewright.playbook.cpp_text import Text
+from tilewright.playbook.row_kernel import RowKernel
 from tilewright.playbook.row_program import COLS, Pointwise, Reduce, Reduction, RowProgram
 
 COUNT = "count_of(first, vectors)"  # the elements of a piece, by the number of its first vector
@@ -76,6 +78,22 @@ def about(program: RowProgram, index: int) -> About | None:
         if whole and program.values[first] == Reduce(Reduction.SUM, element):
             return About(index, first, subtracted, Correction.MOMENTS)
     return None
+
+
+def own_values(kernel: RowKernel, level: int, whose: str, count: str) -> list[str]:
+    """The own mean or greatest element of a piece or block, in place of the row's; `count` is of its elements."""
+    lines: list[str] = []
+    for one in filter(None, (about(kernel.program, index) for index in kernel.program.reductions_of(level))):
+        if one.value in kernel.row_known and one.value != one.first:
+            continue
+        first, moments = kernel.namer.of(one.first), one.correction is Correction.MOMENTS
+        own = kernel.namer.fresh(f"{'mean' if moments else 'greatest'}_of_{whose}")
+        if moments:
+            lines.append(f"const float {own} = {first} / {count};")
+        else:
+            lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
+        kernel.row_known[one.value] = Text(own)
+    return lines
 
 
 def passes_of(program: RowProgram) -> list[tuple[int, ...]]:

@@ -31,6 +31,10 @@ __device__ __forceinline__ Vector<T> load_rows(const T* from, bool full, int low
 """
 
 
+_TEAMS = 8  # that put the pieces of a row together
+_WANTED_BLOCKS = 256  # that keep a large GPU's memory busy
+
+
 def can_piece(program: RowProgram) -> bool:
     """Whether one sweep is all, its results are of rows, and nothing of a row is needed on the way."""
     plain = all(one.varies or one.parts == () for one in program.inputs)
@@ -47,7 +51,7 @@ def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Frag
     plan.limits(rows, cols)
     plan.add("need", f"{cols} <= {MOST_32_BIT} and {inner} <= {MOST_32_BIT}")
     plan.add("tune", "LANES = 256 | 384 | 128 | 512", "threads at most, side by side")
-    plan.add("tune", "SHARE = 256 | 512 | 128 | 64", "columns that a block goes down")
+    plan.add("tune", f"SHARE = {_shares(program)}", "columns that a block goes down")
     places = any(isinstance(one, Reduce) and one.op.finds_place for one in program.values)
     batches = "4 | 8 | 2" if places else "8 | 4 | 16"  # a place takes registers too
     plan.add("tune", f"BATCH = {batches}", "loads of a thread that are in flight together")
@@ -72,21 +76,30 @@ def column_pieces(program: RowProgram, op_line: str, quick: bool = True) -> Frag
     second = KernelSignature([*(f"const {one}" for one in declared), *writes.declared], [*given, *writes.given])
     names = f"{program.name}_parts", f"{program.name}_whole"
     plan.launch(names[0], f"{outer} * {pieces} * {tiles}", lanes, first.given)
-    plan.launch(names[1], f"ceil_div({rows}, 256)", "256", second.given)
+    plan.launch(names[1], f"ceil_div({rows}, 32)", f"dim3(32, {_TEAMS})", second.given)
     texts = [
         first.kernel("__launch_bounds__(LANES)", names[0], _part_body(kernel, parts)),
-        second.kernel("__launch_bounds__(256)", names[1], _whole_body(program, kernel, parts)),
+        second.kernel(f"__launch_bounds__({32 * _TEAMS})", names[1], _whole_body(program, kernel, parts)),
     ]
     header = (
         f"{program.name}, a reduction across memory: neighbours belong to different rows.\n\nA thread has WIDTH "
         "neighbouring rows and goes down a share of their columns, BATCH 16-byte loads in flight. Where rows side by "
         "side are not a whole number of vectors, every column starts at another place of a vector, but every "
         "PHASES-th at the same: a block takes one phase, and its vectors begin where they are aligned, the ends "
-        "element by element. It leaves what its share comes to; the second kernel puts the pieces together in a "
-        "fixed order, so runs repeat bit for bit."
+        "element by element. It leaves what its share comes to; the second kernel, a warp for every 32 rows and "
+        f"{_TEAMS} of them for the pieces, puts those together in a fixed order, so runs repeat bit for bit."
     )
     helpers = [*kernel.forms.helpers(), *without_shuffles(kernel)]
     return fragment(header, plan, includes(program), [VECTOR], [_LOAD_ROWS], *([one] for one in helpers), *texts)
+
+
+def _shares(program: RowProgram) -> str:
+    """As many columns for a block as leave enough blocks, first."""
+    lanes = -(-program.task_inner * program.widest.itemsize // 16)
+    beside = -(-lanes // 256) * max(program.task_rows // max(program.task_inner, 1), 1)
+    wanted = program.task_cols * beside // _WANTED_BLOCKS
+    best = next((one for one in (256, 128, 64, 32) if one <= wanted), 16)
+    return " | ".join(str(one) for one in (best, best * 2, best // 2, best // 4))
 
 
 def _halved(size: int) -> list[int]:
@@ -151,20 +164,32 @@ def _part_body(kernel: ColumnKernel, parts: list[Part]) -> list[str]:
 def _whole_body(program: RowProgram, first: ColumnKernel, parts: list[Part]) -> list[str]:
     kernel = RowKernel(program, first.quick)
     kernel.namer, kernel.forms, kernel.statements = first.namer, first.forms, first.statements
-    lines = [
-        "const long long row = blockIdx.x * 256ll + threadIdx.x;",
-        "if (row >= rows) return;",
-        "const long long first = row / inner * pieces * inner + row % inner;",
-    ]
-    lines += kernel.index_lines(*(one for one in program.inputs if not one.varies))
-    inner: list[str] = []
+    lines = ["const long long row = blockIdx.x * 32ll + threadIdx.x;"]
+    inner, exchanged, combined = [], [], []
     for index in kernel.all_reductions:
-        name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
-        lines.append(f"{kind} {name} = {kernel.start(index)};")
-        own = [f"{one.own}[place]" for one in parts if one.index == index]
-        left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
-        inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
+        name, kind, combiner = kernel.namer.of(index), kernel.accumulator_type(index), kernel.combiner(index)
+        lines += [f"__shared__ {kind} {name}_of_teams[{_TEAMS}][32];", f"{kind} {name} = {kernel.start(index)};"]
+        inner.append(f"{name} = {combiner}{{}}({name}, {Part.at('place', kind, index, parts)});")
+        exchanged.append(f"{name}_of_teams[threadIdx.y][threadIdx.x] = {name};")
+        combined.append(f"{name} = {combiner}{{}}({name}, {name}_of_teams[team][threadIdx.x]);")
     place = "const long long place = first + static_cast<long long>(piece) * inner;"
-    lines += ["for (int piece = 0; piece < pieces; ++piece) {", *indented([place, *inner]), "}"]
+    loop = f"for (int piece = threadIdx.y; piece < pieces; piece += {_TEAMS}) {{"
     kernel.reduced(0, "")
-    return [*lines, *kernel.row_results()]
+    return [
+        *lines,
+        "if (row < rows) {",
+        "  const long long first = row / inner * pieces * inner + row % inner;",
+        "#pragma unroll 8",
+        f"  {loop}",
+        *indented([place, *inner], 2),
+        "  }",
+        "}",
+        *exchanged,
+        "__syncthreads();",
+        "if (threadIdx.y > 0 || row >= rows) return;",
+        *kernel.index_lines(*(one for one in program.inputs if not one.varies)),
+        f"for (int team = 1; team < {_TEAMS}; ++team) {{",
+        *indented(combined),
+        "}",
+        *kernel.row_results(),
+    ]

@@ -14,6 +14,7 @@ from tilewright.playbook.row_program import ProgramInput, Reduction, RowProgram
 
 _HELD_BYTES = 128  # of a thread's columns, in registers
 _MOST_TEAMS = 16
+_MULTIPROCESSORS = 132
 
 _TEAM_REDUCE = """\
 // The values of the teams that share rows combined, the same in each. `room` is free again when it returns.
@@ -105,8 +106,10 @@ def column_tiles(program: RowProgram, op_line: str, held: bool, quick: bool = Tr
     inner, tiles = plan.inner(), plan.name("tiles")
     plan.limits(rows, cols)
     plan.add("need", f"{cols} > 0 and {cols} <= {MOST_32_BIT}")
-    plan.add("tune", "LANES = 64 | 32 | 128", "threads side by side, each with a vector of rows")
-    plan.add("tune", f"TEAMS = {' | '.join(str(one) for one in _teams(program, held))}", "that share the columns")
+    lanes, teams = ((64, 32, 128), _teams(program)) if held else _shared_by_many(program)
+    plan.add("tune", f"LANES = {_listed(lanes)}", "threads side by side, each with a vector of rows")
+    plan.add("tune", f"TEAMS = {_listed(teams)}", "that share the columns")
+    plan.add("need", "LANES * TEAMS <= 1024")
     size = 16 // program.widest.itemsize
     plan.add("const", f"WIDTH = {size} if {inner} % {size} == 0 else 1", "rows of a thread")
     if held:
@@ -135,14 +138,27 @@ def without_shuffles(kernel: RowKernel) -> list[str]:
     return [one for one in kernel.reduction_helpers() if "__shfl" not in one]
 
 
-def _teams(program: RowProgram, held: bool) -> list[int]:
+def _listed(choices: tuple[int, ...]) -> str:
+    return " | ".join(str(one) for one in choices)
+
+
+def _shared_by_many(program: RowProgram) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lanes and teams, the best first: tiles as wide as leaves every multiprocessor one, and at least a line wide."""
+    tiles = program.task_rows * program.widest.itemsize // 16 / _MULTIPROCESSORS
+    lanes = next((one for one in (64, 32, 16) if one <= tiles), 8)
+    if lanes == 64:
+        return (64, 32, 128), (8, 4, 16)
+    return (lanes, 2 * lanes), (512 // lanes, 256 // lanes, 1024 // lanes)
+
+
+def _teams(program: RowProgram) -> tuple[int, ...]:
     """The numbers of teams offered, the best first: the fewest that can hold the task's columns in 128 bytes each."""
     size = 16 // program.widest.itemsize
     column = sum(one.dtype.itemsize for one in program.streams) * size
-    wanted = program.task_cols * column / _HELD_BYTES if held else 8
+    wanted = program.task_cols * column / _HELD_BYTES
     powers = [1, 2, 4, 8, _MOST_TEAMS]
     best = next((one for one in powers if one >= wanted), _MOST_TEAMS)
-    return [best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS))]
+    return (best, *(one for one in powers if one != best and (one >= best / 2 or one == _MOST_TEAMS)))
 
 
 def _tile_body(kernel: ColumnKernel, held: bool) -> list[str]:

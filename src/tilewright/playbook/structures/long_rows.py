@@ -1,17 +1,15 @@
-"""Rows too long for registers: streamed again and again, or held in the shared memory of a block or of a cluster."""
+"""Rows too long for registers: streamed again and again, or held in the shared memory of a block."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, CLUSTER_REDUCE, VECTOR
+from tilewright.playbook.cpp_helpers import BLOCK_REDUCE, VECTOR
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import ProgramInput, RowProgram
 from tilewright.playbook.structures.draft import LoopedRows, longer_rows
-
-_SHARE_BYTES = 64 * 1024  # of a row in one block, so that three blocks fit
 
 
 class Holding(str, Enum):
@@ -19,7 +17,6 @@ class Holding(str, Enum):
 
     NOWHERE = "nowhere"  # every sweep reads it again
     BLOCK = "block"  # in the shared memory of its block
-    CLUSTER = "cluster"  # in that of the blocks of a cluster, a share in each
 
 
 _LONGER = "\n\nRows that do not fit there are left to the second kernel, which goes along them element by element."
@@ -36,11 +33,6 @@ _HEADERS = {
         "around it. Where rows are short enough, a multiprocessor has several blocks: while one reduces, the others "
         "load."
     ),
-    Holding.CLUSTER: (
-        "{name} for very long rows: the blocks of a cluster share a row, and it is read from memory once.\n\nA row "
-        "this long fits no single multiprocessor. The blocks of a cluster run at the same time and can read each "
-        "other's shared memory: each keeps its share of the row there, and each reduction is exchanged once among them."
-    ),
 }
 
 
@@ -52,14 +44,8 @@ def long_rows(program: RowProgram, op_line: str, holding: Holding, quick: bool =
     text = signature.kernel(writer.bounds(), kernel_name, writer.body())
     helpers = [*kernel.forms.helpers(), *kernel.reduction_helpers(), BLOCK_REDUCE]
     helpers += [one for one in (longer.helpers if longer else []) if one not in helpers]
-    more: list[str] = []
+    more = [] if holding is Holding.NOWHERE else ["cuda_pipeline.h"]
     lines = ["constexpr int WARPS = THREADS / 32;"]
-    if holding is Holding.CLUSTER:
-        helpers.append(CLUSTER_REDUCE)
-        more.append("cooperative_groups.h")
-        lines = ["namespace cg = cooperative_groups;", "", *lines]
-    if holding is not Holding.NOWHERE:
-        more.append("cuda_pipeline.h")
     header = _HEADERS[holding].format(name=program.name) + (_LONGER if longer else "")
     pieces = [lines, [VECTOR], *([one] for one in helpers), text, longer.text if longer else []]
     return fragment(header, plan, includes(program, *more), *pieces)
@@ -84,11 +70,8 @@ class _LongRows:
     def plan(self, plan: PlanLines) -> tuple[KernelSignature, str, LoopedRows | None]:
         """The plan's lines; the main kernel's head, and the kernel for rows that fit no shared memory."""
         rows, cols = plan.sizes()
-        vectors, share, row_bytes, held = (plan.name(one) for one in ("vectors", "share", "row_bytes", "held"))
+        vectors, row_bytes, held = (plan.name(one) for one in ("vectors", "row_bytes", "held"))
         plan.limits(rows, cols)
-        if self.holding is Holding.CLUSTER:
-            plan.add("need", f"device.cc >= 90 and {cols} > 0")
-            plan.add("tune", f"BLOCKS = {self._cluster_sizes()}", "of a cluster, which share a row")
         plan.add("tune", "THREADS = " + ("256 | 512 | 128 | 1024" if not self.held else "512 | 256 | 1024"))
         if self.holding is Holding.NOWHERE:
             plan.add("tune", "BATCH = 4 | 2 | 8", "loads of a thread that are in flight together")
@@ -96,27 +79,17 @@ class _LongRows:
         plan.add("let", f"{vectors} = {cols} / WIDTH")
         if self.holding is Holding.NOWHERE:
             plan.add("need", f"THREADS == 128 or THREADS * BATCH <= {vectors}", "short rows, small blocks")
-        grid, block = rows, "THREADS"
-        if self.holding is Holding.CLUSTER:
-            plan.add("let", f"{share} = ceil_div({vectors}, BLOCKS)")
-            grid = f"{rows} * BLOCKS"
-        else:
-            share = vectors
+        block = "THREADS"
         if self.held:
-            total = " + ".join(f"round_up({share} * WIDTH * {one.dtype.itemsize}, 16)" for one in self.held)
+            total = " + ".join(f"round_up({vectors} * WIDTH * {one.dtype.itemsize}, 16)" for one in self.held)
             plan.add("let", f"{row_bytes} = {total}")
             fits = f"{row_bytes} + 2048 <= device.smem_block"
             plan.add("let", f"{held} = {fits}", "2 KiB: the static shared memory below")
-            if self.holding is Holding.CLUSTER:
-                plan.add("need", f"{held} or BLOCKS == 8", "a row is held if any cluster can hold it")
             block += f", {row_bytes}"
         sizes = [(f"{self._whole} cols", cols)]
-        sizes += [("int share", share)] if self.holding is Holding.CLUSTER else []
         signature = KernelSignature.of(self.program, self.kernel.namer, sizes)
         kernel_name = f"{self.program.name}_long_rows"
-        attributes = " cluster(BLOCKS)" if self.holding is Holding.CLUSTER else ""
-        attributes += f" when {held}" if self.held else ""
-        plan.launch(kernel_name, grid, block, signature.given, attributes)
+        plan.launch(kernel_name, rows, block, signature.given, f" when {held}" if self.held else "")
         if not self.held:
             return signature, kernel_name, None
         longer = longer_rows(self.program, rows, cols, self.kernel.quick)
@@ -128,12 +101,6 @@ class _LongRows:
         """The type of a column's number."""
         return "long long" if self.holding is Holding.NOWHERE else "int"
 
-    def _cluster_sizes(self) -> str:
-        """The smallest cluster first in which a multiprocessor has room for several shares."""
-        row_bytes = self.program.task_cols * sum(one.dtype.itemsize for one in self.held)
-        best = next((blocks for blocks in (2, 4) if row_bytes <= blocks * _SHARE_BYTES), 8)
-        return " | ".join(str(one) for one in (best, *(other for other in (4, 8, 2) if other != best)))
-
     def bounds(self) -> str:
         return "__launch_bounds__(THREADS)" if self.held else "__launch_bounds__(THREADS, 1024 / THREADS)"
 
@@ -141,36 +108,13 @@ class _LongRows:
 
     def body(self) -> list[str]:
         program, kernel = self.program, self.kernel
-        lines: list[str] = []
-        if self.holding is Holding.CLUSTER:
-            lines += [
-                "const int rank = cg::this_cluster().block_rank(), first = rank * share;",
-                "const int count = max(min(share, cols / WIDTH - first), 0);  // the last blocks may have less, "
-                "or nothing",
-                "const long long row = blockIdx.x / BLOCKS;",
-            ]
-        else:
-            lines += [f"const {self._whole} count = cols / WIDTH;", "const long long row = blockIdx.x;"]
-        first = " + first" if self.holding is Holding.CLUSTER else ""
-        lines += kernel.index_lines(*program.inputs) + kernel.pointers(first) + kernel.partials("WARPS")
-        if self.holding is Holding.CLUSTER:
-            lines += [
-                f"__shared__ {kernel.accumulator_type(index)} {kernel.namer.of(index)}_of_block;"
-                for index in kernel.all_reductions
-            ]
+        lines = [f"const {self._whole} count = cols / WIDTH;", "const long long row = blockIdx.x;"]
+        lines += kernel.index_lines(*program.inputs) + kernel.pointers() + kernel.partials("WARPS")
         lines += self._copies()
-        call = "block_reduce({v}, {v}_of_warps, {c})"
-        if self.holding is Holding.CLUSTER:
-            call = "cluster_reduce({v}, {v}_of_warps, &{v}_of_block, {c})"
         for number in range(program.sweeps):
-            lines += ["", *self._sweep(number), *kernel.reduced(number, call)]
+            lines += ["", *self._sweep(number), *kernel.reduced(number, "block_reduce({v}, {v}_of_warps, {c})")]
         if program.outputs_of_row:
-            guard = "rank == 0 && threadIdx.x == 0" if self.holding is Holding.CLUSTER else "threadIdx.x == 0"
-            lines += ["", f"if ({guard}) {{", *indented(kernel.row_results()), "}"]
-        if self.holding is Holding.CLUSTER:
-            lines += [
-                "cg::this_cluster().sync();  // a block must not end while a peer may still read its shared memory"
-            ]
+            lines += ["", "if (threadIdx.x == 0) {", *indented(kernel.row_results()), "}"]
         return lines
 
     def _copies(self) -> list[str]:
@@ -178,10 +122,9 @@ class _LongRows:
             return []
         name = self.kernel.name
         lines = ["extern __shared__ uint4 dynamic[];", "auto* room = reinterpret_cast<char*>(dynamic);"]
-        size = "share" if self.holding is Holding.CLUSTER else "count"
         for number, one in enumerate(self.held):
             before = self.held[number - 1]
-            lines += [f"room += ({size} * WIDTH * {before.dtype.itemsize} + 15) / 16 * 16;"] if number else []
+            lines += [f"room += (count * WIDTH * {before.dtype.itemsize} + 15) / 16 * 16;"] if number else []
             lines.append(f"auto* {name(one.name)}_held = reinterpret_cast<Vector<{one.dtype.cpp}>*>(room);")
         inner: list[str] = []
         for one in self.held:
@@ -223,7 +166,7 @@ class _LongRows:
     def _from_shared(self, number: int) -> list[str]:
         kernel, used = self.kernel, self._used(number)
         held = {one.name for one in self.held}
-        column = "(first + place) * WIDTH + i" if self.holding is Holding.CLUSTER else "place * WIDTH + i"
+        column = "place * WIDTH + i"
         sweep = kernel.sweep(number, lambda one: f"{kernel.name(one.name)}_here.at[i]", column, kernel.made_elements())
         inner: list[str] = []
         for one in used:

@@ -35,6 +35,12 @@ class Part:
             plan.add("scratch", f"{one.planned}: {SCRATCH_DTYPES[one.type]}[{shape}]")
         return found
 
+    @staticmethod
+    def at(place: str, kind: str, index: int, parts: Sequence[Part]) -> str:
+        """What a piece left for a reduction, of this kind in the kernels."""
+        own = [f"{one.own}[{place}]" for one in parts if one.index == index]
+        return own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
+
     @classmethod
     def whole(cls, kernel: RowKernel, plan: PlanLines, index: int, rows: str) -> Part:
         """A buffer for what a whole row comes to."""

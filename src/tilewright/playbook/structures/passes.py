@@ -1,7 +1,8 @@
 """Few and long rows, or rows in segments: every step that needs whole rows is a pass over pieces of them.
 
 A pass has two launches. In the first, a block holds a piece of a row in registers and leaves what it comes to; in the
-second, a block per row puts the pieces together. A last launch writes the elements.
+second, a block per row puts the pieces together. A last launch writes the elements. Where one sweep is all and leaves
+numbers of rows, a block may go along a longer piece instead.
 """
 
 from __future__ import annotations
@@ -13,22 +14,38 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, KernelSignature, PlanLines, fragment, includes
 from tilewright.playbook.row_kernel import RowKernel, each_element
 from tilewright.playbook.row_program import Layout, ProgramInput, ProgramOutput, RowProgram
-from tilewright.playbook.structures.about import CORRECTIONS, COUNT, HELPERS, About, Correction, about, passes_of
+from tilewright.playbook.structures.about import (
+    CORRECTIONS,
+    COUNT,
+    HELPERS,
+    About,
+    Correction,
+    about,
+    own_values,
+    passes_of,
+)
 from tilewright.playbook.structures.parts import Part
 
 _HELD_BYTES = 256  # of a piece, in a thread's registers
+_VAST = 1 << 28  # elements from which larger pieces pay
 _COMBINING = 512  # threads that put the pieces of a row together
 _WRITING = 128  # threads of a block that writes elements, a vector of every row each
-_OF_PIECE = {Correction.MOMENTS: "mean_of_piece", Correction.EXPONENTIALS: "greatest_of_piece"}
 
 
-def pass_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragment:
+def can_split(program: RowProgram) -> bool:
+    """Whether one sweep is all, and its results are a few numbers per row."""
+    return program.sweeps == 1 and not program.outputs_along
+
+
+def pass_rows(program: RowProgram, op_line: str, looped: bool, quick: bool = True) -> Fragment:
+    """`looped`: a block goes along its piece in place of holding it; only where `can_split`."""
     plan = PlanLines(program, op_line)
-    kernels = _Passes(program, plan, quick).kernels()
+    kernels = _Passes(program, plan, looped, quick).kernels()
+    taken = "goes along an equal, unbroken piece of a row" if looped else "holds a piece of a row in registers"
     header = (
-        f"{program.name} where rows are few and long, or lie in segments: many blocks share a row.\n\nA block holds a "
-        "piece of a row in registers, reduces it, and leaves what it comes to; a second kernel, with a block for each "
-        "row, puts the pieces together in f64 and in a fixed order, so runs repeat bit for bit."
+        f"{program.name} where rows are few and long, or lie in segments: many blocks share a row.\n\nA block {taken}, "
+        "reduces it, and leaves what it comes to; a second kernel, with a block for each row, puts the pieces together "
+        "in f64 and in a fixed order, so runs repeat bit for bit."
     )
     if any(len(one) > 1 for one in passes_of(program)):
         header += (
@@ -43,8 +60,8 @@ def pass_rows(program: RowProgram, op_line: str, quick: bool = True) -> Fragment
 class _Passes:
     """The kernels of one file, in the order of their launches."""
 
-    def __init__(self, program: RowProgram, plan: PlanLines, quick: bool) -> None:
-        self.program, self.plan, self.quick = program, plan, quick
+    def __init__(self, program: RowProgram, plan: PlanLines, looped: bool, quick: bool) -> None:
+        self.program, self.plan, self.looped, self.quick = program, plan, looped, quick
         self.segments = program.layout is Layout.SEGMENTS
         self.helpers: list[str] = []
         self.texts: list[list[str]] = []
@@ -65,13 +82,20 @@ class _Passes:
         plan = self.plan
         plan.limits(self.rows, self.cols)
         inner = plan.inner() if self.segments else ""
-        plan.add("tune", "THREADS = 256 | 512 | 128")
-        plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
+        if self.looped:
+            vast = self.program.task_rows * self.program.task_cols >= _VAST
+            plan.add("tune", "THREADS = 512 | 256 | 1024")
+            steps = "64 | 32 | 16 | 4" if vast else "16 | 4 | 64"
+            plan.add("tune", f"STEPS = {steps}", "loads of a thread and input, two in flight at a time")
+        else:
+            plan.add("tune", "THREADS = 256 | 512 | 128")
+            plan.add("tune", "STEPS = 4 | 8 | 16 | 2", "vectors of a thread, all in flight together")
         plan.width(inner or self.cols)
         if self.segments:
             plan.add("const", f"SEGMENT = max({inner} / WIDTH, 1)", "vectors of a row that lie together")
-        held = sum(one.dtype.itemsize for one in self.program.streams)
-        plan.add("need", f"STEPS * WIDTH * {held} <= {_HELD_BYTES} or STEPS == 2")
+        if not self.looped:
+            held = sum(one.dtype.itemsize for one in self.program.streams)
+            plan.add("need", f"STEPS * WIDTH * {held} <= {_HELD_BYTES} or STEPS == 2")
         plan.add("let", f"{self.vectors} = {self.cols} / WIDTH")
         plan.add("let", f"{self.pieces} = max(ceil_div({self.vectors}, THREADS * STEPS), 1)", "of a row")
         plan.add("need", f"{self.pieces} * {self.rows} <= {MOST_32_BIT}")
@@ -146,7 +170,8 @@ class _Passes:
         name = f"{self.program.name}_parts{suffix}"
         self.plan.launch(name, f"{self.pieces} * {self.rows}", "THREADS", signature.given)
         body = self._part_body(kernel, read, levels, parts)
-        self._add(kernel, signature.kernel("__launch_bounds__(THREADS, 512 / THREADS)", name, body))
+        most = 1024 if self.looped else 512
+        self._add(kernel, signature.kernel(f"__launch_bounds__(THREADS, {most} / THREADS)", name, body))
         self._combine(levels, parts, suffix)
 
     def _part_body(
@@ -154,43 +179,28 @@ class _Passes:
     ) -> list[str]:
         name = kernel.name
         held = [one for one in read if one.varies and not one.spans]
-        loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
         lines = [
             "const long long row = blockIdx.x / pieces, vectors = cols / WIDTH;",
             "const long long first = static_cast<long long>(blockIdx.x % pieces) * THREADS * STEPS;",
             *self._known(kernel),
             *kernel.index_lines(*read),
             *(self._source(kernel, one) for one in read if one.varies),
-            *_shared(kernel, levels, "WARPS"),
-            *(f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held),
-            *_each_step(loads),
+            *kernel.partials("WARPS", levels),
         ]
+        element = "_here.at[i]" if self.looped else "_held[k].at[i]"
+        loads = [f"{name(one.name)}_held[k] = {name(one.name)}_along[{self._at(one)}];" for one in held]
+        if not self.looped:
+            lines += [*(f"Vector<{one.dtype.cpp}> {name(one.name)}_held[STEPS];" for one in held), *_each_step(loads)]
         for level in levels:
-            lines += ["", *(self._of_piece(kernel, level) if level != levels[0] else [])]
-            sweep = kernel.sweep(level, lambda one: f"{name(one.name)}_held[k].at[i]", "place * WIDTH + i", {})
-            lines += [*sweep.before, *_each_step(each_element(sweep.element))]
+            lines += ["", *(own_values(kernel, level, "piece", COUNT) if level != levels[0] else [])]
+            sweep = kernel.sweep(level, lambda one: name(one.name) + element, "place * WIDTH + i", {})
+            here = [f"const auto {name(one.name)}_here = {name(one.name)}_along[{self._at(one)}];" for one in held]
+            inner = [*(here if self.looped else []), *each_element(sweep.element)]
+            lines += [*sweep.before, *_each_step(inner, " 2" if self.looped else "")]
             lines += kernel.reduced(level, "block_reduce<WARPS>({v}, {v}_of_warps, {c})")
+        self.helpers += [HELPERS] if any(COUNT in line for line in lines) else []
         stores = [f"{one.own}[blockIdx.x] = {kernel.namer.of(one.index)}{one.field};" for one in parts]
         return [*lines, "if (threadIdx.x == 0) {", *indented(stores), "}"]
-
-    def _of_piece(self, kernel: RowKernel, level: int) -> list[str]:
-        """The piece's own mean or greatest element, in place of the row's."""
-        lines: list[str] = []
-        for one in self._abouts(level):
-            if one.value in kernel.row_known and one.value != one.first:
-                continue
-            first, own = kernel.namer.of(one.first), kernel.namer.fresh(_OF_PIECE[one.correction])
-            if one.correction is Correction.MOMENTS:
-                self.helpers.append(HELPERS)
-                lines.append(f"const float {own} = {first} / {COUNT};")
-            else:
-                lines.append(f"const float {own} = {first} == -INFINITY ? 0.0f : {first};  // inf - inf would be NaN")
-            kernel.row_known[one.value] = Text(own)
-        return lines
-
-    def _abouts(self, level: int) -> list[About]:
-        found = (about(self.program, index) for index in self.program.reductions_of(level))
-        return [one for one in found if one is not None]
 
     # -- pieces put together --
 
@@ -206,7 +216,7 @@ class _Passes:
         name = f"{program.name}_whole{suffix}"
         self.plan.launch(name, self.rows, str(_COMBINING), signature.given)
         lines = ["const long long row = blockIdx.x;", *self._known(kernel), *kernel.index_lines(*tensors[0])]
-        lines += _shared(kernel, levels, str(_COMBINING // 32))
+        lines += kernel.partials(str(_COMBINING // 32), levels)
         for level in levels:
             lines += self._combined(kernel, level, level != levels[0], parts)
         stores = [f"{one.own}[row] = {kernel.row_known[one.index].text};" for one in wholes]
@@ -220,14 +230,13 @@ class _Passes:
         inner = ["const long long place = row * pieces + piece;"]
         for index in kernel.own_reductions(level):
             name, kind = kernel.namer.of(index), kernel.accumulator_type(index)
-            own = [f"{one.own}[place]" for one in parts if one.index == index]
             one = about(self.program, index) if corrected else None
             if one is not None:
                 earlier = next(part.own for part in parts if part.index == one.first)
                 lines += kernel.row_scope((one.value,)) if one.value not in kernel.row_known else []
-                left = self._corrected(kernel, one, own[0], f"{earlier}[place]")
+                left = self._corrected(kernel, one, Part.at("place", kind, index, parts), f"{earlier}[place]")
             else:
-                left = own[0] if len(own) == 1 else f"{kind}{{{', '.join(own)}}}"
+                left = Part.at("place", kind, index, parts)
             left = f"{kind}({left})" if kind == "double" and one is None else left
             lines.append(f"{kind} {name} = {kernel.start(index)};")
             inner.append(f"{name} = {kernel.combiner(index)}{{}}({name}, {left});")
@@ -305,19 +314,10 @@ class _Passes:
         ]
 
 
-def _shared(kernel: RowKernel, levels: tuple[int, ...], count: str) -> list[str]:
-    """Shared memory for the exchange between warps."""
-    return [
-        f"__shared__ {kernel.accumulator_type(index)} {kernel.partial_of(index)}[{count}];"
-        for level in levels
-        for index in kernel.own_reductions(level)
-    ]
-
-
-def _each_step(inner: list[str]) -> list[str]:
+def _each_step(inner: list[str], unrolled: str = "") -> list[str]:
     place = "const long long place = first + k * THREADS + threadIdx.x;"
     work = [place, "if (place < vectors) {", *indented(inner), "}"]
-    return ["#pragma unroll", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
+    return [f"#pragma unroll{unrolled}", "for (int k = 0; k < STEPS; ++k) {", *indented(work), "}"]
 
 
 def _each_row(inner: list[str]) -> list[str]:

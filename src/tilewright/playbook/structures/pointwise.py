@@ -44,33 +44,23 @@ def draft_elements(program: RowProgram, op_line: str) -> Fragment:
     return fragment(header, plan, includes(program), *kernel.helper_pieces(), text)
 
 
-def vector_elements(
-    program: RowProgram, op_line: str, several: bool = False, hints: bool = False, quick: bool = True
-) -> Fragment:
-    """16-byte vectors over flat memory; `several` vectors for each thread; `hints`: results bypass the cache."""
+def vector_elements(program: RowProgram, op_line: str, hints: bool = False, quick: bool = True) -> Fragment:
+    """16-byte vectors over flat memory; `hints`: results bypass the cache."""
     kernel = RowKernel(program, quick)
     plan = PlanLines(program, op_line)
     n = plan.name("n")
     plan.add("tune", "THREADS = 128 | 256 | 512")
-    if several:
-        plan.add("tune", "VECTORS = 2 | 4", "of a thread, loaded together")
     plan.add("const", f"WIDTH = {16 // program.widest.itemsize}", "elements of a vector: 16 bytes of the widest tensor")
     plan.add("let", f"{n} = {_total(program)}")
-    per_block = "THREADS * VECTORS * WIDTH" if several else "THREADS * WIDTH"
     signature = KernelSignature.of(program, kernel.namer, [("long long n", n)])
     kernel_name = f"{program.name}_vectors"
-    plan.launch(kernel_name, f"ceil_div({n}, {per_block})", "THREADS", signature.given)
-
-    text = signature.kernel("__launch_bounds__(THREADS)", kernel_name, _vectors_text(kernel, several, hints))
-    moves = (
-        "Every thread moves one 16-byte vector, neighbouring threads move neighbours, and many small blocks walk "
-        "memory in address order, so the hardware always has enough loads in flight."
-    )
-    if several:
-        moves = "Every thread loads VECTORS 16-byte vectors before it computes anything, so more bytes are under way."
+    plan.launch(kernel_name, f"ceil_div({n}, THREADS * WIDTH)", "THREADS", signature.given)
+    text = signature.kernel("__launch_bounds__(THREADS)", kernel_name, _vectors_text(kernel, hints))
     header = (
         f"{program.name} at memory speed: a pointwise kernel has nothing to reuse, so all that matters is how bytes "
-        f"move.\n\n{moves} Arithmetic is in f32 whatever the element type."
+        "move.\n\nEvery thread moves one 16-byte vector, neighbouring threads move neighbours, and many small blocks "
+        "walk memory in address order, so the hardware always has enough loads in flight. Arithmetic is in f32 "
+        "whatever the element type."
     )
     return fragment(header, plan, includes(program), [VECTOR], *kernel.helper_pieces(), text)
 
@@ -79,44 +69,26 @@ def _total(program: RowProgram) -> str:
     return program.cols if program.rows == "1" else f"{program.rows} * ({program.cols})"
 
 
-def _vectors_text(kernel: RowKernel, several: bool, hints: bool) -> list[str]:
-    read = [one for one in kernel.program.inputs if one.varies]
-    index = "[k]" if several else ""
-    sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here{index}.at[i]", "", kernel.made_elements())
-    place = "place + k * THREADS" if several else "place"
-    here = [
-        f"const Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here = {kernel.name(one.name)}_vectors[place];"
-        for one in read
+def _vectors_text(kernel: RowKernel, hints: bool) -> list[str]:
+    read = [(kernel.name(one.name), f"Vector<{one.dtype.cpp}>") for one in kernel.program.inputs if one.varies]
+    sweep = kernel.sweep(0, lambda one: f"{kernel.name(one.name)}_here.at[i]", "", kernel.made_elements())
+    inside = [
+        *(f"const {vector} {name}_here = {name}_vectors[place];" for name, vector in read),
+        *kernel.made_vectors(),
+        *each_element(sweep.element),
+        *(_store_vector(kernel, one, "place", hints) for one in kernel.program.outputs_along),
     ]
-    stores = [_store_vector(kernel, one, place, hints) for one in kernel.program.outputs_along]
-    inside = [*([] if several else here), *kernel.made_vectors(), *each_element(sweep.element), *stores]
-    guarded = [
-        f"if (({place} + 1) * WIDTH <= n) {{",
+    return [
+        *sweep.before,
+        *(f"const auto* {name}_vectors = reinterpret_cast<const {vector}*>({name});" for name, vector in read),
+        "const long long place = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;",
+        "if ((place + 1) * WIDTH <= n) {",
         *indented(inside),
         "} else {",
         "  // The last, incomplete vector.",
-        *indented(_tail(kernel, f"({place})" if several else place)),
+        *indented(_tail(kernel, "place")),
         "}",
     ]
-    lines = [
-        *sweep.before,
-        *(
-            f"const auto* {kernel.name(one.name)}_vectors = reinterpret_cast<const Vector<{one.dtype.cpp}>*>"
-            f"({kernel.name(one.name)});"
-            for one in read
-        ),
-        f"const long long place = blockIdx.x * static_cast<long long>(THREADS{' * VECTORS' if several else ''}) + "
-        "threadIdx.x;",
-    ]
-    if not several:
-        return lines + guarded
-    loads = [
-        f"if (({place} + 1) * WIDTH <= n) {kernel.name(one.name)}_here[k] = {kernel.name(one.name)}_vectors[{place}];"
-        for one in read
-    ]
-    each = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    declared = [f"Vector<{one.dtype.cpp}> {kernel.name(one.name)}_here[VECTORS];" for one in read]
-    return [*lines, *declared, *each, *indented(loads), "}", *each, *indented(guarded), "}"]
 
 
 def _store_vector(kernel: RowKernel, output: ProgramOutput, place: str, hints: bool) -> str:

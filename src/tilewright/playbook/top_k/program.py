@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.indices import Variable, of_variable
-from tilewright.playbook.places.program import PlacedProgram, placed_program
+from tilewright.playbook.places.program import PlacedProgram, whole_program
 from tilewright.playbook.places.reader import PlaceReader, PlaceRule, Places, Whole
 from tilewright.playbook.places.rules import PLACE_RULES
 from tilewright.playbook.row_program import NumberKind
@@ -32,11 +32,8 @@ class TopProgram:
 def top_program(traced: TracedTask) -> TopProgram:
     """The one choice of the task. Raises `NotSupported` for anything else."""
     reader = PlaceReader(traced, RULES)
-    shapes = {traced.traces[0].nodes[node].results[0] for node in traced.traces[0].outputs}
-    if len({one.shape for one in shapes if one is not None}) > 1:
-        raise NotSupported("the playbook writes results of one shape with topk, and here they differ")
-    placed = placed_program(reader, tuple(range(len(traced.traces[0].outputs))))
-    wholes = {name: leaf for name, leaf in placed.leaves_of(placed.targets).items() if isinstance(leaf, Whole)}
+    placed = whole_program(reader, "with topk")
+    wholes = placed.wholes
     if len({(one.node, one.places) for one in wholes.values()}) != 1:
         raise NotSupported("the playbook writes one topk at a time, whose values and indices are used in one order")
     whole = next(iter(wholes.values()))
@@ -44,8 +41,6 @@ def top_program(traced: TracedTask) -> TopProgram:
     counts = set(reader.whole_number(whole.node, 1, "k", 0))
     if len(counts) != 1 or not 1 <= (count := counts.pop()) <= MOST:
         raise NotSupported(f"the playbook writes topk with a fixed k of at most {MOST}")
-    source = reader.given(node, 0)
-    assert isinstance(source, Node)
     dim = reader.dimension(node, 2, "dim", len(whole.places), len(whole.places) - 1)
     place = whole.places[dim]
     chosen = place.atoms[0] if len(place.terms) == 1 and place.constant.is_always(0) else None
@@ -53,13 +48,11 @@ def top_program(traced: TracedTask) -> TopProgram:
         chosen = Variable("at_chosen", reader.book.number(1))
     if not isinstance(chosen, Variable) or (place.terms and not place.terms[0][1].is_always(1)):
         raise NotSupported("the playbook writes what topk chose in its own order")
-    along = Variable("at_element", reader.shape(source.index)[dim])
+    along = Variable("at_element", reader.shape(reader.source(node))[dim])
     value = reader.argument(node, 0, (*whole.places[:dim], of_variable(along), *whole.places[dim + 1 :]))
     if reader.kinds[value] is not NumberKind.FLOAT:
         raise NotSupported("the playbook writes topk of floats only")
-    placed = replace(
-        placed, values=tuple(reader.values), kinds=tuple(reader.kinds), leaves=dict(reader.leaves), taken=(value,)
-    )
+    placed = placed.renewed(reader, value)
     if any(isinstance(leaf, Whole) for leaf in placed.leaves_of((value,)).values()):
         raise NotSupported("the playbook writes one topk at a time, not one of another")
     names = {one.result: name for name, one in wholes.items()}

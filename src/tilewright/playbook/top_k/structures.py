@@ -7,17 +7,8 @@ import math
 from tilewright.playbook.cpp_helpers import VECTOR
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, includes
-from tilewright.playbook.places.reader import Leaf, Read
-from tilewright.playbook.places.text import (
-    Known,
-    Mode,
-    PlacedKernel,
-    each_element,
-    kernel_lines,
-    product_text,
-    width_line,
-)
-from tilewright.playbook.row_program import Load
+from tilewright.playbook.places.text import PlacedKernel, product_text, width_line
+from tilewright.playbook.places.vectors import Known, each_element, guarded, over_vectors
 from tilewright.playbook.top_k.program import TopProgram
 
 _MANY_ROWS = 4096
@@ -99,10 +90,8 @@ def _written(program: TopProgram, op_line: str, vector: bool) -> str:
             plan.add("const", constant)
     body = _body(kernel, program)
     more = [("unsigned rows", rows), ("int steps", steps)]
-    signature = kernel.signature(tuple(one.name for one in program.placed.outputs), more)
-    name = f"{program.placed.name}_top"
-    plan.launch(name, f"ceil_div({rows}, TEAMS)", "dim3(WARPS * 32, TEAMS)", signature.given)
-    text = kernel_lines(signature, "__launch_bounds__(WARPS * 32 * TEAMS)", name, body)
+    grid, block = f"ceil_div({rows}, TEAMS)", "dim3(WARPS * 32, TEAMS)"
+    text = kernel.launched("top", grid, block, "WARPS * 32 * TEAMS", body, more)
     header = (
         f"{program.placed.name}, {'every row read once' if vector else 'a first version'}: one warp or more for a "
         f"row.\n\nA thread keeps the {program.count} best elements that it has met, in order, in registers. Then the "
@@ -169,48 +158,20 @@ def _body(kernel: PlacedKernel, program: TopProgram) -> list[str]:
         f"const int {kernel.variable(program.chosen)} = lane;",
     ]
     known: Known = {}
-    values = {value.input: index for index, value in enumerate(kernel.program.values) if isinstance(value, Load)}
     if program.values_leaf is not None:
-        known[values[program.values_leaf]] = Text("mine.value")
+        known[kernel.value_of(program.values_leaf)] = Text("mine.value")
     if program.indices_leaf is not None:
-        known[values[program.indices_leaf]] = Text("static_cast<long long>(mine.index)")
-    outputs = kernel.program.outputs
-    made, texts = kernel.write(tuple(one.value for one in outputs), known, kernel.load_alone)
-    lines += made
-    for one in outputs:
-        place = kernel.index(one.place, known)
-        lines.append(f"{kernel.pointer(one.name)}[{place}] = {kernel.stored(one, texts[one.value])};")
-    return lines
+        known[kernel.value_of(program.indices_leaf)] = Text("static_cast<long long>(mine.index)")
+    return [*lines, *kernel.store_each(known)]
 
 
 def _met(kernel: PlacedKernel, program: TopProgram) -> list[str]:
     """Along the row: every element met."""
-    at = kernel.variable(program.along)
-    whole = (Mode.VECTOR, Mode.REVERSED)
-    leaves = kernel.program.leaves_of((program.value,))
-    reads = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Read) and kernel.modes[name] in whole}
-    names = {name: kernel.namer.tensors[name] for name in reads}
-
-    def element(name: str, leaf: Leaf, known: Known) -> str:
-        if name in reads:
-            i = "WIDTH - 1 - i" if kernel.modes[name] is Mode.REVERSED else "i"
-            return f"{names[name]}_here[k].at[{i}]"
-        return kernel.load(leaf, known, "i" if kernel.vector is not None else "")
-
+    at, held = kernel.variable(program.along), kernel.held((program.value,), "[k]")
     place = f"const int {at} = ((first * VECTORS + k) * WARPS * 32 + static_cast<int>(threadIdx.x)) * WIDTH;"
-    each = ["#pragma unroll", "for (int k = 0; k < VECTORS; ++k) {"]
-    loads = [
-        line
-        for name, read in reads.items()
-        for line in kernel.load_vector(read, kernel.modes[name], {}, f"{names[name]}_here[k]")
-    ]
-    inner, texts = kernel.write((program.value,), {}, element)
+    inner, texts = kernel.write((program.value,), {}, held.element)
     meeting = [*inner, f"take(list, Candidate{{{texts[program.value].text}, {at} + i}});"]
-    body = [f"Vector<{read.dtype.cpp}> {names[name]}_here[VECTORS];" for name, read in reads.items()]
-    body += [*each, *indented([place, f"if ({at} < steps) {{", *indented(loads), "}"]), "}"] if reads else []
-    body += [*each, *indented([place, f"if ({at} < steps) {{", *indented(each_element(meeting)), "}"]), "}"]
-    return [
-        "for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {",
-        *indented(body),
-        "}",
-    ]
+    body = held.declared("here[VECTORS]")
+    body += over_vectors(guarded(place, f"{at} < steps", held.loads())) if held.reads else []
+    body += over_vectors(guarded(place, f"{at} < steps", each_element(meeting)))
+    return ["for (int first = 0; first * VECTORS * WARPS * 32 * WIDTH < steps; ++first) {", *indented(body), "}"]
