@@ -117,15 +117,20 @@ class Fitter:
         return inside[0] if len(inside) == 1 or (inside and high - low < low) else None
 
     def _by_symbol(self, target: Values) -> Term | None:
-        for term, by in itertools.product(self.products, self.symbols):
+        """`ceil_div(n, block)` and its like, also by a few times a symbol."""
+        for by, factor in itertools.product(self.symbols, (1, 2, 4, 8)):
             if min(by.values) < 1:
                 continue
-            if all(-(-n // c) == t for n, c, t in zip(term.values, by.values, target, strict=True)):
-                return Term(f"ceil_div({term.text}, {by.text})", target)
-            if all(n // c == t for n, c, t in zip(term.values, by.values, target, strict=True)):
-                return Term(f"{_dividend(term)} / {by.factor}", target, False)
-            if all(-(-n // c) * c == t for n, c, t in zip(term.values, by.values, target, strict=True)):
-                return Term(f"round_up({term.text}, {by.text})", target)
+            divisors = [factor * v for v in by.values]
+            text = by.text if factor == 1 else f"{by.factor} * {factor}"
+            for term in self.products:
+                rows = list(zip(term.values, divisors, target, strict=True))
+                if all(-(-n // c) == t for n, c, t in rows):
+                    return Term(f"ceil_div({term.text}, {text})", target)
+                if all(n // c == t for n, c, t in rows):
+                    return Term(f"{_dividend(term)} / {text if factor == 1 else f'({text})'}", target, False)
+                if all(-(-n // c) * c == t for n, c, t in rows):
+                    return Term(f"round_up({term.text}, {text})", target)
         return None
 
     def _linear(self, target: Values) -> Term | None:

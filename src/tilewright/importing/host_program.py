@@ -5,6 +5,7 @@ The bodies of kernels are replaced by a note of their arguments; a launch become
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache
 from importlib import resources
@@ -43,8 +44,21 @@ def host_program(source: Source, entry: str) -> str:
             if item.tokens[0].text == "namespace" and item.mentions & _FOREIGN_NAMESPACES:
                 continue  # `namespace cg = cooperative_groups;`
             parts.append(f'#line {item.line} "{source.name}"')
-            parts.append(_kernel(source, item) if item.kind is Kind.KERNEL else rewrite_launches(_bare(text)))
-    return "\n".join([*parts, f"int main() {{ ::tw::serve(&{entry}); }}", ""])
+            if item.kind is Kind.KERNEL:
+                parts.append(_kernel(source, item))
+                continue
+            if item.kind is Kind.HOST and item.name == entry and item.body is not None:
+                text = _renamed(source, item)
+            parts.append(rewrite_launches(_bare(text)))
+    return "\n".join([*parts, "int main() { ::tw::serve(&tw_entry); }", ""])
+
+
+def _renamed(source: Source, item: Item) -> str:
+    """The launcher under a name of its own: a kernel, or another launcher, may have the same."""
+    pairs = itertools.pairwise(item.tokens)
+    name = next(token for token, after in pairs if token.text == item.name and after.text == "(")
+    at = source.cpp.original(name.start)
+    return f"{source.text[item.code_start : at]}tw_entry{source.text[at + len(item.name) : item.end]}"
 
 
 def _is_worth_keeping(item: Item) -> bool:
