@@ -211,6 +211,8 @@ def _mixtures(names: Sequence[str]) -> list[tuple[tuple[int, ...], ...]]:
             for other in ((*last, 96), (96, *last)):
                 made.append((shape, *(other,) * (rest - 1), (*shape[:-1], 96)))
                 made.append((shape, *(other,) * (rest - 1), (96,)))
+        if count == 3 and len(shape) == 2:
+            made.append((shape, (*last, 1), (*shape[:1], 1)))  # a matrix and vectors that are columns
     return list(dict.fromkeys(one for one in made if len(one) == count))
 
 

@@ -127,6 +127,8 @@ def first_complaint(diagnostics: str) -> str:
     if found is None:
         return diagnostics.strip().splitlines()[-1][:300]
     text = re.sub(r"[‘’]", "`", found["text"])
+    if re.search(r"cublas|cudnn|thrust|cusparse|\bcub\b", text):
+        text += " (a plan launches kernels and calls no library)"
     return f"{found['place']}: the launcher uses what cannot be recorded: {text}"
 
 

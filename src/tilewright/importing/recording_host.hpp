@@ -284,16 +284,16 @@ class Tensor {
  public:
   long long id = -1, offset = 0;
   std::vector<int64_t> shape, step;
-  ScalarType type = ScalarType::Float;
+  ScalarType scalar = ScalarType::Float;
   Tensor() = default;
-  Tensor(long long id, std::vector<int64_t> shape, ScalarType type) : id(id), shape(std::move(shape)), type(type) {
+  Tensor(long long id, std::vector<int64_t> shape, ScalarType scalar) : id(id), shape(std::move(shape)), scalar(scalar) {
     step.assign(this->shape.size(), 1);
     for (int i = (int)step.size() - 2; i >= 0; --i) step[i] = step[i + 1] * this->shape[i + 1];
   }
-  static Tensor make(std::vector<int64_t> shape, ScalarType type, const char* content) {
+  static Tensor make(std::vector<int64_t> shape, ScalarType scalar, const char* content) {
     for (auto size : shape) if (size < 0) tw::fail("a tensor of negative size");
-    Tensor made(tw::next_id++, std::move(shape), type);
-    tw::said << "ALLOC\t" << made.id << '\t' << tw::names[(int)type] << '\t' << content << '\t' << tw::list(made.shape) << '\n';
+    Tensor made(tw::next_id++, std::move(shape), scalar);
+    tw::said << "ALLOC\t" << made.id << '\t' << tw::names[(int)scalar] << '\t' << content << '\t' << tw::list(made.shape) << '\n';
     return made;
   }
   int64_t at(int64_t i) const {
@@ -309,18 +309,19 @@ class Tensor {
   int64_t ndimension() const { return dim(); }
   int64_t numel() const { int64_t n = 1; for (auto s : shape) n *= s; return n; }
   int64_t nbytes() const { return numel() * element_size(); }
-  int64_t element_size() const { return tw::sizes[(int)type]; }
+  int64_t element_size() const { return tw::sizes[(int)scalar]; }
   int64_t itemsize() const { return element_size(); }
-  ScalarType scalar_type() const { return type; }
-  ScalarType dtype() const { return type; }
+  ScalarType scalar_type() const { return scalar; }
+  ScalarType dtype() const { return scalar; }
+  ScalarType type() const { return scalar; }
   bool defined() const { return id >= 0; }
   bool is_cuda() const { return true; }
   bool is_cpu() const { return false; }
   bool requires_grad() const { return false; }
-  bool is_floating_point() const { return (int)type < 4; }
+  bool is_floating_point() const { return (int)scalar < 4; }
   Device device() const { return {}; }
   int get_device() const { return 0; }
-  TensorOptions options() const { return TensorOptions(type); }
+  TensorOptions options() const { return TensorOptions(scalar); }
   bool is_contiguous(MemoryFormat = MemoryFormat::Contiguous) const {
     int64_t want = 1;
     for (int i = (int)dim() - 1; i >= 0; --i) {
@@ -342,7 +343,7 @@ class Tensor {
   template <class T> T* mutable_data_ptr() const { return data_ptr<T>(); }
   template <class T> void check() const {
     std::string wanted = tw::type_name<std::remove_const_t<T>>();
-    if (wanted != tw::names[(int)type]) tw::fail("data_ptr<" + wanted + ">() of a tensor of " + tw::names[(int)type]);
+    if (wanted != tw::names[(int)scalar]) tw::fail("data_ptr<" + wanted + ">() of a tensor of " + tw::names[(int)scalar]);
   }
   Tensor with_shape(std::vector<int64_t> wanted) const {
     int64_t known = 1, open = -1;
@@ -350,7 +351,7 @@ class Tensor {
       if (wanted[i] < 0) open = (int64_t)i; else known *= wanted[i];
     if (open >= 0 && known) wanted[open] = numel() / known, known *= wanted[open];
     if (known != numel()) tw::fail("a view of another number of elements");
-    Tensor view(id, wanted, type);
+    Tensor view(id, wanted, scalar);
     view.offset = contiguous().offset;
     return view;
   }
@@ -396,7 +397,7 @@ class Tensor {
   Tensor detach() const { return *this; }
   Tensor cuda() const { return *this; }
   Tensor to(ScalarType wanted) const {
-    if (wanted != type) tw::fail("`to()` of another dtype: a conversion by ATen");
+    if (wanted != scalar) tw::fail("`to()` of another dtype: a conversion by ATen");
     return *this;
   }
   Tensor to(Device) const { return *this; }
@@ -406,14 +407,14 @@ class Tensor {
   template <class V> Tensor& fill_(V value) { if (value != V(0)) tw::fail("`fill_` with another value than 0"); return zero_(); }
   Tensor clone() const { tw::fail("`clone()`: a copy by ATen"); }
   Tensor new_empty(std::vector<int64_t> wanted, TensorOptions o) const { return make(wanted, o.type, "empty"); }
-  Tensor new_empty(std::vector<int64_t> wanted) const { return make(wanted, type, "empty"); }
-  Tensor new_zeros(std::vector<int64_t> wanted) const { return make(wanted, type, "zero"); }
+  Tensor new_empty(std::vector<int64_t> wanted) const { return make(wanted, scalar, "empty"); }
+  Tensor new_zeros(std::vector<int64_t> wanted) const { return make(wanted, scalar, "zero"); }
 };
 using TensorList = std::vector<Tensor>;
 inline Tensor empty(std::vector<int64_t> shape, TensorOptions o = {}) { return Tensor::make(std::move(shape), o.type, "empty"); }
 inline Tensor zeros(std::vector<int64_t> shape, TensorOptions o = {}) { return Tensor::make(std::move(shape), o.type, "zero"); }
-inline Tensor empty_like(const Tensor& x) { return Tensor::make(x.shape, x.type, "empty"); }
-inline Tensor zeros_like(const Tensor& x) { return Tensor::make(x.shape, x.type, "zero"); }
+inline Tensor empty_like(const Tensor& x) { return Tensor::make(x.shape, x.scalar, "empty"); }
+inline Tensor zeros_like(const Tensor& x) { return Tensor::make(x.shape, x.scalar, "zero"); }
 inline Tensor empty_like(const Tensor& x, TensorOptions o) { return Tensor::make(x.shape, o.type, "empty"); }
 inline Tensor zeros_like(const Tensor& x, TensorOptions o) { return Tensor::make(x.shape, o.type, "zero"); }
 template <class V> Tensor full(std::vector<int64_t> shape, V value, TensorOptions o = {}) {
@@ -522,7 +523,7 @@ template <class T> T read(const std::string& word) {
   } else fail("a parameter of a type that cannot be given");
 }
 inline void result(const at::Tensor& x) {
-  said << "RESULT\t" << x.id << '\t' << x.offset << '\t' << x.is_contiguous() << '\t' << names[(int)x.type] << '\t' << list(x.shape) << '\n';
+  said << "RESULT\t" << x.id << '\t' << x.offset << '\t' << x.is_contiguous() << '\t' << names[(int)x.scalar] << '\t' << list(x.shape) << '\n';
 }
 template <class T> void result(const std::vector<T>& items) { for (auto& item : items) result(item); }
 template <class... T> void result(const std::tuple<T...>& items) { std::apply([](auto&... one) { (result(one), ...); }, items); }

@@ -113,9 +113,11 @@ class _Items:
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
         self.macros = {d[2].text: d for d in cpp.directives if len(d) > 2 and d[1].text == "define"}
-        self.device_words = {"__device__"} | {
-            name for name, d in self.macros.items() if any(t.text == "__device__" for t in d[3:])
-        }
+        self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
+
+    def _words_for(self, word: str) -> set[str]:
+        """A word of CUDA and the macros that stand for it."""
+        return {word} | {name for name, d in self.macros.items() if any(t.text == word for t in d[3:])}
 
     def all(self) -> list[Item]:
         items = [*self._code(), *(self._directive(d) for d in self.cpp.directives)]
@@ -191,7 +193,7 @@ class _Items:
         elif "__global__" in words:
             kind = Kind.KERNEL
         elif words & self.device_words or "__constant__" in words:
-            kind = Kind.SHARED if "__host__" in words else Kind.DEVICE
+            kind = Kind.SHARED if words & self.host_words else Kind.DEVICE
         elif is_function and "constexpr" not in words:
             kind = Kind.HOST
         else:
