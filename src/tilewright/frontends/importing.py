@@ -20,7 +20,7 @@ from tilewright.importing.importer import Imported, given_of, import_launcher, l
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sizes import small_arguments
+from tilewright.importing.sizes import ODD, small_arguments
 from tilewright.importing.sources import Source, read_source
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
 from tilewright.records import PROFILES, Emulation, TensorSpec
@@ -189,10 +189,26 @@ class _Importer:
         if arguments is not None:
             outcome, reason, compared = _check(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
+        notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
-        return ImportedFile(
-            str(path), made.function, file.name, op, made.notes, made.pinned, outcome, reason, at, compared
-        )
+        return ImportedFile(str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+
+    def _at_odd_sizes(
+        self,
+        made: Imported,
+        file: KernelFile,
+        usual: Mapping[str, ArgumentValue] | None,
+        reference: tuple[str, str, Path] | None,
+    ) -> list[str]:
+        """What the kernel counts on without saying so."""
+        odd = small_arguments(file, made.arguments, _GPU, ODD)
+        if odd is None or odd == usual:
+            return []
+        outcome, reason, _ = _check(file, odd, reference)
+        if outcome == CheckOutcome.CLEAN.value:
+            return []
+        sizes = ", ".join(f"{name} = {value}" for name, value in odd.items())
+        return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
 
     # -- references --
 

@@ -37,9 +37,10 @@ def _less(divisor: int) -> Callable[[int, int], int]:
     return lambda _, size: max(size // divisor, 1) if size > _SMALL * divisor else size
 
 
-_WAYS = (
-    _odd,
-    _eights,
+Way = Callable[[int, int], int]
+# Sizes of the sort kernels are written for, which show whether the import is right; and others, which show what the
+# kernel counts on without saying so.
+ROUND: tuple[Way, ...] = (
     _warps,
     _powers,
     lambda _, size: min(size, 256),
@@ -48,12 +49,15 @@ _WAYS = (
     _less(2),
     lambda _, size: size,
 )
+ODD: tuple[Way, ...] = (_odd, _eights)
 
 
-def small_arguments(file: KernelFile, call: Sequence[Given], gpu: GpuProfile) -> dict[str, ArgumentValue] | None:
+def small_arguments(
+    file: KernelFile, call: Sequence[Given], gpu: GpuProfile, ways: Sequence[Way] = ROUND
+) -> dict[str, ArgumentValue] | None:
     """The call's arguments with each of its sizes made another small one; None where the file takes none such."""
-    sizes = list(dict.fromkeys(s for one in call if one.is_tensor for s in one.shape if s > _SMALL))
-    for most, way in itertools.product(_MOST_THREADS, _WAYS):
+    sizes = list(dict.fromkeys(s for one in call if one.has_shape for s in one.shape if s > _SMALL))
+    for most, way in itertools.product(_MOST_THREADS, ways):
         smaller = {size: min(way(number, size), size) for number, size in enumerate(sizes)}
         arguments = {one.name: _argument(one, smaller) for one in call if one.kind != "stream"}
         elements = sum(math.prod(v.shape) for v in arguments.values() if isinstance(v, TensorSpec))
@@ -70,6 +74,8 @@ def small_arguments(file: KernelFile, call: Sequence[Given], gpu: GpuProfile) ->
 def _argument(one: Given, smaller: dict[int, int]) -> ArgumentValue:
     if one.kind == "int" and isinstance(one.value, int):
         return smaller.get(one.value, one.value)
+    if not one.has_shape:
+        return one.argument()
     return replace(one, shape=tuple(smaller.get(size, size) for size in one.shape)).argument()
 
 
