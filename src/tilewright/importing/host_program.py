@@ -23,7 +23,7 @@ from tilewright.importing.sources import (
 _STANDARD = re.compile(r"#\s*include\s*<(?:[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|assert|time)\.h)>")
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _OF_THE_HEADER = frozenset(("TORCH_CHECK", "C10_CUDA_CHECK", "AT_DISPATCH_FLOATING_TYPES", "AT_CUDA_CHECK"))
-_FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub"))
+_FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", "pybind11"))
 
 
 def host_program(source: Source, entry: str) -> str:
