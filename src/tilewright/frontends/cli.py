@@ -317,6 +317,24 @@ def show(
 
 
 @app.command()
+def view(
+    what: options.ViewedArgument = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at; 0 for any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[str, typer.Option(envvar="TILEWRIGHT_VIEW_TOKEN", help="What a browser must know.")] = "",
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pages as files instead.")] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no window.")] = False,
+) -> None:
+    """Serve pages on which runs can be watched and kernels compared, to a browser on this machine."""
+    from tilewright.frontends.view.command import ViewOptions
+    from tilewright.frontends.view.command import view as view_pages
+
+    view_pages(what, ViewOptions(host, port, token, export, not no_browser))
+
+
+@app.command()
 def find(
     model_name: options.ModelArgument,
     shape: ShapeOption = None,

@@ -54,6 +54,14 @@ MakeRegionOption = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(help="A run: its name, the beginning of it, its folder, or `last`.", show_default=False)
 ]
+ViewedArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN|DIR",
+        help="A run, a suite's folder or a folder of runs; all runs of this machine where it is left out.",
+        show_default=False,
+    ),
+]
 StartOption = Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Kernel file to improve.")]
 AgainstOption = Annotated[
     str, typer.Option(metavar="MODULE:FUNCTION", help="A further function to be compared with for speed.")

@@ -56,6 +56,7 @@ def _floor_us(run: Run) -> float:
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 56, 52
+MOST_INTERVALS = 80  # of more attempts they would touch each other, and each takes time to work out
 
 
 class _Frame:
@@ -138,7 +139,7 @@ def _marks(shown: tuple[Row, ...], frame: _Frame) -> list[str]:
         else:
             colour = svg.GOOD if row.kept else svg.DOT
             mark = f'<circle cx="{x:.1f}" cy="{frame.y(row.time_us):.1f}" r="{6 if row.best else 4}" fill="{colour}"/>'
-            timing = _timing(row)
+            timing = _timing(row) if len(shown) <= MOST_INTERVALS else None
             if timing is not None:
                 low, high = frame.y(timing.interval_us.low), frame.y(timing.interval_us.high)
                 mark += svg.line(x, low, x, high, svg.INK) + svg.line(x - 4, low, x + 4, low, svg.INK)

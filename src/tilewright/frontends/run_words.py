@@ -43,12 +43,14 @@ def rows(run: Run) -> tuple[Row, ...]:
     """Every attempt of a run, in order."""
     made: list[Row] = []
     before: Attempt | None = None
-    for position, attempt in enumerate(run.attempts):
-        after = replace(run, attempts=run.attempts[: position + 1]).best
-        row = _row(attempt, before, kept=after is attempt, best=attempt is run.best)
-        said = {note for one in made for note in one.attempt.notes}
+    said: set[str] = set()
+    best = run.best
+    for attempt in run.attempts:
+        kept = run.takes(attempt, before)
+        row = _row(attempt, before, kept=kept, best=attempt is best)
         made.append(replace(row, notes=tuple(one for one in attempt.notes if one not in said)))
-        before = after
+        said.update(attempt.notes)
+        before = attempt if kept else before
     return tuple(made)
 
 

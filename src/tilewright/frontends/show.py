@@ -119,7 +119,7 @@ def _print_record(folder: RunFolder, run: Run, wanted: Wanted) -> None:
             attempt,
             place.find_text("kernel.cu") or "",
             show_text.diff_text(folder, attempt),
-            _prompts(folder, number),
+            prompts_of(folder, number),
             tuple(reply.text for reply in place.replies()),
         )
     )
@@ -138,7 +138,7 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
     elif wanted.diff is not None:
         show_text.show_diff(console, show_text.diff_text(folder, _attempt(run, wanted.diff)))
     elif wanted.prompt is not None:
-        prompts = _prompts(folder, wanted.prompt)
+        prompts = prompts_of(folder, wanted.prompt)
         if not prompts:
             raise BadArgument(f"attempt {wanted.prompt} of {run.id} asked no model")
         print_exactly("\n".join(prompts))
@@ -152,7 +152,7 @@ def _print_part(folder: RunFolder, run: Run, wanted: Wanted) -> None:
         show_text.show_attempt(console, run, attempt, folder.attempt(attempt.number).find_text("kernel.cu") or "")
 
 
-def _prompts(folder: RunFolder, number: int) -> tuple[str, ...]:
+def prompts_of(folder: RunFolder, number: int) -> tuple[str, ...]:
     """What the author was asked in an attempt; 0 is the specification of a request in words."""
     place = folder.attempt(number)
     texts = (place.find_text(f"question-{k}.md") for k in range(1, 10))

@@ -46,21 +46,31 @@ __device__ __forceinline__ float mish_of(float v) {
     "softplus": """\
 // log(1 + exp(beta v)) / beta, which is v itself where exp would leave nothing of the 1.
 __device__ __forceinline__ float softplus_of(float v, float beta, float threshold) {
-  return v * beta > threshold ? v : log1pf(expf(v * beta)) / beta;
+  const float soft = log1pf(expf(v * beta)) / beta;   // before the choice: a branch for each element takes longer
+  return v * beta > threshold ? v : soft;
 }
 """,
     "log": """\
-// For sums. Two exact logarithms an element would take longer than memory does; the quick one is good to 2^-22 of
-// itself but between 1/2 and 2, where logarithms are small.
+// For sums. Two exact logarithms an element would take longer than memory does. The quick one is good to 2^-22 of
+// itself but around 1, where logarithms are small: there x - x^2 / 2 + x^3 q(x) with x = v - 1, which is exact.
 __device__ __forceinline__ float log_of(float v) {
-  if (v > 0.5f && v < 2.0f) return logf(v);
-  return __log2f(v) * 0.693147181f;
+  const float x = v - 1.0f;
+  float q = fmaf(x, -0.072874695f, 0.1290151f);
+  q = fmaf(x, q, -0.13358842f);
+  q = fmaf(x, q, 0.14193559f);
+  q = fmaf(x, q, -0.1660217f);
+  q = fmaf(x, q, 0.20001048f);
+  q = fmaf(x, q, -0.25001413f);
+  q = fmaf(x, q, 0.33333337f);
+  const float near = fmaf(x * x, fmaf(x, q, -0.5f), x);
+  return v > 0.7f && v < 1.45f ? near : __log2f(v) * 0.693147181f;
 }
 """,
     "log_sigmoid": _line("log_sigmoid", "(v < 0.0f ? v : 0.0f) - log1pf(expf(-fabsf(v)))"),
     "elu": """\
 __device__ __forceinline__ float elu_of(float v, float alpha, float inner) {
-  return v > 0.0f ? v : alpha * expm1f(v * inner);
+  const float below = alpha * expm1f(v * inner);   // before the choice: a branch for each element takes longer
+  return v > 0.0f ? v : below;
 }
 """,
     "leaky_relu": _line("leaky_relu", "v > 0.0f ? v : v * slope", "float v, float slope"),

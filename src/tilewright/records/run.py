@@ -224,9 +224,13 @@ class Run(Displayed):
         """
         best: Attempt | None = None
         for one in self.attempts:
-            if one.passed and (best is None or one.beats(best, self.settings.noise)):
+            if self.takes(one, best):
                 best = one
         return best
+
+    def takes(self, attempt: Attempt, before: Attempt | None) -> bool:
+        """Whether an attempt takes the place of `before`, the best until then."""
+        return attempt.passed and (before is None or attempt.beats(before, self.settings.noise))
 
     @property
     def usage(self) -> Usage:

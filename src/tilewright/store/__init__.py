@@ -2,7 +2,7 @@
 
 from tilewright.store.attempt_folder import AttemptFolder
 from tilewright.store.durable import Damaged, NoSuchRun, NotAccepted, RunBusy, StoreError, write_text
-from tilewright.store.home import NEWEST, RunList, Store
+from tilewright.store.home import NEWEST, RunList, Store, run_folders
 from tilewright.store.library import LibraryEntry, LibraryKernel, provenance_path
 from tilewright.store.provenance import line_authors, provenance_of
 from tilewright.store.run_folder import Header, Request, RunFolder
@@ -25,5 +25,6 @@ __all__ = [
     "line_authors",
     "provenance_of",
     "provenance_path",
+    "run_folders",
     "write_text",
 ]

@@ -73,7 +73,7 @@ class Store:
         self._check_home()
         while True:
             run_id = f"{_slug(name)}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
-            path = self._runs / run_id
+            path = self.place / run_id
             with contextlib.suppress(FileExistsError), durable.new_folder(path) as filling:
                 if request is not None:
                     durable.write_record(filling / REQUEST, request)
@@ -85,8 +85,8 @@ class Store:
 
     def _check_home(self) -> None:
         try:
-            durable.make_folder(self._runs)
-            with tempfile.TemporaryFile(dir=self._runs):
+            durable.make_folder(self.place)
+            with tempfile.TemporaryFile(dir=self.place):
                 pass
         except OSError as error:
             raise StoreError(
@@ -110,7 +110,7 @@ class Store:
         if meant:
             names = ", ".join(folder.path.name for folder in meant[:6])
             raise NoSuchRun(f"{len(meant)} runs begin with {text!r} ({names}); write more of the name")
-        raise NoSuchRun(f"no run is called {text!r} in {self._runs}; `tilewright runs` lists them")
+        raise NoSuchRun(f"no run is called {text!r} in {self.place}; `tilewright runs` lists them")
 
     def runs(self) -> RunList:
         """Every run, newest first. A broken one is reported, and hides no other."""
@@ -149,12 +149,18 @@ class Store:
             yield
 
     @property
-    def _runs(self) -> Path:
+    def place(self) -> Path:
+        """The folder that the runs' folders lie in."""
         return self.home / "runs"
 
     def _folders(self) -> list[RunFolder]:
-        found = sorted(self._runs.iterdir()) if self._runs.is_dir() else []
-        return [RunFolder(path) for path in found if path.is_dir() and not durable.is_unfinished(path)]
+        return run_folders(self.place)
+
+
+def run_folders(place: Path) -> list[RunFolder]:
+    """The runs whose folders lie in `place`, readable or not."""
+    found = sorted(place.iterdir()) if place.is_dir() else []
+    return [RunFolder(path) for path in found if path.is_dir() and not durable.is_unfinished(path)]
 
 
 def default_home() -> Path:

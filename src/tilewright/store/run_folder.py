@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -106,6 +107,20 @@ class RunFolder:
         """The folder of an attempt, begun or not; number 0 is that of the specification."""
         return AttemptFolder(self.path / ATTEMPTS / f"{number:04d}", number)
 
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """Something that is another as soon as anything in the run is. Every file but a reply that is coming in is put
+        in place by a rename, which its folder shows."""
+        attempts = _marks(self.path / ATTEMPTS)
+        last = _marks(self.path / ATTEMPTS / attempts[-1][0]) if attempts else []
+        return (*_marks(self.path), *attempts, *last)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds files and folders alone, as every run of ours does: a link may lead anywhere."""
+        modes = (path.lstat().st_mode for path in (self.path, *self.path.rglob("*")))
+        return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)
+
     # -- a request in words --
 
     def request(self) -> Request | None:
@@ -181,6 +196,17 @@ class RunFolder:
             return open(self.path / LOCK, "a+", encoding="utf-8")
         except FileNotFoundError:
             raise NoSuchRun(f"run {self.path.name} was deleted by the process that worked on it") from None
+
+
+def _marks(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, time of change and size of what is in a folder; what goes away meanwhile is not there."""
+    marks = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
+        for entry in found:
+            with contextlib.suppress(FileNotFoundError):
+                known = entry.stat(follow_symlinks=False)
+                marks.append((entry.name, known.st_mtime_ns, known.st_size))
+    return sorted(marks)
 
 
 def _holder(lock: Path) -> str:

@@ -121,7 +121,8 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}x"
 
 
-def _tasks(report: SuiteReport) -> str:
+def task_cells(report: SuiteReport) -> tuple[list[str], list[list[str]]]:
+    """The headings of the table of tasks, and the cells of each task that is done."""
     measured = bool(report.summary.against)
     heads = ["task", "verdict", "time"]
     heads += ["eager", "torch.compile", "x eager", "x compile", "x better"] if measured else []
@@ -131,13 +132,19 @@ def _tasks(report: SuiteReport) -> str:
         beside = [_time(baseline_us(one, name)) for name in (EAGER, COMPILED)]
         beside += [_ratio(speedup(one, name)) for name in (EAGER, COMPILED, BETTER)]
         fraction = f"{one.measurement.fraction:.0%}" if one.measurement else ""
-        name = f"[{one.name}]({one.kernel})" if one.kernel else one.name
         time_text = time_words(one.measurement) if one.status is Status.MADE else ""
         rows.append(
-            [name, verdict(one), time_text]
+            [one.name, verdict(one), time_text]
             + (beside if measured else [])
             + [fraction, str(one.attempts or ""), f"{one.seconds:.0f}", one.summary]
         )
+    return heads, rows
+
+
+def _tasks(report: SuiteReport) -> str:
+    heads, rows = task_cells(report)
+    for one, row in zip(report.tasks, rows, strict=True):
+        row[0] = f"[{one.name}]({one.kernel})" if one.kernel else one.name
     return _table(heads, rows)
 
 

@@ -1,0 +1,122 @@
+"""What each line of an attempt's kernel does at the task's sizes: some blocks of it are run in the emulator.
+
+A run's record has no counts by line, so they are made when they are asked for, of any run, wherever it was made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
+from tilewright.frontends.view.roofline_plot import Roofline
+from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, Run
+
+_ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
+
+
+@dataclass(frozen=True)
+class CountedLine:
+    """A line that ran, in one launch."""
+
+    share: float  # of the launch's thread instructions, 0 to 1
+    warp_instructions: int
+    lanes: float  # fraction of a warp's that are active
+    sectors: str  # for each request, and the fewest that could do
+    passes: str
+    costs: str  # why it costs more than it needs; "" where it does not
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    kernel: str
+    summary: str
+    lines: dict[int, CountedLine]  # by their number in the file
+
+
+@dataclass(frozen=True)
+class Counted:
+    launches: tuple[CountedLaunch, ...]
+    seen: str  # which blocks, at which sizes
+    roofline: Roofline | None  # None where the kernel does no arithmetic that counts
+
+
+class NotCountable(Exception):
+    """The kernel cannot be emulated, or not at all; the message says why."""
+
+
+def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
+    """Seconds, at most a minute or two. Raises `NotCountable`."""
+    # Looked up late: these import torch, and most pages need none of them.
+    from tilewright.devices.emulated_device import EmulatedDevice
+    from tilewright.devices.protocol import DeviceError
+    from tilewright.kernel_file import KernelFileError, parse
+    from tilewright.measure.emulated_counts import NotCounted, count_plan
+    from tilewright.measure.performance_model import model_plan
+    from tilewright.measure.preparation import NotPrepared
+    from tilewright.toolchain import ToolchainError
+
+    choice = dict(attempt.tune.choice) if attempt.tune else None
+    floor_us = attempt.measurement.floor_us if attempt.measurement else 0.0
+    try:
+        with _ONE_AT_A_TIME, EmulatedDevice(run.task.profile) as emulator:
+            model = model_plan(count_plan(parse(text, "kernel.cu"), run.task, choice, emulator), run.task, floor_us)
+    except (KernelFileError, NotPrepared, NotCounted, DeviceError, ToolchainError) as problem:
+        raise NotCountable(str(problem)) from None
+    listings = [launch.facts.listing for launch in model.launches]
+    operations: Counter[str] = Counter()
+    for launch, listing in zip(model.launches, listings, strict=True):
+        for one in (*listing.summary.flops, *listing.summary.tensor_operations):
+            operations[one.kind.value] += round(one.count * launch.facts.counted.scale)
+    moved = sum(launch.facts.traffic.total_bytes for launch in model.launches)
+    launches = tuple(
+        CountedLaunch(one.summary.kernel, render_summary(one.summary), _lines(one.lines, costly_lines(one)))
+        for one in listings
+    )
+    sizes = ", ".join(f"{name} = {size}" for name, size in model.counted.counted_at.items())
+    seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"
+    time_us = attempt.measurement.time_us if attempt.measurement else model.modelled.time_us
+    measured = isinstance(attempt.measurement, Measured)
+    return Counted(launches, seen, _roofline(run.task.profile, operations, moved, time_us, measured))
+
+
+def _lines(lines: tuple[LineCounts, ...], costly: tuple[CostlyLine, ...]) -> dict[int, CountedLine]:
+    costs = {one.line: one.message for one in costly}
+    return {
+        one.line: CountedLine(
+            one.share,
+            one.warp_instructions,
+            one.active_lanes / WARP_LANES,
+            _for_each(one.sectors, one.ideal_sectors, one.global_requests),
+            _for_each(one.passes, one.ideal_passes, one.shared_requests),
+            costs.get(one.line, ""),
+        )
+        for one in lines
+    }
+
+
+def _for_each(actual: int, ideal: int, requests: int) -> str:
+    return f"{actual / requests:.1f} ({ideal / requests:.1f})" if requests else ""
+
+
+def _roofline(
+    gpu: GpuProfile, operations: Counter[str], moved: float, time_us: float, measured: bool
+) -> Roofline | None:
+    from tilewright.measure.performance_model import tensor_tflops
+    from tilewright.ptx.classes import FlopKind
+
+    total = sum(operations.values())
+    if not total or not moved or not time_us or not gpu.bandwidth_gbs:
+        return None
+    peaks = {}
+    for kind in operations:
+        if FlopKind(kind).is_tensor:
+            peaks[kind] = tensor_tflops(kind, gpu)
+        elif kind == FlopKind.FP64.value:
+            peaks["f64"] = gpu.f64_tflops
+        else:
+            peaks["f32"] = gpu.f32_tflops
+    known = tuple((kind, peak) for kind, peak in peaks.items() if peak)
+    time_is = "measured" if measured else "modelled"
+    return Roofline(gpu.name, gpu.bandwidth_gbs, known, total, moved, time_us, time_is) if known else None
