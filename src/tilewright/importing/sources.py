@@ -192,7 +192,7 @@ class _Items:
             kind = Kind.SHARED
         elif "__global__" in words:
             kind = Kind.KERNEL
-        elif words & self.device_words or "__constant__" in words:
+        elif words & self.device_words:
             kind = Kind.SHARED if words & self.host_words else Kind.DEVICE
         elif is_function and "constexpr" not in words:
             kind = Kind.HOST
