@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "refine": {"records", "kernel_file", "store", "devices", "reference", "tasks", "verify", "measure", "authors"},
     "exports": {"records", "kernel_file", "store", "toolchain", "reference", "__init__"},
     "suites": {"records", "store", "child", "devices"},
+    "importing": {"records", "kernel_file", "child", "toolchain"},
     "__init__": {"runtime", "frontends"},
     "__main__": {"frontends"},
 }
@@ -58,6 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "measure": {"numpy", "torch"},
     "models": {"anthropic", "openai", "transformers", "torch"},
     "prompts": {"jinja2"},
+    "importing": {"torch"},
     "playbook": {"torch", "jinja2"},
     "authors": set(),
     "refine": set(),

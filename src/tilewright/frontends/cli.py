@@ -396,6 +396,34 @@ def find(
     find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
 
 
+@app.command("import")
+def import_(
+    what: Annotated[
+        Path, typer.Argument(help="A .cu file, a .py file with a CUDA extension, or a folder.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="K.cu", help="The kernel file to write, or a folder.")
+    ] = None,
+    function: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A function of the op's parameters, or the model it replaces."),
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""
+    from tilewright.frontends.importing import Wanted, import_command
+
+    asked = split_reference(reference) if reference else None
+    wanted = Wanted(what, output, tuple(function or ()), asked, tuple(shape or ()), tuple(set_ or ()))
+    if status := import_command(wanted, as_json):
+        raise typer.Exit(status)
+
+
 @app.command()
 def mcp(
     root: Annotated[Path, typer.Option(help="The folder that exports may be written below.")] = Path(),
