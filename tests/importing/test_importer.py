@@ -43,6 +43,14 @@ def test_a_torch_extension() -> None:
 
 
 @pytest.mark.slow
+def test_sizes_that_the_original_refuses_and_the_file_does_not_are_told() -> None:
+    odd = 'TORCH_CHECK(x.size(0) * 7 % 11 != x.size(1) % 5, "not these");\n  auto y ='
+    made = imported(SCALE.replace("auto y =", odd), "scale")
+    (told,) = [note for note in made.notes if "refuses to run at some sizes" in note]
+    assert "such as x = " in told
+
+
+@pytest.mark.slow
 def test_a_plain_launcher_with_a_null_pointer() -> None:
     made = imported(ROWS, "rows")
     assert plan_of(made) == [

@@ -68,6 +68,13 @@ class CallSpec:
     def line(self) -> str:
         return " ".join([str(self.multiprocessors), *(one.word for one in self.arguments)])
 
+    @property
+    def sizes_text(self) -> str:
+        """Its sizes and numbers, for people."""
+        shapes = {one.name: "x".join(map(str, one.shape)) for one in self.arguments if one.has_shape}
+        numbers = {one.name: str(one.value) for one in self.arguments if not one.is_tensor}
+        return ", ".join(f"{name} = {text}" for name, text in (shapes | numbers).items())
+
 
 def tied(arguments: Sequence[Given]) -> CallSpec:
     """The first call; dimensions of different tensors that have one size there are taken to be one dimension."""
