@@ -121,8 +121,8 @@ class PlanFitter:
                 self.plan.notes.append(f"at other sizes it {what}, and no simple condition tells which")
             else:
                 self.plan.notes.append(
-                    f"the original {what} at some sizes, such as {others[0].sizes_text}; no simple condition tells which, "
-                    "so the kernel file takes them: add `need` lines where it should not"
+                    f"the original {what} at some sizes, such as {others[0].sizes_text}; no simple condition tells "
+                    "which, so the kernel file takes them: add `need` lines where it should not"
                 )
 
     def _lets(self) -> None:
