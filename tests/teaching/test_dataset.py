@@ -41,6 +41,17 @@ def test_only_those_that_passed_under_one_licence(tmp_path: Path) -> None:
     assert all(json.loads(line)["passed"] for line in out.read_text().splitlines())
 
 
+def test_what_lies_among_runs_and_is_none_is_passed_over(tmp_path: Path) -> None:
+    runs = mended_run(tmp_path).path.parent
+    (runs / "notes").mkdir()
+    (runs / "damaged").mkdir()
+    (runs / "damaged" / "run.json").write_text("{")
+    done = tilewright(tmp_path, "dataset", runs, "-o", tmp_path / "data.jsonl", "--json")
+    assert json.loads(done.stdout)["records"] == 3
+    assert "passed over" in done.stderr
+    assert "notes" not in done.stderr
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     for output, said in (("data.csv", ".jsonl or .parquet"), ("absent/data.jsonl", "no folder")):
         done = tilewright(tmp_path, "dataset", EARLIER, "-o", tmp_path / output)

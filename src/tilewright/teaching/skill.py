@@ -22,7 +22,6 @@ from tilewright.teaching.lessons import Example, Lessons, Pitfall, TaughtRun, Tr
 
 PROVENANCE = "references/provenance.json"
 NAME = re.compile(r"(?=.{1,64}$)[a-z0-9]+(-[a-z0-9]+)*")
-MOST_LINES = 499  # of SKILL.md: the specification's limit is 500
 _MOST_DESCRIPTION = 1024
 _LISTED_STEPS, _LISTED_PITFALLS, _LISTED_EXAMPLES = 16, 24, 40
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")

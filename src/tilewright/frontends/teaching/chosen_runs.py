@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from rich.text import Text
+
 from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.terminal import stderr_console
 from tilewright.frontends.view.shelf import chosen
 from tilewright.models import key_variables
-from tilewright.store import RunFolder, Store
+from tilewright.store import NotAccepted, RunFolder, Store, StoreError
+from tilewright.store.run_folder import HEADER
 from tilewright.teaching.cleaning import Clean, cleaner
 
 
@@ -19,16 +23,25 @@ def chosen_runs(named: Sequence[str]) -> list[RunFolder]:
     for what in named:
         choice = chosen(what, store)
         one = choice.find(choice.run) if choice.run else None
-        folders = [one] if one is not None else list(choice.folders().values())
-        found |= {str(folder.path.resolve()): folder for folder in folders}
-    folders = [folder for folder in found.values() if _has_attempts(folder)]
+        listed = [one] if one is not None else [folder for folder in choice.folders().values() if _is_readable(folder)]
+        found |= {str(folder.path.resolve()): folder for folder in listed}
+    folders = [folder for folder in found.values() if folder.load().attempts]
     if not folders:
         raise BadArgument(f"{', '.join(named)}: no run here has an attempt to learn from; name others")
     return folders
 
 
-def _has_attempts(folder: RunFolder) -> bool:
-    return bool(folder.load().attempts)
+def _is_readable(folder: RunFolder) -> bool:
+    """Whether a folder among runs is one that can be read: others are passed over, and a damaged one is named."""
+    try:
+        folder.load()
+    except NotAccepted:
+        return False
+    except StoreError as error:
+        if (folder.path / HEADER).is_file():
+            stderr_console().print(Text(f"passed over: {error}"), soft_wrap=True)
+        return False
+    return True
 
 
 def run_cleaner(folders: Sequence[RunFolder]) -> Clean:
