@@ -51,7 +51,8 @@ def pairs(count: int) -> list[Sitting]:
 
 
 def test_figures_are_of_pairs() -> None:
-    odd = [sitting("alone", Arm.WITH, None, 10**9), replace(sitting("t0x", Arm.WITH, 1, 5), fault="no reply")]
+    odd = [sitting("alone", Arm.WITH, None, 10**9), sitting("stopped", Arm.WITHOUT, 1, 5)]
+    odd.append(replace(sitting("stopped", Arm.WITH, None, 0), fault="no reply"))
     found = {one.name: one for one in figures_of("a:b", [*pairs(6), *odd], BUDGET)}
     rate, attempts, tokens, speed = (found[name] for name in (PASS_RATE, ATTEMPTS, TOKENS, SPEED))
     assert (rate.pairs, rate.without, rate.with_skill, rate.change) == (6, 0.5, 1.0, 0.5)

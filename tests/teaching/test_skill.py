@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.frontends.recordings import RIGHT, SOURCE, WRONG, record
 from tests.teaching.made_runs import EARLIER, SECRET, mended_run
 
 from tilewright.frontends.teaching import teach_command
+from tilewright.records import NotFaster, Rejected
 from tilewright.store import RunFolder
 from tilewright.teaching.cleaning import cleaner
 from tilewright.teaching.lessons import check_options, lessons_of, reference_hash, telling_case
@@ -33,6 +35,14 @@ def test_a_fault_is_told_with_what_mended_it(tmp_path: Path) -> None:
     assert [(step.kept, round(step.gain, 2)) for step in lessons.steps] == [(True, 1.25), (False, 0.92)]
     (example,) = lessons.examples  # of both runs, which have the same kernel
     assert example.kernel == RunFolder(EARLIER).attempt(2).text("kernel.cu")
+
+
+def test_a_step_that_was_right_and_slower_is_told_too(tmp_path: Path) -> None:
+    folder = mended_run(tmp_path)
+    slower = replace(folder.load().attempts[0], number=3, step=3, verdict=Rejected(NotFaster(8.0, 2.0, 2)))
+    folder.attempt(3).finish(slower)
+    (step,) = lessons_of([folder], cleaner()).steps
+    assert (step.attempt, step.gain, step.kept) == (3, 0.25, False)
 
 
 def test_an_example_that_is_not_the_file_that_was_judged_is_none(tmp_path: Path) -> None:

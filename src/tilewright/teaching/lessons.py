@@ -70,7 +70,7 @@ class Pitfall:
 
 @dataclass(frozen=True)
 class TriedStep:
-    """A kernel that is right, beside the best before it."""
+    """A kernel that is right as far as it was judged, beside the best before it."""
 
     run: str
     attempt: int
@@ -177,6 +177,9 @@ class _RunLessons:
     def steps(self) -> list[TriedStep]:
         made, best = [], None
         for one in self._run.attempts:
+            evidence = one.verdict.evidence if isinstance(one.verdict, Rejected) else None
+            if isinstance(evidence, records.NotFaster) and best is not None:
+                made.append(self._step(one, best, evidence.best_us / evidence.time_us))
             if not one.passed:
                 continue
             if best is not None and best.time_us and one.time_us:
@@ -186,7 +189,7 @@ class _RunLessons:
 
     def _step(self, one: Attempt, before: Attempt, gain: float) -> TriedStep:
         change = self._clean(change_between(self._kernel(before), self._kernel(one)))
-        kept, measured = self._run.takes(one, before), isinstance(one.measurement, Measured)
+        kept, measured = self._run.takes(one, before), isinstance(before.measurement, Measured)
         name, kind = self._task.name, self._task.kind.value
         return TriedStep(self._run.id, one.number, name, kind, self._said(one), gain, kept, measured, change)
 

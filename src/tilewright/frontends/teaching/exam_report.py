@@ -15,7 +15,8 @@ def report_text(exam: Exam) -> str:
         held = "Nobody knows whether they are held out: the skill has no record of its runs."
     parts = [
         f"# Exam of the skill {exam.skill}",
-        f"{len(exam.tasks)} tasks on {exam.device}, each sat with the skill and without, with the same budget: "
+        f"{len(exam.tasks)} task{'s' if len(exam.tasks) != 1 else ''} on {exam.device}, each sat with the skill and "
+        "without, with the same budget: "
         f"{_budget_words(exam.budget)}. {held} {times} {exam.created}, tilewright {exam.tilewright}.",
         f"A change is by task, with a {exam.confidence:.0%} interval by bootstrap over tasks. From {FEWEST_PAIRS} "
         "tasks on, one whose interval leaves out no change is marked `*`; of many figures some are marked by chance. "
