@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.frontends.in_process import tilewright
-from tests.frontends.view.served import add, parsed
+from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
 from tilewright.frontends.explain.command import lesson_page
@@ -59,15 +59,15 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(home: Path) -> RunFolder:
     """A wrong draft, a repair, a step that gained and one that did not."""
-    made = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
+    run = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
     wrong = replace(attempt(1, verdict=Rejected(WrongValues(Case({"n": 7}, 1), ()))), summary=f"each warp ... {EVIL}")
     mended = replace(attempt(2, 20.0), parent=None, stage=Stage.REPAIR_WRONG, tune=None)
     faster = replace(attempt(3, 12.5), parent=2, tune=None)
     memory = replace(modelled(13.0), terms=(ModelTerm("latency", 13.0, "more waiting"),))
     slower = replace(attempt(4, measurement=memory), parent=3, verdict=PASSED, tune=None)
     for one, text in ((wrong, "// nothing\n"), (mended, "// less\n"), (faster, KERNEL), (slower, KERNEL + EVIL + "\n")):
-        add(made, one, text)
-    return made
+        add(run, one, text)
+    return run
 
 
 def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
@@ -89,9 +89,10 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
         "Step 4: another structure (not kept)",
         "Where the time goes now",
         "Exercises",
-        "1. Which line does most of the work?",
-        "2. Remove a barrier",
-        "3. Be off by one",
+        "1. On another GPU",
+        "2. Which line does most of the work?",
+        "3. Remove a barrier",
+        "4. Be off by one",
         "Glossary",
     ]
     assert "What it changed in step 1: 1 lines new, 1 gone" in text  # a repair begins from what failed
@@ -103,7 +104,7 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     linked, explained = re.findall(r"\]\(#(term-[^)]*)\)", text), re.findall(r'<a id="(term-[^"]*)">', text)
     assert len(linked) == len(set(linked))
     assert set(linked) <= set(explained)
-    part = text[text.index("2. Remove a barrier") : text.index("3. Be off by one")]
+    part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
     assert "sed -i '10s/__syncthreads();//' kernel.cu" in part
     assert "line 11" in part
     assert "race in shared memory" in part
@@ -113,7 +114,7 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
 def test_an_exercise_can_be_followed_as_it_stands(home: Path, folder: RunFolder, tmp_path: Path) -> None:
     tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     text = (tmp_path / "lesson.md").read_text()
-    part = text[text.index("2. Remove a barrier") : text.index("3. Be off by one")]
+    part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
     show, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
     words, _, target = show.partition(" > ")
     (tmp_path / target).write_text(tilewright(home, *shlex.split(words)[1:]).stdout)
@@ -205,6 +206,21 @@ def test_what_cannot_be_explained(home: Path, folder: RunFolder, tmp_path: Path)
         done = tilewright(home, "explain", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert said in done.stderr
+
+
+def test_a_run_whose_kernel_cannot_be_read_has_a_lesson_and_view_serves_it(home: Path) -> None:
+    folder = made(home, replace(attempt(1, 20.0), summary=EVIL))
+    with serving(home) as client:
+        run = client.get(f"/runs/{folder.path.name}/index.html").page
+        lesson = client.get(f"/runs/{folder.path.name}/lesson.html")
+    assert "lesson.html" in run.links()
+    assert lesson.status == 200
+    assert "The emulator could not look at all of it" in lesson.page.text
+    assert "<script>alert(1)</script>" in lesson.page.text
+    assert all(one.get("src", "").endswith("view.js") for tag, one in lesson.page.tags if tag == "script")
+    assert {link.lstrip("#") for link in lesson.page.links() if link[0] == "#"} <= {
+        one["id"] for _, one in lesson.page.tags if "id" in one
+    }
 
 
 @pytest.mark.slow

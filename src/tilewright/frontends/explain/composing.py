@@ -111,7 +111,7 @@ class _Writer:
         rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
         yield Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
         for line in task_words(task)[2:]:
-            yield self._words(f"{line}." if ": " in line else f"Sizes in a call: {line}.")
+            yield self._words(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
 
     def _roofline(self) -> Iterator[Block]:
         run, task = self._run, self._run.task
@@ -255,7 +255,8 @@ class _Writer:
 
     def _exercise(self, one: Exercise) -> Iterator[Block]:
         yield self._words(one.question)
-        yield Source("\n".join(one.commands), "sh")
+        if one.commands:
+            yield Source("\n".join(one.commands), "sh")
         first, *rest = (self._words(text) for text in one.answer)
         yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from tilewright.devices.protocol import DeviceError
 from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
 from tilewright.frontends.kernel_arguments import SMALL_SHAPES, BadArgument, complete_arguments
+from tilewright.frontends.run_words import microseconds
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
-from tilewright.records import Emulation, GpuProfile, Run, TensorSpec
+from tilewright.records import LAUNCH_US, PROFILES, Emulation, GpuProfile, Run, TensorSpec
 from tilewright.toolchain import ToolchainError
 
 Say = Callable[[str], None]
@@ -61,16 +62,17 @@ class Bench:
 
 def exercises(run: Run, name: str, text: str, say: Say) -> tuple[Exercise, ...]:
     """Those that could be made and did show something; `name`: the run as the reader calls it."""
+    on_paper = (_elsewhere(run),)
     bench = _bench(run, text, say)
     if bench is None:
-        return ()
+        return on_paper
     opening = f"tilewright show {shlex.quote(name)} --kernel > kernel.cu"
     made = [
         _busiest(bench, opening),
         _broken(bench, opening, _barriers(text), say),
         _broken(bench, opening, _guards(text), say),
     ]
-    return tuple(one for one in made if one is not None)
+    return (*on_paper, *(one for one in made if one is not None))
 
 
 def _bench(run: Run, text: str, say: Say) -> Bench | None:
@@ -113,6 +115,23 @@ def _checked(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuP
         return None
 
 
+def _elsewhere(run: Run) -> Exercise:
+    """The roofline's arithmetic once more, with another GPU's figure."""
+    task = run.task
+    other = next(one for one in PROFILES.values() if one.bandwidth_gbs and one.name != task.gpu)
+    memory_us = task.moved_bytes / (other.bandwidth_gbs * 1e3)
+    return Exercise(
+        "On another GPU",
+        f"The memory of {other.name} moves {other.bandwidth_gbs:,.0f} GB/s. By its bytes alone, how long does this "
+        "operation take there at least? Work it out on paper.",
+        (),
+        (
+            f"{task.moved_bytes / 1e6:,.2f} MB at {other.bandwidth_gbs:,.0f} GB/s take {microseconds(memory_us)} us, "
+            f"and {LAUNCH_US:g} us for the launch: {microseconds(memory_us + LAUNCH_US)} us.",
+        ),
+    )
+
+
 # -- read the counters --
 
 
@@ -126,7 +145,10 @@ def _busiest(bench: Bench, opening: str) -> Exercise | None:
         "Run the finished kernel in the emulator and have it list what each line did. Which line accounts for the "
         "largest share of the instructions, and is it the one you would have guessed?",
         (opening, f"{bench.command} --counters"),
-        (f"Line {most.line}, with {most.share:.0%} of the thread instructions at the sizes of this command:",),
+        (
+            f"Line {most.line}, with {most.share:.0%} of the thread instructions:",
+            "The command's sizes are small. At the task's own other lines may matter more: compare the table above.",
+        ),
         most.source.strip(),
     )
 

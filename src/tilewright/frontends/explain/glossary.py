@@ -107,6 +107,11 @@ _TERMS: dict[str, tuple[str, str]] = {
         "A copy from device to shared memory that goes on while the threads do something else; it must be waited for "
         "before the data is read.",
     ),
+    "wave": (
+        r"waves?",
+        "As many blocks as the whole GPU can run at once. A last wave that is not full leaves multiprocessors idle.",
+    ),
+    "pass": (r"passes", "One turn of a multiprocessor's own memory, which serves up to 128 bytes."),
     "tensor core": (
         r"tensor cores?|mma(?:\.sync)?",
         "A unit that multiplies small matrices in one instruction, many times faster than one product at a time.",
