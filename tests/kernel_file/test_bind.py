@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,18 @@ def test_maps_are_placed_and_absent_tensors_are_null() -> None:
     assert packed.parameters[:3] == ((0, 8), (64, 128), (192, 4))
     assert packed.maps == (MapField(64, "t"),)
     assert [field.tensor for field in packed.pointers] == ["r", "y"]
+
+
+def test_none_is_a_null_pointer_whatever_is_declared() -> None:
+    packed = bound("none, none, x", pointer(4), pointer(4, const=False), pointer(4))
+    assert [field.tensor for field in packed.pointers] == ["x", "r", "y"]
+    assert "no pointer" in refused("none, x", INT, pointer(4)).found
+
+
+def test_an_input_fits_a_pointer_that_the_code_only_reads_through() -> None:
+    plain = pointer(4, const=False)
+    assert bound("x", replace(plain, only_read=True)).pointers[0].tensor == "x"
+    assert "is an input" in refused("x", plain).found
 
 
 def test_the_plan_survives_json() -> None:

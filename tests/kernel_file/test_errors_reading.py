@@ -309,7 +309,6 @@ TYPES = [
         Code.TYPE,
         "template argument",
     ),
-    Case("none as argument", OP + OUT + "//! launch f<<<1, 32>>>(x, y, @@none)\n" + CODE, Code.TYPE, "null pointer"),
     Case(
         "device as argument", OP + OUT + "//! launch f<<<1, 32>>>(x, y, @@device)\n" + CODE, Code.TYPE, "arguments are"
     ),

@@ -198,3 +198,19 @@ def test_a_place_forged_in_assembly_is_no_excuse(compiled: Compiled, refused: Re
 def test_a_barrier_beside_plain_assembly_may_back_off(compiled: Compiled) -> None:
     wait = 'bar.arrive_and_wait(); int lane; asm("mov.u32 %0, %%laneid;" : "=r"(lane)); x[0] = lane'
     assert "%globaltimer" in compiled(BARRIER.replace("WAIT", wait)).ptx
+
+
+def test_parameters_that_are_stored_through_are_told_from_those_only_read(compiled: Callable[..., Build]) -> None:
+    build = compiled(
+        """__device__ __noinline__ void put(float* at) { *at = 1.f; }
+        __global__ void k(float* read, float* written, float* added, float* called, float* hidden, int n,
+            float** table) {
+          float* either = n > 3 ? read : hidden;
+          written[n] = read[n] + reinterpret_cast<float4*>(read)[1].x + either[2];
+          atomicAdd(added + n, 1.f);
+          put(called);
+          table[0] = hidden;
+        }"""
+    )
+    only_read = [parameter.only_read for parameter in build.kernels[0].parameters]
+    assert only_read == [True, False, False, False, False, False, False]

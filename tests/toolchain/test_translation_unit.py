@@ -176,14 +176,14 @@ def test_every_kind_of_parameter(compiled: Callable[..., Build]) -> None:
     )
     assert build.kernels[0].parameters == (
         KernelParameter(K.CONST_POINTER, 8, 8, 4, 4),
-        KernelParameter(K.POINTER, 8, 8, 16, 16),
+        KernelParameter(K.POINTER, 8, 8, 16, 16, only_read=True),
         KernelParameter(K.CONST_POINTER, 8, 8, 4, 4),
         KernelParameter(K.CONST_POINTER, 8, 8, 1, 1),
-        KernelParameter(K.POINTER, 8, 8, 1, 1),
-        KernelParameter(K.POINTER, 8, 8, 2, 2, P.F16),
+        KernelParameter(K.POINTER, 8, 8, 1, 1, only_read=True),
+        KernelParameter(K.POINTER, 8, 8, 2, 2, P.F16, only_read=True),
         KernelParameter(K.CONST_POINTER, 8, 8, 4, 4, P.F16),
         KernelParameter(K.CONST_POINTER, 8, 8, 2, 2, P.BF16),
-        KernelParameter(K.POINTER, 8, 8, 4, 4, P.BF16),
+        KernelParameter(K.POINTER, 8, 8, 4, 4, P.BF16, only_read=True),
         KernelParameter(K.BOOL, 1, 1),
         KernelParameter(K.SIGNED, 4, 4),
         KernelParameter(K.UNSIGNED, 4, 4),

@@ -74,6 +74,8 @@ def expression(node: Expr, names: Names, *, absent_allowed: bool = False) -> str
     """The expression in C++. `absent_allowed`: a bare optional may be passed on as it is."""
     if absent_allowed and isinstance(node, syntax.Name):
         return names[node.id].text
+    if absent_allowed and isinstance(node, syntax.Literal) and node.value is None:
+        return "Tensor{}"
     return _Writer(names).text(node)
 
 

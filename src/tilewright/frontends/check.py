@@ -16,6 +16,7 @@ from tilewright.devices.emulation.listing import CostlyLine, Listing, costly_lin
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile
+from tilewright.lint import lint_plan
 from tilewright.records import Content, DType, Integers, TensorSpec
 from tilewright.reference import Reference, ReferenceProblem
 from tilewright.toolchain import BuiltPlan, build_plan
@@ -24,6 +25,7 @@ from tilewright.verify.judging_records import CallJudgement, CallRequest, Number
 Say = Callable[[str], None]
 JUDGE = "tilewright.verify.judging:judge_call"
 _INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
+_COUNTED = (records.LintRule.UNCOALESCED, records.LintRule.BANK_CONFLICT)  # by the emulator, line by line
 _NOTHING_RAN = records.EmulatedRun((), (), 0, 0, (), "", 0.0)
 
 
@@ -61,6 +63,7 @@ class CheckReport(records.EmulatedRun):
     listings: tuple[Listing, ...]  # the counts per line
     diagnostics: tuple[records.Diagnostic, ...]
     sampled_blocks: int | None
+    lint: tuple[records.LintFinding, ...]  # read without running; what the counts tell better is left out
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class _Check:
     guessed: bool
     options: CheckOptions
     say: Say
+    lint: tuple[records.LintFinding, ...] = ()
 
     def run(self, reference: Reference | None) -> CheckReport:
         gpu = self.options.gpu
@@ -111,6 +115,12 @@ class _Check:
             return self._report(CheckOutcome.DOES_NOT_APPLY, str(refusal))
         if isinstance(built, records.BuildFailure):
             return self._report(CheckOutcome.NOT_BUILT, built.reason.value, diagnostics=built.diagnostics)
+        read, _ = lint_plan(built, self.arguments, other_sizes=False)
+        ran = replace(self, lint=tuple(finding for finding in read if finding.rule not in _COUNTED))
+        return ran._emulated(built, reference)
+
+    def _emulated(self, built: BuiltPlan, reference: Reference | None) -> CheckReport:
+        gpu = self.options.gpu
         job = self._job(built)
         schedules = self.options.emulation.schedules
         self.say(f"emulating {gpu.name} under {schedules} schedule{'s' if schedules != 1 else ''}")
@@ -215,6 +225,7 @@ class _Check:
             listings=listings if self.options.keep_counts else (),
             diagnostics=diagnostics,
             sampled_blocks=self.options.emulation.sampled_blocks,
+            lint=self.lint,
         )
 
 

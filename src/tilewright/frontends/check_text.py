@@ -10,6 +10,7 @@ from rich.text import Text
 from tilewright.devices.emulation.listing import listing_text
 from tilewright.frontends.build_report import arguments_line, show_diagnostic, show_heading
 from tilewright.frontends.check import CheckOutcome, CheckReport
+from tilewright.frontends.lint_report import show_lint_section
 from tilewright.kernel_file import KernelFile
 from tilewright.records import KERNEL_FILE_NAME, FindingKind, FindingRecord
 
@@ -31,6 +32,7 @@ def show_check(console: Console, file: KernelFile, report: CheckReport) -> None:
         show_diagnostic(console, diagnostic)
     _show_results(console, report)
     _show_costs(console, report)
+    show_lint_section(console, report.lint, lines)
     for listing in report.listings:
         console.print(Text(listing_text(listing)))
     if report.printed:

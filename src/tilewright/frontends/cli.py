@@ -36,7 +36,17 @@ from tilewright.frontends.kernel_arguments import (
 from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
 from tilewright.frontends.terminal import FAULT, error_text, exit_code, print_json, progress, stdout_console
 from tilewright.kernel_file import KernelFile, KernelFileError, parse
-from tilewright.records import ARCHITECTURES, PROFILES, USUAL_BASELINES, Budget, Emulation, Goal, Precision, Settings
+from tilewright.records import (
+    ARCHITECTURES,
+    PROFILES,
+    USUAL_BASELINES,
+    Budget,
+    BuildFailure,
+    Emulation,
+    Goal,
+    Precision,
+    Settings,
+)
 from tilewright.reference.spares import want_spares
 from tilewright.store import NEWEST, Request
 from tilewright.toolchain import sass_text
@@ -159,6 +169,32 @@ def check(
         show_check(stdout_console(), kernel_file, report)
     if report.outcome.exit_status:
         raise typer.Exit(report.outcome.exit_status)
+
+
+@app.command()
+def lint(
+    file: FileArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: Annotated[str, typer.Option(metavar="GPU", help=f"GPU to build for: {', '.join(PROFILES)}.")] = "H200",
+    as_json: JsonOption = False,
+) -> None:
+    """Read a kernel file and what the compiler makes of it: faults and slow habits by line, without running it."""
+    from tilewright.frontends.lint_report import report_lint, show_failure, show_lint
+
+    kernel_file = read_kernel_file(file)
+    (profile,) = choose_profiles([], [gpu])
+    given = parse_arguments(kernel_file.plan.op, shape or [], set_ or [])
+    arguments, guessed = complete_arguments(kernel_file, given, profile)
+    report = report_lint(kernel_file, arguments, guessed, profile)
+    if as_json:
+        print_json(report)
+    elif isinstance(report, BuildFailure):
+        show_failure(stdout_console(), report)
+    else:
+        show_lint(stdout_console(), kernel_file, report)
+    if isinstance(report, BuildFailure) or report.has_errors:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -372,6 +408,34 @@ def find(
     budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
     shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
     find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
+
+
+@app.command("import")
+def import_(
+    what: Annotated[
+        Path, typer.Argument(help="A .cu file, a .py file with a CUDA extension, or a folder.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="K.cu", help="The kernel file to write, or a folder.")
+    ] = None,
+    function: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Import only this launcher; may be repeated.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A function of the op's parameters, or the model it replaces."),
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""
+    from tilewright.frontends.importing import Wanted, import_command
+
+    asked = split_reference(reference) if reference else None
+    wanted = Wanted(what, output, tuple(function or ()), asked, tuple(shape or ()), tuple(set_ or ()))
+    if status := import_command(wanted, as_json):
+        raise typer.Exit(status)
 
 
 @app.command()

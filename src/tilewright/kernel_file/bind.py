@@ -1,7 +1,8 @@
 """A plan meets its build: each launch's arguments packed as the compiled kernel declares them.
 
-Nothing wraps or truncates, inputs bind only to `const` pointers, and a plan that breaks a limit of the GPU is refused
-here, before anything is launched. Addresses and descriptors are filled in by the device, late numbers by `pack_late`.
+Nothing wraps or truncates. Inputs bind only to `const` pointers, and to such as the compiled code stores nothing
+through. A plan that breaks a limit of the GPU is refused here, before anything is launched. Addresses and descriptors
+are filled in by the device, late numbers by `pack_late`.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _check_pointer(name: str, tensor: _BoundTensor, parameter: KernelParameter) 
     fitting = f"`{'const ' if tensor.is_input else ''}{tensor.dtype.cpp}*`"
     if parameter.kind not in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
         raise _Misfit(what, f"declare it {fitting}, or pass what the kernel declares: the order may differ")
-    if tensor.is_input and parameter.kind is ParameterKind.POINTER:
+    if tensor.is_input and parameter.kind is ParameterKind.POINTER and not parameter.only_read:
         found = f"{name} is an input, the kernel declares {declared}"
         raise _Misfit(found, f"declare it {fitting}, or pass an output: the order may differ")
     half = _HALVES.get(tensor.dtype)
@@ -220,8 +221,9 @@ def _check_pointer(name: str, tensor: _BoundTensor, parameter: KernelParameter) 
 def _check_absent(name: str, parameter: KernelParameter) -> None:
     declared = describe_parameter(parameter)
     if parameter.kind not in (ParameterKind.POINTER, ParameterKind.CONST_POINTER):
-        raise _Misfit(f"{name} is an optional tensor, the kernel declares {declared}", "declare it a const pointer")
-    if parameter.kind is ParameterKind.POINTER:
+        what = "no pointer" if name == "none" else "an optional tensor"
+        raise _Misfit(f"{name} is {what}, the kernel declares {declared}", "declare it a const pointer")
+    if parameter.kind is ParameterKind.POINTER and name != "none" and not parameter.only_read:
         raise _Misfit(f"{name} is an input, the kernel declares {declared}", "declare it a const pointer")
 
 

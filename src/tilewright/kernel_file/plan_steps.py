@@ -145,6 +145,8 @@ class Steps:
         expression = argument.expression
         if argument.type.is_opaque and isinstance(expression, syntax.Name):
             return records.AbsentArgument(expression.id)
+        if isinstance(expression, syntax.Literal):
+            return records.AbsentArgument("none")
         found = f"`{show(expression)}` was not given"
         remedy = f"guard it: `{show(expression)} if has({show(expression)}) else ...`"
         raise EvaluationFailure.at(argument.start, Code.VALUE, found, remedy)

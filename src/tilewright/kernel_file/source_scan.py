@@ -24,6 +24,7 @@ ALLOWED_HEADERS = (
     "cuda_pipeline.h",
     "cooperative_groups.h",
 )
+_RARER_HEADERS = ("cuda_pipeline_primitives.h", "math_constants.h")  # of kernels from elsewhere; authors need not know
 ALLOWED_FOLDERS = ("cooperative_groups/", "cuda/", "cub/block/", "cub/warp/", "cute/", "cutlass/")
 # What these give is in the prelude already, so the line can simply go.
 _NEEDLESS_HEADERS = frozenset(
@@ -162,7 +163,7 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     match = _HEADER_NAME.match(written)
     if match is None or any(part.startswith(".") for part in match.group(1).split("/")):
         meant = _HEADER_NAME.match(f"<{written[1:-1]}>") if written[:1] == written[-1:] == '"' else None
-        if meant is not None and _is_allowed(meant.group(1)):
+        if meant is not None and is_allowed_header(meant.group(1)):
             quoted = Autofix(*cpp.place(rest[0].start), len(written), meant.group())
             cpp.report(Code.INCLUDE, rest[0], f"include of {written[:60]}", f"write {meant.group()}", quoted)
             return
@@ -171,7 +172,7 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
     name = match.group(1)
     if name in _CLOCK_HEADERS:
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", "a kernel reads no clock; delete the line")
-    elif not _is_allowed(name):
+    elif not is_allowed_header(name):
         autofix = None
         remedy = allowed
         if name in _NEEDLESS_HEADERS:
@@ -183,10 +184,11 @@ def _include(cpp: CppText, directive: Sequence[CppToken], rest: Sequence[CppToke
         cpp.report(Code.INCLUDE, rest[0], f"include of <{name}>", remedy, autofix)
 
 
-def _is_allowed(name: str) -> bool:
+def is_allowed_header(name: str) -> bool:
+    """Whether a kernel file may include it."""
     if any(part.startswith(".") for part in name.split("/")) or name in _CLOCK_HEADERS:
         return False
-    return name in ALLOWED_HEADERS or name.startswith(ALLOWED_FOLDERS)
+    return name in ALLOWED_HEADERS or name in _RARER_HEADERS or name.startswith(ALLOWED_FOLDERS)
 
 
 def _pragma(cpp: CppText, at: CppToken, text: str) -> None:

@@ -313,7 +313,8 @@ class _Checker(PlanScope):
             return items
         value = self._any(expression, may_be_absent=True)
         self.uses.passed |= value.names
-        if not value.type.is_unknown and value.type.kind not in _ARGUMENTS:
+        is_null = isinstance(expression, syntax.Literal) and expression.value is None
+        if not (value.type.is_unknown or is_null) and value.type.kind not in _ARGUMENTS:
             remedy = "arguments are tensors, maps, numbers, bools and lists of them"
             if value.type.kind is TypeKind.DTYPE:
                 remedy = "pass a dtype as template argument: kernel<x.dtype><<<...>>>(...)"

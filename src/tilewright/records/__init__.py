@@ -15,6 +15,7 @@ from tilewright.records.formulas import *
 from tilewright.records.gpu import *
 from tilewright.records.intervals import *
 from tilewright.records.json_form import *
+from tilewright.records.lint import *
 from tilewright.records.measurement import *
 from tilewright.records.occupancy import *
 from tilewright.records.profile import *

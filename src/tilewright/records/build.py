@@ -72,6 +72,7 @@ class KernelParameter:
     pointee_size: int = 0
     pointee_align: int = 0
     pointee: PointeeKind = PointeeKind.OTHER
+    only_read: bool = False  # not declared const, but the compiled code stores nothing through it
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class AbsentArgument:
-    """An optional tensor that was not given: a null pointer."""
+    """An optional tensor that was not given, or `none` in its place: a null pointer."""
 
     name: str
 

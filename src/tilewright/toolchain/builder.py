@@ -27,7 +27,7 @@ from tilewright.toolchain.toolkit import Toolkit, find_toolkit
 from tilewright.toolchain.translation_unit import assemble
 
 # Part of every key: changes when the same compiler output would be read or judged differently.
-RULES_VERSION = 2
+RULES_VERSION = 3
 
 DEFAULT_CACHE = BuildCache()
 DEFAULT_LIMITS = BuildLimits()

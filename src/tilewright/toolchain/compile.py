@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import struct
 import time
+from dataclasses import replace
 
 from tilewright import records
 from tilewright.records import KERNEL_FILE_NAME, BuildFailure, BuildRequest, Diagnostic, FailureReason, Severity
 from tilewright.toolchain.diagnostics import line_of_kernel, read_log
 from tilewright.toolchain.errors import ToolchainError
 from tilewright.toolchain.nvrtc import COMPILATION, OUT_OF_MEMORY, SUCCESS, Compilation, load_nvrtc
-from tilewright.toolchain.ptx_checks import PtxFinding, check_module
+from tilewright.toolchain.ptx_checks import PtxFinding, check_module, stored_parameters
 from tilewright.toolchain.ptx_text import PtxModule, parse_ptx
 from tilewright.toolchain.toolkit import Toolkit
 from tilewright.toolchain.translation_unit import (
@@ -83,6 +84,12 @@ def _kernels(
                 f"{symbol}: the compiler's log or tables lack it; this is a defect of the toolchain part"
             )
         check_against_entry(parameters, declaration, symbol)
+        if any(parameter.kind is records.ParameterKind.POINTER for parameter in parameters):
+            stored = stored_parameters(module.functions[symbol])
+            parameters = tuple(
+                replace(one, only_read=one.kind is records.ParameterKind.POINTER and number not in stored)
+                for number, one in enumerate(parameters)
+            )
         kernels.append(
             records.CompiledKernel(
                 expression, symbol, parameters, resources[symbol], max_threads(declaration), cluster_shape(declaration)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.kernel_file.assembly import assembly_is_plain
 from tilewright.records import FailureReason
@@ -133,6 +133,21 @@ def _is_library_wait(module: PtxModule, statement: PtxStatement, source: str) ->
         return False
     files = [file for file, _ in module.calls_behind(statement.at)]
     return len(files) > 2 and all(file.endswith(end) for file, end in zip(files, _WAIT_FILES, strict=False))
+
+
+# -- writes through parameters --
+
+_LOAD_PARAMETER = re.compile(r"^((?:@!?%?[\w$]+\s*)?)ld\.param(?:\.v\d)?\.\w+\s+(.+?),\s*\[([^\]]*)\]$")
+
+
+def stored_parameters(entry: PtxFunction) -> frozenset[int]:
+    """The numbers of an entry's parameters that it may store through: whatever is done with them but a load."""
+    names = re.findall(rf"\b{re.escape(entry.name)}_param_(\d+)\b", entry.declaration)
+    symbols = {f"{entry.name}_param_{number}" for number in names}
+    # A parameter's value is what is followed here, and so a load of it is a move.
+    moved = tuple(replace(one, text=_LOAD_PARAMETER.sub(r"\1mov.b64 \2, \3", one.text)) for one in entry.statements)
+    written = _written_in(replace(entry, statements=moved), symbols)
+    return frozenset(int(symbol.rpartition("_")[2]) for symbol, _ in written)
 
 
 # -- writes to globals --

@@ -72,6 +72,9 @@ _DEPENDENT_LAUNCHES = {
     "cudaTriggerProgrammaticLaunchCompletion": "griddepcontrol.launch_dependents",
 }
 
+# Short names that a C library gives a CUDA program on Linux, and NVRTC does not.
+_SHORT_INTEGERS = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
+
 _LIMIT_MACROS = {
     "FLT_MAX": "3.402823466e+38f",
     "FLT_MIN": "1.175494351e-38f",
@@ -139,6 +142,7 @@ def assemble(request: BuildRequest) -> TranslationUnit:
         head += [f"#ifndef {macro}", f"#define {macro} {number}", "#endif"]
     head += [f"#include <{header}>" for header in needed_headers(request)]
     head += [_dependent_launch(*one) for one in _DEPENDENT_LAUNCHES.items() if one[0] in request.source]
+    head += [f"typedef {full} {name};" for name, full in _SHORT_INTEGERS.items() if _uses_type(request.source, name)]
     head += _TABLE_TYPES.replace("NAMESPACE", namespace).splitlines()
     constant_lines = []
     for name, value in request.constants:
@@ -179,6 +183,14 @@ def needed_headers(request: BuildRequest) -> list[str]:
     types += [dtype for dtype in _HEADERS if any(dtype.cpp in kernel for kernel in request.kernels)]
     needed = {_HEADERS[dtype] for dtype in types if dtype in _HEADERS}
     return sorted(needed | {header for header, words in _HEADER_WORDS.items() if words.search(request.source)})
+
+
+def _uses_type(source: str, name: str) -> bool:
+    """Whether a text uses a short name as a type that it does not declare itself."""
+    own = (
+        rf"#\s*define\s+{name}\b|using\s+{name}\b|typedef[^;]*\b{name}\s*;|\b(?:int|float|auto|struct|class)\s+{name}\b"
+    )
+    return re.search(rf"\b{name}\b", source) is not None and re.search(own, source) is None
 
 
 def _dependent_launch(name: str, instruction: str) -> str:

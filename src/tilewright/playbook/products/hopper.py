@@ -8,8 +8,7 @@ from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_finish import PAIRED
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
-from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
-from tilewright.playbook.products.hopper_fused import THREADS as FUSED_THREADS
+from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.program import Contraction, Operand
@@ -142,12 +141,16 @@ class _Plan:
     def of_halves(self) -> None:
         form = self._form
         self._need_rows_of(8)
-        self._add("tune", "BN = 256 | 128 | 64")
+        self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
         stores = f" + {4 if form.tma_store else 2} * 64 * 128"
+        stores += " + 2 * BN * 4" if form.staged else ""
         self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
+        if not form.pieces:
+            others = "ceil_div(@tiles_m * ceil_div(@n, 256) * @batch, device.sms) * 256"
+            self._add("need", f"BN != 192 or ceil_div(@tiles, device.sms) * 192 < {others}", "a fuller last round")
         self._operand_maps()
         self._store_map()
         self._product_launch("384")
@@ -262,7 +265,7 @@ class _Plan:
         self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
         self._operand_maps()
         self._store_map()
-        self._product_launch(str(FUSED_THREADS))
+        self._product_launch(str(fused_threads(self._form)))
 
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.products.finish_text import FinishText, kept_sum
-from tilewright.playbook.products.program import Contraction
+from tilewright.playbook.products.hopper_form import Form
 from tilewright.records import DType
 
 PAIRED = (DType.F32, DType.F16, DType.BF16)  # element types of which a kernel loads two neighbours at once
@@ -32,9 +32,10 @@ template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, in
 """
 
 
-def pair_functions(product: Contraction, vectors: bool) -> list[str]:
+def pair_functions(form: Form) -> list[str]:
     """How neighbours are loaded: two at once where rows are whole numbers of pairs."""
-    kinds = [one.dtype for one in product.finish_inputs if one.varies]
+    vectors, inputs = form.tma_store, zip(form.product.finish_inputs, form.finish.inputs, strict=False)
+    kinds = [one.dtype for one, text in inputs if one.varies and text != form.staged]
     if not kinds:
         return []
     texts = [_VECTOR_PAIRS[kind] for kind in PAIRED if kind in kinds] if vectors else [_SINGLE_PAIR]
@@ -42,12 +43,23 @@ def pair_functions(product: Contraction, vectors: bool) -> list[str]:
     return [note, *"".join(texts).rstrip("\n").splitlines()]
 
 
-def finish_of_four(product: Contraction, finish: FinishText, sums: list[str]) -> list[str]:
+def column_pair(name: str, place: str) -> list[str]:
+    """What columns `column` and the next have in shared memory."""
+    return [
+        f"float2 {name};",
+        'asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"',
+        f'             : "=f"({name}.x), "=f"({name}.y) : "r"({place} + column * 4));',
+    ]
+
+
+def finish_of_four(form: Form, sums: list[str]) -> list[str]:
     """Statements that make `v` of four sums: columns n and n + 1 of rows m[0] and m[1]."""
     lines: list[str] = []
     values: list[list[str]] = [[] for _ in sums]
-    for one in finish.inputs:
-        if one.place == "column":
+    for one in form.finish.inputs:
+        if one == form.staged:
+            lines += column_pair(one.value, "my_columns")
+        elif one.place == "column":
             lines.append(f"const float2 {one.value} = pair_at({one.name}, n, N);")
         if one.place == "at":
             lines += [
@@ -61,8 +73,8 @@ def finish_of_four(product: Contraction, finish: FinishText, sums: list[str]) ->
                 else f"{one.value}{'' if one.place == 'column' else f'_{row}'}.{side}"
             )
     for index, (sum, known) in enumerate(zip(sums, values, strict=True)):
-        kept = kept_sum(product, sum, f"m[{index // 2}]", f"(n + {index % 2})")
-        lines.append(f"v[{index}] = {finish.of(kept, *known)};")
+        kept = kept_sum(form.product, sum, f"m[{index // 2}]", f"(n + {index % 2})")
+        lines.append(f"v[{index}] = {form.finish.of(kept, *known)};")
     return lines
 
 

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.playbook.products.finish_text import FinishText, finish_text, kept_sum
+from tilewright.playbook.products.finish_text import FinishInput, FinishText, finish_text, kept_sum
 from tilewright.playbook.products.program import Contraction
 from tilewright.records import DType
 
@@ -56,6 +56,13 @@ class Form:
     def kind(self) -> str:
         """The operands' type, in the words of PTX."""
         return "f16" if self.parts or self.product.element is DType.F16 else "bf16"
+
+    @cached_property
+    def staged(self) -> FinishInput | None:
+        """What columns of 16-bit results are finished with, brought to shared memory while the products run."""
+        if self.parts or self.pieces or self.stored.itemsize != 2:
+            return None
+        return next((one for one in self.finish.inputs if one.place == "column"), None)
 
     @property
     def buffer_columns(self) -> int:

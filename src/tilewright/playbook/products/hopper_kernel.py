@@ -17,7 +17,7 @@ from tilewright.playbook.products.program import Operand
 def device_text(form: Form) -> list[str]:
     """All of the file's code that the product itself needs."""
     along_m, along_n = not form.product.a.along_k, not form.product.b.along_k
-    widths = (128,) if form.parts else (64, 128, 256)
+    widths = (128,) if form.parts else (64, 128, 192, 256)
     narrow = {one.along_k and form.parts for one in (form.product.a, form.product.b)}
     swizzles = tuple(64 if one else 128 for one in sorted(narrow))
     pieces: list[str] = [
@@ -32,7 +32,7 @@ def device_text(form: Form) -> list[str]:
     if form.stored.itemsize == 2:
         pieces += [*pack(form.stored), ""]
     if not form.pieces:
-        pieces += [*pair_functions(form.product, form.tma_store), *form.finish_function]
+        pieces += [*pair_functions(form), *form.finish_function]
         pieces += [""] if form.finish.function else []
     return [*pieces, *walk(form), "", *_kernel(form)]
 
@@ -127,7 +127,8 @@ def _kernel(form: Form) -> list[str]:
     if form.parts:
         body += [f"const uint32_t scales = {after}, full = scales + 2 * BN * 4, empty = full + STAGES * 8;"]
     else:
-        body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
+        staged = f"columns = {after}, full = columns + 2 * BN * 4" if form.staged else f"full = {after}"
+        body += [f"const uint32_t {staged}, empty = full + STAGES * 8;"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
@@ -228,7 +229,9 @@ def _consumer(form: Form) -> list[str]:
         "uint32_t parity = 0;",
         "while (tile.next()) {",
         *indented(_scale_loads(form)),
+        *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
+        *indented(_column_stores(form)),
         "",
         *indented(epilogue(form)),
         "}",
@@ -319,4 +322,29 @@ def _scale_loads(form: Form) -> list[str]:
         f"  const float scale = tile.n0 + i < N ? b_scales[(size_t){matrix_text(form)} * N + tile.n0 + i] : 0.f;",
         '  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_scales + i * 4), "f"(scale) : "memory");',
         "}",
+    ]
+
+
+def _column_loads(form: Form) -> list[str]:
+    if not form.staged:
+        return []
+    return [
+        "// What the tile's columns are finished with is on its way while the products run.",
+        "float of_column[(BN + 127) / 128];",
+        "#pragma unroll",
+        "for (int i = 0; i < (BN + 127) / 128; ++i)",
+        f"  of_column[i] = {form.staged.element('min(tile.n0 + thread + i * 128, N - 1)')};",
+    ]
+
+
+def _column_stores(form: Form) -> list[str]:
+    if not form.staged:
+        return []
+    return [
+        "const uint32_t my_columns = columns + consumer * BN * 4;",
+        "#pragma unroll",
+        "for (int i = 0; i < (BN + 127) / 128; ++i)",
+        "  if (thread + i * 128 < BN)",
+        '    asm volatile("st.shared.f32 [%0], %1;"',
+        '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
     ]

@@ -137,13 +137,13 @@ __global__ void __launch_bounds__(256)
     counts.few = team_sum<LANES>(counts.few, of_warps);
     counts.zeros = team_sum<LANES>(counts.zeros, of_warps);
   }
+  cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
   if (lane == 0 && inside) {
     const int which = matrix * pieces + number;
     scales[(long long)which * rows + row] = 1.f / scale;
     if (is_too_wide(largest, counts.losing, counts.few, counts.zeros, length))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + row / tile] = 1;
   }
-  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 
@@ -218,13 +218,13 @@ __global__ void __launch_bounds__(1024)
   }
   __syncthreads();
   const int t = threadIdx.x, own = blockIdx.x * 32 + t;
+  cudaGridDependencySynchronize();  // the launch before has the same flags; and who waits for this one waits for both
   if (t < 32 && own < columns) {
     const int which = matrix * pieces + number;
     scales[(long long)which * columns + own] = 1.f / scale_of(largest[t]);
     if (is_too_wide(largest[t], losing[t], few[t], zeros[t], max(0, min(K, first + piece) - first)))
       wide[0] = 1, wide[1 + (long long)which * flags + first_flag + own / tile] = 1;
   }
-  cudaGridDependencySynchronize();  // so that who waits for this launch has waited for the one before
 }
 """
 

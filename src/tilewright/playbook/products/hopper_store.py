@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_finish import finish_of_four, row_values
+from tilewright.playbook.products.hopper_finish import column_pair, finish_of_four, row_values
 from tilewright.playbook.products.hopper_form import Form, matrix_text
 from tilewright.records import DType
 
@@ -40,16 +40,12 @@ def _four(form: Form) -> list[str]:
     lines: list[str] = []
     values = [f"s[{index}]" for index in range(4)]
     if form.parts:
-        lines += [
-            "float2 scale;",
-            'asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"',
-            '             : "=f"(scale.x), "=f"(scale.y) : "r"(my_scales + column * 4));',
-        ]
+        lines += column_pair("scale", "my_scales")
         values = [f"s[{index}] * (row_scale[{index // 2}] * scale.{'xy'[index % 2]})" for index in range(4)]
     if form.pieces:
         made = [f"v[{index}] = {value};" for index, value in enumerate(values)]
     else:
-        made = finish_of_four(form.product, form.finish, values)
+        made = finish_of_four(form, values)
     if re.search(r"\bn\b", "".join(made)):
         lines.append("const int n = tile.n0 + column;")
     return [*lines, *made]

@@ -1,0 +1,375 @@
+"""`tilewright import`: CUDA as it is found into kernel files, each checked, and a sentence for all that could not come.
+
+Sources are read here; their host code and Python run in limited children (`tilewright.importing`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.frontends.kernel_arguments import BadArgument, pairs
+from tilewright.frontends.terminal import print_json, progress, stdout_console
+from tilewright.importing.calls import Given
+from tilewright.importing.importer import Imported, given_of, import_launcher, launchers
+from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
+from tilewright.importing.recording import HostChild
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.sizes import ODD, small_arguments
+from tilewright.importing.sources import Source, read_source
+from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
+from tilewright.records import PROFILES, Emulation, TensorSpec
+from tilewright.reference import Reference, ReferenceProblem
+
+_GPU = PROFILES["H200"]
+_MODEL_SECONDS = 180.0
+_CHECK_SECONDS = 60.0
+_MOST_FILES = 200
+
+
+@dataclass(frozen=True)
+class ImportedFile:
+    """One kernel file that was written."""
+
+    source: str
+    function: str
+    file: str
+    op: str
+    notes: tuple[str, ...]
+    only_at_these_sizes: bool
+    check: str  # an outcome of `check`, or why there was none
+    reason: str
+    at: tuple[str, ...]  # the arguments of the check
+    compared: bool  # with a reference
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One launcher, or file, that could not be carried, and the construct in the way."""
+
+    source: str
+    function: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    imported: tuple[ImportedFile, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def exit_status(self) -> int:
+        wrong = (CheckOutcome.WRONG.value, CheckOutcome.FINDINGS.value, CheckOutcome.FAULTED.value)
+        return int(not self.imported or any(one.check in wrong for one in self.imported))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for, as it was written."""
+
+    what: Path
+    output: Path | None
+    functions: tuple[str, ...]
+    reference: tuple[Path, str] | None
+    shapes: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+def import_command(wanted: Wanted, as_json: bool) -> int:
+    """Import, say what became of it, and answer the exit status."""
+    with progress() as say, HostChild() as child:
+        conductor = _Importer(wanted, child, say)
+        report = conductor.run()
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    return report.exit_status
+
+
+class _Importer:
+    def __init__(self, wanted: Wanted, child: HostChild, say: object) -> None:
+        self.wanted, self.child = wanted, child
+        self.say = say if callable(say) else print
+        self.said = _said(wanted)
+        self.imported: list[ImportedFile] = []
+        self.refused: list[Refused] = []
+
+    def run(self) -> ImportReport:
+        for path in _files(self.wanted.what):
+            self.say(f"reading {path.name}")
+            try:
+                if path.suffix == ".py":
+                    self._python(path)
+                else:
+                    self._cuda(path)
+            except ImportProblem as problem:
+                self.refused.append(Refused(str(path), "", str(problem)))
+        return ImportReport(tuple(self.imported), tuple(self.refused))
+
+    def _cuda(self, path: Path) -> None:
+        source = read_source(path.name, _text(path), path.parent)
+        found = launchers(source)
+        names = [name for name in self.wanted.functions if name in found] if self.wanted.functions else found
+        if not found:
+            raise ImportProblem(f"{path.name}: no host function in it launches a kernel; a kernel file needs a launch")
+        if not names:
+            raise ImportProblem(f"{path.name}: --function names none of its launchers: {', '.join(found)}")
+        self._one_output(len(names), names)
+        for name in names:
+            self._launcher(path, source, name, self.said, self._reference_function())
+
+    def _python(self, path: Path) -> None:
+        text = _text(path)
+        if "cpp_extension" not in text:
+            raise ImportProblem(f"{path.name}: it loads no CUDA extension (torch.utils.cpp_extension)")
+        answer = self._recorded(path, text)
+        if not answer.calls:
+            reason = answer.problems[0] if answer.problems else "its forward calls no function of an extension"
+            raise ImportProblem(f"{path.name}: {reason}")
+        calls = {call.function: call for call in reversed(answer.calls)}
+        chosen = [name for name in calls if not self.wanted.functions or name in self.wanted.functions]
+        self._one_output(len(chosen), chosen)
+        for name in reversed(chosen):
+            call = calls[name]
+            try:
+                source = read_source(path.name, call.source, path.parent)
+            except ImportProblem as problem:
+                self.refused.append(Refused(str(path), name, str(problem)))
+                continue
+            reference = (
+                self._model_reference(path, text, call, answer.inputs)
+                if answer.is_whole
+                else self._reference_function()
+            )
+            self._launcher(path, source, name, given_of(call), reference)
+        self.refused += [Refused(str(path), "", one) for one in answer.problems]
+
+    def _recorded(self, path: Path, text: str) -> ModelAnswer:
+        name = "ModelNew" if "class ModelNew" in text else "Model"
+        try:
+            with Reference(_with_stand_ins(text, path), name, folder=path.parent) as reference:
+                handler = "tilewright.importing.models:record_model"
+                answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
+                return answer
+        except ReferenceProblem as problem:
+            raise ImportProblem(f"{path.name}: {problem}") from None
+
+    def _launcher(
+        self,
+        path: Path,
+        source: Source,
+        name: str,
+        said: Mapping[str, Given] | Sequence[Given],
+        reference: tuple[str, str, Path] | None,
+    ) -> None:
+        self.say(f"importing {name} of {path.name}")
+        try:
+            made = import_launcher(source, name, said, self.child, _GPU)
+            output = self._place(name, path)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(made.text, "utf-8")
+            file = parse(made.text, str(output))
+        except ImportProblem as problem:
+            self.refused.append(Refused(str(path), name, str(problem)))
+            return
+        self.say(f"checking {output.name}")
+        self.imported.append(self._checked(path, made, file, reference))
+
+    def _checked(
+        self, path: Path, made: Imported, file: KernelFile, reference: tuple[str, str, Path] | None
+    ) -> ImportedFile:
+        arguments = small_arguments(file, made.arguments, _GPU)
+        outcome, reason, compared = "not checked", "no sizes small enough to emulate fit it", False
+        if arguments is not None:
+            outcome, reason, compared = _check(file, arguments, reference)
+        at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
+        notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
+        op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
+        return ImportedFile(str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+
+    def _at_odd_sizes(
+        self,
+        made: Imported,
+        file: KernelFile,
+        usual: Mapping[str, ArgumentValue] | None,
+        reference: tuple[str, str, Path] | None,
+    ) -> list[str]:
+        """What the kernel counts on without saying so."""
+        odd = small_arguments(file, made.arguments, _GPU, ODD)
+        if odd is None or odd == usual:
+            return []
+        outcome, reason, _ = _check(file, odd, reference)
+        if outcome == CheckOutcome.CLEAN.value:
+            return []
+        sizes = ", ".join(f"{name} = {value}" for name, value in odd.items())
+        return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
+
+    # -- references --
+
+    def _reference_function(self) -> tuple[str, str, Path] | None:
+        if self.wanted.reference is None:
+            return None
+        path, function = self.wanted.reference
+        return _text(path), function, path.parent
+
+    def _model_reference(
+        self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
+    ) -> tuple[str, str, Path] | None:
+        """The model that the extension replaces, as a function of the extension's arguments."""
+        given = self.wanted.reference
+        if given is not None:
+            path, name = given
+            text = _text(path)
+        else:
+            name = "Model"
+        if f"class {name}" not in text:
+            return self._reference_function()
+        return _with_stand_ins(text, path) + _adapter(name, call, inputs), "imported_reference", path.parent
+
+    # -- where files go --
+
+    def _one_output(self, count: int, names: Sequence[str]) -> None:
+        if count > 1 and self.wanted.output is not None and self.wanted.output.suffix == ".cu":
+            raise BadArgument(
+                f"-o {self.wanted.output}: {count} launchers were found ({', '.join(names)}); choose one with "
+                "--function, or give -o a folder"
+            )
+
+    def _place(self, name: str, source: Path) -> Path:
+        output = self.wanted.output
+        place = output if output is not None and output.suffix == ".cu" else (output or Path()) / f"{name}.cu"
+        if place.exists() and place.resolve() == source.resolve():
+            raise BadArgument(f"{place} is the file to be imported; give -o another name")
+        return place
+
+
+def _with_stand_ins(text: str, path: Path) -> str:
+    """The file with the stand-ins in front: they must be there before it loads its extension."""
+    folder = str(path.parent.resolve())
+    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n{text}"
+
+
+def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
+    """Python that calls the model with the arguments of the extension's function."""
+    named = {origin: n for n, origin in zip(call.names, call.origins, strict=True) if origin}
+    given = [named.get(one, "None") if one.startswith("input:") else one for one in inputs]
+    first = next(n for origin, n in named.items() if origin.startswith("input:"))
+    weights = {
+        origin.partition(":")[2]: n
+        for n, origin in zip(call.names, call.origins, strict=True)
+        if origin.startswith("parameter:")
+    }
+    mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
+    return f"""
+
+def imported_reference({", ".join(call.names)}):
+    import torch as _torch
+    _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
+    return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
+"""
+
+
+def _check(
+    file: KernelFile, arguments: Mapping[str, ArgumentValue], reference: tuple[str, str, Path] | None
+) -> tuple[str, str, bool]:
+    """What `check` says, whether it compared, and against what it could not."""
+    emulation = Emulation(schedules=1)
+    if reference is None:
+        return _said_by(
+            check_file(file, arguments, True, CheckOptions(_GPU, emulation, seconds=_CHECK_SECONDS), _quiet)
+        )
+    text, function, _ = reference
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "reference.py")
+        path.write_text(text, "utf-8")
+        options = CheckOptions(_GPU, emulation, (path, function), seconds=_CHECK_SECONDS)
+        try:
+            return _said_by(check_file(file, arguments, True, options, _quiet))
+        except (BadArgument, KernelFileError) as error:
+            why = str(error).replace(str(path), "the reference")
+    outcome, reason, _ = _check(file, arguments, None)
+    return outcome, f"{reason}; not compared: {why}".lstrip("; "), False
+
+
+def _said_by(report: CheckReport) -> tuple[str, str, bool]:
+    reason = report.reason or "; ".join(str(one) for one in report.findings[:2])
+    return report.outcome.value, reason, report.compared
+
+
+def _quiet(text: str) -> None:
+    """Progress is told here, not by the check."""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be read: {error}") from None
+
+
+def _files(what: Path) -> Iterator[Path]:
+    if not what.exists():
+        raise BadArgument(f"{what}: no such file; give a .cu or .py file, or a folder of them")
+    if what.is_file():
+        if what.suffix not in (".cu", ".cuh", ".py"):
+            raise BadArgument(f"{what}: give a .cu or .py file, or a folder of them")
+        yield what
+        return
+    found = sorted(path for path in what.rglob("*") if path.suffix in (".cu", ".py") and path.is_file())
+    chosen = [path for path in found if path.suffix == ".cu" or "cpp_extension" in _text(path)]
+    if not chosen:
+        raise BadArgument(f"{what}: no .cu file and no .py file with a CUDA extension lies in it")
+    if len(chosen) > _MOST_FILES:
+        raise BadArgument(f"{what}: {len(chosen)} files; import at most {_MOST_FILES} at a time, folder by folder")
+    yield from chosen
+
+
+def _said(wanted: Wanted) -> dict[str, Given]:
+    said: dict[str, Given] = {}
+    for name, text in pairs("--shape", wanted.shapes).items():
+        try:
+            spec = TensorSpec.parse(text)
+        except ValueError as error:
+            raise BadArgument(f"--shape {name}={text}: {error}") from None
+        said[name] = Given(name, "tensor", spec.dtype.value, spec.shape)
+    for name, text in pairs("--set", wanted.numbers).items():
+        said[name] = _number(name, text)
+    return said
+
+
+def _number(name: str, text: str) -> Given:
+    try:
+        if text in ("true", "false"):
+            return Given(name, "bool", value=text == "true")
+        if text == "none":
+            return Given(name, "tensor", value=None)
+        return (
+            Given(name, "int", value=int(text))
+            if text.lstrip("-").isdigit()
+            else Given(name, "float", value=float(text))
+        )
+    except ValueError:
+        raise BadArgument(f"--set {name}={text}: write a number, true, false or none") from None
+
+
+def _show(report: ImportReport) -> None:
+    console = stdout_console()
+    for one in report.imported:
+        console.print(Text(f"{one.file}  {one.op}"))
+        compared = ", equal to the reference" if one.compared and one.check == CheckOutcome.CLEAN.value else ""
+        sizes = f" at {', '.join(one.at)}" if one.at else ""
+        console.print(Text(f"  {one.check}{compared}{sizes}" + (f": {one.reason}" if one.reason else "")))
+        if one.only_at_these_sizes:
+            console.print(Text("  holds only at the sizes it was imported at"))
+        for note in one.notes:
+            console.print(Text(f"  {note}"))
+    for refused in report.refused:
+        what = f"{refused.source} {refused.function}".strip()
+        console.print(Text(f"not imported: {what}: {refused.reason}"))
+    console.print(Text(f"{len(report.imported)} imported, {len(report.refused)} not"))

@@ -1,0 +1,174 @@
+"""The host part of a CUDA source as a program that can be run anywhere: kernels note how they were launched.
+
+The bodies of kernels are replaced by a note of their arguments; a launch becomes a note of its grid and a plain call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import cache
+from importlib import resources
+
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.sources import (
+    Item,
+    Kind,
+    Source,
+    parameter_name,
+    parameters,
+    template_parameters,
+)
+
+_STANDARD = re.compile(r"#\s*include\s*<(?:[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|assert|time)\.h)>")
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+_OF_THE_HEADER = frozenset(("TORCH_CHECK", "C10_CUDA_CHECK", "AT_DISPATCH_FLOATING_TYPES", "AT_CUDA_CHECK"))
+_FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", "pybind11"))
+
+
+def host_program(source: Source, entry: str) -> str:
+    """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
+    usable = [item for item in source.items if item.kind is not Kind.DEVICE]
+    wanted = source.reachable([entry], usable)
+    parts = ['#include "recording_host.hpp"']
+    for item in source.items:
+        text = source.text[item.code_start : item.end]
+        if item.kind is Kind.SCOPE:
+            # What has no linkage elsewhere has none to lose.
+            parts.append("" if text == ";" else text)
+        elif item.kind is Kind.DIRECTIVE:
+            parts.append(_directive(text))
+        elif item in wanted or (not item.name and _is_worth_keeping(item)):
+            if item.kind is Kind.MACRO and item.name in _OF_THE_HEADER:
+                continue
+            if item.tokens[0].text == "namespace" and item.mentions & _FOREIGN_NAMESPACES:
+                continue  # `namespace cg = cooperative_groups;`
+            parts.append(f'#line {item.line} "{source.name}"')
+            if item.kind is Kind.KERNEL:
+                parts.append(_kernel(source, item))
+                continue
+            if item.kind is Kind.HOST and item.name == entry and item.body is not None:
+                text = _renamed(source, item)
+            parts.append(rewrite_launches(_bare(text)))
+    return "\n".join([*parts, "int main() { ::tw::serve(&tw_entry); }", ""])
+
+
+def _renamed(source: Source, item: Item) -> str:
+    """The launcher under a name of its own: a kernel, or another launcher, may have the same."""
+    pairs = itertools.pairwise(item.tokens)
+    name = next(token for token, after in pairs if token.text == item.name and after.text == "(")
+    at = source.cpp.original(name.start)
+    return f"{source.text[item.code_start : at]}tw_entry{source.text[at + len(item.name) : item.end]}"
+
+
+def _is_worth_keeping(item: Item) -> bool:
+    words = [token.text for token in item.tokens[:3]]
+    if words[:2] == ["using", "namespace"]:
+        return words[2] not in _FOREIGN_NAMESPACES
+    return words[:1] == ["using"] and not (set(_FOREIGN_NAMESPACES) & item.mentions)
+
+
+def _directive(text: str) -> str:
+    word = re.sub(r"#\s*", "", text, count=1).split(None, 1)[0] if text.strip("# ") else ""
+    if word == "include":
+        return text if _STANDARD.match(text) else ""
+    return text if word in ("if", "ifdef", "ifndef", "else", "elif", "endif", "undef") else ""
+
+
+def _bare(text: str) -> str:
+    """Without comments, every line in its place."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        return found if found.startswith('"') else " " + "\n" * found.count("\n")
+
+    return _COMMENT_OR_STRING.sub(blank, text)
+
+
+def _kernel(source: Source, item: Item) -> str:
+    if item.body is None:
+        return ""  # a declaration ahead: its definition is moved nowhere, so callers below it see it
+    head = source.text[item.code_start : item.body[0]]
+    declared = parameters(item)
+    for number in range(len(declared) - 1, -1, -1):  # what has no name gets one, to be noted by
+        if not parameter_name(declared[number]):
+            last = declared[number][-1]
+            at = source.cpp.original(last.start) + len(last.text) - item.code_start
+            head = f"{head[:at]} tw_{number}{head[at:]}"
+    notes = []
+    for part in template_parameters(item):
+        texts = [token.text for token in part]
+        if "." in texts:
+            raise ImportProblem(f"{source.name}:{item.line}: {item.name} has a template parameter pack")
+        name = texts[texts.index("=") - 1] if "=" in texts else texts[-1]
+        if texts[0] in ("typename", "class"):
+            notes.append(f"tw_note.type<{name}>();")
+        elif texts[0] == "template":
+            raise ImportProblem(f"{source.name}:{item.line}: {item.name} takes a template as a template argument")
+        else:
+            notes.append(f"tw_note.constant({name});")
+    notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]
+    head = re.sub(r"\bstatic\b", "", _bare(head))
+    return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'
+
+
+# -- launches --
+
+
+def rewrite_launches(text: str) -> str:
+    """`k<T><<<grid, block>>>(x)` as `::tw::configure(line, grid, block), k<T>(x)`; inside macros too."""
+    while (at := text.find("<<<")) >= 0:
+        start = _start_of_callee(text, at)
+        end = _end_of_configuration(text, at + 3)
+        if start is None or end is None:
+            raise ImportProblem(f"a launch that cannot be read: {text[max(at - 30, 0) : at + 30]!r}")
+        configuration = text[at + 3 : end]
+        callee = text[start:at]
+        text = f"{text[:start]}::tw::configure(__LINE__, {configuration}), {callee}{text[end + 3 :]}"
+    return text
+
+
+def _start_of_callee(text: str, at: int) -> int | None:
+    index = _back_over_space(text, at)
+    if index and text[index - 1] == ">":
+        depth = 0
+        while index:
+            index -= 1
+            if text[index] == ">" and text[index - 1] != "-":
+                depth += 1
+            elif text[index] == "<" and text[index - 1] == "<":
+                index -= 1  # a shift
+            elif text[index] == "<":
+                depth -= 1
+                if depth == 0:
+                    break
+        index = _back_over_space(text, index)
+    start = index
+    while start and (text[start - 1].isalnum() or text[start - 1] in "_:#"):
+        start -= 1
+    return start if start < index else None
+
+
+def _back_over_space(text: str, index: int) -> int:
+    while index and (text[index - 1].isspace() or text[index - 1] == "\\"):
+        index -= 1
+    return index
+
+
+def _end_of_configuration(text: str, index: int) -> int | None:
+    depth = 0
+    while index < len(text):
+        if text[index] in "([{":
+            depth += 1
+        elif text[index] in ")]}":
+            depth -= 1
+        elif depth == 0 and text.startswith(">>>", index):
+            return index
+        index += 1
+    return None
+
+
+@cache
+def header() -> str:
+    """The header that host programs include."""
+    return resources.files("tilewright.importing").joinpath("recording_host.hpp").read_text("utf-8")

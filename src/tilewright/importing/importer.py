@@ -1,0 +1,175 @@
+"""One launcher of a CUDA source to one kernel file: record its calls, fit the plan, keep the device code, build it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.importing.calls import CallSpec, Given, guesses, tied, variations
+from tilewright.importing.device_text import DeviceText, device_text
+from tilewright.importing.host_program import host_program
+from tilewright.importing.models import ExtensionCall
+from tilewright.importing.plan_fitting import PlanFitter, PlanText, edges
+from tilewright.importing.recording import HostChild, Recording
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.sources import Item, Kind, Source, plan_names
+from tilewright.kernel_file import KernelFileError, autofix, parse
+from tilewright.kernel_file.evaluate import Evaluation, evaluate
+from tilewright.records import Build, BuildFailure, GpuProfile, ParameterKind
+from tilewright.toolchain import build
+
+_BINDING = re.compile(
+    r"\bm\s*\.\s*(?:def|impl)\s*\(\s*(?:\"([^\"(]+)[^\"]*\"|\w+)\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]"
+)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A kernel file made from a launcher."""
+
+    function: str
+    text: str
+    arguments: tuple[Given, ...]  # of the call it was made from
+    notes: tuple[str, ...]  # what it does not carry, and what was spelled otherwise
+    pinned: bool  # holds only at the sizes of that call
+
+
+def launchers(source: Source) -> list[str]:
+    """The functions to import: those bound to Python, else those that launch and that no other of them calls."""
+    hosts = {item.name: item for item in source.of_kind(Kind.HOST) if item.body is not None and item.name}
+    if not any(item.tokens and any(t.text == "<<<" for t in item.tokens) for item in source.items):
+        return []
+    bound = [name.rpartition("::")[2] for _, name in _BINDING.findall(source.text)]
+    found = [name for name in dict.fromkeys(bound) if name in hosts and _launches(source, hosts[name])]
+    if found:
+        return found
+    plain = {n: i for n, i in hosts.items() if n not in ("main", "PYBIND11_MODULE") and i.tokens[0].text != "template"}
+    able = [name for name, item in plain.items() if _launches(source, item)]
+    if any(
+        item.is_host_only for name, item in plain.items() if name in able
+    ):  # tensors: what launches for them is called
+        called = {m for n in able for m in hosts[n].mentions if m != n}
+        return [name for name in able if name not in called] or able
+    # Of functions of pointers the innermost: what calls them chooses among them.
+    return [name for name in able if not any(other in hosts[name].mentions for other in able if other != name)]
+
+
+def _launches(source: Source, item: Item) -> bool:
+    usable = [one for one in source.items if one.kind in (Kind.HOST, Kind.MACRO)]
+    reached = source.reachable([item.name], usable)
+    return any(token.text == "<<<" for one in reached for token in one.tokens)
+
+
+def import_launcher(
+    source: Source,
+    function: str,
+    said: Mapping[str, Given] | Sequence[Given],
+    child: HostChild,
+    gpu: GpuProfile,
+    name: str = "",
+) -> Imported:
+    """The kernel file of one launcher. Raises `ImportProblem`, which names what could not be carried."""
+    program = host_program(source, function)
+    first = _first_call(source, function, program, said, child)
+    calls = variations(first, edges(source, function))
+    recording = child.record(program, [call.line for call in calls])
+    runs = recording.runs
+    if not runs or runs[0].error:
+        raise ImportProblem(f"{function}: {runs[0].error if runs else 'its call did not come to an end'}")
+    if not runs[0].launches:
+        raise ImportProblem(f"{function} launches no kernel at these sizes")
+    plan = PlanFitter(name or function, source, function, calls, runs)
+    fitted = plan.fit()
+    device = device_text(source, {launch.kernel for launch in runs[0].launches})
+    text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
+    notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
+    return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
+
+
+def _first_call(
+    source: Source, function: str, program: str, said: Mapping[str, Given] | Sequence[Given], child: HostChild
+) -> CallSpec:
+    if not isinstance(said, Mapping):
+        return tied(list(said))
+    item = next(i for i in source.of_kind(Kind.HOST) if i.name == function and i.body is not None)
+    names = plan_names(item)
+    kinds = child.record(program, []).parameters
+    for name, kind in zip(names, kinds, strict=True):
+        if kind == "other":
+            raise ImportProblem(f"{source.name}:{item.line}: {function} takes {name} of a type that cannot be given")
+    tries = guesses(names, kinds, said)
+    recording: Recording = child.record(program, [CallSpec(one).line for one in tries])
+    for one, run in zip(tries, recording.runs, strict=False):
+        if not run.error and run.launches:
+            return tied(one)
+    errors = [run.error for run in recording.runs if run.error]
+    reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
+    raise ImportProblem(f"{function}: no sizes that were tried suit it ({reason}); give --shape NAME=ROWSxCOLS:DTYPE")
+
+
+def _finished(source: Source, plan: PlanText, device: DeviceText, first: CallSpec, gpu: GpuProfile) -> str:
+    """Which tensors are written is seen in the compiled code; then the file is whole."""
+    text = f"{plan.text()}\n{device.text}"
+    evaluation = _evaluation(source, text, device, first, gpu)
+    request = evaluation.build_request()
+    if request is None:
+        raise ImportProblem(f"{plan.name} launches nothing at these sizes: a grid of it is 0")
+    built = build(request)
+    if isinstance(built, BuildFailure):
+        first_error = next((one for one in built.diagnostics if one.severity.value == "error"), None)
+        plan_lines = plan.text().count("\n") + 1
+        line = device.line(first_error.line - plan_lines) if first_error else 0
+        message = first_error.message if first_error else built.reason.value
+        raise ImportProblem(f"{source.name}:{line}: the device code does not build: {message}")
+    written = _written(evaluation, built)
+    text = f"{plan.text(written)}\n{device.text}"
+    _evaluation(source, text, device, first, gpu)
+    return autofix(text).text
+
+
+def _evaluation(source: Source, text: str, device: DeviceText, first: CallSpec, gpu: GpuProfile) -> Evaluation:
+    plan_lines = text.count("\n") - device.text.count("\n")
+    try:
+        file = parse(autofix(text).text, source.name)
+        arguments = {one.name: one.argument() for one in first.arguments if one.kind != "stream"}
+        return evaluate(file, arguments, gpu)
+    except KernelFileError as error:
+        problem = error.problems[0]
+        line = device.line(problem.line - plan_lines) if problem.line > plan_lines else 0
+        place = (
+            f"{source.name}:{line}"
+            if line
+            else f"{source.name}: the plan's line `{text.splitlines()[max(problem.line - 1, 0)].strip()}`"
+        )
+        raise ImportProblem(f"{place}: {problem.found}; {problem.remedy}") from None
+    except ValueError as error:
+        raise ImportProblem(f"{source.name}: {error}") from None
+
+
+def _written(evaluation: Evaluation, built: Build) -> frozenset[str]:
+    written = set()
+    for step in evaluation.steps:
+        kernel = built.kernel(step.kernel)  # type: ignore[union-attr]
+        for argument, parameter in zip(step.arguments, kernel.parameters, strict=False):
+            name = getattr(argument, "name", None)
+            if name and parameter.kind is ParameterKind.POINTER and not parameter.only_read:
+                written.add(name)
+    return frozenset(written)
+
+
+def given_of(call: ExtensionCall) -> list[Given]:
+    """The arguments of a recorded call."""
+    made = []
+    for name, kind, word in zip(call.names, call.kinds, call.words, strict=True):
+        if word == "none":
+            made.append(Given(name, kind, value=None))
+        elif kind == "tensor":
+            dtype, _, sizes = word.partition(":")
+            made.append(Given(name, kind, dtype, tuple(int(n) for n in sizes.split(",") if n)))
+        elif kind == "ints":
+            made.append(Given(name, kind, value=tuple(int(n) for n in word[1:].split(",") if n)))
+        else:
+            number = float(word) if kind == "float" else int(word)
+            made.append(Given(name, kind, value=bool(number) if kind == "bool" else number))
+    return made

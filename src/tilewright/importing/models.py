@@ -1,0 +1,256 @@
+"""A Python file with CUDA extensions, run once on tensors without memory: which functions it calls, and with what.
+
+Runs in the child of a reference. `install` puts stand-ins where torch compiles extensions; a call of one runs the host
+part of its C++ to learn the shapes of what it returns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.importing.calls import CallSpec, Given
+from tilewright.importing.host_child import compile_program, run_program
+from tilewright.importing.host_program import host_program
+from tilewright.importing.recording import first_complaint, read_recording
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.sources import Kind, Source, plan_names, read_source
+
+_SECONDS = 60.0
+_BOUND = re.compile(r"\bm\s*\.\s*(?:def|impl)\s*\(\s*\"(\w+)[^\"]*\"\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]")
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Run the model's `forward` on its own inputs."""
+
+
+@dataclass(frozen=True)
+class ExtensionCall:
+    """One call of a function of an extension."""
+
+    function: str  # in C++
+    source: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    words: tuple[str, ...]  # the arguments as a host program reads them
+    origins: tuple[str, ...]  # "input:NAME", "parameter:NAME", "result" or "computed"; "" for numbers
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    calls: tuple[ExtensionCall, ...]
+    is_whole: bool  # one call does all that `forward` does
+    inputs: tuple[str, ...]  # of `forward`: "input:NAME" for a tensor, else the value as Python writes it
+    problems: tuple[str, ...]
+
+
+@dataclass
+class _Recorder:
+    calls: list[ExtensionCall]
+    problems: list[str]
+    origins: dict[int, str]  # of storages
+
+
+_recorder = _Recorder([], [], {})
+
+
+def install(folder: str) -> None:
+    """Put the stand-ins into torch, before anybody's source is run."""
+    import torch
+    from torch.utils import cpp_extension
+
+    def load_inline(name: str, cpp_sources: Any = "", cuda_sources: Any = "", **_: Any) -> _Extension:
+        return _Extension(name, "\n".join([*_texts(cuda_sources), *_texts(cpp_sources)]), None)
+
+    def load(name: str, sources: Any = (), **_: Any) -> _Extension:
+        paths = [Path(folder, one) for one in _texts(sources)]
+        return _Extension(name, "\n".join(path.read_text("utf-8", "replace") for path in paths), paths[0].parent)
+
+    stand_ins: Any = cpp_extension
+    stand_ins.load_inline, stand_ins.load = load_inline, load
+    gpu: Any = torch.cuda
+    gpu.is_available, gpu.synchronize = (lambda: True), (lambda *_: None)
+    gpu.get_device_capability, gpu.current_device, gpu.empty_cache = (lambda *_: (9, 0)), (lambda: 0), (lambda: None)
+
+
+def _texts(given: Any) -> list[str]:
+    return [str(given)] if isinstance(given, (str, Path)) else [str(one) for one in given or ()]
+
+
+class _Extension:
+    """What a loaded extension looks like: its functions."""
+
+    def __init__(self, name: str, text: str, folder: Path | None) -> None:
+        self._name, self._text, self._folder = name, text, folder
+        self._bound = {python: cpp.rpartition("::")[2] for python, cpp in _BOUND.findall(text)}
+        self._source: Source | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *arguments, **named: self._call(self._bound.get(name, name), arguments, named)
+
+    def _call(self, function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        try:
+            return self._recorded(function, arguments, named)
+        except (ImportProblem, StopIteration) as problem:
+            text = str(problem) or f"the extension {self._name} defines no host function {function}"
+            _recorder.problems.append(text)
+            raise RuntimeError(text) from None
+
+    def _recorded(self, function: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if self._source is None:
+            self._source = read_source(f"{self._name}.cu", self._text, self._folder)
+        if any(item.name == function for item in self._source.of_kind(Kind.KERNEL)):
+            raise ImportProblem(f"{function} is a kernel, and Python calls it as a function: no extension can be so")
+        item = next(i for i in self._source.of_kind(Kind.HOST) if i.name == function and i.body is not None)
+        names = plan_names(item)
+        values = [*arguments, *(named[name] for name in names[len(arguments) :] if name in named)]
+        if len(values) != len(names):
+            raise ImportProblem(f"{function} takes {len(names)} arguments and is given {len(values)}")
+        given = [_given(name, value) for name, value in zip(names, values, strict=True)]
+        call = CallSpec(tuple(given))
+        program = compile_program(host_program(self._source, function), Path.cwd(), _SECONDS)
+        if isinstance(program, str):
+            raise ImportProblem(first_complaint(program))
+        (run, *_) = read_recording(run_program(program, [call.line], _SECONDS)).runs
+        if run.error:
+            raise ImportProblem(f"{function}: {run.error}")
+        origins = tuple(_origin(value) for value in values)
+        _recorder.calls.append(
+            ExtensionCall(
+                function, self._text, tuple(names), tuple(g.kind for g in given), tuple(g.word for g in given), origins
+            )
+        )
+        tensors = [value for value in values if hasattr(value, "untyped_storage")]
+        made = []
+        for result in run.results:
+            if result is None:
+                raise ImportProblem(f"{function} returns something that is no tensor")
+            made.append(tensors[result.tensor] if result.tensor < len(tensors) else _result(result.dtype, result.shape))
+        return None if not made else made[0] if len(made) == 1 else made
+
+
+def _given(name: str, value: Any) -> Given:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if not value.is_contiguous():
+            raise ImportProblem(f"{name} is given as a strided view of another tensor")
+        return Given(name, "tensor", _dtype_name(value.dtype), tuple(value.shape))
+    if value is None:
+        return Given(name, "tensor", value=None)
+    if isinstance(value, bool):
+        return Given(name, "bool", value=value)
+    if isinstance(value, int):
+        return Given(name, "int", value=value)
+    if isinstance(value, float):
+        return Given(name, "float", value=value)
+    if isinstance(value, (tuple, list)) and all(isinstance(one, int) for one in value):
+        return Given(name, "ints", value=tuple(value))
+    raise ImportProblem(f"{name} is given as a {type(value).__name__}; tensors and numbers can be carried")
+
+
+def _dtype_name(dtype: Any) -> str:
+    short = str(dtype).removeprefix("torch.")
+    return re.sub(
+        r"^uint(\d+)$", r"u\1", re.sub(r"^int(\d+)$", r"i\1", re.sub(r"^float(\d+)$", r"f\1", short))
+    ).replace("bfloat16", "bf16")
+
+
+def _result(dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    from tilewright.records import DType
+
+    made = torch.empty(shape, dtype=getattr(torch, _TORCH[DType(dtype)]), device="meta")
+    _recorder.origins[_storage(made)] = "result"
+    _KEPT.append(made)
+    return made
+
+
+_KEPT: list[Any] = []  # storages are told apart by address, so none may be given back
+
+
+def _torch_names() -> dict[Any, str]:
+    from tilewright.records import DType
+
+    names = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
+    names |= {"i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool"}
+    return {DType(short): full for short, full in names.items()}
+
+
+_TORCH = _torch_names()
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _origin(value: Any) -> str:
+    if not hasattr(value, "untyped_storage"):
+        return ""
+    return _recorder.origins.get(_storage(value), "computed")
+
+
+def record_model(model: Any, request: ModelRequest) -> ModelAnswer:
+    """Handler: what `forward` calls. `model` is the class."""
+    import inspect
+
+    import torch
+
+    scope = model.forward.__globals__
+    with torch.device("meta"), _pretending(), torch.no_grad():
+        made = model(*_inputs(scope, "get_init_inputs"))
+        inputs = _inputs(scope, "get_inputs")
+        names = list(inspect.signature(model.forward).parameters)[1:]
+        for name, value in zip(names, inputs, strict=False):
+            if isinstance(value, torch.Tensor):
+                _recorder.origins[_storage(value)] = f"input:{name}"
+        for name, value in (*made.named_parameters(), *made.named_buffers()):
+            _recorder.origins[_storage(value)] = f"parameter:{name}"
+        _KEPT.extend(inputs)
+        try:
+            result = made(*inputs)
+        except Exception as error:
+            if not _recorder.problems:
+                _recorder.problems.append(f"forward failed on tensors without memory: {error}")
+            result = None
+    calls = tuple(_recorder.calls)
+    whole = (
+        len(calls) == 1
+        and isinstance(result, torch.Tensor)
+        and _origin(result) == "result"
+        and all(one.startswith(("input:", "parameter:")) for one in calls[0].origins if one)
+    )
+    written = tuple(_origin(value) if isinstance(value, torch.Tensor) else repr(value) for value in inputs)
+    return ModelAnswer(calls, whole, written, tuple(_recorder.problems))
+
+
+def _inputs(scope: dict[str, Any], name: str) -> list[Any]:
+    found = scope.get(name)
+    return list(found()) if found is not None else []
+
+
+def _pretending() -> Any:
+    """A mode in which every tensor says that it is on a GPU."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def is_gpu(value: Any) -> bool:
+        return isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+
+    class Pretending(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            named = {k: ("meta" if is_gpu(v) else v) for k, v in (kwargs or {}).items()}
+            if func == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+                return True
+            if func is torch.Tensor.cuda:
+                return args[0]
+            return func(*("meta" if is_gpu(one) else one for one in args), **named)
+
+    return Pretending()

@@ -1,0 +1,208 @@
+"""What host programs say, read into records; and the child they run in."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.child.envelope import Envelope, message, message_in
+from tilewright.child.process import Ended, SupervisedChild
+from tilewright.importing.records import HostAnswer, HostRequest, ImportProblem
+
+_PROGRAM = (sys.executable, "-m", "tilewright.importing.host_child")
+_RESIDENT_BYTES = 4 << 30
+_ERROR = re.compile(r"^(?P<place>[^\n:]+:\d+)(?::\d+)?: (?:fatal )?error: (?P<text>[^\n]*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    tensor: int
+    offset_bytes: int
+
+
+Argument = Pointer | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class TemplateType:
+    name: str  # a dtype of the plan; "" for any other type
+
+
+@dataclass
+class Launched:
+    line: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    smem: int
+    kernel: str = ""
+    template: list[TemplateType | int | bool | None] = field(default_factory=list)  # None: of another kind
+    arguments: list[Argument | str] = field(default_factory=list)  # "struct": of a type that cannot be carried
+
+
+@dataclass
+class Allocated:
+    id: int
+    dtype: str
+    is_zero: bool
+    shape: tuple[int, ...]
+    launches_before: int
+
+
+@dataclass
+class Result:
+    tensor: int
+    is_whole: bool  # contiguous, from the tensor's first element
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Run:
+    """One call of the launcher."""
+
+    launches: list[Launched] = field(default_factory=list)
+    allocated: dict[int, Allocated] = field(default_factory=dict)
+    results: list[Result | None] = field(default_factory=list)  # None: not a tensor
+    error: str = ""
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What must be the same for two calls to be one plan."""
+        return (
+            tuple((one.kernel, len(one.template)) for one in self.launches),
+            tuple((one.dtype, one.is_zero, len(one.shape)) for one in self.allocated.values()),
+            tuple(one and (one.tensor, one.dtype, len(one.shape)) for one in self.results),
+        )
+
+
+@dataclass(frozen=True)
+class Recording:
+    parameters: tuple[str, ...]  # the kind of each of the launcher's parameters
+    runs: tuple[Run, ...]
+
+
+class HostChild:
+    """The child, started with the first request."""
+
+    def __init__(self) -> None:
+        self._child: SupervisedChild | None = None
+
+    def __enter__(self) -> HostChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            self._child.end()
+
+    def record(self, source: str, calls: Sequence[str], seconds: float = 60.0) -> Recording:
+        """Run the calls. Raises `ImportProblem` where the program cannot be compiled or dies."""
+        if self._child is None or not self._child.alive:
+            self._child = SupervisedChild(_PROGRAM, resident_bytes=_RESIDENT_BYTES)
+        request = HostRequest(source, tuple(calls), seconds=seconds)
+
+        def heard(envelope: Envelope) -> HostAnswer:
+            heard_answer: HostAnswer = message_in(envelope, HostAnswer)
+            return heard_answer
+
+        answer = self._child.converse(message(request), seconds + 10, heard)
+        if isinstance(answer, Ended):
+            raise ImportProblem(f"the host code did not come to an end: {answer.detail} {answer.last_words[-300:]}")
+        return read_recording(answer)
+
+
+def read_recording(answer: HostAnswer) -> Recording:
+    if not answer.said and answer.diagnostics:
+        raise ImportProblem(first_complaint(answer.diagnostics))
+    recording = parse_said(answer.said)
+    if answer.diagnostics and not recording.runs:
+        raise ImportProblem(answer.diagnostics)
+    return recording
+
+
+def first_complaint(diagnostics: str) -> str:
+    """The compiler's first error as one sentence."""
+    found = _ERROR.search(diagnostics)
+    if found is None:
+        return diagnostics.strip().splitlines()[-1][:300]
+    text = re.sub(r"[‘’]", "`", found["text"])
+    if re.search(r"cublas|cudnn|thrust|cusparse|\bcub\b", text):
+        text += " (a plan launches kernels and calls no library)"
+    return f"{found['place']}: the launcher uses what cannot be recorded: {text}"
+
+
+def parse_said(said: str) -> Recording:
+    """The lines of a host program."""
+    kinds: list[str] = []
+    runs: list[Run] = []
+    run = Run()
+    for line in said.splitlines():
+        word, *rest = line.split("\t")
+        if word == "PARAMETER":
+            kinds.append(rest[0])
+        elif word == "RUN":
+            run = Run()
+        elif word == "END":
+            runs.append(run)
+        elif word:
+            _note(run, word, rest)
+    return Recording(tuple(kinds), tuple(runs))
+
+
+def _note(run: Run, word: str, rest: list[str]) -> None:
+    launches = run.launches
+    if word == "LAUNCH":
+        launches.append(Launched(int(rest[0]), _ints(rest[1]), _ints(rest[2]), int(rest[3])))
+    elif word == "KERNEL" and launches:
+        launches[-1].kernel = rest[0]
+    elif word == "TYPE":
+        launches[-1].template.append(TemplateType(rest[0]))
+    elif word == "CONSTANT":
+        value = None if rest[0] == "other" else int(rest[1])
+        launches[-1].template.append(bool(value) if rest[0] == "bool" else value)
+    elif word == "ARG":
+        launches[-1].arguments.append(_argument(rest))
+    elif word == "ALLOC":
+        number = int(rest[0])
+        run.allocated[number] = Allocated(number, rest[1], rest[2] == "zero", _ints(rest[3]), len(launches))
+    elif word == "ZERO":
+        _zeroed(run, int(rest[0]))
+    elif word == "RESULT":
+        run.results.append(_result(rest))
+    elif word == "ERROR":
+        run.error = rest[0]
+
+
+def _zeroed(run: Run, number: int) -> None:
+    buffer = run.allocated.get(number)
+    used = any(isinstance(a, Pointer) and a.tensor == number for one in run.launches for a in one.arguments)
+    if buffer is None or used:
+        run.error = run.error or "the host clears a tensor that is given to it, or between two launches"
+    else:
+        buffer.is_zero = True
+
+
+def _result(rest: list[str]) -> Result | None:
+    if rest[0] == "other":
+        return None
+    return Result(int(rest[0]), rest[1] == "0" and rest[2] == "1", rest[3], _ints(rest[4] if len(rest) > 4 else ""))
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in text.split(",") if item)
+
+
+def _argument(rest: list[str]) -> Argument | str:
+    match rest[0]:
+        case "pointer":
+            return Pointer(int(rest[1]), int(rest[2]))
+        case "null":
+            return None
+        case "bool":
+            return rest[1] == "1"
+        case "int":
+            return int(rest[1])
+        case "float":
+            return float(rest[1])
+    return "struct"

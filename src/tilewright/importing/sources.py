@@ -1,0 +1,368 @@
+"""CUDA source as top-level items: which are kernels, device code, host code, and who mentions whom.
+
+Reads tokens, not meaning: an item is everything up to the `;` or `}` that ends it, with the comments above it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tilewright.importing.macros import expand_definitions
+from tilewright.importing.records import ImportProblem
+from tilewright.kernel_file.cpp_tokens import CppText, CppToken, tokenize_cpp
+from tilewright.kernel_file.words import TAKEN
+
+_LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+_TYPE_WORDS = frozenset(("struct", "class", "union", "enum"))
+_NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "decltype"))
+_HOST_WORDS = frozenset(("torch", "at", "c10", "pybind11", "cublasHandle_t", "cudnnHandle_t", "ofstream", "cout"))
+_MOST_CHARACTERS = 1_000_000
+
+
+class Kind(Enum):
+    KERNEL = "kernel"
+    DEVICE = "device"  # a `__device__` function or variable
+    HOST = "host"  # a function without any of CUDA's words
+    SHARED = "shared"  # a type, alias, constant, or function for both sides
+    MACRO = "macro"
+    DIRECTIVE = "directive"  # any other preprocessor line
+    SCOPE = "scope"  # `namespace x {` or its `}`
+
+
+@dataclass(frozen=True)
+class Item:
+    kind: Kind
+    name: str  # "" where it has none
+    start: int  # offsets in the text; the comments above belong to it
+    code_start: int
+    end: int
+    line: int  # of its first token
+    mentions: frozenset[str]
+    tokens: tuple[CppToken, ...] = ()
+    body: tuple[int, int] | None = None  # offsets of a function's braces
+    is_host_only: bool = False  # names torch or another thing of the host
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit, local includes written out."""
+
+    name: str
+    text: str
+    items: tuple[Item, ...]
+    cpp: CppText
+
+    def of_kind(self, *kinds: Kind) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if item.kind in kinds)
+
+    def reachable(self, seeds: Iterable[str], items: Iterable[Item]) -> set[Item]:
+        """The items with a name that the seeds mention, directly or through others."""
+        named: dict[str, list[Item]] = {}
+        for item in items:
+            if item.name:
+                named.setdefault(item.name, []).append(item)
+        found: set[Item] = set()
+        waiting = list(seeds)
+        while waiting:
+            for item in named.pop(waiting.pop(), ()):
+                found.add(item)
+                waiting.extend(item.mentions & named.keys())
+        return found
+
+
+def read_source(name: str, text: str, folder: Path | None) -> Source:
+    """The items of a text; `folder` is where its quoted includes lie. Raises `ImportProblem`."""
+    text = _with_local_includes(text.lstrip("\ufeff").replace("\r\n", "\n"), folder, {}, 0)
+    if len(text) > _MOST_CHARACTERS:
+        raise ImportProblem(f"{name} has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
+    cpp = tokenize_cpp(text)
+    if cpp.problems:
+        raise ImportProblem(f"{name}:{cpp.problems[0].line}: {cpp.problems[0].found}; {cpp.problems[0].remedy}")
+    expanded = expand_definitions(cpp)
+    if expanded != text:
+        text, cpp = expanded, tokenize_cpp(expanded)
+    return Source(name, text, tuple(_Items(cpp).all()), cpp)
+
+
+def _with_local_includes(text: str, folder: Path | None, seen: dict[Path, bool], depth: int) -> str:
+    if folder is None or depth > 8:
+        return text
+
+    def put(match: re.Match[str]) -> str:
+        path = (folder / match.group(1)).resolve()
+        # Only what lies beside the file is anybody's to read.
+        if not path.is_relative_to(folder.resolve().parent) or not path.is_file():
+            return match.group(0)
+        if path in seen:
+            return ""
+        seen[path] = True
+        return _with_local_includes(
+            path.read_text("utf-8", "replace").replace("\r\n", "\n"), path.parent, seen, depth + 1
+        )
+
+    return _LOCAL_INCLUDE.sub(put, text)
+
+
+class _Items:
+    """One walk over the tokens."""
+
+    def __init__(self, cpp: CppText) -> None:
+        self.cpp = cpp
+        self.macros = {d[2].text: d for d in cpp.directives if len(d) > 2 and d[1].text == "define"}
+        self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
+
+    def _words_for(self, word: str) -> set[str]:
+        """A word of CUDA and the macros that stand for it."""
+        return {word} | {name for name, d in self.macros.items() if any(t.text == word for t in d[3:])}
+
+    def all(self) -> list[Item]:
+        items = [*self._code(), *(self._directive(d) for d in self.cpp.directives)]
+        items.sort(key=lambda item: item.code_start)
+        placed: list[Item] = []
+        end = 0
+        for item in items:
+            if item.code_start < end:  # a directive inside an item belongs to it
+                outer = placed[-1]
+                mentions = outer.mentions | item.mentions
+                placed[-1] = Item(**{**outer.__dict__, "mentions": mentions})
+                if item.kind is Kind.MACRO:
+                    placed.append(Item(**{**item.__dict__, "start": item.end, "code_start": item.end}))
+                continue
+            placed.append(Item(**{**item.__dict__, "start": end}))
+            end = item.end
+        return placed
+
+    def _directive(self, tokens: Sequence[CppToken]) -> Item:
+        word = tokens[1].text if len(tokens) > 1 else ""
+        is_macro = word == "define" and len(tokens) > 2
+        start, end = self._span(tokens)
+        return Item(
+            Kind.MACRO if is_macro else Kind.DIRECTIVE,
+            tokens[2].text if is_macro else "",
+            start,
+            start,
+            end,
+            self.cpp.place(tokens[0].start)[0],
+            frozenset(t.text for t in tokens[3:] if t.is_identifier) if is_macro else frozenset(),
+            tuple(tokens),
+        )
+
+    def _span(self, tokens: Sequence[CppToken]) -> tuple[int, int]:
+        last = tokens[-1]
+        return self.cpp.original(tokens[0].start), self.cpp.original(last.start + len(last.text) - 1) + 1
+
+    def _code(self) -> Iterator[Item]:
+        tokens = self.cpp.code
+        index = 0
+        while index < len(tokens):
+            first = index
+            if tokens[index].text == "}" or tokens[index].text == ";":
+                index += 1
+                yield self._item(tokens[first:index], Kind.SCOPE, "")
+            elif (opened := self._scope(tokens, index)) is not None:
+                index = opened
+                yield self._item(tokens[first:index], Kind.SCOPE, "")
+            else:
+                index, body = _end_of_item(tokens, index)
+                yield self._function_or_other(tokens[first:index], None if body is None else body - first)
+
+    @staticmethod
+    def _scope(tokens: Sequence[CppToken], index: int) -> int | None:
+        """Where a `namespace ... {` or `extern "C" {` ends, if one begins here."""
+        position = index + (tokens[index].text == "inline")
+        word = tokens[position].text if position < len(tokens) else ""
+        if word not in ("namespace", "extern"):
+            return None
+        for ahead in range(position + 1, min(position + 8, len(tokens))):
+            if tokens[ahead].text == "{":
+                return ahead + 1
+            if not (tokens[ahead].is_identifier or tokens[ahead].text == "::" or tokens[ahead].kind == "string"):
+                return None
+        return None
+
+    def _function_or_other(self, tokens: Sequence[CppToken], body: int | None) -> Item:
+        head = tokens[: body if body is not None else len(tokens)]
+        words = {t.text for t in head}
+        is_function = body is not None or _is_prototype(head)
+        if any(t.text in _TYPE_WORDS for t in head[: _end_of_template(head, 0) + 2][-2:]) and not is_function:
+            kind = Kind.SHARED
+        elif "__global__" in words:
+            kind = Kind.KERNEL
+        elif words & self.device_words:
+            kind = Kind.SHARED if words & self.host_words else Kind.DEVICE
+        elif is_function and "constexpr" not in words:
+            kind = Kind.HOST
+        else:
+            kind = Kind.SHARED
+        return self._item(tokens, kind, _function_name(head) if is_function else _other_name(head), body)
+
+    def _item(self, tokens: Sequence[CppToken], kind: Kind, name: str, body: int | None = None) -> Item:
+        start, end = self._span(tokens)
+        mentions = frozenset(t.text for t in tokens if t.is_identifier)
+        braces = (self.cpp.original(tokens[body].start), end) if body is not None else None
+        line = self.cpp.place(tokens[0].start)[0]
+        host_only = bool(mentions & _HOST_WORDS)
+        return Item(kind, name, start, start, end, line, mentions, tuple(tokens), braces, host_only)
+
+
+def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | None]:
+    """Where the item that begins at `index` ends, and where its function body begins if it has one."""
+    first, depth, is_type, has_value = index, 0, False, False
+    seen_paren = False
+    while index < len(tokens):
+        text = tokens[index].text
+        if text in ("(", "["):
+            depth += 1
+            seen_paren = seen_paren or text == "("
+        elif text in (")", "]"):
+            depth -= 1
+        elif depth == 0 and text in _TYPE_WORDS and not _in_template(tokens, first, index):
+            is_type = is_type or not seen_paren
+        elif depth == 0 and text == "=" and tokens[index - 1].text != "operator":
+            has_value = has_value or not _in_template(tokens, first, index)
+        elif depth == 0 and text == ";":
+            return index + 1, None
+        elif depth == 0 and text == "{":
+            close = _closing(tokens, index)
+            if not is_type and not has_value and seen_paren:
+                return close + 1, index
+            index = close
+        elif depth == 0 and text == "}":  # the end of a namespace in the midst of something unread
+            return index, None
+        index += 1
+    return len(tokens), None
+
+
+def _in_template(tokens: Sequence[CppToken], first: int, index: int) -> bool:
+    """Whether a token stands inside the `template <...>` that the item begins with."""
+    if tokens[first].text != "template":
+        return False
+    return index < _end_of_template(tokens, first)
+
+
+def _end_of_template(tokens: Sequence[CppToken], first: int) -> int:
+    """The index behind `template <...>` (several too)."""
+    index = first
+    while index < len(tokens) and tokens[index].text == "template":
+        depth, round_ = 0, 0
+        for position in range(index + 1, len(tokens)):
+            text = tokens[position].text
+            round_ += {"(": 1, ")": -1}.get(text, 0)
+            if round_ == 0:
+                depth += {"<": 1, ">": -1}.get(text, 0)
+            if depth == 0:
+                index = position + 1
+                break
+        else:
+            return len(tokens)
+    return index
+
+
+def _closing(tokens: Sequence[CppToken], index: int) -> int:
+    depth = 0
+    for position in range(index, len(tokens)):
+        depth += {"{": 1, "}": -1}.get(tokens[position].text, 0)
+        if depth == 0:
+            return position
+    return len(tokens) - 1
+
+
+def _is_prototype(tokens: Sequence[CppToken]) -> bool:
+    words = [t.text for t in tokens]
+    return (
+        words[-1] == ";" and "(" in words and "=" not in words and words[0] not in ("using", "typedef", "static_assert")
+    )
+
+
+def _function_name(head: Sequence[CppToken]) -> str:
+    start = _end_of_template(head, 0) if head and head[0].text == "template" else 0
+    depth = 0
+    for index in range(start, len(head) - 1):
+        text = head[index].text
+        depth += {"(": 1, ")": -1}.get(text, 0)
+        if depth == 0 and head[index].is_identifier and text not in _NO_NAMES and head[index + 1].text == "(":
+            return text
+    return ""
+
+
+def _other_name(head: Sequence[CppToken]) -> str:
+    words = [t.text for t in head]
+    if words[0] == "using":
+        return words[1] if "=" in words else ""
+    if words[0] == "typedef":
+        names = [t.text for t in head if t.is_identifier]
+        return names[-1] if names else ""
+    start = _end_of_template(head, 0) if words[0] == "template" else 0
+    for index in range(start, len(head)):
+        if words[index] in _TYPE_WORDS:
+            rest = [
+                t.text for t in head[index + 1 : index + 9] if t.is_identifier and t.text not in (*_NO_NAMES, "class")
+            ]
+            return rest[0] if rest else ""
+    stop = next((i for i in range(start, len(words)) if words[i] in ("=", "[", ";", "{")), len(words))
+    names = [t.text for t in head[start:stop] if t.is_identifier]
+    return names[-1] if len(names) > 1 else ""
+
+
+# -- parts of a function --
+
+
+def split_commas(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
+    """A list of parameters, each its tokens."""
+    parts: list[list[CppToken]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(token.text, 0)
+        if token.text == "," and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [part for part in parts if part]
+
+
+def template_parameters(item: Item) -> list[list[CppToken]]:
+    if not item.tokens or item.tokens[0].text != "template":
+        return []
+    return split_commas(item.tokens[2 : _end_of_template(item.tokens, 0) - 1])
+
+
+def parameters(item: Item) -> list[list[CppToken]]:
+    """The parameters of a function, each its tokens, without what follows an `=`."""
+    tokens = item.tokens
+    start = _end_of_template(tokens, 0) if tokens and tokens[0].text == "template" else 0
+    opened = next(
+        i + 1 for i in range(start, len(tokens) - 1) if tokens[i].text == item.name and tokens[i + 1].text == "("
+    )
+    depth, close = 0, opened
+    for close in range(opened, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[close].text, 0)
+        if depth == 0:
+            break
+    return [part for part in map(_without_default, split_commas(tokens[opened + 1 : close])) if part]
+
+
+def _without_default(part: list[CppToken]) -> list[CppToken]:
+    texts = [t.text for t in part]
+    part = part[: texts.index("=")] if "=" in texts else part
+    return [] if [t.text for t in part] == ["void"] else part
+
+
+def parameter_name(part: Sequence[CppToken]) -> str:
+    """The name a parameter declares; "" where it declares none."""
+    texts = [t.text for t in part]
+    while texts and texts[-1] == "]":  # float x[]
+        texts = texts[: len(texts) - 1 - texts[::-1].index("[")]
+    bare = list(part[: len(texts)])
+    if len(bare) < 2 or not bare[-1].is_identifier or bare[-2].text in ("::", "const"):
+        return ""
+    return bare[-1].text if bare[-1].text not in ("int", "float", "__restrict__") else ""
+
+
+def plan_names(item: Item) -> list[str]:
+    """The names of a function's parameters as a plan may have them."""
+    names = [parameter_name(part) or f"a{number}" for number, part in enumerate(parameters(item))]
+    return [f"{name}_" if name in TAKEN else name for name in names]

@@ -1,0 +1,126 @@
+"""CUDA as it is found, written for these tests in the manner of each kind."""
+
+# A torch extension: dispatch on the dtype, a capped grid, a helper that only the host uses, an unused debug macro.
+SCALE = """
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+#include <iostream>
+#define DEBUG_PRINT(x) printf("%f\\n", x)
+#define CHECK_INPUT(x) TORCH_CHECK(x.is_cuda(), "on the GPU"); TORCH_CHECK(x.is_contiguous(), "contiguous")
+
+// Twice a number.
+template <typename T> __device__ T twice(T v) { return std::max(v + v, v - v); }
+
+template <typename scalar_t>
+__global__ void scale_kernel(scalar_t* in, scalar_t* __restrict__ out, float factor, uint n) {
+  for (uint i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x)
+    out[i] = twice(in[i]) * factor;
+}
+
+static int blocks_for(int64_t n) { return std::min<int64_t>((n + 255) / 256, 1024); }
+
+torch::Tensor scale(torch::Tensor x, double factor) {
+  CHECK_INPUT(x);
+  auto y = torch::empty_like(x);
+  const int n = x.numel();
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scale", ([&] {
+    scale_kernel<scalar_t><<<blocks_for(n), 256>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), (float)factor, n);
+  }));
+  return y;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("scale", &scale, "scale"); }
+"""
+
+# A plain launcher: pointers and sizes, its block a parameter, an optional bias left out, the kernel below it.
+ROWS = """
+#include <cuda_runtime.h>
+#include <stdio.h>
+
+__global__ void row_sum(float* out, const float* in, const float* bias, int N, int C) {
+  int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= N) return;
+  float sum = bias ? bias[row] : 0.0f;
+  for (int c = 0; c < C; c++) sum += in[row * C + c];
+  out[row] = sum;
+}
+
+void rows(float* out, const float* in, int N, int C, const int block_size) {
+  const int grid_size = (N + block_size - 1) / block_size;
+  row_sum<<<grid_size, block_size>>>(out, in, NULL, N, C);
+  cudaCheck(cudaGetLastError());
+}
+
+int main() { printf("not called\\n"); return 0; }
+"""
+ROWS = ROWS.replace("void rows(", "void cudaCheck(cudaError_t) {}\n\nvoid rows(", 1)
+
+# One launcher per type, made by a macro; two regimes of the row's length.
+MACRO = """
+#include <torch/types.h>
+#define FLOAT4(value) (reinterpret_cast<float4 *>(&(value))[0])
+__global__ void relu_f32_kernel(float *x, float *y, int N) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < N) y[i] = fmaxf(0.0f, x[i]);
+}
+#define BINDING(type, element)                                                \\
+  void relu_##type(torch::Tensor x, torch::Tensor y) {                        \\
+    if (x.options().dtype() != torch::kFloat32) throw std::runtime_error("f32"); \\
+    const int S = x.size(0), K = x.size(1), N = S * K;                        \\
+    if (K <= 1024) {                                                          \\
+      relu_##type##_kernel<<<S, K>>>(                                         \\
+          reinterpret_cast<element *>(x.data_ptr()), reinterpret_cast<element *>(y.data_ptr()), N); \\
+    } else {                                                                  \\
+      dim3 block(256);                                                        \\
+      dim3 grid((N + 255) / 256);                                             \\
+      relu_##type##_kernel<<<grid, block>>>(                                  \\
+          reinterpret_cast<element *>(x.data_ptr()), reinterpret_cast<element *>(y.data_ptr()), N); \\
+    }                                                                         \\
+  }
+BINDING(f32, float)
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("relu_f32", &relu_f32); }
+"""
+
+MODEL = '''
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda = r"""
+#include <torch/extension.h>
+__global__ void add_bias_kernel(const float* x, const float* bias, float* y, int rows, int columns) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < rows * columns) y[i] = x[i] + bias[i % columns];
+}
+torch::Tensor add_bias(torch::Tensor x, torch::Tensor bias) {
+  auto y = torch::empty({x.size(0), x.size(1)}, x.options());
+  int rows = x.size(0), columns = x.size(1);
+  add_bias_kernel<<<(rows * columns + 127) / 128, 128>>>(
+      x.data_ptr<float>(), bias.data_ptr<float>(), y.data_ptr<float>(), rows, columns);
+  return y;
+}
+"""
+extension = load_inline(name="bias", cpp_sources="torch::Tensor add_bias(torch::Tensor x, torch::Tensor bias);",
+                        cuda_sources=cuda, functions=["add_bias"])
+
+class Model(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(size))
+    def forward(self, x):
+        return x + self.bias
+
+class ModelNew(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(size))
+    def forward(self, x):
+        assert x.is_cuda
+        return extension.add_bias(x.contiguous(), self.bias)
+
+def get_inputs():
+    return [torch.randn(128, 4096)]
+
+def get_init_inputs():
+    return [4096]
+'''

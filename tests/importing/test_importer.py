@@ -1,0 +1,107 @@
+"""Whole imports: host code run in its child, plans fitted, device code built, results compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.importing.examples import MACRO, MODEL, ROWS, SCALE
+from typer.testing import CliRunner
+
+from tilewright.frontends.cli import app
+from tilewright.importing.calls import Given
+from tilewright.importing.importer import Imported, import_launcher
+from tilewright.importing.recording import HostChild
+from tilewright.importing.records import ImportProblem
+from tilewright.importing.sources import read_source
+from tilewright.records import PROFILES
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+
+def imported(text: str, function: str, said: dict[str, Given] | None = None) -> Imported:
+    with HostChild() as child:
+        return import_launcher(read_source("k.cu", text, None), function, said or {}, child, PROFILES["H200"])
+
+
+def plan_of(made: Imported) -> list[str]:
+    return [line.removeprefix("//! ").rstrip() for line in made.text.splitlines() if line.startswith("//!")]
+
+
+def test_a_torch_extension() -> None:
+    made = imported(SCALE, "scale")
+    assert not made.pinned
+    assert plan_of(made) == [
+        "op      scale(x, factor: float) -> out",
+        "need    x.dtype == f32 and x.ndim == 2",
+        "let     n = x.numel",
+        "out     out: f32[x.shape[0], x.shape[1]]",
+        "launch  scale_kernel<f32><<<min(ceil_div(n, 256), 1024), 256>>>(x, out, factor, n)",
+    ]
+
+
+@pytest.mark.slow
+def test_sizes_that_the_original_refuses_and_the_file_does_not_are_told() -> None:
+    odd = 'TORCH_CHECK(x.size(0) * 7 % 11 != x.size(1) % 5, "not these");\n  auto y ='
+    made = imported(SCALE.replace("auto y =", odd), "scale")
+    (told,) = [note for note in made.notes if "refuses to run at some sizes" in note]
+    assert "such as x = " in told
+
+
+@pytest.mark.slow
+def test_a_plain_launcher_with_a_null_pointer() -> None:
+    made = imported(ROWS, "rows")
+    assert plan_of(made) == [
+        "op      rows(out!, in_, N: int, C: int, block_size: int)",
+        "need    out.dtype == f32",
+        "need    in_.dtype == f32",
+        "launch  row_sum<<<ceil_div(N, block_size), block_size>>>(out, in_, none, N, C)",
+    ]
+
+
+@pytest.mark.slow
+def test_launchers_made_by_a_macro_and_two_regimes() -> None:
+    made = imported(MACRO, "relu_f32")
+    assert not made.pinned
+    assert "x.shape[1] if x.shape[1] <= 1024 else 256" in made.text
+    assert "op      relu_f32(x, y!)" in made.text  # x is no const pointer, and only read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("auto y = torch::empty_like(x);", "auto y = torch::relu(x);"), r"k\.cu:\d+: .*relu"),
+        (("float factor, uint n) {", "float factor, uint n) { printf(\"x\");"), r"k\.cu:\d+: .*printf"),
+        (("const int n = x.numel();", "const int n = x.data_ptr<float>()[0];"), "the launcher died"),
+        (("return y;", "return y.transpose(0, 1);"), "strided view"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_construct(change: tuple[str, str], said: str) -> None:
+    with pytest.raises(ImportProblem, match=said):
+        imported(SCALE.replace(*change), "scale")
+
+
+@pytest.mark.slow
+def test_a_model_is_compared_with_what_it_replaces(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    done = CliRunner().invoke(app, ["import", str(file), "-o", str(tmp_path / "out"), "--json"])
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0, done.output
+    (one,) = report["imported"]
+    assert (one["check"], one["compared"], report["refused"]) == ("clean", True, [])
+    assert "ceil_div(x.numel, 128)" in Path(one["file"]).read_text()
+    file.write_text(MODEL.replace("x[i] + bias[i % columns]", "x[i] - bias[i % columns]"))
+    done = CliRunner().invoke(app, ["import", str(file), "-o", str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["imported"][0]["check"] == "wrong"
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for what, said in (("missing.cu", "no such file"), ("empty", "no .cu file"), (".", "no .cu file")):
+        done = CliRunner().invoke(app, ["import", str(tmp_path / what)])
+        assert said in str(done.exception)
