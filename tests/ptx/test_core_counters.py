@@ -88,6 +88,7 @@ def test_touches_say_which_lane_of_the_first_warp_touches_which_bytes() -> None:
       int t = blockIdx.x * blockDim.x + threadIdx.x;
       if (t < n) y[t] = 1;
       atomicAdd(y + 64 + t % 2, (int)x[t * 3]);
+      if (threadIdx.x >= 32) y[200] = 7;  // not by the first warp
     }"""
     arguments = {"x": In(np.zeros(1000, np.float32)), "y": np.zeros(256, np.int32), "n": 5}
     ran = run(source, arguments, grid=(2,), block=(64,), checks=(Check.TOUCHES,))

@@ -83,7 +83,7 @@ class _Writer:
 
     def _opening(self) -> Section:
         run, best = self._run, self._best
-        reached = f"the best takes {time_words(best.measurement)}" if best else "none of them passed"
+        reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
         made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
         modelled = (
             "No GPU took part: each kernel was run in the emulator, and its time is modelled from what was counted "
