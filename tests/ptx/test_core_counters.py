@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-from tests.ptx.cuda_kernels import In, Ran, clean
+from dataclasses import replace
 
-from tilewright.records import InstructionRecord
+import numpy as np
+from tests.ptx.cuda_kernels import QUICK, In, Ran, clean, run
+
+from tilewright.records import Check, InstructionRecord
 
 
 def counted(ran: Ran, opcode: str) -> InstructionRecord:
@@ -79,3 +81,25 @@ def test_a_guarded_instruction_counts_its_lanes_and_one_lowered_to_several_count
     stores = [count for count in ran.result.counts.instructions if count.ptx_text.startswith("st.global")]
     assert sorted(count.active_lanes for count in stores) == [5, 32]
     assert list(ran["y"][32:]) == [-1] * 7 + [0] * 25
+
+
+def test_touches_say_which_lane_of_the_first_warp_touches_which_bytes() -> None:
+    source = """extern "C" __global__ void k(const float* x, int* y, int n) {
+      int t = blockIdx.x * blockDim.x + threadIdx.x;
+      if (t < n) y[t] = 1;
+      atomicAdd(y + 64 + t % 2, (int)x[t * 3]);
+      if (threadIdx.x >= 32) y[200] = 7;  // not by the first warp
+    }"""
+    arguments = {"x": In(np.zeros(1000, np.float32)), "y": np.zeros(256, np.int32), "n": 5}
+    ran = run(source, arguments, grid=(2,), block=(64,), checks=(Check.TOUCHES,))
+    store, load, both = ran.result.touches
+    assert (load.tensor, load.bytes, load.reads, load.writes) == ("x", 4, True, False)
+    assert load.offsets == tuple((lane, 12 * lane) for lane in range(32))
+    assert (store.tensor, store.reads, store.writes) == ("y", False, True)
+    assert store.offsets == tuple((lane, 4 * lane) for lane in range(5))
+    assert (both.reads, both.writes) == (True, True)
+    second = run(
+        source, arguments, grid=(2,), block=(64,), checks=(Check.TOUCHES,), options=replace(QUICK, blocks=(1,))
+    )
+    assert [one.offsets[0] for one in second.result.touches] == [(0, 12 * 64), (0, 4 * 64)]
+    assert not run(source, arguments, grid=(2,), block=(64,)).result.touches

@@ -371,6 +371,20 @@ def view(
 
 
 @app.command()
+def explain(
+    run: options.RunArgument = NEWEST,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
+    ] = None,
+) -> None:
+    """Tell a run as a lesson for somebody new to CUDA: each step with why and what it gained, pictures, exercises."""
+    from tilewright.frontends.explain.command import explain_run
+
+    explain_run(run, output)
+
+
+@app.command()
 def find(
     model_name: options.ModelArgument,
     shape: ShapeOption = None,

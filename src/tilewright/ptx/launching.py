@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.records import ALL_CHECKS, Check, CountsRecord, CoverageRecord, FindingRecord
+from tilewright.records import ALL_CHECKS, Check, CountsRecord, CoverageRecord, FindingRecord, TouchRecord
 from tilewright.records.steps import Dim3
 
 
@@ -45,4 +45,5 @@ class LaunchResult:
     printed: str  # what printf wrote
     thread_instructions: int
     seconds: float
+    touches: tuple[TouchRecord, ...] = ()  # where they were asked for
     incomplete: tuple[str, ...] = ()  # what the checkers could not see to the end, a sentence each

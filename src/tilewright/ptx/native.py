@@ -77,6 +77,16 @@ class RawCount(Structure):
     )
 
 
+class RawTouch(Structure):
+    _fields_ = (
+        ("address", c_uint64 * 32),
+        ("lanes", c_uint32),
+        ("size", c_int32),
+        ("how", c_int32),
+        ("unused", c_int32),
+    )
+
+
 class RawLaunch(Structure):
     _fields_ = (
         ("program", c_void_p),
@@ -104,6 +114,7 @@ class RawLaunch(Structure):
         ("finding_count", c_int64),
         ("counts", c_void_p),
         ("coverage", c_void_p),
+        ("touches", c_void_p),
         ("printed", c_void_p),
         ("printed_capacity", c_int64),
         ("printed_bytes", c_int64),
@@ -137,7 +148,7 @@ class ProgramSource(Structure):
     )
 
 
-_MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource)
+_MIRRORED = (Encoded, FunctionInfo, RawRegion, RawFinding, RawCount, RawLaunch, ProgramSource, RawTouch)
 
 # Name of a function of the library -> what it takes, what it gives.
 _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {

@@ -16,7 +16,16 @@ from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
 from tilewright.ptx.lower import MOST_SHARED_BYTES, LoweredKernel, lower_kernel, module_layout
-from tilewright.ptx.native import FunctionInfo, ProgramSource, RawCount, RawFinding, RawLaunch, RawRegion, core
+from tilewright.ptx.native import (
+    FunctionInfo,
+    ProgramSource,
+    RawCount,
+    RawFinding,
+    RawLaunch,
+    RawRegion,
+    RawTouch,
+    core,
+)
 from tilewright.ptx.parser import parse_ptx
 from tilewright.ptx.reporting import CountedInstructions, Reporter, missed_sentences
 from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
@@ -31,7 +40,7 @@ _MOST_PRINTED_BYTES = 1 << 20
 _MOST_MESSAGE_BYTES = 1 << 14
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (MAX_THREADS_PER_BLOCK, MAX_THREADS_PER_BLOCK, 64)
-_CHECK_BITS = {Check.UNINITIALISED: 1, Check.RACES: 2, Check.WARP: 4, Check.COUNTERS: 8, Check.COVERAGE: 16}
+_CHECK_BITS = {check: 1 << bit for bit, check in enumerate(Check)}  # the core's TW_CHECK_*
 _WRITABLE, _INPUT = 1, 2
 _WORKSPACE_ADDRESS = 0x7A00_0000_0000  # above all other regions
 _FIRST_OVERLAPPING = 90  # of compute capabilities
@@ -89,6 +98,7 @@ class Program:
             findings=reporter.findings(held.findings[: launch.finding_count], messages),
             counts=None if held.counts is None else loaded.counted.counts(request, held.counts, launch),
             coverage=None if held.coverage is None else loaded.covered.coverage(request, held.coverage),
+            touches=() if held.touches is None else reporter.touches(held.touches, memory.regions(self.number)),
             printed=held.printed.raw[: launch.printed_bytes].decode("utf-8", "replace"),
             thread_instructions=launch.thread_instructions,
             seconds=seconds,
@@ -207,6 +217,7 @@ class _Held:
     findings: ctypes.Array[RawFinding]
     counts: ctypes.Array[RawCount] | None
     coverage: Bytes | None
+    touches: ctypes.Array[RawTouch] | None
     printed: ctypes.Array[ctypes.c_char]
     messages: ctypes.Array[ctypes.c_char]
     others: tuple[object, ...]
@@ -225,6 +236,7 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         findings=(RawFinding * _MOST_FINDINGS)(),
         counts=(RawCount * len(loaded.lowered.origins))() if Check.COUNTERS in options.checks else None,
         coverage=np.zeros(len(loaded.lowered.origins), np.uint8) if Check.COVERAGE in options.checks else None,
+        touches=(RawTouch * len(loaded.lowered.origins))() if Check.TOUCHES in options.checks else None,
         printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES if loaded.lowered.prints else 1),
         messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
         others=(workspace, table, parameters, blocks),
@@ -254,6 +266,7 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         findings=ctypes.cast(held.findings, ctypes.c_void_p),
         counts=ctypes.cast(held.counts, ctypes.c_void_p) if held.counts is not None else None,
         coverage=held.coverage.ctypes.data if held.coverage is not None else None,
+        touches=ctypes.cast(held.touches, ctypes.c_void_p) if held.touches is not None else None,
         printed=ctypes.cast(held.printed, ctypes.c_void_p),
         printed_capacity=len(held.printed),
         messages=ctypes.cast(held.messages, ctypes.c_void_p),

@@ -11,12 +11,30 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx.global_memory import MemoryRegion
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
-from tilewright.ptx.native import LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW, RawCount, RawFinding, RawLaunch
+from tilewright.ptx.native import (
+    LOCAL_WINDOW,
+    PARAMETER_WINDOW,
+    SHARED_WINDOW,
+    RawCount,
+    RawFinding,
+    RawLaunch,
+    RawTouch,
+)
 from tilewright.ptx.syntax import Instruction
-from tilewright.records import CountsRecord, FindingKind, FindingRecord, InstructionRecord, SourcePlace, ThreadRecord
+from tilewright.records import (
+    CountsRecord,
+    FindingKind,
+    FindingRecord,
+    InstructionRecord,
+    SourcePlace,
+    ThreadRecord,
+    TouchRecord,
+)
 from tilewright.records.emulation import kernel_line
+from tilewright.records.gpu import WARP_LANES
 from tilewright.records.steps import Dim3
 
 _WINDOW_BYTES = 1 << 32
@@ -94,6 +112,31 @@ class Reporter:
             ptx_text=text,
             places=places,
         )
+
+    def touches(self, raw: Iterable[RawTouch], regions: list[MemoryRegion]) -> tuple[TouchRecord, ...]:
+        """Those that lie in one tensor, which nearly all do."""
+        made = []
+        for instruction, one in enumerate(raw):
+            lanes = [lane for lane in range(WARP_LANES) if one.lanes >> lane & 1]
+            region = next((r for r in regions if lanes and r.address <= one.address[lanes[0]] < r.end), None)
+            if region is None or any(not region.address <= one.address[lane] < region.end for lane in lanes):
+                continue
+            offsets = tuple((lane, one.address[lane] - region.address) for lane in lanes)
+            _, text, places = self._origin(instruction)
+            made.append(
+                TouchRecord(
+                    kernel=self._request.shown_as or self._kernel.name,
+                    launch_line=self._request.launch_line,
+                    line=kernel_line(places),
+                    ptx_text=text,
+                    tensor=region.name,
+                    reads=one.how != 1,
+                    writes=one.how != 0,
+                    bytes=one.size,
+                    offsets=offsets,
+                )
+            )
+        return tuple(made)
 
     def _origin(self, instruction: int) -> tuple[int, str, tuple[SourcePlace, ...]]:
         origins = self._kernel.origins

@@ -20,9 +20,10 @@ class Check(str, Enum):
     WARP = "warp"  # masks of warp operations, barriers not reached by all
     COUNTERS = "counters"
     COVERAGE = "coverage"  # what ran, and which way conditions went
+    TOUCHES = "touches"  # which lanes of a warp touch which bytes of each tensor: to be shown, not to be judged
 
 
-ALL_CHECKS = tuple(Check)
+ALL_CHECKS = tuple(one for one in Check if one is not Check.TOUCHES)
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,21 @@ class CoverageRecord:
 
 
 @dataclass(frozen=True)
+class TouchRecord:
+    """The first time that the first warp of a launch came to one instruction that touches a tensor."""
+
+    kernel: str
+    launch_line: int
+    line: int | None  # of the kernel file
+    ptx_text: str
+    tensor: str
+    reads: bool
+    writes: bool
+    bytes: int  # for each lane
+    offsets: tuple[tuple[int, int], ...]  # of each lane that took part: its number, and its first byte in the tensor
+
+
+@dataclass(frozen=True)
 class WrittenPart:
     """Of an output that not all blocks have written: the elements at these indices of each axis, in row-major order."""
 
@@ -223,6 +239,7 @@ class EmulatedRun:
     harmless: tuple[FindingRecord, ...] = ()  # reads of what nothing wrote that no result depends on
     coverage: tuple[CoverageRecord, ...] = ()  # of every launch, under every schedule
     written: tuple[WrittenPart, ...] = ()  # where the emulation asks for it
+    touches: tuple[TouchRecord, ...] = ()  # in the order of instructions, launch by launch; where they are asked for
 
 
 def _index(index: Dim3) -> str:

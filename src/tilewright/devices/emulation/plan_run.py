@@ -27,6 +27,7 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
     TensorArgument,
+    TouchRecord,
 )
 from tilewright.records.emulation import kernel_line
 from tilewright.records.steps import Dim3
@@ -190,6 +191,7 @@ class _Run:
     _findings: list[FindingRecord] = field(default_factory=list)
     _counts: list[CountsRecord] = field(default_factory=list)
     _coverage: list[CoverageRecord] = field(default_factory=list)
+    _touches: list[TouchRecord] = field(default_factory=list)
     _printed: list[str] = field(default_factory=list)
     _incomplete: dict[str, None] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
@@ -205,6 +207,7 @@ class _Run:
         self._used += result.thread_instructions
         self._findings += result.findings
         self._printed.append(result.printed)
+        self._touches += result.touches
         self._incomplete.update(dict.fromkeys(f"{step.kernel}: {sentence}" for sentence in result.incomplete))
         if result.counts is not None:
             self._counts.append(result.counts)
@@ -260,6 +263,7 @@ class _Run:
             seconds=time.perf_counter() - self._started,
             incomplete=tuple(self._incomplete),
             coverage=tuple(self._coverage),
+            touches=tuple(self._touches),
         )
         return PlanOutcome(emulated, self.memory, (), self.stopped_by, self._stopped_at, counter_left)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
 from tilewright.frontends.view.roofline_plot import Roofline
-from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, Run
+from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, ModelTerm, Run
 
 _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
 
@@ -40,6 +40,7 @@ class Counted:
     launches: tuple[CountedLaunch, ...]
     seen: str  # which blocks, at which sizes
     roofline: Roofline | None  # None where the kernel does no arithmetic that counts
+    terms: tuple[ModelTerm, ...] = ()  # what each resource alone would need, in the model
 
 
 class NotCountable(Exception):
@@ -78,7 +79,8 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"
     time_us = attempt.measurement.time_us if attempt.measurement else model.modelled.time_us
     measured = isinstance(attempt.measurement, Measured)
-    return Counted(launches, seen, _roofline(run.task.profile, operations, moved, time_us, measured))
+    roofline = _roofline(run.task.profile, operations, moved, time_us, measured)
+    return Counted(launches, seen, roofline, model.modelled.terms)
 
 
 def _lines(lines: tuple[LineCounts, ...], costly: tuple[CostlyLine, ...]) -> dict[int, CountedLine]:

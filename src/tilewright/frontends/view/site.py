@@ -3,7 +3,8 @@
 index.html                      the runs
 suite.html                      the suite, where one is viewed
 compare.html?left=RUN/N&right=  two attempts, or the best of two runs; served only
-runs/RUN/index.html             a run; provenance.html: who wrote which line of its best kernel
+runs/RUN/index.html             a run; provenance.html: who wrote which line of its best kernel;
+                                lesson.html: what `explain` writes of it, served only
 runs/RUN/attempt-N.html         an attempt; change-N.html: beside the file its author was given;
                                 counters-N.html: what each line of it does
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -66,6 +68,7 @@ class Site:
         self._served = served
         self._counts = counts
         self._counted: dict[object, str] = {}
+        self._one_lesson = threading.Lock()
 
     @property
     def home(self) -> str:
@@ -172,6 +175,8 @@ class Site:
             return self._run(name, folder, run)
         if file == "provenance.html":
             return self._provenance(name, folder, run)
+        if file == "lesson.html" and self._served and run.attempts:
+            return self._lesson(name, folder, run)
         asked = _ATTEMPT_FILE.fullmatch(file)
         if asked is None:
             raise NotThere("there is no such page")
@@ -273,6 +278,21 @@ class Site:
                 picture=roofline_picture(counted.roofline) if counted and counted.roofline else "",
                 source=source_lines(text, [], attempt.verdict),
             )
+        return found
+
+    def _lesson(self, name: str, folder: RunFolder, run: Run) -> str:
+        """Made once for as long as the run stays as it is: it takes longer than any other page."""
+        from tilewright.frontends.explain.composing import lesson_of  # which pages that are quick need not wait for
+
+        key = ("lesson", name, folder.stamp)
+        with self._one_lesson:  # whoever reloads meanwhile waits for the same
+            found = self._counted.get(key)
+            if found is None:
+                try:
+                    lesson = lesson_of(folder, run, run.id, lambda _: None)
+                except (StoreError, OSError) as error:
+                    raise NotThere(str(error)) from None
+                found = self._counted[key] = self._render("lesson", lesson.title, 2, None, name=name, lesson=lesson)
         return found
 
     # -- two kernels --

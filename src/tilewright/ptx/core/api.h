@@ -51,6 +51,7 @@ enum {
   TW_CHECK_WARP = 4,
   TW_CHECK_COUNTERS = 8,
   TW_CHECK_COVERAGE = 16,
+  TW_CHECK_TOUCHES = 32,
 };
 
 // What is noted of each instruction: whether lanes ran it, or came to it and did not; which operand a selection took for
@@ -113,6 +114,15 @@ typedef struct {
   uint64_t executions, lanes, requests, sectors, ideal_sectors, passes, ideal_passes, bytes;
 } tw_count;
 
+// The first request that an instruction made to global memory, of the first warp of the first block that is run.
+typedef struct {
+  uint64_t address[32];  // of each lane that takes part
+  uint32_t lanes;        // 0: there was none
+  int32_t size;          // bytes per lane
+  int32_t how;           // TW_RACE_READ, _WRITE or _ATOMIC of races.h
+  int32_t unused;
+} tw_touch;
+
 typedef struct tw_program tw_program;
 
 typedef struct {
@@ -141,6 +151,7 @@ typedef struct {
   int64_t finding_count;
   tw_count* counts;  // one per instruction, or NULL
   uint8_t* coverage;  // one per instruction, or NULL
+  tw_touch* touches;  // one per instruction, or NULL
   char* printed;
   int64_t printed_capacity, printed_bytes;
   char* messages;  // who waits for whom, one line each

@@ -96,3 +96,13 @@ void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, in
   count->requests++;
   count->bytes += (uint64_t)__builtin_popcount(mask) * (uint64_t)size;
 }
+
+// Only of the block that is run first: the others look alike, and one of each kind is to be shown.
+void tw_note_touch(const tw_warp* w, tw_touch* touch, uint32_t mask, const uint64_t* address, int size, int how) {
+  const tw_launch* launch = w->cta->engine->launch;
+  if (w->index != 0 || w->cta->linear != (launch->blocks ? launch->blocks[0] : 0) || touch->lanes) return;
+  for (int l = 0; l < TW_LANES; l++) touch->address[l] = address[l];
+  touch->lanes = mask;
+  touch->size = size;
+  touch->how = how;
+}

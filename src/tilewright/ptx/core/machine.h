@@ -217,6 +217,7 @@ struct tw_worker {
   const tw_region** cache;  // last region of each instruction
   tw_count* counts;
   uint8_t* coverage;
+  tw_touch* touches;  // the launch's own: only one worker runs the block that is looked at
   uint64_t random;
   int64_t thread_instructions, warp_instructions, unflushed;
   uint64_t clock;
@@ -294,6 +295,7 @@ void tw_cover_loop(tw_warp* w, int32_t mark, int32_t loop);
 void tw_cover_end(tw_cta* cta, bool stopped);
 
 // -- counting.c --
+void tw_note_touch(const tw_warp* w, tw_touch* touch, uint32_t mask, const uint64_t* address, int size, int how);
 void tw_count_global(tw_count* count, uint32_t mask, const uint64_t* address, int size, bool contiguous);
 void tw_count_shared(tw_count* count, uint32_t mask, const uint32_t* address, int size, bool contiguous);
 

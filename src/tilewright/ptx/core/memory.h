@@ -211,6 +211,8 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   }
   if (w->cta->worker->counts)
     tw_count_global(&w->cta->worker->counts[tw_index_of(w, i)], exec, x->address, x->size, x->contiguous);
+  if (__builtin_expect(w->cta->worker->touches != NULL, 0))
+    tw_note_touch(w, &w->cta->worker->touches[tw_index_of(w, i)], exec, x->address, x->size, how);
   x->global |= good;
   return good;
 }

@@ -293,6 +293,7 @@ static bool new_worker(tw_engine* e, tw_worker* worker, int index) {
     worker->counts = calloc((size_t)count, sizeof *worker->counts);
     if (!worker->counts) return false;
   }
+  worker->touches = e->launch->touches;
   if (e->launch->coverage) {
     worker->coverage = calloc((size_t)count, sizeof *worker->coverage);
     if (!worker->coverage) return false;

@@ -1,0 +1,1 @@
+"""`tilewright explain`: a run as a lesson for somebody who knows Python and no CUDA."""

@@ -1,0 +1,68 @@
+"""`tilewright explain`: from arguments to a lesson on stdout, as Markdown with its pictures, or as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.frontends.explain.composing import lesson_of
+from tilewright.frontends.explain.lesson import Lesson
+from tilewright.frontends.explain.markdown import markdown
+from tilewright.frontends.kernel_arguments import BadArgument
+from tilewright.frontends.terminal import print_exactly, progress
+from tilewright.frontends.view.server import encoded, static_files
+from tilewright.frontends.view.templating import render
+from tilewright.store import Store, write_text
+
+_MARKDOWN, _HTML = (".md", ".markdown"), (".html", ".htm")
+
+
+def explain_run(name: str, output: Path | None) -> None:
+    if output is not None:
+        _check(output)
+    folder = Store().open_run(name)
+    run = folder.load()
+    if not run.attempts:
+        raise BadArgument(f"run {run.id} has no finished attempt, so there is nothing to explain yet")
+    with progress() as say:
+        lesson = lesson_of(folder, run, name, say)
+    if output is None:
+        print_exactly(markdown(lesson, None))
+        return
+    count = _write(lesson, output)
+    pictures = f" and {count} pictures in {_pictures(output)}" if count else ""
+    print(f"wrote {output}{pictures}")
+
+
+def _check(output: Path) -> None:
+    if output.suffix.lower() not in (*_MARKDOWN, *_HTML):
+        raise BadArgument(f"-o {output}: give a name that ends in .md or .html")
+    if not output.resolve().parent.is_dir():
+        raise BadArgument(f"-o {output}: there is no folder {output.resolve().parent}")
+    if output.is_dir():
+        raise BadArgument(f"-o {output}: a folder; give the name of a file")
+    if output.suffix.lower() in _MARKDOWN and _pictures(output).exists() and not _pictures(output).is_dir():
+        raise BadArgument(f"-o {output}: its pictures go to {_pictures(output)}, which is a file; give another name")
+
+
+def _pictures(output: Path) -> Path:
+    """The folder beside a Markdown file that holds its pictures."""
+    return output.with_name(f"{output.stem}_pictures")
+
+
+def _write(lesson: Lesson, output: Path) -> int:
+    """Returns how many files there are beside it."""
+    if output.suffix.lower() in _HTML:
+        output.write_bytes(encoded(lesson_page(lesson)))
+        return 0
+    place = _pictures(output)
+    if lesson.pictures:
+        place.mkdir(exist_ok=True)
+    for one in lesson.pictures:
+        write_text(place / f"{one.name}.svg", one.svg)
+    write_text(output, markdown(lesson, f"{place.name}/"))
+    return len(lesson.pictures)
+
+
+def lesson_page(lesson: Lesson) -> str:
+    """One HTML file that needs nothing beside it."""
+    return render("lesson_file", lesson=lesson, styles=static_files()["style.css"].decode())

@@ -1,0 +1,309 @@
+"""From a run to a lesson: what is computed, how fast it could be, how the kernel does it, step by step, exercises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tilewright.frontends.explain.exercises import Exercise, exercises
+from tilewright.frontends.explain.glossary import Glossary
+from tilewright.frontends.explain.lesson import (
+    Block,
+    Code,
+    Fold,
+    Lesson,
+    Paragraph,
+    Picture,
+    Quote,
+    Section,
+    Source,
+    Span,
+    Table,
+)
+from tilewright.frontends.explain.looking import Look, look_at
+from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
+from tilewright.frontends.explain.steps import TERMS, Prose, step_sections
+from tilewright.frontends.progress_plot import svg_plot
+from tilewright.frontends.run_words import attempts_words, is_measured, microseconds, rows, task_words, time_words
+from tilewright.frontends.view.counting import Counted, NotCountable, count_lines
+from tilewright.frontends.view.roofline_plot import roofline_picture
+from tilewright.measure.floor import peak_tflops
+from tilewright.records import LAUNCH_US, Attempt, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
+from tilewright.store import RunFolder
+from tilewright.store.attempt_folder import KERNEL
+
+Say = Callable[[str], None]
+_MOST_ACCESSES = 6  # pictures of them
+_MOST_LINES = 6  # that do most, in a table
+
+
+def lesson_of(folder: RunFolder, run: Run, name: str, say: Say) -> Lesson:
+    """The whole lesson. `name`: the run as the reader's commands call it. Emulation takes seconds, at most minutes."""
+    return _Writer(folder, run, name, say).lesson()
+
+
+class _Writer:
+    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say) -> None:
+        self._folder, self._run, self._name, self._say = folder, run, name, say
+        self._glossary = Glossary()
+        self._best = run.best
+        self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
+        self._look: Look | None = None
+
+    def lesson(self) -> Lesson:
+        run = self._run
+        if self._best is not None:
+            self._say("running the best kernel in the emulator")
+            self._look = look_at(run, self._best, self._text)
+        sections = [
+            self._opening(),
+            Section("What is computed", tuple(self._task())),
+            Section("How fast could it be?", tuple(self._roofline())),
+            *([Section("How the finished kernel shares out the work", tuple(self._shape()))] if self._look else []),
+            Section("How it came about, step by step", tuple(self._progress())),
+            *step_sections(self._folder, run, Prose(self._words, self._quote), self._terms()),
+            *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
+            *self._exercises(),
+        ]
+        for section in sections:
+            for said in _unlinked(section):
+                self._glossary.note(said)
+        return Lesson(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._glossary.entries())
+
+    def _words(self, *parts: str | Code) -> Paragraph:
+        """A paragraph in which the first use of each term leads to the glossary."""
+        spans: list[Span] = []
+        for part in parts:
+            spans += [part] if isinstance(part, Code) else self._glossary.linked(part)
+        return Paragraph(tuple(spans))
+
+    def _quote(self, text: str) -> Quote:
+        return Quote(tuple(self._glossary.linked(text)))
+
+    # -- sections --
+
+    def _opening(self) -> Section:
+        run, best = self._run, self._best
+        reached = f"the best takes {time_words(best.measurement)}" if best else "none passed"
+        made = f"This is run {run.id}: {attempts_words(run)} by {run.settings.author}, of which {reached}."
+        modelled = (
+            "No GPU took part: each kernel was run in the emulator, and its time is modelled from what was counted "
+            "there. Such times rank kernels; they are no measurements."
+        )
+        blocks = [
+            self._words(
+                "For somebody who knows Python and no CUDA. The lesson follows one kernel from its first version to "
+                "its last, with what was tried in vain. Words that are linked are explained at the end."
+            ),
+            self._words(made),
+        ]
+        if not is_measured(run.attempts):
+            blocks.append(self._words(modelled))
+        return Section("What this is", tuple(blocks))
+
+    def _task(self) -> Iterator[Block]:
+        task = self._run.task
+        if task.words.strip():
+            yield self._words("It was asked for in these words:")
+            yield self._quote(task.words)
+        yield self._words("In PyTorch it is the following, and that is also what every kernel was compared with:")
+        yield Source(task.reference, "python")
+        rows_ = [_tensor_row(name, spec, "read") for name, spec in task.specs().items()]
+        rows_ += [_tensor_row(name, spec, "written") for name, spec in task.output_specs().items()]
+        yield Table(("tensor", "is", "shape", "elements are", "MB"), tuple(rows_))
+        for line in task_words(task)[2:]:
+            yield self._words(f"{line[:1].upper()}{line[1:]}." if ": " in line else f"Sizes in a call: {line}.")
+
+    def _roofline(self) -> Iterator[Block]:
+        run, task = self._run, self._run.task
+        gpu, measurement = task.profile, self._best.measurement if self._best else None
+        memory_us = task.moved_bytes / (gpu.bandwidth_gbs * 1e3) if gpu.bandwidth_gbs else 0.0
+        yield self._words(
+            f"Whatever the code looks like, each input has to be read once and each output written once: "
+            f"{task.moved_bytes / 1e6:,.2f} MB. The bandwidth of {gpu.name}'s device memory is "
+            f"{gpu.bandwidth_gbs:,.0f} GB/s, so that takes at least {microseconds(memory_us)} us. Starting a kernel "
+            f"takes {LAUNCH_US:g} us more."
+        )
+        if measurement is None:
+            return
+        floor_us, products_us = measurement.floor_us, measurement.floor_us - LAUNCH_US
+        if products_us > 1.001 * memory_us:
+            peak = peak_tflops(task, gpu)
+            yield self._words(
+                f"Its multiplications take longer than its bytes: about {products_us * peak / 1e3:,.3g} billion "
+                f"operations at a peak of {peak:,.0f} trillion a second are {microseconds(products_us)} us."
+            )
+        yield self._words(
+            f"So no kernel can take less than {microseconds(floor_us)} us: that is the roofline of this operation. The "
+            f"best of this run takes {time_words(measurement)}, {measurement.fraction:.0%} of what is possible."
+        )
+        counted = self._look.counted if self._look else None
+        if counted and counted.roofline:
+            yield Picture("roofline", roofline_picture(counted.roofline), _roofline_words(run, counted))
+
+    def _shape(self) -> Iterator[Block]:
+        look = self._look
+        assert look is not None
+        if look.problem:
+            yield self._words(f"The emulator could not look at all of it: {look.problem}.")
+        for launch in look.launches:
+            shared = f", {launch.shared_bytes:,} bytes of shared memory for each block" if launch.shared_bytes else ""
+            warps = -(-launch.threads // 32)
+            yield self._words(
+                "One launch of ",
+                Code(launch.kernel),
+                f" runs {launch.blocks:,} blocks of {launch.threads} threads, that is {warps} warps of 32. Each thread "
+                f"has {launch.registers} registers{shared}. Line {launch.line} of the kernel file says so: lines that "
+                "begin with ",
+                Code("//!"),
+                " are its launch plan, all else is CUDA.",
+            )
+        if look.sizes:
+            yield self._words(f"The pictures that follow are of a smaller call, {look.sizes}, which works alike.")
+        for part in look.written:
+            spec = look.specs.get(part.name)
+            if spec is not None and look.launches:
+                svg = tile_picture(part, spec, look.blocks)
+                yield Picture(f"tile-{_plain_name(part.name)}", svg, tile_words(part, spec))
+        chosen = _chosen(look.touches)
+        if chosen:
+            yield self._words(
+                "A warp's 32 lanes ask for memory together. The pictures show the first such request for each tensor: "
+                "which bytes each lane touches. Good requests are dense; bytes in red are moved and not used."
+            )
+        for number, touch in enumerate(chosen, start=1):
+            svg = access_picture(touch, look.specs.get(touch.tensor))
+            yield Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, _access_words(touch, self._text))
+
+    def _progress(self) -> Iterator[Block]:
+        run = self._run
+        yield self._words(
+            "Each step begins from the best kernel so far, and is kept only if it is right and faster. What is wrong "
+            "is diagnosed and mended; what is slower is put aside."
+        )
+        if len(run.attempts) > 1:
+            kept = ", ".join(str(row.attempt.number) for row in rows(run) if row.kept)
+            yield Picture("progress", svg_plot(run), f"Times by step; lower is better. Kept: {kept or 'none'}.")
+        if not run.attempts:
+            yield self._words("No step of this run is finished.")
+
+    def _terms(self) -> dict[int, tuple[ModelTerm, ...]]:
+        """Of each attempt what the model says; of measured ones that were kept, by running them in the emulator."""
+        made = {}
+        for row in rows(self._run):
+            attempt = row.attempt
+            if isinstance(attempt.measurement, Modelled):
+                made[attempt.number] = attempt.measurement.terms
+            elif row.kept:
+                made[attempt.number] = self._emulated_terms(attempt)
+        return made
+
+    def _emulated_terms(self, attempt: Attempt) -> tuple[ModelTerm, ...]:
+        if self._look and attempt is self._best:
+            return self._look.counted.terms if self._look.counted else ()
+        self._say(f"running the kernel of step {attempt.number} in the emulator")
+        try:
+            return count_lines(self._run, attempt, self._folder.attempt(attempt.number).text(KERNEL)).terms
+        except NotCountable:
+            return ()
+
+    def _costs(self) -> Iterator[Block]:
+        best = self._best
+        assert best is not None
+        terms = self._terms_of_best(best)
+        if terms:
+            yield self._words(
+                "For each resource the time it alone would need, by the model. They overlap, so the sum is not the "
+                "time; the largest is what holds the kernel up, and what a next step would have to make smaller."
+            )
+            table = tuple((one.name, microseconds(one.time_us), one.detail, TERMS.get(one.name, "")) for one in terms)
+            yield Table(("resource", "us", "counted", "what it is"), table)
+        if self._look and self._look.counted:
+            yield from self._lines(self._look.counted)
+        yield Fold("The finished kernel file", (Source(self._text, "cuda"),))
+
+    def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
+        counted = self._look.counted.terms if self._look and self._look.counted else ()
+        found = best.measurement.terms if isinstance(best.measurement, Modelled) else counted
+        return tuple(sorted(found, key=lambda one: -one.time_us))
+
+    def _lines(self, counted: Counted) -> Iterator[Block]:
+        source = self._text.splitlines()
+        lines = [
+            (one, line) for launch in counted.launches for line, one in launch.lines.items() if 0 < line <= len(source)
+        ]
+        lines.sort(key=lambda pair: (-pair[0].share, pair[1]))
+        yield self._words(f"The lines that do most ({counted.seen}):")
+        shown = tuple(
+            (f"{line}", source[line - 1].strip(), f"{one.share:.0%}", one.costs or "")
+            for one, line in lines[:_MOST_LINES]
+        )
+        yield Table(("line", "source", "instructions", "costs more than it needs"), shown)
+
+    def _exercises(self) -> Iterator[Section]:
+        if self._best is None:
+            return
+        made = exercises(self._run, self._name, self._text, self._say)
+        if not made:
+            return
+        opening = self._words(
+            "Each has its commands and an answer that was obtained by running them. The edit is made in a copy; the "
+            "run stays as it is."
+        )
+        yield Section("Exercises", (opening,))
+        for number, one in enumerate(made, start=1):
+            yield Section(f"{number}. {one.title}", tuple(self._exercise(one)), level=3)
+
+    def _exercise(self, one: Exercise) -> Iterator[Block]:
+        yield self._words(one.question)
+        if one.commands:
+            yield Source("\n".join(one.commands), "sh")
+        first, *rest = (self._words(text) for text in one.answer)
+        yield Fold("Answer", (first, *([Source(one.output, "text")] if one.output else []), *rest))
+
+
+# -- pieces --
+
+
+def _unlinked(section: Section) -> Iterator[str]:
+    """Words of ours that have no links: of captions and of tables."""
+    for block in section.blocks:
+        if isinstance(block, Picture):
+            yield block.says
+        elif isinstance(block, Table):
+            yield from (cell for row in block.rows for cell in row)
+
+
+def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
+    shape = " x ".join(map(str, spec.shape)) or "one number"
+    return name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"
+
+
+def _roofline_words(run: Run, counted: Counted) -> str:
+    found = counted.roofline
+    assert found is not None
+    ridge = max(peak for _, peak in found.peaks) * 1e3 / found.bandwidth_gbs
+    side = "memory holds it up" if found.intensity < ridge else "arithmetic holds it up"
+    return (
+        f"The kernel does {found.intensity:,.3g} operations for each byte it moves; above {ridge:,.3g} arithmetic "
+        f"would be what holds a kernel up on {run.task.gpu}, here {side}."
+    )
+
+
+def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
+    """The first request for each tensor of each launch, once for reading and once for writing."""
+    first: dict[tuple[int, str, bool], TouchRecord] = {}
+    for one in touches:
+        first.setdefault((one.launch_line, one.tensor, one.writes), one)
+    return list(first.values())[:_MOST_ACCESSES]
+
+
+def _access_words(touch: TouchRecord, text: str) -> str:
+    lines = text.splitlines()
+    known = touch.line is not None and 0 < touch.line <= len(lines)
+    return f"{Access(touch).words}" + (
+        f" Line {touch.line}: {lines[touch.line - 1].strip()}" if known and touch.line else ""
+    )
+
+
+def _plain_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name)

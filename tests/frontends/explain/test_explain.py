@@ -1,0 +1,234 @@
+"""`tilewright explain` on a small run: what a lesson holds, that its answers are true, and that text stays text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.frontends.in_process import tilewright
+from tests.frontends.view.served import add, made, parsed, serving
+from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
+
+from tilewright.frontends.explain.command import lesson_page
+from tilewright.frontends.explain.glossary import Glossary
+from tilewright.frontends.explain.lesson import (
+    Code,
+    Fold,
+    Lesson,
+    Link,
+    Paragraph,
+    Picture,
+    Quote,
+    Section,
+    Source,
+    Table,
+)
+from tilewright.frontends.explain.markdown import markdown
+from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
+from tilewright.records import DType, ModelTerm, Rejected, Stage, TensorSpec, TouchRecord, WrittenPart
+from tilewright.records.verdict import Case, WrongValues
+from tilewright.store import RunFolder, Store
+
+GALLERY = Path(__file__).parents[3] / "gallery"
+EVIL = "</pre></details><script>alert(1)</script> ```` | *bold* [a](javascript:x) \u202e"
+KERNEL = """\
+//! op      double_it(x) -> y
+//! out     y: x.dtype[x.shape]
+//! need    x.dtype == f32
+//! let     n = x.numel
+//! launch  double_it<<<ceil_div(n, 64), 64>>>(x, y, n)
+__global__ void double_it(const float* x, float* y, long long n) {
+  __shared__ float held[64];
+  long long i = blockIdx.x * 64LL + threadIdx.x;
+  held[63 - threadIdx.x] = i < n ? x[i] : 0.f;
+  __syncthreads();
+  if (i < n) y[i] = 2.f * held[63 - threadIdx.x] + 0.f * held[threadIdx.x];
+}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(home: Path) -> RunFolder:
+    """A wrong draft, a repair, a step that gained and one that did not."""
+    run = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
+    wrong = replace(attempt(1, verdict=Rejected(WrongValues(Case({"n": 7}, 1), ()))), summary=f"each warp ... {EVIL}")
+    mended = replace(attempt(2, 20.0), parent=None, stage=Stage.REPAIR_WRONG, tune=None)
+    faster = replace(attempt(3, 12.5), parent=2, tune=None)
+    memory = replace(modelled(13.0), terms=(ModelTerm("latency", 13.0, "more waiting"),))
+    slower = replace(attempt(4, measurement=memory), parent=3, verdict=PASSED, tune=None)
+    for one, text in ((wrong, "// nothing\n"), (mended, "// less\n"), (faster, KERNEL), (slower, KERNEL + EVIL + "\n")):
+        add(run, one, text)
+    return run
+
+
+def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
+    home: Path, folder: RunFolder, tmp_path: Path
+) -> None:
+    done = tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "lesson.md").read_text()
+    headings = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+    assert headings == [
+        "What this is",
+        "What is computed",
+        "How fast could it be?",
+        "How the finished kernel shares out the work",
+        "How it came about, step by step",
+        "Step 1: a first version (not kept)",
+        "Step 2: mending wrong results (kept)",
+        "Step 3: another structure (the best)",
+        "Step 4: another structure (not kept)",
+        "Where the time goes now",
+        "Exercises",
+        "1. On another GPU",
+        "2. Which line does most of the work?",
+        "3. Remove a barrier",
+        "4. Be off by one",
+        "Glossary",
+    ]
+    assert "What it changed in step 1: 1 lines new, 1 gone" in text  # a repair begins from what failed
+    assert "1.60 times as fast as step 2" in text
+    assert "| latency | 0.00 | 13.0 | more waiting |" in text
+    pictures = re.findall(r"\]\((lesson_pictures/[^)]*)\)", text)
+    assert len(pictures) == 5
+    assert all((tmp_path / one).read_text().startswith("<svg") for one in pictures)
+    linked, explained = re.findall(r"\]\(#(term-[^)]*)\)", text), re.findall(r'<a id="(term-[^"]*)">', text)
+    assert len(linked) == len(set(linked))
+    assert set(linked) <= set(explained)
+    part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
+    assert "sed -i '10s/__syncthreads();//' kernel.cu" in part
+    assert "line 11" in part
+    assert "race in shared memory" in part
+
+
+@pytest.mark.slow
+def test_an_exercise_can_be_followed_as_it_stands(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+    tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
+    text = (tmp_path / "lesson.md").read_text()
+    part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
+    show, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
+    words, _, target = show.partition(" > ")
+    (tmp_path / target).write_text(tilewright(home, *shlex.split(words)[1:]).stdout)
+    subprocess.run(shlex.split(edit), cwd=tmp_path, check=True)
+    found = tilewright(home, *shlex.split(check)[1:], folder=tmp_path)
+    assert found.returncode == 1
+    answer = part[part.index("Answer") :]
+    assert "race in shared memory" in answer
+    assert "race in shared memory" in found.stdout
+
+
+def test_hostile_text_stays_text() -> None:
+    spans = ("- " + EVIL, Code(EVIL), Link("warp", "term-warp"))
+    blocks = (
+        Paragraph(spans),
+        Quote((EVIL,)),
+        Source(EVIL + "\n```\n", "cuda"),
+        Picture("p", "<svg xmlns='x'></svg>", EVIL),
+        Table((EVIL,), ((EVIL,),)),
+        Fold(EVIL, (Source(EVIL),)),
+    )
+    lesson = Lesson(EVIL, (Section(EVIL, blocks),), ())
+    text = markdown(lesson, "")
+    outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)  # fences hold the rest
+    outside = re.sub(r"(`+)[^`].*?(?<!`)\1(?!`)", "", outside)
+    assert "<script" not in outside
+    assert "\u202e" not in text
+    assert outside.count("<details>") == outside.count("</details>") == 1
+    outside = re.sub("^<details>.*$", "", outside, flags=re.MULTILINE)  # HTML up to the next empty line: no marks there
+    assert "](javascript" not in outside.replace("\\]", "")
+    page = parsed(lesson_page(lesson))
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert page.text.count("<script>alert(1)</script>") >= 8
+
+
+def test_a_request_in_numbers_and_as_a_picture() -> None:
+    def touch(step: int, size: int, writes: bool = False, lanes: int = 32) -> TouchRecord:
+        offsets = tuple((lane, lane * step) for lane in range(lanes))
+        return TouchRecord("k", 1, 7, "ld", "x", not writes, writes, size, offsets)
+
+    dense, strided, same = (Access(touch(step, 4)) for step in (4, 64, 0))
+    assert (dense.sectors, dense.fewest) == (4, 4)
+    assert (strided.sectors, strided.fewest) == (32, 4)
+    assert (same.sectors, same.fewest) == (1, 1)
+    assert dense.words.endswith("4 sectors move where 4 could do: coalesced.")
+    assert strided.words.endswith("not coalesced.")
+    assert Access(touch(4, 4, True, 5)).words.startswith("5 of the 32 lanes write 4 bytes of x")
+    assert Access(touch(4, 4, True, 1)).words.startswith("One lane writes 4 bytes")
+    spec = TensorSpec.contiguous(DType.F32, (4096,))
+    svg = access_picture(touch(64, 4), spec)
+    assert svg.count("<title>lane ") == 32
+    assert "16 more" not in svg
+    assert "and 32 more such stretches" not in access_picture(touch(128, 4), spec)
+    assert access_picture(touch(0, 4), spec).count("<title>lanes 0, 1") == 1
+
+
+def test_the_part_of_an_output_that_a_block_writes() -> None:
+    spec = TensorSpec.contiguous(DType.F32, (2, 8, 100))
+    part = WrittenPart("y", ((0,), (4, 5), tuple(range(50))), b"", b"\1" * 100)
+    assert tile_words(part, spec) == "The first block writes within y[0, 4:6, 0:50]: 100 of 1,600 elements."
+    assert 'y="135.0" width="210.0" height="32.5"' in tile_picture(part, spec, 32)  # rows 4 and 5 of 16, half of each
+    striped = replace(part, indices=((0,), (4, 5), tuple(range(0, 100, 2))))
+    assert "pale green" in tile_picture(striped, spec, 32)
+    assert "pale green" not in tile_picture(part, spec, 32)
+    scalar = WrittenPart("y", (), b"", b"\1")
+    assert "<svg" in tile_picture(scalar, TensorSpec.contiguous(DType.F32, ()), 1)
+
+
+def test_only_terms_that_occur_are_explained_and_each_is_linked_once() -> None:
+    glossary = Glossary()
+    spans = [*glossary.linked("Warps wait at barriers; a warp's barrier, warps.")]
+    assert [one.text for one in spans if isinstance(one, Link)] == ["barriers", "warp"]
+    assert "".join(one if isinstance(one, str) else one.text for one in spans).endswith("a warp's barrier, warps.")
+    glossary.note("bank conflicts")
+    terms = [one.term for one in glossary.entries()]
+    assert {"warp", "barrier", "bank conflict", "thread"} <= set(terms)  # thread: by the meaning of warp
+    assert "tensor core" not in terms
+    assert terms == sorted(terms, key=str.lower)
+
+
+def test_what_cannot_be_explained(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+    empty = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
+    for arguments, said in (
+        ((empty.path.name,), "no finished attempt"),
+        ((folder.path.name, "-o", tmp_path / "lesson.pdf"), "ends in .md or .html"),
+        ((folder.path.name, "-o", tmp_path / "none" / "lesson.md"), "no folder"),
+        (("nothing-of-the-kind",), "nothing-of-the-kind"),
+    ):
+        done = tilewright(home, "explain", *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert said in done.stderr
+
+
+def test_a_run_whose_kernel_cannot_be_read_has_a_lesson_and_view_serves_it(home: Path) -> None:
+    folder = made(home, replace(attempt(1, 20.0), summary=EVIL))
+    with serving(home) as client:
+        run = client.get(f"/runs/{folder.path.name}/index.html").page
+        lesson = client.get(f"/runs/{folder.path.name}/lesson.html")
+    assert "lesson.html" in run.links()
+    assert lesson.status == 200
+    assert "The emulator could not look at all of it" in lesson.page.text
+    assert "<script>alert(1)</script>" in lesson.page.text
+    assert all(one.get("src", "").endswith("view.js") for tag, one in lesson.page.tags if tag == "script")
+    assert {link.lstrip("#") for link in lesson.page.links() if link[0] == "#"} <= {
+        one["id"] for _, one in lesson.page.tags if "id" in one
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in GALLERY.glob("*/run.json")))
+def test_every_run_of_the_gallery_makes_a_page(name: str, home: Path, tmp_path: Path) -> None:
+    done = tilewright(home, "explain", GALLERY / name, "-o", tmp_path / "lesson.html")
+    assert done.returncode == 0, done.stderr
+    page = parsed((tmp_path / "lesson.html").read_text())
+    assert {"What is computed", "Exercises", "Glossary"} <= set(page.text.splitlines())
+    anchors = {one["id"] for _, one in page.tags if "id" in one}
+    assert {link.lstrip("#") for link in page.links()} <= anchors
