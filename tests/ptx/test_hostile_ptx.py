@@ -237,6 +237,7 @@ def _fuzz(folder: Path, first: int, count: int) -> None:
     assert answer["words"].get("ran", 0) + answer["words"].get("found", 0) > count // 10, answer["words"]
 
 
+@pytest.mark.slow
 def test_mutated_programs_are_survived(tmp_path: Path) -> None:
     _fuzz(tmp_path, 0, QUICK_COUNT)
 

@@ -100,6 +100,7 @@ def check_kills(recording: tuple[RunFolder, Run], tmp_path: Path, kills: int, se
     print(f"{made} kills over {number} runs in {time.monotonic() - began:.0f} s")
 
 
+@pytest.mark.slow
 def test_killed_once(recording: tuple[RunFolder, Run], tmp_path: Path) -> None:
     check_kills(recording, tmp_path, kills=1, seed=1, span_seconds=6.0)
 

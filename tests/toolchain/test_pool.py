@@ -115,7 +115,7 @@ def test_a_child_killed_at_work_is_a_crash_and_nothing_more(pool: CompilePool) -
     worker = threading.Thread(target=lambda: results.append(pool.run(request(source), "key", BuildLimits(seconds=60))))
     before = set(pool.child_pids())
     worker.start()
-    time.sleep(1.0)
+    time.sleep(0.5)  # at work, and not yet near the limit of memory
     for pid in {*before, *pool.child_pids()}:
         os.kill(pid, signal.SIGKILL)
     worker.join(timeout=20)
