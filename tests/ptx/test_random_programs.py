@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from benchmarks.differential_hunt import outcomes
 from benchmarks.random_programs import program
 
@@ -18,5 +19,6 @@ def test_nothing_is_found_in_honest_programs() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_same_bits_as_the_gpu() -> None:
     assert [one for one in outcomes(range(100, 140), gpu=True) if one.problem] == []
