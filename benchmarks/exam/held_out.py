@@ -1,4 +1,4 @@
-"""Six operations that no run of the gallery has, for an exam of what a skill made of the gallery changes."""
+"""Six operations that no run of the gallery has."""
 
 import torch
 import torch.nn.functional as F
