@@ -198,6 +198,35 @@ def lint(
 
 
 @app.command()
+def audit(
+    file: Annotated[
+        Path, typer.Argument(help="A kernel file, or CUDA as it is found: a .cu or .py file.", show_default=False)
+    ],
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters; it decides."),
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a kernel you have: is it right, where does its time go, what would mending it gain, line by line."""
+    from tilewright.frontends.audit.command import Renderings, audit_command
+    from tilewright.frontends.audit.subject import Asked
+
+    known = split_reference(reference) if reference else None
+    asked = Asked(file, function, known, tuple(shape or ()), tuple(set_ or ()))
+    place = str(spool.resolve()) if spool else ""
+    if status := audit_command(asked, gpu, place, Renderings(as_json, markdown, html)):
+        raise typer.Exit(status)
+
+
+@app.command()
 def make(
     request: options.RequestArgument,
     shape: ShapeOption = None,

@@ -6,7 +6,7 @@ Sources are read here; their host code and Python run in limited children (`tile
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class ImportedFile:
     reason: str
     at: tuple[str, ...]  # the arguments of the check
     compared: bool  # with a reference
+    call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
+    call_numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,18 @@ class Wanted:
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
     """Import, say what became of it, and answer the exit status."""
-    with progress() as say, HostChild() as child:
-        conductor = _Importer(wanted, child, say)
-        report = conductor.run()
+    with progress() as say:
+        report = import_files(wanted, say)
     if as_json:
         print_json(report)
     else:
         _show(report)
     return report.exit_status
+
+
+def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
+    with HostChild() as child:
+        return _Importer(wanted, child, say).run()
 
 
 class _Importer:
@@ -191,7 +197,8 @@ class _Importer:
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
-        return ImportedFile(str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        return ImportedFile(*done, *_call_words(made))
 
     def _at_odd_sizes(
         self,
@@ -247,6 +254,18 @@ class _Importer:
         if place.exists() and place.resolve() == source.resolve():
             raise BadArgument(f"{place} is the file to be imported; give -o another name")
         return place
+
+
+def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The call's tensors and numbers as `--shape` and `--set` take them."""
+    known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
+    shapes = tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
+    numbers = tuple(
+        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
+        for one in known
+        if not one.is_tensor
+    )
+    return shapes, numbers
 
 
 def _with_stand_ins(text: str, path: Path) -> str:
