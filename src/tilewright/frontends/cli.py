@@ -227,6 +227,39 @@ def audit(
 
 
 @app.command()
+def bench(
+    file: FileArgument,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,FILE.cu",
+            help="What to time it beside: eager, compile, max-autotune, library, kernel files of the same op. "
+            "[default: eager,compile where there is a reference]",
+        ),
+    ] = "",
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters.")
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a kernel file beside PyTorch and other kernel files: in turn, on a cold cache; modelled without a GPU."""
+    from tilewright.frontends.bench.command import bench_command
+    from tilewright.frontends.bench.contest import Asked
+
+    known = split_reference(reference) if reference else None
+    others = tuple(name for one in (against or _BASELINES * bool(known)).split(",") if (name := one.strip()))
+    place = str(spool.resolve()) if spool else ""
+    asked = Asked(file, others, known, tuple(shape or ()), tuple(set_ or ()))
+    if status := bench_command(asked, gpu, place, plot, as_json):
+        raise typer.Exit(status)
+
+
+@app.command()
 def make(
     request: options.RequestArgument,
     shape: ShapeOption = None,

@@ -1,12 +1,14 @@
-"""A task of a kernel file alone, where nobody says what it should compute: good for timing and modelling, not judging.
+"""The task of a kernel file that somebody has: from a reference, or, where nobody says what is right, from its plan.
 
-Sizes that are equal are taken for one dimension, as they mostly are.
+The latter is good for timing and modelling, not for judging.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from tilewright import tasks
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, KernelFile, Parameter, evaluate
 from tilewright.records import (
@@ -28,7 +30,10 @@ _INDICES = (DType.I16, DType.I32, DType.I64)
 
 
 def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> Task:
-    """Raises `BadArgument` for an op with lists of numbers, `DoesNotApply` where the file does not take the call."""
+    """Sizes that are equal are taken for one dimension, as they mostly are.
+
+    Raises `BadArgument` for an op with lists of numbers, `DoesNotApply` where the file does not take the call.
+    """
     op = file.plan.op
     evaluation = evaluate(file, arguments, gpu)
     results = {one.name: one.spec for one in evaluation.buffers if one.name in op.results}
@@ -54,6 +59,17 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
     )
 
 
+def task_of_reference(reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], gpu: str) -> Task:
+    """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
+    path, function = reference
+    shapes = {name: _shape_words(one) for name, one in arguments.items() if isinstance(one, TensorSpec)}
+    numbers = {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
+    options = tasks.TaskOptions(gpu=gpu, allow_degenerate=True)
+    task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
+    assert task is not None  # it names a file that is there
+    return task
+
+
 def _input(parameter: Parameter, value: ArgumentValue, names: Mapping[int, str], smallest: int) -> TaskInput:
     if parameter.scalar is None:
         if not isinstance(value, TensorSpec):
@@ -74,3 +90,8 @@ def _values(dtype: DType, smallest: int) -> NormalValues | IntegerValues:
         return IntegerValues(0, smallest)
     lowest, highest = dtype.whole_numbers
     return IntegerValues(lowest, highest + 1)
+
+
+def _shape_words(spec: TensorSpec) -> str:
+    """As `--shape` takes it: `4096x1024:bf16`."""
+    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype}"

@@ -30,6 +30,7 @@ _GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
 _CHECK_SECONDS = 60.0
 _MOST_FILES = 200
+ADAPTED = "imported_reference"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class ImportedFile:
     compared: bool  # with a reference
     call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
     call_numbers: tuple[str, ...] = ()
+    reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Wanted:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
+    keep_references: bool = False  # beside the kernel files
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
@@ -198,7 +201,15 @@ class _Importer:
         notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
-        return ImportedFile(*done, *_call_words(made))
+        return ImportedFile(*done, *_call_words(made), self._kept(path, file, reference if compared else None))
+
+    def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
+        """The source's own reference, once it has been compared with; what is needed of it needs no stand-ins."""
+        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+            return ""
+        place = Path(file.name).with_suffix(".reference.py")
+        place.write_text(reference[0].removeprefix(_stand_ins(made_from)), "utf-8")
+        return str(place)
 
     def _at_odd_sizes(
         self,
@@ -237,7 +248,7 @@ class _Importer:
             name = "Model"
         if f"class {name}" not in text:
             return self._reference_function()
-        return _with_stand_ins(text, path) + _adapter(name, call, inputs), "imported_reference", path.parent
+        return _with_stand_ins(text, path) + _adapter(name, call, inputs), ADAPTED, path.parent
 
     # -- where files go --
 
@@ -270,8 +281,12 @@ def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _with_stand_ins(text: str, path: Path) -> str:
     """The file with the stand-ins in front: they must be there before it loads its extension."""
+    return _stand_ins(path) + text
+
+
+def _stand_ins(path: Path) -> str:
     folder = str(path.parent.resolve())
-    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n{text}"
+    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n"
 
 
 def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
@@ -287,7 +302,7 @@ def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
     mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
     return f"""
 
-def imported_reference({", ".join(call.names)}):
+def {ADAPTED}({", ".join(call.names)}):
     import torch as _torch
     _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
     return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))

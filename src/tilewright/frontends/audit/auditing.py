@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from tilewright import tasks
 from tilewright.frontends.audit.correctness import Judged, judged_by_checkers, judged_by_referee
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
 from tilewright.frontends.audit.speed import Timed, cost_suggestions, not_modelled, timed
 from tilewright.frontends.audit.subject import Asked, Subject, read_subject
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.choices import ChosenDevice, open_devices
-from tilewright.frontends.file_task import task_of_file
+from tilewright.frontends.file_task import task_of_file, task_of_reference
+from tilewright.frontends.importing import ADAPTED
 from tilewright.frontends.judging import judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply
@@ -31,8 +34,8 @@ from tilewright.records import (
     Passed,
     Settings,
     Task,
-    TensorSpec,
 )
+from tilewright.tasks import RefusedRequest
 from tilewright.toolchain import build_plan
 from tilewright.verify.candidate import read_kernel
 
@@ -45,6 +48,13 @@ _BYTES_AND_PRODUCTS = "every input read once, every output written once, and the
 def audit(asked: Asked, device: ChosenDevice, say: Say) -> tuple[Audit, Subject]:
     """Raises what `check` raises, `NotDone` where a file cannot be imported, `RefusedRequest` for a bad reference."""
     subject = read_subject(asked, PROFILES[device.gpu], say)
+    if not subject.reference:
+        return _Auditor(asked, subject, device, say).run(), subject
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder, "reference.py")
+        own.write_text(subject.reference, "utf-8")
+        with contextlib.suppress(RefusedRequest):  # no task can be made of it; the import has compared with it
+            return _Auditor(replace(asked, reference=(own, ADAPTED)), subject, device, say).run(), subject
     return _Auditor(asked, subject, device, say).run(), subject
 
 
@@ -77,7 +87,8 @@ class _Auditor:
         assert self.asked.reference is not None
         file, gpu = self.subject.file, PROFILES[self.device.gpu]
         self.say("reading the reference")
-        task = replace(self._task(), name=file.plan.op.name)
+        task = task_of_reference(self.asked.reference, self.subject.arguments, self.device.gpu)
+        task = replace(task, name=file.plan.op.name)
         own = read_kernel(file.text, task)
         with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):
             answer: JudgedAnswer | None = None
@@ -93,17 +104,6 @@ class _Auditor:
             found = self._timed(stopwatch, answer)
         found = replace(found, speed=replace(found.speed, floor_is=_BYTES_AND_PRODUCTS))
         return self._made(task, judged, found, lint, unread)
-
-    def _task(self) -> Task:
-        assert self.asked.reference is not None
-        path, function = self.asked.reference
-        given = self.subject.arguments
-        shapes = {name: _shape_words(one) for name, one in given.items() if isinstance(one, TensorSpec)}
-        numbers = {name: str(one).lower() for name, one in given.items() if isinstance(one, (bool, int, float))}
-        options = tasks.TaskOptions(gpu=self.device.gpu, allow_degenerate=True)
-        task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
-        assert task is not None  # it names a file that is there
-        return task
 
     # -- without one --
 
@@ -178,7 +178,3 @@ def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[S
 
 def _described(arguments: Mapping[str, ArgumentValue]) -> dict[str, str]:
     return {name: describe_argument(value) for name, value in arguments.items()}
-
-
-def _shape_words(spec: TensorSpec) -> str:
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype}"

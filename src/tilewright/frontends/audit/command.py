@@ -28,8 +28,8 @@ def audit_command(asked: Asked, gpu: str | None, spool: str, renderings: Renderi
     pages = [
         (path, endings, option)
         for path, endings, option in (
-            (renderings.markdown, (".md", ".markdown"), "--markdown"),
-            (renderings.html, (".html", ".htm"), "--html"),
+            (renderings.markdown, (".md",), "--markdown"),
+            (renderings.html, (".html",), "--html"),
         )
         if path is not None
     ]

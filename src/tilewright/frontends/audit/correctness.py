@@ -22,6 +22,7 @@ _SCHEDULES = 3
 _SAMPLED_BLOCKS = 8
 _WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run whole
 _SECONDS = 60.0
+_SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
 _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
 
 
@@ -64,34 +65,48 @@ def judged_by_checkers(
     reference: tuple[Path, str] | None,
     say: Say,
 ) -> Judged:
-    """The whole of a small call of odd sizes, if the file takes one, under several orders of warps and blocks."""
-    small, blocks = _small_call(file, arguments, gpu)
-    compared = reference if blocks is None else None
-    emulation = Emulation(schedules=_SCHEDULES, sampled_blocks=blocks)
-    options = CheckOptions(gpu, emulation, compared, seconds=_SECONDS)
-    report = check_file(file, small, False, options, say)
-    whom = "against the reference" if report.compared else "with nothing to compare results with"
+    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels."""
+    calls = _small_calls(file, arguments, gpu)
+    blocks = None if calls or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    options = CheckOptions(
+        gpu,
+        Emulation(schedules=_SCHEDULES, sampled_blocks=blocks),
+        reference if blocks is None else None,
+        seconds=_SECONDS,
+    )
+    reports = [check_file(file, call, False, options, say) for call in calls or [arguments]]
+    worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
+        reports, key=lambda one: one.outcome.exit_status
+    )
+    found = {(one.what, one.line): one for report in reports for one in _of_report(report, file)}
+    whom = "against the reference" if worst.compared else "with nothing to compare results with"
     part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
-    sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+    sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
     judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
-    passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(report.outcome, False)
-    agrees = "right at these sizes" if passed and report.compared else ""
-    words = agrees or _WORDS.get(report.outcome, report.outcome.value)
-    text = "\n".join((report.reason, *map(str, report.diagnostics))).strip()
-    notes = tuple(f"not checked to the end: {one}" for one in report.incomplete)
-    return Correctness(passed, words, judge, text, notes), _of_report(report, file)
+    passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
+    agrees = "right at these sizes" if passed and worst.compared else ""
+    text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
+    notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
+    words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
+    return Correctness(passed, words, judge, text, tuple(notes)), tuple(found.values())
 
 
-def _small_call(
+def _small_calls(
     file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile
-) -> tuple[Mapping[str, ArgumentValue], int | None]:
-    """A call to run, and of how many blocks of it; None: all."""
+) -> list[dict[str, ArgumentValue]]:
+    """None where a number may be a size that no tensor has: it would not follow where tensors are made smaller."""
+    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape}
+    numbers = [one for one in arguments.values() if isinstance(one, int) and not isinstance(one, bool)]
+    if any(one > _SMALL and one not in sizes for one in numbers):
+        return []
     call = [_given(name, value) for name, value in arguments.items()]
-    small = small_arguments(file, call, gpu, ODD) or small_arguments(file, call, gpu, ROUND)
-    if small is not None:
-        return small, None
-    elements = sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
-    return arguments, None if elements <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
+    found = [one for one in tried if one is not None]
+    return found[:1] if found[1:] == found[:1] else found
+
+
+def _elements(arguments: Mapping[str, ArgumentValue]) -> int:
+    return sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
 
 
 def _given(name: str, value: ArgumentValue) -> Given:

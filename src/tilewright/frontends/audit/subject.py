@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.frontends.importing import ImportedFile, ImportReport, Wanted, import_files
 from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
 from tilewright.frontends.terminal import FAULT, NotDone
 from tilewright.kernel_file import ArgumentValue, KernelFile, parse
-from tilewright.records import GpuProfile
+from tilewright.records import GpuProfile, ScalarType
 
 Say = Callable[[str], None]
 _PLAN = re.compile(r"^\s*//!", re.MULTILINE)
@@ -36,6 +37,7 @@ class Subject:
     guessed: bool
     imported_from: str = ""
     notes: tuple[str, ...] = ()
+    reference: str = ""  # text with the function `imported_reference`, where the source itself says what is right
 
 
 def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
@@ -76,17 +78,29 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     say(f"importing {asked.file.name}")
     functions = (asked.function,) if asked.function else ()
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Wanted(asked.file, Path(folder), functions, asked.reference, asked.shapes, asked.numbers)
+        wanted = Wanted(asked.file, Path(folder), functions, asked.reference, asked.shapes, asked.numbers, True)
         report = import_files(wanted, say)
         one = _only(asked, report)
         text = Path(one.file).read_text("utf-8")
+        reference = Path(one.reference).read_text("utf-8") if one.reference and asked.reference is None else ""
     file = parse(text, f"{one.function}.cu")
-    subject = _with_arguments(file, _only_of(asked, file), gpu, one.call_shapes, one.call_numbers)
-    refused = tuple(f"not imported: {one.function or asked.file.name}: {one.reason}" for one in report.refused)
+    subject = _sized(file, _only_of(asked, file), gpu, one)
+    refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
-    recorded = asked.file.suffix == ".py"  # its own inputs say the sizes
-    guessed = not recorded and not asked.shapes
-    return Subject(file, subject.arguments, guessed, str(asked.file), (*one.notes, *pinned, *refused))
+    compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
+    notes = (*one.notes, *pinned, *((compared,) if compared else ()), *refused)
+    return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
+
+
+def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile) -> Subject:
+    """At the sizes that the source's own call has; where those were tried out, rather at some of usual size."""
+    recorded = asked.file.suffix == ".py"
+    told = any(parameter.scalar is ScalarType.INT for parameter in file.plan.op.parameters)
+    if not recorded and not asked.shapes and not told:
+        with contextlib.suppress(BadArgument):
+            return _with_arguments(file, asked, gpu, (), one.call_numbers)
+    subject = _with_arguments(file, asked, gpu, one.call_shapes, one.call_numbers)
+    return replace(subject, guessed=not recorded and not asked.shapes)
 
 
 def _only(asked: Asked, report: ImportReport) -> ImportedFile:

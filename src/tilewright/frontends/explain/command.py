@@ -14,6 +14,7 @@ from tilewright.frontends.view.templating import render
 from tilewright.store import Store, write_text
 
 _MARKDOWN, _HTML = (".md", ".markdown"), (".html", ".htm")
+_ALSO = {".markdown": ".md", ".htm": ".html"}
 
 
 def explain_run(name: str, output: Path | None) -> None:
@@ -33,10 +34,11 @@ def explain_run(name: str, output: Path | None) -> None:
     print(f"wrote {output}{pictures}")
 
 
-def check_page(output: Path, endings: tuple[str, ...] = (*_MARKDOWN, *_HTML), option: str = "-o") -> None:
+def check_page(output: Path, endings: tuple[str, ...] = (".md", ".html"), option: str = "-o") -> None:
     """Refuse what cannot be written before anything is made."""
-    if output.suffix.lower() not in endings:
-        raise BadArgument(f"{option} {output}: give a name that ends in {' or '.join(endings[:: len(endings) // 2])}")
+    ending = output.suffix.lower()
+    if _ALSO.get(ending, ending) not in endings:
+        raise BadArgument(f"{option} {output}: give a name that ends in {' or '.join(endings)}")
     if not output.resolve().parent.is_dir():
         raise BadArgument(f"{option} {output}: there is no folder {output.resolve().parent}")
     if output.is_dir():
