@@ -5,6 +5,7 @@ Sources are read here; their host code and Python run in limited children (`tile
 
 from __future__ import annotations
 
+import ast
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,11 +205,11 @@ class _Importer:
         return ImportedFile(*done, *_call_words(made), self._kept(path, file, reference if compared else None))
 
     def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
-        """The source's own reference, once it has been compared with; what is needed of it needs no stand-ins."""
+        """The source's own reference, once it has been compared with, without what loads the extension."""
         if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
             return ""
         place = Path(file.name).with_suffix(".reference.py")
-        place.write_text(reference[0].removeprefix(_stand_ins(made_from)), "utf-8")
+        place.write_text(_without_extension(reference[0].removeprefix(_stand_ins(made_from))), "utf-8")
         return str(place)
 
     def _at_odd_sizes(
@@ -277,6 +278,20 @@ def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not one.is_tensor
     )
     return shapes, numbers
+
+
+def _without_extension(text: str) -> str:
+    """The module without the statements that build its extension, so that it needs neither compiler nor stand-ins."""
+
+    def builds(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        return name in ("load_inline", "load")
+
+    tree = ast.parse(text)
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    body = [one for one in tree.body if isinstance(one, definitions) or not any(map(builds, ast.walk(one)))]
+    return ast.unparse(ast.Module(body, []))
 
 
 def _with_stand_ins(text: str, path: Path) -> str:
