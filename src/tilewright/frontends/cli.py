@@ -213,16 +213,37 @@ def audit(
     spool: options.SpoolOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
+    ] = False,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    attempts: options.AttemptsOption = _BUDGET.attempts,
+    tokens: options.TokensOption = _BUDGET.tokens,
+    dollars: options.DollarsOption = _BUDGET.dollars,
+    seconds: options.SecondsOption = _BUDGET.seconds,
+    output: options.OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Judge a kernel you have: is it right, where does its time go, what would mending it gain, line by line."""
-    from tilewright.frontends.audit.command import Renderings, audit_command
+    from tilewright.frontends.audit.command import Improvement, Renderings, audit_command
     from tilewright.frontends.audit.subject import Asked
+    from tilewright.frontends.choices import author_name, with_checked
+    from tilewright.frontends.make import Delivery
 
+    improvement = None
+    if improve:
+        chosen, budget = author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds)
+        settings = Settings(author=chosen, budget=budget)
+        settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
+        improvement = Improvement(settings, Delivery(output=output, author=chosen if model or author else ""))
+    elif model or author or output:
+        raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
     known = split_reference(reference) if reference else None
     asked = Asked(file, function, known, tuple(shape or ()), tuple(set_ or ()))
     place = str(spool.resolve()) if spool else ""
-    if status := audit_command(asked, gpu, place, Renderings(as_json, markdown, html)):
+    if status := audit_command(asked, gpu, place, Renderings(as_json, markdown, html), improvement):
         raise typer.Exit(status)
 
 

@@ -62,8 +62,7 @@ def task_of_file(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: 
 def task_of_reference(reference: tuple[Path, str], arguments: Mapping[str, ArgumentValue], gpu: str) -> Task:
     """What a function of a file is to compute at these arguments. Raises `RefusedRequest`."""
     path, function = reference
-    shapes = {name: _shape_words(one) for name, one in arguments.items() if isinstance(one, TensorSpec)}
-    numbers = {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}
+    shapes, numbers = argument_words(arguments)
     options = tasks.TaskOptions(gpu=gpu, allow_degenerate=True)
     task = tasks.open_task(f"{path}:{function}", shapes, numbers, {}, options)
     assert task is not None  # it names a file that is there
@@ -92,6 +91,8 @@ def _values(dtype: DType, smallest: int) -> NormalValues | IntegerValues:
     return IntegerValues(lowest, highest + 1)
 
 
-def _shape_words(spec: TensorSpec) -> str:
-    """As `--shape` takes it: `4096x1024:bf16`."""
-    return f"{'x'.join(map(str, spec.shape))}:{spec.dtype}"
+def argument_words(arguments: Mapping[str, ArgumentValue]) -> tuple[dict[str, str], dict[str, str]]:
+    """Tensors and numbers as `--shape` and `--set` take them: `4096x1024:bf16`, `1e-05`."""
+    specs = {name: one for name, one in arguments.items() if isinstance(one, TensorSpec)}
+    shapes = {name: f"{'x'.join(map(str, spec.shape))}:{spec.dtype}" for name, spec in specs.items()}
+    return shapes, {name: str(one).lower() for name, one in arguments.items() if isinstance(one, (bool, int, float))}

@@ -74,7 +74,7 @@ def judged_by_checkers(
         reference if blocks is None else None,
         seconds=_SECONDS,
     )
-    reports = [check_file(file, call, False, options, say) for call in calls or [arguments]]
+    reports = [check_file(file, call, False, options, say) for call in calls or [dict(arguments)]]
     worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
         reports, key=lambda one: one.outcome.exit_status
     )

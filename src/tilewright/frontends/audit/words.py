@@ -15,6 +15,7 @@ from tilewright.records import Measured
 _STYLES = {Weight.WRONG: "bold red", Weight.FAULT: "bold red", Weight.COST: "bold yellow", Weight.REMARK: "bold"}
 _LITTLE = 1.01  # times as fast: less is nothing
 _SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 24
+_HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
 
 
@@ -22,7 +23,7 @@ def gain_words(gain: float | None) -> str:
     """`up to 1.95x`; empty where the model cannot tell."""
     if gain is None:
         return ""
-    return f"up to {gain:.2f}x" if gain >= _LITTLE else "no gain while something else takes longer"
+    return f"up to {gain:.2f}x" if gain >= _LITTLE else "no gain alone"
 
 
 def expectation_words(speed: Speed) -> str:
@@ -77,6 +78,17 @@ def imported_words(audit: Audit) -> str:
         f"imported from {audit.imported_from} into a kernel file, whose lines are shown; "
         f"`tilewright import {audit.imported_from}` writes it"
     )
+
+
+def hint_words(audit: Audit) -> str:
+    """What an author is told of an audited file, in a few lines."""
+    lines = [f"An audit of the file that this run starts from says: {summary_words(audit)}."]
+    for one in audit.suggestions[:_HINTED]:
+        place = f"line {one.line}" if one.line is not None else one.kernel
+        gain = f" ({gain_words(one.gain)} in the model)" if one.gain and one.gain >= _LITTLE else ""
+        remedy = f"; {one.remedy}" if one.remedy else ""
+        lines.append(f"- {one.weight.value}: {one.what}, {place}: {one.evidence.splitlines()[0]}{remedy}{gain}")
+    return "\n".join(lines)
 
 
 # -- for a terminal --
