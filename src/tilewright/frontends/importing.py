@@ -173,12 +173,9 @@ class _Importer:
         reference: tuple[str, str, Path] | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        try:
-            found = import_function(source, name, said, self.child, _GPU)
-        except ImportProblem as problem:
-            lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
-            self.refused.append(Refused(str(path), name, f"{problem}{lacks}"))
-            return
+        found, problems = import_function(source, name, said, self.child, _GPU)
+        lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
+        self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
         self._one_output(len(found), [made.function for made in found])
         for made in found:
             output = self._place(made.function, path)

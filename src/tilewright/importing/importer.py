@@ -72,16 +72,17 @@ def _launches(source: Source, item: Item) -> bool:
 
 def import_function(
     source: Source, function: str, said: Mapping[str, Given] | Sequence[Given], child: HostChild, gpu: GpuProfile
-) -> list[Imported]:
-    """The kernel file of a launcher; where its host code cannot be run, or is `main`, those of its launches alone.
-    Raises `ImportProblem`."""
+) -> tuple[list[Imported], list[str]]:
+    """The kernel file of a launcher, or, where its host code cannot be run or is `main`, those of its launches alone;
+    and what could not be carried."""
     try:
         if function != "main":
-            return [import_launcher(source, function, said, child, gpu)]
+            return [import_launcher(source, function, said, child, gpu)], []
         why = "it is a whole program"
     except ImportProblem as problem:
         why = str(problem)
-    made, problems = [], []
+    made: list[Imported] = []
+    problems: list[str] = []
     for site in launch_sites(source, function):
         try:
             cut, entry = cut_out(source, site)
@@ -91,9 +92,7 @@ def import_function(
             made.append(replace(one, function=site.name, notes=(note, *one.notes)))
         except ImportProblem as problem:
             problems.append(f"{problem}" if function == "main" else f"{why}; and of its launch alone: {problem}")
-    if not made:
-        raise ImportProblem(problems[0] if problems else why)
-    return made
+    return made, problems if problems or made else [why]
 
 
 def import_launcher(

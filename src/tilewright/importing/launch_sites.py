@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.importing.local_definitions import Definition, definitions, spelled
+from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
 from tilewright.importing.sources import (
     Item,
@@ -97,6 +97,12 @@ def _closing(tokens: Sequence[CppToken], index: int) -> int:
     return len(tokens) - 1
 
 
+def _split(tokens: Sequence[CppToken], most: int) -> list[list[CppToken]]:
+    """A list of expressions. `<` compares, unless that gives too many."""
+    parts = split_declarators(tokens)
+    return parts if len(parts) <= most else split_commas(tokens)
+
+
 @dataclass
 class _Cut:
     source: Source
@@ -106,12 +112,18 @@ class _Cut:
     kept: dict[str, Definition] = field(default_factory=dict)  # definitions carried along
     types: dict[str, str] = field(default_factory=dict)  # aliases: what a dispatch or a template would choose
 
+    renamed: dict[str, str] = field(default_factory=dict)  # macros that became parameters
+
     def __post_init__(self) -> None:
         tokens, self.begin = self.site.host.tokens, _callee(self.site.host.tokens, self.site.at)
         self.local, self.changed = definitions(tokens, self.begin)
         self.host_parameters = {parameter_name(part): part for part in parameters(self.site.host)}
         self.host_template = {part[-1].text: part for part in template_parameters(self.site.host) if part}
         self.globals = {item.name for item in self.source.items if item.name}
+        self.macros = {i.name: i.tokens[3:] for i in self.source.of_kind(Kind.MACRO)}
+        device = [i for i in self.source.items if i.kind is not Kind.HOST]
+        reached = self.source.reachable([self.site.kernel.name], device)
+        self.device_names = {name for item in reached for name in item.mentions}
         self.aliases = {
             i.name for i in self.source.items if i.name and i.tokens[0].text in ("using", "typedef", "enum")
         }
@@ -123,19 +135,20 @@ class _Cut:
         close = next(
             i for i in range(at + 1, len(tokens) - 3) if [t.text for t in tokens[i : i + 4]] == [">", ">", ">", "("]
         )
-        configuration = split_commas(tokens[at + 1 : close])[:3]
-        arguments = split_commas(tokens[close + 4 : _closing(tokens, close + 3)])
+        configuration = _split(tokens[at + 1 : close], 4)[:3]
         declared = parameters(self.site.kernel)
+        arguments = _split(tokens[close + 4 : _closing(tokens, close + 3)], len(declared))
         if len(arguments) > len(declared):
             raise ImportProblem(f"{self.place} passes more arguments than the kernel has parameters")
-        self.fixed = {t.text for t in callee}  # must stay constants
-        self.passed = {t.text for part in arguments for t in part}
+        passed = {t.text for part in arguments for t in part}
+        # What chooses an instance or the threads of a block stays a constant.
+        self.fixed = self._behind(callee) | (self._behind(configuration[1]) - passed)
         template = self._template(callee)
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]
         lines += [one.text for one in sorted(self.kept.values(), key=lambda one: one.order)]
-        head = f"void {name}({', '.join(self.taken.values())}) {{ {' '.join(lines)}"
+        head = f"void {name}({', '.join(self.taken.values())}) {{ {''.join(f'{line} ' for line in lines)}"
         return f"{head}\n{template}<<<{', '.join(shape)}>>>({', '.join(made)}); }}"
 
     def _template(self, callee: Sequence[CppToken]) -> str:
@@ -182,7 +195,14 @@ class _Cut:
     # -- numbers --
 
     def _reach(self, tokens: Sequence[CppToken]) -> bool:
-        """Whether every name in an expression can be had."""
+        """Whether every name in an expression can be had; then all are."""
+        before = (self.taken.copy(), self.kept.copy(), self.types.copy(), self.renamed.copy())
+        if self._takes_all(tokens):
+            return True
+        self.taken, self.kept, self.types, self.renamed = before
+        return False
+
+    def _takes_all(self, tokens: Sequence[CppToken]) -> bool:
         for index, token in enumerate(tokens):
             if not token.is_identifier or (index and tokens[index - 1].text in (".", "->", "::")):
                 continue
@@ -199,7 +219,7 @@ class _Cut:
 
     def _resolves(self, name: str, fixed: bool = False) -> bool:
         """Makes a name available in the function, if that can be."""
-        if name in self.taken or name in self.kept or name in self.types:
+        if name in self.taken or name in self.kept or name in self.types or name in self.renamed:
             return True
         if name in self.local:
             return self._define(self.local[name], fixed)
@@ -211,7 +231,27 @@ class _Cut:
                 return False
             self.taken[name] = f"{' '.join(words)} {name}"
             return True
+        if self._is_macro_size(name):
+            self.renamed[name] = self._new(name.lower(), "int")
+            return True
         return name in self.globals
+
+    def _behind(self, tokens: Sequence[CppToken]) -> set[str]:
+        """The names that an expression depends on."""
+        found: set[str] = set()
+        waiting = [t.text for t in tokens if t.is_identifier]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [t.text for t in self.local[name].value if t.is_identifier] if name in self.local else []
+        return found
+
+    def _is_macro_size(self, name: str) -> bool:
+        """Whether a name is a number that a `#define` gives the host alone: a size that the author chose."""
+        body = self.macros.get(name, ())
+        is_number = bool(body) and all(t.kind == "number" or t.text in "()*<+" for t in body)
+        return is_number and name not in self.fixed and name not in self.device_names
 
     def _instance(self, name: str) -> bool:
         part = [t.text for t in self.host_template[name]]
@@ -222,7 +262,7 @@ class _Cut:
 
     def _define(self, one: Definition, fixed: bool) -> bool:
         is_number = set(one.type_.split()) <= _NUMBERS
-        is_size = one.is_literal and one.name in self.passed and one.name not in self.fixed and is_number
+        is_size = one.is_literal and one.name not in self.fixed and is_number
         # Of names that were changed after it was made, it is no function.
         is_stale = one.is_changed or any(self.changed.get(token.text, -1) > one.order for token in one.value)
         if one.is_using or (not is_stale and not is_size and (fixed or self._reach(one.value) or not is_number)):
@@ -254,7 +294,7 @@ class _Cut:
                 made.append(name)
                 index = end
                 continue
-            made.append(token.text)
+            made.append(self.renamed.get(token.text, token.text))
             index += 1
         return " ".join(made)
 

@@ -99,7 +99,7 @@ def _read(
             changed[name] = order
         return
     type_ = " ".join(words[:start])
-    for part in _parts(statement[start:]):
+    for part in split_declarators(statement[start:]):
         if not part[0].is_identifier:
             return
         name, rest = part[0].text, part[1:]
@@ -121,6 +121,8 @@ def _declarator(statement: Sequence[CppToken]) -> int | None:
     depth = 0
     for index, token in enumerate(statement):
         depth += {"<": 1, ">": -1}.get(token.text, 0)
+        if depth < 0:
+            return None
         if depth or token.is_identifier or token.text in ("::", ">", "*", "&"):
             continue
         if token.text not in ("=", "(", "{", ",", "[") or index < 2:
@@ -130,7 +132,8 @@ def _declarator(statement: Sequence[CppToken]) -> int | None:
     return last if last > 0 and statement[last - 1].text not in ("::", ".", "->") else None
 
 
-def _parts(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
+def split_declarators(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
+    """`a = 1, b = f(x, y)` at its outer commas."""
     parts: list[list[CppToken]] = [[]]
     depth = 0
     for token in tokens:
@@ -143,7 +146,7 @@ def _parts(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
 
 
 def _touched(tokens: Sequence[CppToken]) -> dict[str, int]:
-    """Names that are counted up or down, or whose address is taken."""
+    """Names that are counted up or down, read, or whose address is taken."""
     words = [t.text for t in tokens]
     found = {}
     for index in range(1, len(words) - 2):
@@ -153,6 +156,7 @@ def _touched(tokens: Sequence[CppToken]) -> dict[str, int]:
             words[index + 1] in "+-*/%&|" and words[index + 2] == "="
         )
         is_lent = words[index - 1] == "&" and words[index - 2] in ("(", ",")
-        if is_counted or is_lent:
+        is_read = words[max(index - 2, 0) : index] == [">", ">"]  # from a stream
+        if is_counted or is_lent or is_read:
             found[words[index]] = index
     return found
