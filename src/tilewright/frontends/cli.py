@@ -510,13 +510,21 @@ def import_(
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+    ] = None,
+    define: Annotated[
+        list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""
     from tilewright.frontends.importing import Wanted, import_command
 
     asked = split_reference(reference) if reference else None
-    wanted = Wanted(what, output, tuple(function or ()), asked, tuple(shape or ()), tuple(set_ or ()))
+    said = (tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ()))
+    wanted = Wanted(what, output, tuple(function or ()), asked, *said)
     if status := import_command(wanted, as_json):
         raise typer.Exit(status)
 
