@@ -106,6 +106,8 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 256, 256, 65536))) == "product-hopper-fused-pieces"
     assert first(Product((1, 256, 256, 65536), a_transposed=True)) == "product-hopper-parts-pieces"
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
+    assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
+    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
     assert first(Product((1, 4096, 4096, 4096)), "sm_80") == "product-tensor-cores"

@@ -7,8 +7,7 @@ import re
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
-from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text
-from tilewright.playbook.products.hopper_fused import THREADS as FUSED_THREADS
+from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
 from tilewright.playbook.products.hopper_store import PAIRED
@@ -260,7 +259,7 @@ class _Plan:
         self._add("scratch", "@wide: i32[1 + @batch * @pieces * @tiles_m * @tiles_n] zeroed", "whether any, then which")
         self._operand_maps()
         self._store_map()
-        self._product_launch(str(FUSED_THREADS))
+        self._product_launch(str(fused_threads(self._form)))
 
     def _split_buffers(self, name: str, one: Operand) -> None:
         rows = {"a": "@m", "b": "@n"}[name]

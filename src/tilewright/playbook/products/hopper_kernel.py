@@ -50,10 +50,9 @@ def _constants(form: Form) -> list[str]:
         lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
-    group = "BLOCKS > 1 ? 1 : 8" if form.rows else "8"
     lines += [
         "constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // 128 * 40 + 256 * 232 fit",
-        f"constexpr int TILE_GROUP = {group};  // rows of tiles walked together, so that blocks share operands in L2",
+        "constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2",
     ]
     return lines
 
