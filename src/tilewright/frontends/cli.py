@@ -510,13 +510,21 @@ def import_(
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+    ] = None,
+    define: Annotated[
+        list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""
     from tilewright.frontends.importing import Wanted, import_command
 
     asked = split_reference(reference) if reference else None
-    wanted = Wanted(what, output, tuple(function or ()), asked, tuple(shape or ()), tuple(set_ or ()))
+    said = (tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ()))
+    wanted = Wanted(what, output, tuple(function or ()), asked, *said)
     if status := import_command(wanted, as_json):
         raise typer.Exit(status)
 
@@ -637,6 +645,7 @@ def exam(
     tokens: options.TokensOption = _SUITE_BUDGET.tokens,
     dollars: options.DollarsOption = _SUITE_BUDGET.dollars,
     seconds: options.SecondsOption = _SUITE_BUDGET.seconds,
+    workers: options.WorkersOption = None,
     spool: options.SpoolOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
@@ -652,7 +661,7 @@ def exam(
 
     settings = Settings(author="", budget=Budget(attempts, tokens, dollars, seconds))
     settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
-    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, output, as_json), settings)
+    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, workers, output, as_json), settings)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, 
 from tilewright.frontends.kernel_arguments import BadArgument, pairs
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.importing.calls import Given
-from tilewright.importing.importer import Imported, given_of, import_launcher, launchers
+from tilewright.importing.importer import Imported, given_of, import_function, launchers, programs
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
@@ -84,6 +84,8 @@ class Wanted:
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
     keep_references: bool = False  # beside the kernel files
+    include: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
@@ -107,6 +109,7 @@ class _Importer:
         self.wanted, self.child = wanted, child
         self.say = say if callable(say) else print
         self.said = _said(wanted)
+        self.include = _include(wanted)
         self.imported: list[ImportedFile] = []
         self.refused: list[Refused] = []
 
@@ -123,8 +126,9 @@ class _Importer:
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
-        source = read_source(path.name, _text(path), path.parent)
+        source = read_source(path.name, _text(path), path.parent, self.include, self.wanted.defines)
         found = launchers(source)
+        found += [name for name in programs(source, found) if name not in found]
         names = [name for name in self.wanted.functions if name in found] if self.wanted.functions else found
         if not found:
             raise ImportProblem(f"{path.name}: no host function in it launches a kernel; a kernel file needs a launch")
@@ -148,7 +152,7 @@ class _Importer:
         for name in reversed(chosen):
             call = calls[name]
             try:
-                source = read_source(path.name, call.source, path.parent)
+                source = read_source(path.name, call.source, path.parent, self.include, self.wanted.defines)
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), name, str(problem)))
                 continue
@@ -179,17 +183,16 @@ class _Importer:
         reference: tuple[str, str, Path] | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        try:
-            made = import_launcher(source, name, said, self.child, _GPU)
-            output = self._place(name, path)
+        found, problems = import_function(source, name, said, self.child, _GPU)
+        lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
+        self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
+        self._one_output(len(found), [made.function for made in found])
+        for made in found:
+            output = self._place(made.function, path)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(made.text, "utf-8")
-            file = parse(made.text, str(output))
-        except ImportProblem as problem:
-            self.refused.append(Refused(str(path), name, str(problem)))
-            return
-        self.say(f"checking {output.name}")
-        self.imported.append(self._checked(path, made, file, reference))
+            self.say(f"checking {output.name}")
+            self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
         self, path: Path, made: Imported, file: KernelFile, reference: tuple[str, str, Path] | None
@@ -377,6 +380,17 @@ def _files(what: Path) -> Iterator[Path]:
     if len(chosen) > _MOST_FILES:
         raise BadArgument(f"{what}: {len(chosen)} files; import at most {_MOST_FILES} at a time, folder by folder")
     yield from chosen
+
+
+def _include(wanted: Wanted) -> list[Path]:
+    """Where includes are looked for: as one says, and anywhere in a folder that is imported whole."""
+    for folder in wanted.include:
+        if not folder.is_dir():
+            raise BadArgument(f"-I {folder}: no such folder; give the one that the build looks for headers in")
+    if not wanted.what.is_dir():
+        return list(wanted.include)
+    headers = (path for path in wanted.what.rglob("*") if path.suffix in (".h", ".hpp", ".cuh", ".inl"))
+    return [*wanted.include, *dict.fromkeys(sorted(path.parent for path in headers))]
 
 
 def _said(wanted: Wanted) -> dict[str, Given]:
