@@ -54,6 +54,7 @@ class Speed:
     bound_by: str = ""
     reachable_us: float | None = None  # what the model gives the least traffic in one launch
     floor_is: str = ""  # what the roofline counts
+    counters: tuple[str, ...] = ()  # the GPU's own, of the launch that takes longest
     evidence: str = ""  # a page: by launch and line
     roofline: Roofline | None = None
 

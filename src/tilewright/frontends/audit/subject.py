@@ -28,6 +28,8 @@ class Asked:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
+    include: tuple[Path, ...] = ()  # for a file that is imported
+    defines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     say(f"importing {asked.file.name}")
     functions = (asked.function,) if asked.function else ()
     with tempfile.TemporaryDirectory() as folder:
-        said = (asked.reference, asked.shapes, asked.numbers)
+        said = (asked.reference, asked.shapes, asked.numbers, asked.include, asked.defines)
         wanted = Wanted(asked.file, Path(folder), functions, *said, keep_references=True)
         report = import_files(wanted, say)
         one = _only(asked, report)
@@ -121,4 +123,4 @@ def _only_of(asked: Asked, file: KernelFile) -> Asked:
     def kept(texts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
-    return Asked(asked.file, asked.function, asked.reference, kept(asked.shapes), kept(asked.numbers))
+    return replace(asked, shapes=kept(asked.shapes), numbers=kept(asked.numbers))

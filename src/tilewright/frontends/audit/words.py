@@ -134,13 +134,13 @@ def _show_correctness(console: Console, audit: Audit) -> None:
 
 def _show_speed(console: Console, speed: Speed) -> None:
     said = time_words(speed.measurement) if speed.measurement else speed.problem
-    bound = f"; bound by {speed.bound_by}" if speed.bound_by else ""
+    bound = f"; bound by {speed.bound_by}, as modelled" if speed.bound_by else ""
     console.print(Text.assemble(("\nspeed: ", "bold"), f"{said}{bound}"))
     if speed.measurement and speed.problem:
         console.print(Text(f"  {speed.problem}"))
     if expectation := expectation_words(speed):
         console.print(Text(f"  {expectation} ({speed.floor_is})"))
-    for line in (reach_words(speed), *baseline_words(speed)):
+    for line in (reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)):
         if line:
             console.print(Text(f"  {line}"))
     if speed.terms:
