@@ -13,7 +13,7 @@ class Weight(str, Enum):
     """How grave a suggestion is; in this order they are shown."""
 
     WRONG = "wrong"  # seen to go wrong
-    FAULT = "fault"  # read to go wrong
+    FAULT = "fault"  # read to go wrong, or seen to at odd sizes only
     COST = "cost"
     REMARK = "remark"
 

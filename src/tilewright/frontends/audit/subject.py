@@ -16,6 +16,7 @@ from tilewright.kernel_file import ArgumentValue, KernelFile, parse
 from tilewright.records import GpuProfile, ScalarType
 
 Say = Callable[[str], None]
+_BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
 _PLAN = re.compile(r"^\s*//!", re.MULTILINE)
 
 
@@ -85,13 +86,14 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
         report = import_files(wanted, say)
         one = _only(asked, report)
         text = Path(one.file).read_text("utf-8")
-        reference = Path(one.reference).read_text("utf-8") if one.reference and asked.reference is None else ""
+        reference = Path(one.reference).read_text("utf-8") if one.reference else ""
     file = parse(text, f"{one.function}.cu")
     subject = _sized(file, _only_of(asked, file), gpu, one)
     refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
     compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
-    notes = (*one.notes, *pinned, *((compared,) if compared else ()), *refused)
+    bare = f"behind plain pointers {_BARE}" if one.has_bare_pointers else ""
+    notes = (*one.notes, *pinned, *filter(None, (compared, bare)), *refused)
     return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
 
 

@@ -14,7 +14,7 @@ from tilewright.records import Measured
 
 _STYLES = {Weight.WRONG: "bold red", Weight.FAULT: "bold red", Weight.COST: "bold yellow", Weight.REMARK: "bold"}
 _LITTLE = 1.01  # times as fast: less is nothing
-_SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 24
+_SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 12
 _HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
 
