@@ -124,7 +124,7 @@ def _run(call: Prepared, options: LaunchOptions) -> Outcome:
             run_library_step(step, next(b for b in call.plan.buffers if b.name == step.target), memory)
             continue
         assert call.program is not None
-        launches.append(call.program.launch(memory.memory, launch_request(step, memory, options)))
+        launches.append(call.program.launch(memory.memory, launch_request(step, call.plan.maps, memory, options)))
         if not launches[-1].completed:
             break
     buffers = call.plan.buffers

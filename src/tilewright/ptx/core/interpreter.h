@@ -14,6 +14,8 @@
 #include "memory.h"
 #include "atomics.h"
 #include "async.h"
+#include "mbarrier.h"
+#include "bulk.h"
 #include "collective.h"
 #include "matrix.h"
 #include "control.h"

@@ -16,6 +16,7 @@ static void free_cta(tw_cta* cta) {
   free(cta->warps);
   free(cta->shared);
   free(cta->shared_state);
+  tw_bulk_free(cta);
   if (cta->races) tw_cta_races_destroy(cta->races);
   free(cta);
 }
@@ -84,6 +85,7 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
+  tw_bulk_begin(cta);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
   for (int k = 0; k < cta->warp_count; k++)
     if (!tw_warp_begin(&cta->warps[k])) return false;
@@ -107,13 +109,16 @@ static bool budget_is_spent(tw_cta* cta, tw_warp* w) {
 }
 
 static void report_deadlock(tw_cta* cta) {
+  const tw_context* shown = NULL;
+  tw_warp* whose = NULL;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
-    if (!w->context_count) continue;
-    const tw_context* c = &w->contexts[0];
-    tw_report(w, TW_FIND_DEADLOCK, c->pc, __builtin_ctz(c->mask), c->barrier, 0, c->state);
-    break;
+    for (int32_t c = 0; c < w->context_count; c++) {
+      bool better = !shown || (shown->state != TW_AT_MBARRIER && w->contexts[c].state == TW_AT_MBARRIER);
+      if (better) shown = &w->contexts[c], whose = w;
+    }
   }
+  if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
   tw_describe_waits(cta);
   atomic_store(&cta->engine->stop, 1);
 }
@@ -150,7 +155,7 @@ static int run_cta(tw_cta* cta) {
     if (!ran) {
       bool released = false;  // lanes that wait to meet others of their warp, which wait for something else
       for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
-      if (released || tw_force_collective(cta)) continue;
+      if (released || tw_force_collective(cta) || tw_mbarrier_expire(cta)) continue;
       report_deadlock(cta);
       return CTA_STOPPED;
     }
@@ -243,6 +248,7 @@ static void* run_worker(void* argument) {
     int ended = run_cta(p.resident[at]);
     if (ended == CTA_WAITS && p.count == 1 && !polled_enough_alone(p.resident[0])) continue;
     if (ended == CTA_DONE) {
+      tw_bulk_end(p.resident[at]);
       tw_cover_end(p.resident[at], false);
       p.idle[p.idle_count++] = p.resident[at];
       p.resident[at] = p.resident[--p.count];
