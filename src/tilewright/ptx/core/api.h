@@ -108,8 +108,8 @@ enum {
   TW_FIND_NOT_AWAITED,   // before griddepcontrol.wait, of what the launch before writes or reads
   TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
   TW_FIND_MBARRIER,      // used as no mbarrier may be; the detail is one of TW_MBARRIER_*
-  TW_FIND_PROXY,         // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
-  TW_FIND_BULK,          // a bulk copy that the hardware refuses
+  TW_FIND_NO_PROXY_FENCE,         // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
+  TW_FIND_BULK_COPY,          // a bulk copy that the hardware refuses
   TW_FIND_KINDS
 };
 

@@ -8,7 +8,7 @@
 #include "tensor_map.h"
 
 enum { TW_BULK_TO_SHARED = 0, TW_BULK_SHARED = 1, TW_BULK_TO_GLOBAL = 2, TW_BULK_DIRECTIONS = 3, TW_BULK_IM2COL = 4 };  // flags
-enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5 };  // of a TW_FIND_BULK
+enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5 };  // of a TW_FIND_BULK_COPY
 
 // An address among the further operands: slot, offset, whether it has 64 bits.
 static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand, uint32_t lane) {
@@ -68,7 +68,7 @@ static uint8_t* tw_bulk_global(tw_warp* w, const tw_instr* i, int lane, uint64_t
 // -- what a copy does --
 
 static bool tw_bulk_refuse(tw_warp* w, const tw_instr* i, int lane, uint64_t address, int detail, int64_t number) {
-  tw_report(w, TW_FIND_BULK, tw_index_of(w, i), lane, address, (int)number, detail);
+  tw_report(w, TW_FIND_BULK_COPY, tw_index_of(w, i), lane, address, (int)number, detail);
   return false;
 }
 
