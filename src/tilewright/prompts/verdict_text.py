@@ -35,6 +35,9 @@ _REMEDY = {
     FindingKind.STALE_READ: "read it without __ldg, .nc or `const __restrict__`: that cache misses new writes",
     FindingKind.NOT_AWAITED: "execute griddepcontrol.wait before it, in every block, or leave `pdl` away",
     FindingKind.LATER_BLOCK: "mark the launch `cooperative` and keep its grid resident, or split it into two launches",
+    FindingKind.MBARRIER: "its counts and bytes must be those that arrive in each phase, and init must come first",
+    FindingKind.NO_PROXY_FENCE: "fence.proxy.async after the writes, then a barrier, then the bulk copy",
+    FindingKind.BULK_COPY: "addresses and sizes in 16 bytes; with a map, 128-byte shared addresses and its own rank",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }

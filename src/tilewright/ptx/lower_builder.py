@@ -122,6 +122,8 @@ def registers_of(operand: Operand | None) -> Iterator[str]:
         yield operand.register.name
     elif isinstance(operand, syntax.Address):
         yield from registers_of(operand.base)
+        for coordinate in operand.coordinates:
+            yield from registers_of(coordinate)
     elif isinstance(operand, (syntax.Vector, syntax.Tuple_)):
         for item in operand.items:
             yield from registers_of(item)

@@ -78,6 +78,9 @@ class FindingKind(str, Enum):
     NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
     LATER_BLOCK = "waits for a block that may not have started"
     PEER_ABSENT = "access to shared memory of a block that may not be running"
+    MBARRIER = "misuse of an mbarrier"
+    NO_PROXY_FENCE = "bulk copy of what fence.proxy.async has not shown"
+    BULK_COPY = "bulk copy that the hardware refuses"
     # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"

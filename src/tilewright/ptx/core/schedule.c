@@ -17,6 +17,7 @@ static void free_cta(tw_cta* cta) {
   free(cta->shared);
   free(cta->shared_state);
   free(cta->visits);
+  tw_bulk_free(cta);
   if (cta->races) tw_cta_races_destroy(cta->races);
   free(cta);
 }
@@ -89,6 +90,7 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
+  tw_bulk_begin(cta);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
   for (int k = 0; k < cta->warp_count; k++)
     if (!tw_warp_begin(&cta->warps[k])) return false;
@@ -112,30 +114,40 @@ static bool budget_is_spent(tw_cta* cta, tw_warp* w) {
 }
 
 // Nothing of the block runs: lanes that wait to meet others of their warp, which wait for something else, go ahead.
-static bool loosen(tw_cta* cta) {
+static bool release_early(tw_cta* cta) {
   bool released = false;
   for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
-  return released || tw_force_collective(cta);
+  return released;
 }
 
-// The same for all blocks of its cluster; false: they wait for each other for ever.
-static bool others_can_run(tw_cta* cta) {
-  const tw_cluster* cluster = cta->cluster;
-  for (int32_t rank = 0; rank < cluster->size; rank++)
-    if (tw_block_can_run(cluster->blocks[rank])) return true;
-  for (int32_t rank = 0; rank < cluster->size; rank++)
-    if (!tw_has_ended(cluster->blocks[rank]) && loosen(cluster->blocks[rank])) return true;
+static bool peers_can_run(const tw_cta* cta) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++)
+    if (tw_block_can_run(cta->cluster->blocks[rank])) return true;
+  return false;
+}
+
+// Nothing of the cluster runs: who waits for lanes that never come, or for an mbarrier, goes on without.
+static bool give_up(tw_cta* cta) { return tw_force_collective(cta) || tw_mbarrier_expire(cta); }
+
+static bool peers_give_up(tw_cta* cta) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    tw_cta* peer = cta->cluster->blocks[rank];
+    if (peer != cta && !tw_has_ended(peer) && (release_early(peer) || give_up(peer))) return true;
+  }
   return false;
 }
 
 static void report_deadlock(tw_cta* cta) {
+  const tw_context* shown = NULL;
+  tw_warp* whose = NULL;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
-    if (!w->context_count) continue;
-    const tw_context* c = &w->contexts[0];
-    tw_report(w, TW_FIND_DEADLOCK, c->pc, __builtin_ctz(c->mask), c->barrier, 0, c->state);
-    break;
+    for (int32_t c = 0; c < w->context_count; c++) {
+      bool better = !shown || (shown->state != TW_AT_MBARRIER && w->contexts[c].state == TW_AT_MBARRIER);
+      if (better) shown = &w->contexts[c], whose = w;
+    }
   }
+  if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
   for (int32_t rank = 0; rank < cta->cluster->size; rank++) tw_describe_waits(cta->cluster->blocks[rank]);
   atomic_store(&cta->engine->stop, 1);
 }
@@ -170,8 +182,10 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
-      if (loosen(cta)) continue;
-      if (others_can_run(cta)) return CTA_WAITS;
+      if (release_early(cta)) continue;
+      if (peers_can_run(cta)) return CTA_WAITS;
+      if (give_up(cta)) continue;
+      if (peers_give_up(cta)) return CTA_WAITS;
       report_deadlock(cta);
       return CTA_STOPPED;
     }
@@ -261,6 +275,7 @@ static bool start_another(tw_worker* worker, pool* p) {
 
 static void end_block(pool* p, int at) {
   tw_cluster* cluster = p->resident[at]->cluster;
+  tw_bulk_end(p->resident[at]);
   tw_cover_end(p->resident[at], false);
   p->resident[at] = p->resident[--p->count];
   if (--cluster->running) return;
