@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tilewright.ptx import (
     lower_bits,
     lower_bulk,
+    lower_cluster,
     lower_compare,
     lower_control,
     lower_float,
@@ -43,6 +44,7 @@ OPCODES: dict[str, Opcode] = {
     **lower_mbarrier.OPCODES,
     **lower_bulk.OPCODES,
     **lower_warp.OPCODES,
+    **lower_cluster.OPCODES,
     **lower_control.OPCODES,
 }
 _NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
@@ -87,7 +89,7 @@ class LoweredKernel:
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
     max_threads: tuple[int, ...] | None
-    is_cluster: bool
+    cluster: tuple[int, ...] | None  # blocks of a cluster that it was built for; None: any, or none at all
     prints: bool  # printf or assert
     reads_only: bool  # it loads through the read-only cache
     loops: tuple[Loop, ...]
@@ -171,7 +173,7 @@ class _KernelLowering:
                 i is not None and i.opcode in ("ld", "ldu") and "nc" in i.modifiers for i in self._code.origins
             ),
             loops=tuple(self._loops),
-            is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
+            cluster=self.kernel.cluster,
         )
 
     # -- what belongs to the kernel --

@@ -77,6 +77,7 @@ class FindingKind(str, Enum):
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
     NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
     LATER_BLOCK = "waits for a block that may not have started"
+    PEER_ABSENT = "access to shared memory of a block that may not be running"
     MBARRIER = "misuse of an mbarrier"
     NO_PROXY_FENCE = "bulk copy of what fence.proxy.async has not shown"
     BULK_COPY = "bulk copy that the hardware refuses"

@@ -324,9 +324,6 @@ def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, 
 
 def refuse_features(launch: PackedLaunch) -> None:
     """Raise `LaunchNotEmulable` for what can be seen without the code."""
-    blocks = math.prod(launch.cluster or ())
-    if blocks > 1:
-        raise LaunchNotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
 
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
