@@ -2,7 +2,7 @@
 
     python benchmarks/golden_copies.py --out h200_copies.npz [NAME...]    # needs a GPU of compute capability 9.0
 
-`probes()` are the kernel files; the emulator's tests run the same ones and compare every byte of `y`.
+What the file already holds of other probes stays. `probes()` are the kernel files; the emulator's tests run the same ones and compare every byte of `y`.
 """
 
 from __future__ import annotations
@@ -503,7 +503,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="probes whose names hold one of these; all")
     arguments = parser.parse_args()
     chosen = [probe for probe in probes() if not arguments.names or any(name in probe.name for name in arguments.names)]
-    stored: dict[str, np.ndarray] = {}
+    stored: dict[str, np.ndarray] = dict(np.load(arguments.out)) if arguments.out.exists() else {}
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         for probe in chosen:
