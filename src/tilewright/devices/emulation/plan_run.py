@@ -226,7 +226,6 @@ class _Run:
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
         if self.program is None:
             raise ValueError("the plan launches kernels and no program was given")
-        refuse_features(launch)
         total = math.prod(launch.grid)
         blocks = self._blocks(launch)
         if blocks is not None and launch.cooperative:
@@ -322,14 +321,9 @@ def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, 
     )
 
 
-def refuse_features(launch: PackedLaunch) -> None:
-    """Raise `LaunchNotEmulable` for what can be seen without the code."""
-
-
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
     """Raise `LaunchNotEmulable` for the first launch that cannot be emulated, running nothing."""
     for launch in plan.launches:
-        refuse_features(launch)
         try:
             program.prepare(launch.symbol)
         except PtxError as error:

@@ -195,7 +195,8 @@ static void settle(tw_cta* home, tw_mbarrier* b) {
     tw_bulk_deliver(home, k--, b);
     enough--;
   }
-  end_if_complete(home, b);
+  if (!b->bytes) end_phase(home, b);  // else more came than was announced
+  keep(home, b);
 }
 
 // -- arriving --
