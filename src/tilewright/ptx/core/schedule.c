@@ -138,13 +138,15 @@ static bool peers_give_up(tw_cta* cta) {
 }
 
 static void report_deadlock(tw_cta* cta) {
-  const tw_context* shown = NULL;
+  const tw_context* shown = NULL;  // the one that tells most: an mbarrier for which some have come and some not
   tw_warp* whose = NULL;
+  int most = -1;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
-      bool better = !shown || (shown->state != TW_AT_MBARRIER && w->contexts[c].state == TW_AT_MBARRIER);
-      if (better) shown = &w->contexts[c], whose = w;
+      const tw_context* x = &w->contexts[c];
+      int tells = x->state != TW_AT_MBARRIER ? 0 : 1 + tw_mbarrier_has_begun(cta, x->barrier);
+      if (tells > most) most = tells, shown = x, whose = w;
     }
   }
   if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
