@@ -120,9 +120,11 @@ static bool release_early(tw_cta* cta) {
   return released;
 }
 
-static bool peers_can_run(const tw_cta* cta) {
-  for (int32_t rank = 0; rank < cta->cluster->size; rank++)
-    if (tw_block_can_run(cta->cluster->blocks[rank])) return true;
+static bool peers_can_run(const tw_cta* cta, bool if_only_to_poll) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    const tw_cta* peer = cta->cluster->blocks[rank];
+    if (tw_block_can_run(peer) && (if_only_to_poll || !peer->only_polls)) return true;
+  }
   return false;
 }
 
@@ -184,8 +186,9 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
+      if (peers_can_run(cta, false)) return CTA_WAITS;  // what they do may bring its lanes together again
       if (release_early(cta)) continue;
-      if (peers_can_run(cta)) return CTA_WAITS;
+      if (peers_can_run(cta, true)) return CTA_WAITS;
       if (give_up(cta)) continue;
       if (peers_give_up(cta)) return CTA_WAITS;
       report_deadlock(cta);
