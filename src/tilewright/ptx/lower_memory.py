@@ -226,6 +226,9 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
 
 def fence(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
+    if modifiers.flag("proxy"):
+        b.emit("nop")
+        return
     if i.opcode == "membar":
         scope = modifiers.need("cta", "gl", "sys")
     else:

@@ -77,6 +77,9 @@ class FindingKind(str, Enum):
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
     NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
     LATER_BLOCK = "waits for a block that may not have started"
+    WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
+    WGMMA_NOT_FENCED = "wgmma without a fence before it"
+    WARPGROUP = "instruction of a warpgroup not executed by all of it as one"
     # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"

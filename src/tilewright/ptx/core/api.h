@@ -106,6 +106,9 @@ enum {
   TW_FIND_STALE_READ,    // through the read-only cache, of what this launch wrote
   TW_FIND_NOT_AWAITED,   // before griddepcontrol.wait, of what the launch before writes or reads
   TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
+  TW_FIND_WGMMA_IN_FLIGHT,   // a register of a wgmma that nobody has waited for is touched
+  TW_FIND_WGMMA_NOT_FENCED,  // a wgmma uses registers that were written since the last wgmma.fence
+  TW_FIND_WARPGROUP,         // an instruction of a warpgroup that its warps do not execute as one
   TW_FIND_KINDS
 };
 

@@ -72,6 +72,7 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
   }
   int then = tw_leave(w, exec);
   tw_barriers_recheck(w->cta);
+  tw_wgmma_recheck(w);
   return then;
 }
 TW_HANDLER(exit) { return tw_end_lanes(w, i, exec); }

@@ -16,6 +16,7 @@
 #include "async.h"
 #include "collective.h"
 #include "matrix.h"
+#include "wgmma.h"
 #include "control.h"
 
 // flags: which register

@@ -247,6 +247,8 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   if (cta->watch_shared)
     good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, TW_SHARED_WINDOW, how, TW_FIND_SHARED_BOUNDS,
                           TW_FIND_UNINITIALISED_SHARED);
+  if (how != TW_READ && cta->tile_readers)
+    TW_EACH(good) if (tw_is_tile_read(cta, x->offset[l], (uint32_t)x->size)) tw_wgmma_overwritten(w, tw_index_of(w, i), (int)l, cta, x->offset[l]);
   if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size, x->contiguous);
   x->shared |= good;
   return good;

@@ -50,6 +50,7 @@ extern "C" {
 
 typedef struct tw_races tw_races;
 typedef struct tw_cta_races tw_cta_races;
+typedef struct tw_past tw_past;  // what some threads knew at some time
 
 enum { TW_RACE_MAX_THREADS = 1024, TW_RACE_MAX_WARPS = 32, TW_RACE_MAX_BARRIERS = 16 };
 
@@ -135,6 +136,10 @@ void tw_race_barrier(tw_cta_races* cta, int id, const uint32_t* lane_masks, int 
 void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask);
 void tw_race_syncwarp(tw_cta_races* cta, int warp, uint32_t mask);
 void tw_race_fence(tw_cta_races* cta, int warp, uint32_t mask, int scope /* TW_SCOPE_CTA or TW_SCOPE_GPU */);
+
+// What these lanes know is added to `past`; and they learn what it holds.
+void tw_race_tell(tw_cta_races* cta, int warp, uint32_t mask, const tw_past** past);
+void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* past);
 
 // -- cp.async: the shared side; tell the global side with tw_race_global(TW_RACE_READ) when the bytes are read --
 

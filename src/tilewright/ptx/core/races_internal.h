@@ -39,7 +39,6 @@ enum {
 
 // -- what is known to have happened before --
 
-typedef struct tw_past tw_past;
 struct tw_past {
   const tw_past* parent[2];  // known too
   const uint32_t* lane_row;  // 32 stamps: lane k of `warp` up to lane_row[k]; or NULL

@@ -404,6 +404,18 @@ void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask) 
   if (mask) arrive(cta, id, warp, mask, advance(cta));
 }
 
+void tw_race_tell(tw_cta_races* cta, int warp, uint32_t mask, const tw_past** past) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask &= cta->live[warp])) return;
+  uint32_t clock = advance(cta);
+  *past = snapshot(cta, warp, mask, clock, *past);
+  cta->warp_clock[warp] = clock;
+}
+
+void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* past) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask &= cta->live[warp])) return;
+  give_root(cta, warp, mask, mask == cta->live[warp], past);
+}
+
 // -- a new CTA --
 
 void tw_order_begin(tw_cta_races* cta) {
