@@ -554,6 +554,7 @@ def exam(
     tokens: options.TokensOption = _SUITE_BUDGET.tokens,
     dollars: options.DollarsOption = _SUITE_BUDGET.dollars,
     seconds: options.SecondsOption = _SUITE_BUDGET.seconds,
+    workers: options.WorkersOption = None,
     spool: options.SpoolOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
@@ -569,7 +570,7 @@ def exam(
 
     settings = Settings(author="", budget=Budget(attempts, tokens, dollars, seconds))
     settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
-    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, output, as_json), settings)
+    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, workers, output, as_json), settings)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ptx import (
     lower_bits,
+    lower_cluster,
     lower_compare,
     lower_control,
     lower_float,
@@ -41,6 +42,7 @@ OPCODES: dict[str, Opcode] = {
     **lower_compare.OPCODES,
     **lower_memory.OPCODES,
     **lower_warp.OPCODES,
+    **lower_cluster.OPCODES,
     **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
 }
@@ -86,7 +88,7 @@ class LoweredKernel:
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
     max_threads: tuple[int, ...] | None
-    is_cluster: bool
+    cluster: tuple[int, ...] | None  # blocks of a cluster that it was built for; None: any, or none at all
     prints: bool  # printf or assert
     reads_only: bool  # it loads through the read-only cache
     loops: tuple[Loop, ...]
@@ -170,7 +172,7 @@ class _KernelLowering:
                 i is not None and i.opcode in ("ld", "ldu") and "nc" in i.modifiers for i in self._code.origins
             ),
             loops=tuple(self._loops),
-            is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
+            cluster=self.kernel.cluster,
         )
 
     # -- what belongs to the kernel --

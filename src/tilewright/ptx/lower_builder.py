@@ -281,6 +281,10 @@ class FunctionBuilder:
             return self.slot(operand)
         if isinstance(operand, Immediate):
             return self.code.constants.predicate(operand.bits != 0)
+        if isinstance(operand, syntax.Special):  # %is_explicit_cluster
+            value, slot = self.source(operand, 4), self.temporary(0)
+            self.emit("setp_ne_u32", (slot, -1, value, self.code.constants.operand(4, 0), -1))
+            return slot
         raise self.wrong("a predicate is missing")
 
     def predicate_target(self, operand: Operand | None) -> int:

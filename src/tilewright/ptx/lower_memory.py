@@ -34,7 +34,7 @@ def _order(modifiers: Modifiers, default: int = _WEAK) -> int:
 def _space(modifiers: Modifiers) -> str:
     name = modifiers.one_of(*_SPACE_NAMES)
     if name == "shared::cluster":
-        raise unsupported(modifiers.instruction, "shared memory of other blocks of a cluster")
+        return "cluster"
     return "generic" if name is None else name.split("::")[0]
 
 
@@ -147,7 +147,8 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
         b.emit("ld_param", padded, count=access.count, imm=at, mod=access.mod(register, 0))
         return
     address, offset, wide = address_of(b, source, access.space)
-    names = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}
+    names = {"global": "ld_global", "const": "ld_global", "local": "ld_local"}
+    names.update(shared="ld_shared", cluster="ld_shared")
     name = names.get(access.space, "ld")
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
@@ -163,7 +164,8 @@ def st(b: FunctionBuilder, i: Instruction) -> None:
     if access.space == "const":
         raise b.wrong("constant memory cannot be written")
     address, offset, wide = address_of(b, i.operands[0], access.space)
-    name = {"global": "st_global", "shared": "st_shared", "local": "st_local"}.get(access.space, "st")
+    names = {"global": "st_global", "shared": "st_shared", "cluster": "st_shared", "local": "st_local"}
+    name = names.get(access.space, "st")
     padded = (*slots, *(-1,) * (4 - len(slots)))
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
@@ -200,7 +202,7 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     order = _order(modifiers, default=_RELAXED)
     space = _space(modifiers)
     modifiers.finish()
-    if not _atom_allows(operation, kind) or space not in ("generic", "global", "shared"):
+    if not _atom_allows(operation, kind) or space not in ("generic", "global", "shared", "cluster"):
         raise unsupported(i, f"{i.opcode}.{operation} of .{kind}")
     operands = list(i.operands)
     destination = operands.pop(0) if i.opcode == "atom" else Sink()
@@ -233,8 +235,8 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
         scope = modifiers.need("cta", "gl", "sys")
     else:
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
-        scope = modifiers.one_of("cta", "gpu", "sys") or "gpu"
-        if "proxy" in modifiers.left or "cluster" in modifiers.left or "mbarrier_init" in modifiers.left:
+        scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
+        if "proxy" in modifiers.left or "mbarrier_init" in modifiers.left:
             raise unsupported(i, "this fence")
     modifiers.finish()
     b.emit("fence", mod=_SCOPE_CTA if scope == "cta" else 0)

@@ -94,6 +94,8 @@ class RawLaunch(Structure):
         ("region_count", c_int64),
         ("grid", c_int32 * 3),
         ("block", c_int32 * 3),
+        ("cluster", c_int32 * 3),
+        ("explicit_cluster", c_int32),
         ("parameters", c_void_p),
         ("parameter_bytes", c_int64),
         ("dynamic_shared_bytes", c_int32),

@@ -37,6 +37,8 @@ _SPECIALS = (
     *("%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"),
     *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
     *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
+    *(f"%{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),
+    *("%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"),
 )
 _SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
 _SAME_AS = {
@@ -45,13 +47,6 @@ _SAME_AS = {
     "%globaltimer_lo": "%clock",
     "%globaltimer_hi": "%clock_hi",
     "%aggr_smem_size": "%total_smem_size",
-    "%is_explicit_cluster": "%zero",
-    **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
-    **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
-    **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
-    **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
-    "%cluster_ctarank": "%zero",
-    "%cluster_nctarank": "%one",
 }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx.clusters import peer_block
 from tilewright.ptx.global_memory import MemoryRegion
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
@@ -56,9 +57,19 @@ _ADDRESSED = frozenset(
         FindingKind.INPUT_WRITTEN,
         FindingKind.STALE_READ,
         FindingKind.NOT_AWAITED,
+        FindingKind.PEER_ABSENT,
     )
 )
-_STATES = (*("runs", "waits at a barrier", "waits for lanes of its warp", "waits for a wgmma of its warpgroup"),)
+_AT_CLUSTER = "waits at the cluster's barrier"
+_STATES = (
+    *("runs", "waits at a barrier", "waits for lanes of its warp", _AT_CLUSTER),
+    "waits for a wgmma of its warpgroup",
+)
+_RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
+_CLUSTER_MISUSE = {
+    6: "it arrives again and has not waited since it last did",
+    7: "it waits and has not arrived",
+}
 _FLIGHTS = {
     1: "reads an accumulator of the wgmma",
     2: "writes an accumulator of the wgmma",
@@ -166,7 +177,11 @@ class Reporter:
 
     def _where(self, kind: FindingKind, raw: RawFinding) -> str:
         if kind in _ADDRESSED:
-            return readable(self._address(raw.address))
+            return readable(self._address(raw.address, raw.block))
+        if kind is FindingKind.BARRIER_DIVERGENCE and raw.detail in _CLUSTER_MISUSE:
+            return "the cluster's barrier"
+        if kind is FindingKind.DEADLOCK and raw.detail == _STATES.index(_AT_CLUSTER):
+            return "the cluster's barrier"
         if kind in (FindingKind.DEADLOCK, FindingKind.BARRIER_DIVERGENCE):
             return "barrier" if kind is FindingKind.BARRIER_DIVERGENCE else f"barrier {raw.address}"
         if kind is FindingKind.BAD_CALL:
@@ -175,14 +190,25 @@ class Reporter:
             return f"call depth {raw.address}"
         return ""
 
-    def _address(self, address: int) -> str:
+    def _address(self, address: int, block: int) -> str:
         if 0 <= address - SHARED_WINDOW < _WINDOW_BYTES:
-            return self._shared_place(address - SHARED_WINDOW)
+            return self._cluster_place(block, address - SHARED_WINDOW)
         if 0 <= address - LOCAL_WINDOW < _WINDOW_BYTES:
             return f"local byte {address - LOCAL_WINDOW}"
         if 0 <= address - PARAMETER_WINDOW < _WINDOW_BYTES:
             return f"parameter byte {address - PARAMETER_WINDOW}"
         return self._describe(address)
+
+    def _cluster_place(self, block: int, address: int) -> str:
+        """A shared address may name a block of the cluster by its rank plus one."""
+        rank, offset = (address >> _RANK_SHIFT) - 1, address % (1 << _RANK_SHIFT)
+        extents = self._request.cluster or (1, 1, 1)
+        if rank < 0:
+            return self._shared_place(offset)
+        if rank >= math.prod(extents):
+            return f"shared memory of a block of rank {rank}, in a cluster of {math.prod(extents)}"
+        peer = _unravel(peer_block(block, rank, self._request.grid, extents), self._request.grid)
+        return f"{self._shared_place(offset)} of block {peer}, rank {rank} of the cluster"
 
     def _shared_place(self, offset: int) -> str:
         end = len(self._kernel.shared_state) + self._request.dynamic_smem_bytes
@@ -208,6 +234,10 @@ class Reporter:
             return _shuffle_detail(raw)
         if kind is FindingKind.BARRIER_DIVERGENCE:
             return self._barrier_detail(raw)
+        if kind is FindingKind.PEER_ABSENT:
+            end = f"before its block ends{self._at_line(raw.other_instruction)}"
+            when = "after its block began" if raw.detail else end
+            return f"an access of {raw.size} bytes that nothing orders {when}; a cluster barrier would"
         if kind is FindingKind.TRAP:
             return "breakpoint" if raw.detail else ""
         if kind is FindingKind.LATER_BLOCK:
@@ -231,6 +261,8 @@ class Reporter:
     def _barrier_detail(self, raw: RawFinding) -> str:
         if raw.detail == 4:
             return f"barrier {raw.other_thread} does not exist; there are 16"
+        if raw.detail in _CLUSTER_MISUSE:
+            return _CLUSTER_MISUSE[raw.detail]
         if raw.detail == 5:
             return f"a count of {raw.other_thread} threads is not a multiple of 32"
         other = _unravel(raw.other_thread, self._request.block)
@@ -325,13 +357,15 @@ class CountedInstructions:
             rows.append(row)
         return CountedInstructions(tuple(instructions), np.array(rows, np.int64), np.array(starts, np.int64))
 
-    def counts(self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch) -> CountsRecord:
+    def counts(
+        self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch, cluster: Dim3
+    ) -> CountsRecord:
         grid_blocks = math.prod(request.grid)
         blocks = request.options.blocks
         return CountsRecord(
             kernel=request.shown_as or request.kernel,
             launch_line=request.launch_line,
-            blocks=grid_blocks if blocks is None else len(blocks),
+            blocks=grid_blocks if blocks is None else launch.block_count * math.prod(cluster),
             grid_blocks=grid_blocks,
             warp_instructions=launch.warp_instructions,
             thread_instructions=launch.thread_instructions,

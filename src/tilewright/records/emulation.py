@@ -77,6 +77,7 @@ class FindingKind(str, Enum):
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
     NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
     LATER_BLOCK = "waits for a block that may not have started"
+    PEER_ABSENT = "access to shared memory of a block that may not be running"
     WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
     WGMMA_NOT_FENCED = "wgmma without a fence before it"
     WARPGROUP = "instruction of a warpgroup not executed by all of it as one"

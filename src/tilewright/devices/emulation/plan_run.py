@@ -319,9 +319,6 @@ def refuse_features(launch: PackedLaunch) -> None:
     """Raise `LaunchNotEmulable` for what can be seen without the code."""
     if launch.maps:
         raise LaunchNotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
-    blocks = math.prod(launch.cluster or ())
-    if blocks > 1:
-        raise LaunchNotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
 
 
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:

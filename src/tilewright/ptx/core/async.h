@@ -42,7 +42,7 @@ TW_HANDLER(cp_async) {
   int size = i->count, index = tw_index_of(w, i);
   to.size = from.size = size;
   tw_addresses(w, i, 1, &from);
-  to.shared = to.global = 0, to.contiguous = false;
+  to.shared = to.global = to.peers = 0, to.contiguous = false;
   if (i->flags & 1) {
     const uint64_t* a = TW_SRC(uint64_t, 0);
     TW_LOOP to.address[l] = a[l] + (uint64_t)i->o[4];

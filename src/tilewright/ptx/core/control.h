@@ -70,8 +70,9 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
     tw_race_report race;
     tw_race_exit(w->cta->races, w->index, exec, &race);
   }
-  int then = tw_leave(w, exec);
+  int pc = w->pc, then = tw_leave(w, exec);
   tw_barriers_recheck(w->cta);
+  tw_cluster_leave(w, pc, exec);
   tw_wgmma_recheck(w);
   return then;
 }

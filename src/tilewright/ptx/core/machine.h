@@ -21,6 +21,7 @@
 #define TW_MAX_CONTEXTS 32
 #define TW_MAX_CALL_DEPTH 256
 #define TW_MAX_WARPS 32
+#define TW_MAX_CLUSTER 16  // blocks
 #define TW_LOCAL_LIMIT (512 * 1024)  // bytes of local memory of one thread, as the hardware has it
 #define TW_FRAME_LIMIT (64 << 20)    // bytes of frames of one warp
 #define TW_ASYNC_LIMIT (1 << 16)     // copies in flight of one warp
@@ -57,11 +58,13 @@ enum {
 };
 #define TW_ORDER_OF(mod) ((int)((mod) >> 6 & 15))
 #define TW_SPACE_OF(mod) ((mod) >> 10 & 7)
-enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4 };
+enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4,
+       TW_SPACE_CLUSTER = 5 };
 
 typedef struct tw_warp tw_warp;
 typedef struct tw_instr tw_instr;
 typedef struct tw_cta tw_cta;
+typedef struct tw_cluster tw_cluster;
 typedef struct tw_engine tw_engine;
 typedef struct tw_worker tw_worker;
 
@@ -101,7 +104,7 @@ struct tw_program {
   bool has_guard_zones;  // between variables in shared memory
 };
 
-typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_WARPGROUP } tw_context_state;
+typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_CLUSTER, TW_AT_WARPGROUP } tw_context_state;
 
 typedef struct {
   uint32_t mask;
@@ -179,6 +182,9 @@ struct tw_warp {
   uint32_t local_stride;
   uint32_t* trips;  // begun so far, of each loop; NULL where nobody asks
   uint32_t carry;  // condition-code register, one bit per lane
+  uint32_t cluster_arrived;  // at the cluster's barrier, which has not opened since
+  uint32_t cluster_passes;   // it has opened since, and they have yet to wait
+  uint32_t cluster_opening;  // the last of its openings that lanes have waited for, from 1
   tw_async_copy* copies;
   int32_t copy_count, copy_capacity;
   uint32_t open_group[TW_LANES];
@@ -201,6 +207,18 @@ typedef struct {
   uint32_t waiting[TW_MAX_WARPS];  // of those, the ones that wait
   uint32_t predicate_and, predicate_or, predicate_count;
 } tw_barrier;
+
+// Blocks that run side by side; a block of a launch without clusters is one of its own.
+struct tw_cluster {
+  tw_cta* blocks[TW_MAX_CLUSTER];  // by rank
+  int32_t size;
+  int32_t running;  // blocks that have not ended
+  uint32_t openings;  // of its barrier, so far
+  bool open;          // somebody has arrived at it
+  bool relaxed;       // without releasing what it did
+  const tw_past* arrivals;  // what those who arrived know, for races
+  const tw_past* opened;    // and what those who wait are told
+};
 
 // An operand of a wgmma in shared memory, as its descriptor has it.
 typedef struct {
@@ -233,6 +251,10 @@ struct tw_cta {
   const tw_program* program;
   int32_t linear;
   uint32_t id[3];
+  tw_cluster* cluster;
+  tw_cluster own_cluster;  // used by the block of rank 0
+  int32_t rank;
+  int32_t end_pc;  // where its last threads ended
   int32_t warp_count;
   int32_t thread_count;
   int32_t live_threads;
@@ -249,6 +271,7 @@ struct tw_cta {
   int32_t idle_rounds;  // in a row that it has only polled, with no other block running
   bool wrote;           // in memory, since that was last asked
   tw_warp* warps;
+  tw_visit* visits;  // of other blocks of the cluster to its shared memory, by rank and warp; NULL: nobody asks
 };
 
 struct tw_worker {
@@ -273,8 +296,9 @@ struct tw_engine {
   atomic_llong next_block;
   atomic_llong executed;
   atomic_llong finished;
-  int64_t block_total;
-  int32_t* order;  // of the blocks, when seeded
+  int64_t block_total;  // to run: of clusters, where a block without one is a cluster of its own
+  int32_t cluster_size;
+  int32_t* order;  // of the same, when seeded
   uint32_t shared_bytes;
   uint32_t local_stride;
   tw_races* races;
@@ -309,6 +333,17 @@ void tw_barriers_recheck(tw_cta* cta);
 int tw_gather_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* masks, uint32_t* together);
 bool tw_force_collective(tw_cta* cta);
 void tw_describe_waits(tw_cta* cta);
+
+void tw_stand(tw_warp* w, uint32_t lanes, int pc, tw_context_state state, uint8_t barrier);
+
+// -- cluster.c --
+void tw_cluster_begin(tw_cta** blocks, int32_t size);
+void tw_cluster_recheck(tw_cluster* cluster);
+int tw_cluster_arrive(tw_warp* w, const tw_instr* i, uint32_t exec);
+int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
+bool tw_block_can_run(const tw_cta* cta);
+void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes);
+void tw_report_absent(tw_warp* w, int pc, int lane, uint64_t address, int size, const tw_cta* home, bool begun);
 
 // -- async.c --
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);

@@ -5,8 +5,10 @@
 typedef struct {
   tw_races* races;
   tw_cta_races* cta;
-  tw_page* page;  // locked while it is here
+  tw_cta_races* home;  // whose shared memory it is
+  tw_page* page;       // locked while it is here
   bool shared, is_async;
+  bool one_cta;  // the stamps there are all of this CTA, or old
   int warp, kind, order, instr;
   uint32_t clock;
   uint32_t who;       // of a write by lane 0
@@ -53,7 +55,7 @@ static void conflict(tw_race_access* a, int kind, const tw_cell* cell, uint32_t 
       .cta = a->cta->index,
       .thread = (uint32_t)a->warp * 32 + lane,
       .instr = a->instr,
-      .other_cta = a->shared ? a->cta->index : index_of(a->races, other.ordinal),
+      .other_cta = a->one_cta ? a->cta->index : index_of(a->races, other.ordinal),
       .other_thread = other.thread,
       .other_instr = (int32_t)other.instr,
       .is_atomic = a->order != TW_ORDER_WEAK || a->kind == TW_RACE_ATOMIC,
@@ -67,7 +69,7 @@ static void conflict(tw_race_access* a, int kind, const tw_cell* cell, uint32_t 
 
 // Before the last barrier of the whole CTA, which costs one comparison to see.
 static inline bool before_barrier(const tw_race_access* a, uint32_t ordinal, uint32_t clock) {
-  return clock < a->cta->barrier_clock && (a->shared || ordinal == a->cta->ordinal);
+  return clock < a->cta->barrier_clock && (a->one_cta || ordinal == a->cta->ordinal);
 }
 
 static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_cell* cell, uint32_t lanes,
@@ -77,7 +79,7 @@ static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_ce
                     .is_async = (write->what & TW_WRITE_ASYNC) != 0};
   if (write->what & TW_WRITE_IN_FLIGHT) {
     bool reads = a->kind == TW_RACE_READ;
-    if (write->clock < a->cta->start_clock) return;  // of an earlier CTA
+    if (write->clock < a->home->start_clock) return;  // of an earlier CTA
     conflict(a, reads ? TW_RACE_ASYNC_NOT_WAITED : TW_RACE_ASYNC_OVERWRITTEN, cell, tw_lowest(lanes), other);
     return;
   }
@@ -170,7 +172,7 @@ static bool replaces(const tw_race_access* a, const tw_record* old) {
 // and races with whatever it would have raced with.
 static uint32_t still_needed(tw_race_access* a, const tw_record* old, uint32_t lanes) {
   uint32_t ordinal = old->who >> 5, flags = old->what & 0xff;
-  if (before_barrier(a, ordinal, old->clock) && (a->shared || flags == a->flags)) return 0;
+  if (before_barrier(a, ordinal, old->clock) && (a->one_cta || flags == a->flags)) return 0;
   if (replaces(a, old)) return 0;
   if (flags != a->flags) return old->lanes;
   bool same_warp = old->who == a->warp_who;
@@ -279,7 +281,7 @@ static void add_to_list(tw_race_access* a, tw_record* head, uint32_t lanes, cons
 static __attribute__((noinline)) void remember(tw_race_access* a, tw_record* record, uint32_t lanes) {
   tw_record fresh = {.who = a->warp_who, .lanes = lanes, .clock = a->clock, .what = (uint32_t)a->instr << 8 | a->flags};
   if (record->clock && record->what & TW_RECORD_MANY) {
-    if (a->shared && record->clock < a->cta->barrier_clock) {
+    if (a->one_cta && record->clock < a->cta->barrier_clock) {
       tw_links_drop(a->page, record);
     } else {
       add_to_list(a, record, lanes, &fresh);
@@ -372,7 +374,7 @@ static inline void leave_page(tw_race_access* a) {
 
 static bool enter_page(tw_race_access* a, uint64_t id, int shift) {
   leave_page(a);
-  tw_page* page = a->shared ? tw_page_shared(a->cta, (uint32_t)id, shift) : tw_page_global(a->races, a->cta, id, shift);
+  tw_page* page = a->shared ? tw_page_shared(a->home, (uint32_t)id, shift) : tw_page_global(a->races, a->cta, id, shift);
   if (!page) return false;
   if (!a->shared) tw_page_lock(a->races, page);
   a->page = page;
@@ -435,7 +437,7 @@ static bool start(tw_race_access* a, tw_races* races, tw_cta_races* cta, int war
   if (cta->ignored || warp < 0 || warp >= cta->warps) return false;
   if (kind == TW_RACE_ATOMIC && !(order & TW_ORDER_MASK)) order |= TW_ORDER_RELAXED;
   if (!(order & TW_ORDER_MASK)) order = TW_ORDER_WEAK;
-  *a = (tw_race_access){.races = races, .cta = cta, .warp = warp, .kind = kind, .order = order, .out = out};
+  *a = (tw_race_access){.races = races, .cta = cta, .home = cta, .warp = warp, .kind = kind, .order = order, .out = out};
   a->instr = instr < 0 ? 0 : instr > TW_MAX_INSTR ? TW_MAX_INSTR : instr;
   a->clock = cta->warp_clock[warp];
   a->who = cta->ordinal << 10 | (uint32_t)warp << 5;
@@ -474,7 +476,7 @@ static inline uint32_t is_loud(const tw_race_access* a, const tw_cell* cell, uin
                                uint32_t loud) {
   const tw_write* w = &cell->write;
   const tw_record* r = &cell->record;
-  uint32_t other_cta = a->shared ? 0 : ~0u;  // stamps in shared memory are all of this CTA, or old
+  uint32_t other_cta = a->one_cta ? 0 : ~0u;
   uint32_t write_elsewhere = (w->who ^ a->who) >> 10 & other_cta;
   uint32_t record_elsewhere = (r->who ^ a->warp_who) >> 5 & other_cta;
   uint32_t write_late = (write_elsewhere != 0) | (w->clock >= barrier);
@@ -528,6 +530,12 @@ static int touch_lanes(tw_race_access* a, uint32_t mask, const uint64_t address[
 #define FOR_EACH_LANE(lane, mask) \
   for (uint32_t rest_ = (mask), lane; rest_ && (lane = tw_lowest(rest_), 1); rest_ &= rest_ - 1)
 
+static void in_shared_memory(tw_race_access* a, tw_cta_races* home) {
+  a->shared = true;
+  a->home = home;
+  a->one_cta = !home->open;
+}
+
 static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32], int size, const void* values,
                         int stride) {
   uint64_t address[32];
@@ -537,7 +545,7 @@ static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32
     address[lane] = addr[lane];
     inside |= (uint32_t)(address[lane] + (uint32_t)size <= a->cta->shared_bytes) << lane;
   }
-  a->shared = true;
+  in_shared_memory(a, a->home);
   return touch_lanes(a, mask & inside, address, size, values, stride);
 }
 
@@ -545,8 +553,14 @@ static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32
 
 int tw_race_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int kind, int order,
                    const void* values, int value_stride, int instr, tw_race_report* out) {
+  return tw_race_peer(cta, cta, warp, mask, addr, size, kind, order, values, value_stride, instr, out);
+}
+
+int tw_race_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size,
+                 int kind, int order, const void* values, int value_stride, int instr, tw_race_report* out) {
   tw_race_access a;
-  if (!start(&a, cta->launch, cta, warp, kind, order, instr, out)) return 0;
+  if (!start(&a, cta->launch, cta, warp, kind, order, instr, out) || home->ignored) return 0;
+  a.home = home;
   if ((a.order & TW_ORDER_MASK) == TW_ORDER_VOLATILE) a.flags |= TW_RECORD_LOCKSTEP;
   if (a.order == TW_ORDER_WEAK && kind == TW_RACE_WRITE && !values) a.flags = TW_WRITE_VALUE_NONE;
   return touch_shared(&a, mask, addr, size, values, value_stride);
@@ -572,9 +586,14 @@ static void observe(tw_race_access* a, uint64_t address, int size, uint32_t lane
 }
 
 void tw_race_observe_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int order) {
+  tw_race_observe_peer(cta, cta, warp, mask, addr, size, order);
+}
+
+void tw_race_observe_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32],
+                          int size, int order) {
   tw_race_access a;
-  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, order, 0, NULL)) return;
-  a.shared = true;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, order, 0, NULL) || home->ignored) return;
+  in_shared_memory(&a, home);
   FOR_EACH_LANE(lane, mask) {
     if (addr[lane] < cta->shared_bytes) observe(&a, addr[lane], size, lane);
   }
@@ -620,7 +639,7 @@ static void arrived(tw_race_access* a, uint64_t address, int shift, uint32_t lan
 void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size) {
   tw_race_access a;
   if (!start(&a, cta->launch, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, 0, NULL)) return;
-  a.shared = true;
+  in_shared_memory(&a, cta);
   if (size < 1 || size > 64 || (uint32_t)size > cta->shared_bytes) return;
   FOR_EACH_LANE(lane, mask) {
     uint32_t thread = (uint32_t)warp * 32 + lane, address = addr[lane];

@@ -50,7 +50,7 @@ extern "C" {
 
 typedef struct tw_races tw_races;
 typedef struct tw_cta_races tw_cta_races;
-typedef struct tw_past tw_past;  // what some threads knew at some time
+typedef struct tw_past tw_past;  // what some threads know to have happened
 
 enum { TW_RACE_MAX_THREADS = 1024, TW_RACE_MAX_WARPS = 32, TW_RACE_MAX_BARRIERS = 16 };
 
@@ -110,6 +110,7 @@ uint32_t tw_races_missed(const tw_races* races);
 
 tw_cta_races* tw_cta_races_create(tw_races* races, uint32_t shared_bytes);
 void tw_cta_races_begin(tw_cta_races* cta, uint32_t cta_index, int threads);
+void tw_cta_races_open(tw_cta_races* cta);  // before it begins: other CTAs, of a cluster, reach its shared memory
 void tw_cta_races_destroy(tw_cta_races* cta);
 
 // -- accesses: return the number of conflicts (lanes times pieces), and fill `out` for the first pair of instructions
@@ -123,8 +124,14 @@ int tw_race_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t ad
 int tw_race_global(tw_races* races, tw_cta_races* cta, int warp, uint32_t mask, const uint64_t addr[32], int size,
                    int kind, int order, const void* values, int value_stride, int instr, tw_race_report* out);
 
+// The same in the shared memory of `home`, another CTA that the same OS thread runs and that is open.
+int tw_race_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size,
+                 int kind, int order, const void* values, int value_stride, int instr, tw_race_report* out);
+
 // The reading half of an atomic or strong load once more, after it was done (see above).
 void tw_race_observe_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int order);
+void tw_race_observe_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32],
+                          int size, int order);
 void tw_race_observe_global(tw_races* races, tw_cta_races* cta, int warp, uint32_t mask, const uint64_t addr[32],
                             int size, int order);
 
@@ -136,6 +143,27 @@ void tw_race_barrier(tw_cta_races* cta, int id, const uint32_t* lane_masks, int 
 void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask);
 void tw_race_syncwarp(tw_cta_races* cta, int warp, uint32_t mask);
 void tw_race_fence(tw_cta_races* cta, int warp, uint32_t mask, int scope /* TW_SCOPE_CTA or TW_SCOPE_GPU */);
+
+// -- clusters: `arrivals` gathers what those who arrive know, and is told to those who wait --
+
+void tw_race_cluster_arrive(tw_cta_races* cta, int warp, uint32_t mask, int relaxed, const tw_past** arrivals);
+void tw_race_cluster_wait(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* arrivals);
+void tw_race_cluster_all(tw_cta_races* cta, const tw_past* arrivals);  // every thread of the CTA that has not ended waits
+
+// The last access that lanes of a warp made to the shared memory of another CTA.
+typedef struct {
+  uint32_t ordinal, clock, lanes;  // 0 lanes: none
+  uint32_t address;
+  int32_t instr, size;
+  uint32_t begun;    // the warp knows that the other has begun
+  uint32_t opening;  // of the cluster's barrier, the first that the visitor arrives at later
+} tw_visit;
+// Remembers one to `home`; 0: nothing orders it after the beginning of that.
+int tw_race_visit(const tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit);
+// Whether one of these lanes comes after the visit by a warp of that number.
+int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor, const tw_visit* visit);
+
+// -- wgmma --
 
 // What these lanes know is added to `past`; and they learn what it holds.
 void tw_race_tell(tw_cta_races* cta, int warp, uint32_t mask, const tw_past** past);

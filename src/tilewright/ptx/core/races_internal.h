@@ -169,6 +169,7 @@ struct tw_cta_races {
   uint32_t ordinal, index;
   int threads, warps;
   bool ignored;  // more CTAs than ordinals: nothing is checked
+  bool open;     // others reach its shared memory
   uint32_t now, start_clock, barrier_clock;
   uint32_t warp_clock[32], warp_sync[32], live[32];
   uint32_t partial;  // warps with entries in lane_known since their last full synchronisation
@@ -230,6 +231,7 @@ tw_sync* tw_page_sync(tw_races* races, tw_page* page);
 void tw_page_lock(const tw_races* races, tw_page* page);
 void tw_page_unlock(const tw_races* races, tw_page* page);
 void tw_page_free(tw_page* page);
+void tw_page_clear(tw_page* page);
 uint32_t tw_link_new(tw_races* races, tw_page* page);
 void tw_links_drop(tw_page* page, tw_record* record);
 

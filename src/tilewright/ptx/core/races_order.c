@@ -404,6 +404,59 @@ void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask) 
   if (mask) arrive(cta, id, warp, mask, advance(cta));
 }
 
+// -- clusters --
+
+void tw_race_cluster_arrive(tw_cta_races* cta, int warp, uint32_t mask, int relaxed, const tw_past** arrivals) {
+  if (cta->ignored) return;
+  uint32_t clock = advance(cta);
+  // One who arrives relaxed passes on what it has fenced, no more.
+  const tw_past* fenced = tw_past_join(cta, fenced_by_warp(cta, TW_LEVEL_GPU, warp, mask), shared_release(cta));
+  *arrivals = relaxed ? tw_past_join(cta, fenced, *arrivals) : snapshot(cta, warp, mask, clock, *arrivals);
+  cta->warp_clock[warp] = clock;
+}
+
+void tw_race_cluster_wait(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* arrivals) {
+  mask &= cta->live[warp];
+  if (!cta->ignored && mask) give_root(cta, warp, mask, mask == cta->live[warp], arrivals);
+}
+
+void tw_race_cluster_all(tw_cta_races* cta, const tw_past* arrivals) {
+  if (cta->ignored) return;
+  barrier_of_all(cta);
+  cta->cta_root = tw_past_join(cta, arrivals, cta->cta_root);
+  cta->any_roots = cta->cta_root != NULL;
+}
+
+static bool knows_beginning(const tw_cta_races* home, tw_cta_races* cta, int warp, int lane) {
+  for (uint32_t thread = 0; thread < (uint32_t)home->threads; thread++)
+    if (tw_ordered(cta, warp, lane, home->ordinal, thread, home->start_clock)) return true;
+  return false;
+}
+
+int tw_race_visit(const tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit) {
+  uint32_t clock = cta->warp_clock[warp];
+  if (cta->ignored || home->ignored) return 1;
+  if (!visit->begun) visit->begun = knows_beginning(home, cta, warp, (int)tw_lowest(lanes));
+  visit->lanes = visit->clock == clock ? visit->lanes | lanes : lanes;
+  visit->clock = clock;
+  visit->ordinal = cta->ordinal;
+  return (int)visit->begun;
+}
+
+int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor, const tw_visit* visit) {
+  for (uint32_t mine = lanes; mine; mine &= mine - 1) {
+    uint32_t left = visit->lanes;
+    for (; left; left &= left - 1) {
+      uint32_t thread = (uint32_t)visitor * 32 + tw_lowest(left);
+      if (!tw_ordered(cta, warp, (int)tw_lowest(mine), visit->ordinal, thread, visit->clock)) break;
+    }
+    if (!left) return 1;
+  }
+  return 0;
+}
+
+// -- wgmma --
+
 void tw_race_tell(tw_cta_races* cta, int warp, uint32_t mask, const tw_past** past) {
   if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask &= cta->live[warp])) return;
   uint32_t clock = advance(cta);
