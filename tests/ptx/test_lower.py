@@ -28,8 +28,9 @@ ret;
     ("text", "named"),
     [
         ("tcgen05.wait::st.sync.aligned;", "the instruction tcgen05"),
-        ("mbarrier.init.shared.b64 [%r1], 1;", "the instruction mbarrier"),
-        ("cp.async.bulk.commit_group;", "the modifier .bulk"),
+        ("mbarrier.frob.shared.b64 [%r1], 1;", "this form of mbarrier"),
+        ("cp.async.bulk.global.shared::cta.bulk_group.frob [%rd1], [%r1], 16;", "the modifier .frob"),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.frob [%rd1], [%r1], 16;", "reduction of .frob"),
         ("add.f32.frob %f1, %f2, %f3;", "the type .frob"),
         ("add.frob.f32 %f1, %f2, %f3;", "the modifier .frob"),
         ("add.rz.f16 %rs1, %rs2, %rs3;", "this rounding of .f16"),

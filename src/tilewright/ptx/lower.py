@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from tilewright.ptx import (
     lower_bits,
+    lower_bulk,
     lower_cluster,
     lower_compare,
     lower_control,
     lower_float,
     lower_integer,
+    lower_mbarrier,
     lower_memory,
     lower_warp,
     lower_wgmma,
@@ -41,6 +43,8 @@ OPCODES: dict[str, Opcode] = {
     **lower_float.OPCODES,
     **lower_compare.OPCODES,
     **lower_memory.OPCODES,
+    **lower_mbarrier.OPCODES,
+    **lower_bulk.OPCODES,
     **lower_warp.OPCODES,
     **lower_cluster.OPCODES,
     **lower_wgmma.OPCODES,

@@ -178,6 +178,11 @@ _ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b
 _INTEGER_ATOMS = {"u32", "s32", "u64", "s64"}
 
 
+def atom_number(kind: str) -> int | None:
+    """The core's number of a type; None: no atomics of it."""
+    return _ATOM_NUMBERS.get(kind)
+
+
 def _atom_allows(operation: str, kind: str) -> bool:
     if operation in ("exch", "cas"):
         return kind in ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64") or (
@@ -228,18 +233,27 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
 
 def fence(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
-    if modifiers.flag("proxy"):
-        b.emit("nop")
-        return
     if i.opcode == "membar":
         scope = modifiers.need("cta", "gl", "sys")
     else:
+        is_proxy = modifiers.flag("proxy")
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
         scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
-        if "proxy" in modifiers.left or "mbarrier_init" in modifiers.left:
-            raise unsupported(i, "this fence")
+        modifiers.flag("mbarrier_init")  # what it shows to the cluster, any fence does here
+        if is_proxy:
+            _proxy_fence(b, modifiers)
+            return
     modifiers.finish()
     b.emit("fence", mod=_SCOPE_CTA if scope == "cta" else 0)
+
+
+def _proxy_fence(b: FunctionBuilder, modifiers: Modifiers) -> None:
+    """Only what the asynchronous proxy may read is watched; aliases and tensor maps are as everybody sees them."""
+    between = modifiers.need("alias", "async", "async::generic", "tensormap::generic")
+    modifiers.one_of("global", "shared::cta", "shared::cluster")
+    modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+    modifiers.finish()
+    b.emit("fence_proxy" if between == "async" else "nop")
 
 
 # -- cp.async --
@@ -250,7 +264,8 @@ def class_of_copy(parts: tuple[str, ...]) -> InstructionClass:
     return InstructionClass.SYNC if waits else InstructionClass.ASYNC_COPY
 
 
-def cp(b: FunctionBuilder, i: Instruction) -> None:
+def copy(b: FunctionBuilder, i: Instruction) -> None:
+    """cp.async, without mbarriers and not in bulk."""
     modifiers = Modifiers.of(i)
     if not modifiers.flag("async"):
         raise unsupported(i, "this copy")
@@ -323,7 +338,6 @@ OPCODES = {
     **opcodes(class_of_atomic, {"atom": atom}),
     **opcodes(class_of_atomic, {"red": atom}, writes=False),
     **opcodes(InstructionClass.SYNC, {"membar": fence, "fence": fence}, writes=False),
-    **opcodes(class_of_copy, {"cp": cp}, writes=False),
     **opcodes(
         InstructionClass.OTHER,
         dict.fromkeys(("prefetch", "prefetchu", "discard", "applypriority"), nothing),

@@ -154,6 +154,8 @@ def registers_of(operand: Operand | None) -> Iterator[str]:
         yield operand.register.name
     elif isinstance(operand, Address):
         yield from registers_of(operand.base)
+        for coordinate in operand.coordinates:
+            yield from registers_of(coordinate)
     elif isinstance(operand, (Vector, Tuple_)):
         for item in operand.items:
             yield from registers_of(item)

@@ -58,13 +58,18 @@ _ADDRESSED = frozenset(
         FindingKind.STALE_READ,
         FindingKind.NOT_AWAITED,
         FindingKind.PEER_ABSENT,
+        FindingKind.MBARRIER,
+        FindingKind.NO_PROXY_FENCE,
+        FindingKind.BULK_COPY,
     )
 )
 _AT_CLUSTER = "waits at the cluster's barrier"
 _STATES = (
     *("runs", "waits at a barrier", "waits for lanes of its warp", _AT_CLUSTER),
-    "waits for a wgmma of its warpgroup",
+    *("waits for", "waits for a wgmma of its warpgroup"),
 )
+_AT_BARRIER, _AT_MBARRIER = 1, 4
+_PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
 _RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
 _CLUSTER_MISUSE = {
     6: "it arrives again and has not waited since it last did",
@@ -83,9 +88,27 @@ _RACES = {
     1: "reads what the other wrote",
     2: "writes over what the other read",
     3: "writes what the other wrote, and not the same",
-    4: "reads what the other's cp.async has yet to bring",
-    5: "writes where the other's cp.async has yet to bring something",
+    4: "reads what the other's asynchronous copy has yet to bring",
+    5: "writes where the other's asynchronous copy has yet to bring something",
     6: "never waits for its cp.async",
+    7: "copies in bulk what the other wrote",
+}
+# By the core's TW_MBARRIER_* and its TW_BULK_*.
+_MBARRIER = {
+    1: "nothing has initialised it",
+    2: "it is initialised for {} arrivals; from 1 to 1048575 is allowed",
+    3: "{} arrivals, which is more than its phase still waits for",
+    4: "{} bytes still to come, more than it can count: 1048575",
+    5: "something wrote over it",
+    6: "its phase ended while {} bytes that this copy brings were under way: expect_tx names too few",
+    7: "a .noComplete arrival that ends the phase",
+}
+_BULK = {
+    1: "addresses and size must be multiples of 16; the size is {}",
+    2: "{} bytes are more than shared memory has",
+    3: "there is no tensor map at that address, or not at a multiple of 64",
+    4: "the map has {} dimensions or another mode than the instruction",
+    5: "the map's elements cannot be reduced",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (
@@ -127,7 +150,7 @@ class Reporter:
             detail=self._detail(kind, raw, messages),
             count=raw.count,
             other_line=kernel_line(self._origin(raw.other_instruction)[2]) if other else None,
-            other_thread=self._thread(raw.other_block, raw.other_thread) if other else None,
+            other_thread=self._thread(raw.other_block, raw.other_thread) if other and not self._is_proxy(raw) else None,
             ptx_line=line,
             ptx_text=text,
             places=places,
@@ -182,6 +205,8 @@ class Reporter:
             return "the cluster's barrier"
         if kind is FindingKind.DEADLOCK and raw.detail == _STATES.index(_AT_CLUSTER):
             return "the cluster's barrier"
+        if kind is FindingKind.DEADLOCK and raw.detail == _AT_MBARRIER:
+            return "mbarrier"
         if kind in (FindingKind.DEADLOCK, FindingKind.BARRIER_DIVERGENCE):
             return "barrier" if kind is FindingKind.BARRIER_DIVERGENCE else f"barrier {raw.address}"
         if kind is FindingKind.BAD_CALL:
@@ -228,6 +253,15 @@ class Reporter:
     def _detail(self, kind: FindingKind, raw: RawFinding, messages: str) -> str:
         if kind in _RACE_KINDS or (kind is FindingKind.ASYNC_NOT_WAITED and raw.other_instruction >= 0):
             return self._race(raw)
+        if kind is FindingKind.NO_PROXY_FENCE:
+            other = self._thread(raw.other_block, raw.other_thread)
+            at = self._at_line(raw.other_instruction)
+            return f"thread {other.thread} wrote it{at}, and no fence.proxy.async stands between the two"
+        if kind is FindingKind.MBARRIER:
+            other = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
+            return _MBARRIER[raw.detail].format(raw.size) + other
+        if kind is FindingKind.BULK_COPY:
+            return _BULK[raw.detail].format(raw.size)
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
             return self._waits(messages)
         if kind is FindingKind.SHUFFLE_MASK:
@@ -255,8 +289,13 @@ class Reporter:
     def _race(self, raw: RawFinding) -> str:
         other = self._thread(raw.other_block, raw.other_thread)
         what = _RACES.get(raw.detail, "meets the other")
+        if self._is_proxy(raw):
+            return f"{what}: the bulk copy{self._at_line(raw.other_instruction)}, and no wait stands between the two"
         where = f"thread {other.thread}" + (f" of block {other.block}" if raw.other_block != raw.block else "")
         return f"{what}: {where}{self._at_line(raw.other_instruction)}, and nothing orders the two"
+
+    def _is_proxy(self, raw: RawFinding) -> bool:
+        return raw.other_thread == _PROXY_THREAD and math.prod(self._request.block) <= _PROXY_THREAD
 
     def _barrier_detail(self, raw: RawFinding) -> str:
         if raw.detail == 4:
@@ -284,12 +323,24 @@ class Reporter:
     def _waits(self, messages: str) -> str:
         lines = []
         for text in messages.splitlines()[:64]:
-            block, warp, mask, pc, state, barrier = (int(number) for number in text.split())
+            block, warp, mask, pc, state, barrier, *mbarrier = (int(number) for number in text.split())
             at = self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
-            doing = _STATES[state] + (f" {barrier}" if state == 1 else "")
+            doing = _STATES[state] + (f" {barrier}" if state == _AT_BARRIER else "")
+            if mbarrier:
+                doing = f"{doing} {self._mbarrier_wait(*mbarrier)}"
             lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
             lines.append(f"block {_unravel(block, self._request.grid)} warp {warp} ({lanes}) {doing}{at}")
         return "; ".join(lines)
+
+    def _mbarrier_wait(self, offset: int, init: int, expected: int, pending: int, size: int, phase: int) -> str:
+        """What an mbarrier still waits for."""
+        missing = [f"{pending} of {expected} arrivals"] if pending else []
+        missing += [f"{size} bytes"] if size > 0 else []
+        what = " and ".join(missing) + " missing" if missing else "nothing is missing: that phase has passed"
+        if size < 0:
+            what = f"{-size} bytes came that no expect_tx announced"
+        made = self._at_line(init)
+        return f"phase {phase} of the mbarrier at {readable(self._shared_place(offset))}, initialised{made} ({what})"
 
 
 def _shuffle_detail(raw: RawFinding) -> str:

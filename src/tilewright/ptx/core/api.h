@@ -43,7 +43,8 @@ typedef struct {
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
 // Bits of `recent`: what this launch has done to a byte, and what the launch before it did.
 enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_WRITTEN_BEFORE = 4, TW_RECENT_READ_BEFORE = 8 };
-enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3 };
+enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3,
+       TW_STATE_READING = 4 };  // written, and a bulk copy still reads it
 
 enum {
   TW_CHECK_UNINITIALISED = 1,
@@ -107,6 +108,9 @@ enum {
   TW_FIND_NOT_AWAITED,   // before griddepcontrol.wait, of what the launch before writes or reads
   TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
   TW_FIND_PEER_ABSENT,   // shared memory of another block of the cluster, which may have ended or not begun
+  TW_FIND_MBARRIER,      // used as no mbarrier may be; the detail is one of TW_MBARRIER_*
+  TW_FIND_NO_PROXY_FENCE,  // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
+  TW_FIND_BULK_COPY,       // a bulk copy that the hardware refuses
   TW_FIND_WGMMA_IN_FLIGHT,   // a register of a wgmma that nobody has waited for is touched
   TW_FIND_WGMMA_NOT_FENCED,  // a wgmma uses registers that were written since the last wgmma.fence
   TW_FIND_WARPGROUP,         // an instruction of a warpgroup that its warps do not execute as one

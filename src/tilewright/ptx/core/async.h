@@ -6,8 +6,6 @@
 
 #include "memory.h"
 
-#define TW_POISON 0xc5
-
 static bool tw_room_for_copies(tw_warp* w, int more) {
   if (w->copy_count + more <= w->copy_capacity) return true;
   int32_t capacity = w->copy_capacity ? 2 * w->copy_capacity : 256;

@@ -239,7 +239,9 @@ void tw_describe_waits(tw_cta* cta) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
       const tw_context* x = &w->contexts[c];
-      tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      tw_message(cta->engine, "%d %d %u %d %d %d", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      if (x->state == TW_AT_MBARRIER) tw_mbarrier_describe(cta, x->barrier);
+      tw_message(cta->engine, "\n");
     }
     if (w->running) tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, w->mask, w->pc, (int)TW_READY, 0);
   }

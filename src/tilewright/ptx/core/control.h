@@ -66,6 +66,7 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
   if (!exec) return TW_NEXT;
   w->pc = tw_index_of(w, i);
   if (w->copy_count) tw_async_abandoned(w, exec);
+  if (w->cta->bulk) tw_bulk_abandoned(w, exec);
   if (w->cta->races) {
     tw_race_report race;
     tw_race_exit(w->cta->races, w->index, exec, &race);

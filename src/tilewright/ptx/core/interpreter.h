@@ -15,6 +15,8 @@
 #include "atomics.h"
 #include "async.h"
 #include "distributed.h"
+#include "mbarrier.h"
+#include "bulk.h"
 #include "collective.h"
 #include "matrix.h"
 #include "wgmma.h"

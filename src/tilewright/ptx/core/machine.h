@@ -26,6 +26,8 @@
 #define TW_FRAME_LIMIT (64 << 20)    // bytes of frames of one warp
 #define TW_ASYNC_LIMIT (1 << 16)     // copies in flight of one warp
 
+#define TW_POISON 0xc5  // what an asynchronous copy has yet to bring
+
 #define TW_SHARED_WINDOW 0x7e0000000000ull
 #define TW_LOCAL_WINDOW 0x7d0000000000ull
 #define TW_PARAMETER_WINDOW 0x7c0000000000ull
@@ -67,6 +69,7 @@ typedef struct tw_cta tw_cta;
 typedef struct tw_cluster tw_cluster;
 typedef struct tw_engine tw_engine;
 typedef struct tw_worker tw_worker;
+typedef struct tw_bulk tw_bulk;
 
 // What a handler tells the loop.
 enum { TW_NEXT = 0, TW_JUMP = 1, TW_SWITCH = 2, TW_STOP = 3 };
@@ -104,7 +107,9 @@ struct tw_program {
   bool has_guard_zones;  // between variables in shared memory
 };
 
-typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_CLUSTER, TW_AT_WARPGROUP } tw_context_state;
+typedef enum {
+  TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_CLUSTER, TW_AT_MBARRIER, TW_AT_WARPGROUP
+} tw_context_state;
 
 typedef struct {
   uint32_t mask;
@@ -112,7 +117,7 @@ typedef struct {
   int32_t node;   // innermost node it belongs to, or -1
   int32_t frame;  // index into the warp's frames
   uint8_t state;  // tw_context_state
-  uint8_t barrier;
+  uint16_t barrier;
   uint32_t wanted;  // lanes a collective waits for
 } tw_context;
 
@@ -264,6 +269,7 @@ struct tw_cta {
   bool watch_shared;  // reads look at shared_state
   tw_barrier barriers[TW_BARRIERS];
   tw_cta_races* races;
+  tw_bulk* bulk;  // mbarriers and bulk copies; NULL until there are any
   tw_warpgroup warpgroups[TW_MAX_WARPS / 4];
   uint8_t* tile_readers;  // of each 16 bytes of shared memory: operands of unfinished wgmmas that hold it; NULL: none yet
   bool progressed, only_polls;  // in the last pass over its warps
@@ -349,6 +355,25 @@ void tw_report_absent(tw_warp* w, int pc, int lane, uint64_t address, int size, 
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);
 void tw_async_abandoned(tw_warp* w, uint32_t mask);
 
+// -- bulk.c --
+void tw_bulk_begin(tw_cta* cta);
+void tw_bulk_end(tw_cta* cta);
+void tw_bulk_free(tw_cta* cta);
+void tw_bulk_abandoned(tw_warp* w, uint32_t exec);
+bool tw_bulk_overwrites(tw_warp* w, int instruction, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);
+
+// -- mbarrier.c; flags of its instructions --
+enum { TW_MBARRIER_PARITY = 1, TW_MBARRIER_NO_COMPLETE = 1, TW_MBARRIER_DROPS = 2, TW_MBARRIER_RELAXED = 4 };
+int tw_mbarrier_init(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* count);
+int tw_mbarrier_invalidate(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
+int tw_mbarrier_arrive(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* count,
+                       const uint32_t* bytes, uint64_t* states);
+int tw_mbarrier_bytes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* bytes);
+int tw_mbarrier_after_copies(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
+int tw_mbarrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const void* which);
+bool tw_mbarrier_expire(tw_cta* cta);
+void tw_mbarrier_describe(const tw_cta* cta, uint32_t number);
+
 // -- wgmma.c --
 enum {  // details of TW_FIND_WARPGROUP
   TW_WARPGROUP_INCOMPLETE = 1,
@@ -367,7 +392,7 @@ void tw_wgmma_commit(tw_warp* w, uint32_t together);
 bool tw_wgmma_ready(const tw_warp* w, uint32_t pending);
 void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together);
 void tw_wgmma_recheck(tw_warp* w);
-void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, tw_cta* home, uint32_t offset);
+void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);
 void tw_wgmma_mark(tw_warp* w, int32_t slot, int32_t pc, bool sum);
 void tw_wgmma_touch(tw_warp* w, int32_t pc, int lane, int32_t slot, bool writes);
 void tw_wgmma_copy(tw_warp* w, int32_t pc, int lane, int32_t to, int32_t from);
@@ -379,13 +404,6 @@ static inline uint32_t tw_tile_chunk(const tw_tile* t, int block, int half, int 
   else if (t->transposed) at += b % wide * 16 + b / wide * t->lead + h * t->stride;
   else at += b * t->stride + h * 16;
   return at ^ (((at >> 7) - t->base) & t->swizzle) << 4;
-}
-
-// Whether an unfinished wgmma of the block still reads some of these bytes.
-static inline bool tw_is_tile_read(const tw_cta* cta, uint32_t offset, uint32_t bytes) {
-  for (uint32_t k = offset >> 4; cta->tile_readers && k <= (offset + bytes - 1) >> 4; k++)
-    if (cta->tile_readers[k]) return true;
-  return false;
 }
 
 // -- printing.c --

@@ -63,9 +63,11 @@ static bool tw_state_slow(tw_warp* w, const tw_instr* i, int lane, const uint8_t
       return false;
     }
   }
+  if (how != TW_READ && memchr(state, TW_STATE_READING, (size_t)size))
+    tw_bulk_overwrites(w, tw_index_of(w, i), lane, w->cta, (uint32_t)(address - TW_SHARED_WINDOW), (uint32_t)size);
   if (how == TW_WRITE) return true;
   for (int k = 0; k < size; k++) {
-    if (state[k] == TW_STATE_WRITTEN) continue;
+    if (state[k] == TW_STATE_WRITTEN || state[k] == TW_STATE_READING) continue;
     if (state[k] == TW_STATE_IN_FLIGHT) {
       if (!w->cta->races) tw_report(w, TW_FIND_ASYNC_NOT_WAITED, tw_index_of(w, i), lane, address + (uint64_t)k, size, 0);
     } else if (w->cta->engine->checks & TW_CHECK_UNINITIALISED) {
@@ -253,7 +255,7 @@ static inline __attribute__((always_inline)) uint32_t tw_shared_of(tw_warp* w, c
     good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, window, how, TW_FIND_SHARED_BOUNDS,
                           TW_FIND_UNINITIALISED_SHARED);
   if (how != TW_READ && cta->tile_readers)
-    TW_EACH(good) if (tw_is_tile_read(cta, x->offset[l], (uint32_t)x->size)) tw_wgmma_overwritten(w, tw_index_of(w, i), (int)l, cta, x->offset[l]);
+    TW_EACH(good) tw_wgmma_overwritten(w, tw_index_of(w, i), (int)l, cta, x->offset[l], (uint32_t)x->size);
   if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size, x->contiguous);
   x->shared |= good;
   return good;

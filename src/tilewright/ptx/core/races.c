@@ -79,7 +79,7 @@ static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_ce
                     .is_async = (write->what & TW_WRITE_ASYNC) != 0};
   if (write->what & TW_WRITE_IN_FLIGHT) {
     bool reads = a->kind == TW_RACE_READ;
-    if (write->clock < a->home->start_clock) return;  // of an earlier CTA
+    if (a->one_cta && write->clock < a->home->start_clock) return;  // of an earlier CTA
     conflict(a, reads ? TW_RACE_ASYNC_NOT_WAITED : TW_RACE_ASYNC_OVERWRITTEN, cell, tw_lowest(lanes), other);
     return;
   }
@@ -624,16 +624,26 @@ int tw_race_async_issue(tw_cta_races* cta, int warp, uint32_t mask, const uint32
   return touch_shared(&a, mask, addr, size, values, value_stride);
 }
 
-static void arrived(tw_race_access* a, uint64_t address, int shift, uint32_t lane) {
-  if (!at_page(a, address, shift)) return;
-  tw_cell* cell = &a->page->cells[address % TW_PAGE_BYTES >> a->page->shift];
-  tw_cell* end = cell + ((size_t)1 << (shift - a->page->shift));
-  for (; cell < end; cell++) {
-    tw_write* write = &cell->write;
-    if (write->who != a->who + lane || !(write->what & TW_WRITE_IN_FLIGHT)) continue;
-    write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
-    write->clock = a->clock;
+// Calls `visit` for every cell of a range, which may be split for it.
+typedef void cell_visit(tw_race_access* a, tw_cell* cell, uint32_t lane);
+static void each_cell(tw_race_access* a, uint64_t address, uint64_t bytes, uint32_t lane, cell_visit* visit) {
+  for (uint64_t end = address + bytes; address < end;) {
+    int shift = TW_MAX_GRANULE_SHIFT;
+    while (1ull << shift > end - address || address & ((1u << shift) - 1)) shift--;
+    if (at_page(a, address, shift)) {
+      tw_cell* cell = &a->page->cells[address % TW_PAGE_BYTES >> a->page->shift];
+      tw_cell* last = cell + ((size_t)1 << (shift - a->page->shift));
+      for (; cell < last; cell++) visit(a, cell, lane);
+    }
+    address += 1u << shift;
   }
+}
+
+static void arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  tw_write* write = &cell->write;
+  if (write->who != a->who + lane || !(write->what & TW_WRITE_IN_FLIGHT)) return;
+  write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
+  write->clock = a->clock;
 }
 
 void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size) {
@@ -645,13 +655,108 @@ void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const ui
     uint32_t thread = (uint32_t)warp * 32 + lane, address = addr[lane];
     if (cta->in_flight[thread]) cta->in_flight[thread]--;
     if (address > cta->shared_bytes - (uint32_t)size) continue;
-    for (int done = 0; done < size;) {
-      int shift = TW_MAX_GRANULE_SHIFT;
-      while (1 << shift > size - done || (address + (uint32_t)done) & ((1u << shift) - 1)) shift--;
-      arrived(&a, address + (uint32_t)done, shift, lane);
-      done += 1 << shift;
-    }
+    each_cell(&a, address, (uint64_t)size, lane, arrived);
   }
+}
+
+// -- public: the asynchronous proxy --
+
+static bool inside_shared(const tw_cta_races* cta, uint32_t offset, uint32_t bytes) {
+  return offset <= cta->shared_bytes && bytes <= cta->shared_bytes - offset;
+}
+
+// A fence of the writer's warp or of the reader's, later than the write, is taken for one on the way between them.
+static void check_fenced(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  const tw_write* write = &cell->write;
+  if (write->clock < a->cta->start_clock || write->what & TW_WRITE_ASYNC) return;
+  if (write->who >> 10 != a->cta->ordinal) return;
+  uint32_t thread = write->who & 1023;
+  if (write->clock < a->cta->proxy_clock[thread / 32] || write->clock < a->cta->proxy_clock[a->warp]) return;
+  conflict(a, TW_RACE_NOT_FENCED, cell, lane,
+           (tw_other){.ordinal = a->cta->ordinal, .thread = thread, .instr = write->what >> 8});
+}
+
+int tw_race_bulk_read(tw_cta_races* cta, int warp, int lane, uint32_t offset, uint32_t bytes, int instr,
+                      tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, TW_ORDER_WEAK, instr, out)) return 0;
+  if (!inside_shared(cta, offset, bytes)) return 0;
+  in_shared_memory(&a, cta);
+  a.is_async = true;
+  touch_oddly(&a, offset, (int)bytes, 1u << lane, NULL);
+  if (!a.conflicts) each_cell(&a, offset, bytes, (uint32_t)lane, check_fenced);
+  return a.conflicts;
+}
+
+int tw_race_tile_read(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int instr,
+                      tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  if (touch_shared(&a, mask, addr, TW_TILE_CHUNK, NULL, 0)) return a.conflicts;
+  FOR_EACH_LANE(lane, mask) {
+    if (inside_shared(cta, addr[lane], TW_TILE_CHUNK)) each_cell(&a, addr[lane], TW_TILE_CHUNK, lane, check_fenced);
+  }
+  return a.conflicts;
+}
+
+int tw_race_bulk_global(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
+                        int kind, int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, kind, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  touch_oddly(&a, address, (int)bytes, 1u << lane, NULL);
+  finish(&a);
+  return a.conflicts;
+}
+
+int tw_race_bulk_issue(tw_cta_races* cta, tw_cta_races* home, int warp, int lane, uint32_t offset, uint32_t bytes,
+                       int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, instr, out)) return 0;
+  if (!inside_shared(home, offset, bytes)) return 0;
+  in_shared_memory(&a, home);
+  a.is_async = true;
+  a.flags = TW_WRITE_IN_FLIGHT | TW_WRITE_ASYNC | TW_WRITE_VALUE_NONE;
+  touch_oddly(&a, offset, (int)bytes, 1u << lane, NULL);
+  return a.conflicts;
+}
+
+static void has_arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  tw_write* write = &cell->write;
+  if (!(write->what & TW_WRITE_IN_FLIGHT) || write->what >> 8 != (uint32_t)a->instr) return;
+  write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
+  write->clock = a->clock;
+  if (tw_has_proxy_thread(a->cta)) write->who = a->cta->ordinal << 10 | lane;
+}
+
+const tw_past* tw_race_bulk_arrived(tw_cta_races* home, uint32_t offset, uint32_t bytes, int instr,
+                                    const tw_past* so_far) {
+  tw_race_access a;
+  if (!start(&a, home->launch, home, 0, TW_RACE_WRITE, TW_ORDER_WEAK, instr, NULL)) return so_far;
+  if (!inside_shared(home, offset, bytes)) return so_far;
+  in_shared_memory(&a, home);
+  const tw_past* past = tw_proxy_past(home, so_far, &a.clock);
+  each_cell(&a, offset, bytes, TW_PROXY_THREAD, has_arrived);
+  return past;
+}
+
+int tw_race_bulk_store(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
+                       int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  a.flags = TW_WRITE_IN_FLIGHT | TW_WRITE_ASYNC | TW_WRITE_VALUE_NONE;
+  touch_oddly(&a, address, (int)bytes, 1u << lane, NULL);
+  finish(&a);
+  return a.conflicts;
+}
+
+void tw_race_bulk_stored(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, 0, NULL)) return;
+  each_cell(&a, address, bytes, (uint32_t)lane, arrived);
+  leave_page(&a);
 }
 
 int tw_race_exit(tw_cta_races* cta, int warp, uint32_t mask, tw_race_report* out) {

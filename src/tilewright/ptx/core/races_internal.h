@@ -33,6 +33,7 @@ enum {
   TW_MAX_ORDINAL = (1 << 22) - 1,
   TW_MAX_INSTR = (1 << 24) - 1,
   TW_KEY_WHOLE_CTA = 63,
+  TW_PROXY_THREAD = 1023,  // stands for bulk copies that have arrived, in CTAs that have no such thread
 };
 
 #define TW_NOW_LIMIT 0xfffffff0u
@@ -202,6 +203,7 @@ struct tw_cta_races {
   uint32_t in_flight[TW_RACE_MAX_THREADS];
   int32_t async_instr[TW_RACE_MAX_THREADS];
   uint32_t async_address[TW_RACE_MAX_THREADS];
+  uint32_t proxy_clock[32];  // of each warp's last fence.proxy.async
   // shared memory
   uint32_t shared_bytes, shared_pages;
   tw_page** pages;
@@ -222,6 +224,7 @@ void tw_order_begin(tw_cta_races* cta);
 void tw_observe(tw_cta_races* cta, int warp, int lane, const tw_sync* sync, int order);
 void tw_release(tw_cta_races* cta, int warp, int lane, tw_sync* sync, int order, bool keeps);
 void tw_tick(tw_cta_races* cta, int warp);
+const tw_past* tw_proxy_past(tw_cta_races* cta, const tw_past* so_far, uint32_t* stamp);
 
 // -- races_shadow.c --
 tw_page* tw_page_global(tw_races* races, tw_cta_races* cta, uint64_t id, int shift);
@@ -242,6 +245,8 @@ static inline bool tw_from_elsewhere(const tw_cta_races* cta, const tw_past* pas
 static inline void tw_miss(tw_races* races, uint32_t what) {
   if (~atomic_load_explicit(&races->missed, memory_order_relaxed) & what) atomic_fetch_or(&races->missed, what);
 }
+
+static inline bool tw_has_proxy_thread(const tw_cta_races* cta) { return cta->threads <= TW_PROXY_THREAD / 32 * 32; }
 
 static inline uint32_t tw_lowest(uint32_t mask) { return (uint32_t)__builtin_ctz(mask); }
 

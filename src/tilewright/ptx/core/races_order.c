@@ -455,18 +455,44 @@ int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor
   return 0;
 }
 
-// -- wgmma --
+// -- objects that the caller keeps --
 
-void tw_race_tell(tw_cta_races* cta, int warp, uint32_t mask, const tw_past** past) {
-  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask &= cta->live[warp])) return;
+const tw_past* tw_race_publish(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* so_far) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps) return so_far;
+  mask &= cta->live[warp];
+  if (!mask) return so_far;
   uint32_t clock = advance(cta);
-  *past = snapshot(cta, warp, mask, clock, *past);
+  const tw_past* past = snapshot(cta, warp, mask, clock, so_far);
   cta->warp_clock[warp] = clock;
+  return past;
 }
 
 void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* past) {
-  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask &= cta->live[warp])) return;
-  give_root(cta, warp, mask, mask == cta->live[warp], past);
+  if (cta->ignored || warp < 0 || warp >= cta->warps) return;
+  mask &= cta->live[warp];
+  if (mask) give_root(cta, warp, mask, mask == cta->live[warp], past);
+}
+
+const tw_past* tw_race_join(tw_cta_races* cta, const tw_past* one, const tw_past* other) {
+  return tw_past_join(cta, one, other);
+}
+
+void tw_race_proxy_fence(tw_cta_races* cta, int warp, uint32_t mask) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask & cta->live[warp])) return;
+  tw_tick(cta, warp);
+  cta->proxy_clock[warp] = cta->warp_clock[warp];
+}
+
+// The thread that stands for the asynchronous proxy has got to a stamp of its own: what those know who are told.
+const tw_past* tw_proxy_past(tw_cta_races* cta, const tw_past* so_far, uint32_t* stamp) {
+  *stamp = advance(cta);
+  if (!tw_has_proxy_thread(cta)) return so_far;
+  tw_past* past = tw_past_new(cta, so_far, NULL);
+  if (!past) return so_far;
+  past->warp = TW_PROXY_THREAD / 32;
+  past->lanes = 1u << TW_PROXY_THREAD % 32;
+  past->clock = *stamp + 1;
+  return past;
 }
 
 // -- a new CTA --
@@ -489,6 +515,7 @@ void tw_order_begin(tw_cta_races* cta) {
   memset(cta->arrivals, 0, sizeof cta->arrivals);
   memset(cta->arrival_releases, 0, sizeof cta->arrival_releases);
   memset(cta->in_flight, 0, sizeof cta->in_flight);
+  memset(cta->proxy_clock, 0, sizeof cta->proxy_clock);
   cta->any_roots = cta->any_pending = cta->any_fenced = cta->shared_release = false;
   cta->release_whole_cta = 0;
   cta->partial = 0;

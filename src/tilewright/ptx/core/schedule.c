@@ -17,6 +17,7 @@ static void free_cta(tw_cta* cta) {
   free(cta->shared);
   free(cta->shared_state);
   free(cta->visits);
+  tw_bulk_free(cta);
   if (cta->races) tw_cta_races_destroy(cta->races);
   tw_wgmma_free(cta);
   free(cta);
@@ -91,6 +92,7 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
+  tw_bulk_begin(cta);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
   for (int k = 0; k < cta->warp_count; k++)
     if (!tw_warp_begin(&cta->warps[k])) return false;
@@ -127,17 +129,22 @@ static bool others_can_run(tw_cta* cta) {
     if (tw_block_can_run(cluster->blocks[rank])) return true;
   for (int32_t rank = 0; rank < cluster->size; rank++)
     if (!tw_has_ended(cluster->blocks[rank]) && loosen(cluster->blocks[rank])) return true;
+  for (int32_t rank = 0; rank < cluster->size; rank++)
+    if (tw_mbarrier_expire(cluster->blocks[rank])) return true;
   return false;
 }
 
 static void report_deadlock(tw_cta* cta) {
+  const tw_context* shown = NULL;
+  tw_warp* whose = NULL;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
-    if (!w->context_count) continue;
-    const tw_context* c = &w->contexts[0];
-    tw_report(w, TW_FIND_DEADLOCK, c->pc, __builtin_ctz(c->mask), c->barrier, 0, c->state);
-    break;
+    for (int32_t c = 0; c < w->context_count; c++) {
+      bool better = !shown || (shown->state != TW_AT_MBARRIER && w->contexts[c].state == TW_AT_MBARRIER);
+      if (better) shown = &w->contexts[c], whose = w;
+    }
   }
+  if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
   for (int32_t rank = 0; rank < cta->cluster->size; rank++) tw_describe_waits(cta->cluster->blocks[rank]);
   atomic_store(&cta->engine->stop, 1);
 }
@@ -263,6 +270,7 @@ static bool start_another(tw_worker* worker, pool* p) {
 
 static void end_block(pool* p, int at) {
   tw_cluster* cluster = p->resident[at]->cluster;
+  tw_bulk_end(p->resident[at]);
   tw_cover_end(p->resident[at], false);
   p->resident[at] = p->resident[--p->count];
   if (--cluster->running) return;

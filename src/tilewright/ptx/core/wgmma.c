@@ -121,25 +121,32 @@ bool tw_wgmma_issue(tw_warp* w, int32_t pc, int lane, const tw_tile* a, const tw
   return (!a || add_read(w, g, a, 8, pc, w->committed)) && add_read(w, g, b, blocks, pc, w->committed);
 }
 
-// Somebody writes to a tile of this block that a wgmma has not finished reading.
-void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, tw_cta* home, uint32_t offset) {
+static const tw_tile_read* reader_of(const tw_warpgroup* g, uint32_t chunk_at) {
+  for (int32_t r = 0; r < g->read_count; r++)
+    for (int chunk = 0; chunk < 16 * g->reads[r].blocks; chunk++)
+      if (tw_tile_chunk(&g->reads[r].tile, chunk / 16, chunk / 8 % 2, chunk % 8) == chunk_at) return &g->reads[r];
+  return NULL;
+}
+
+// Somebody writes to shared memory of a block: is a wgmma still reading it?
+void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes) {
+  uint32_t at = offset / 16 * 16;
+  while (home->tile_readers && at < offset + bytes && !home->tile_readers[at / 16]) at += 16;
+  if (!home->tile_readers || at >= offset + bytes) return;
   for (int k = 0; k < TW_MAX_WARPS / 4; k++) {
-    const tw_warpgroup* g = &home->warpgroups[k];
-    for (int32_t r = 0; r < g->read_count; r++)
-      for (int chunk = 0; chunk < 16 * g->reads[r].blocks; chunk++) {
-        if (tw_tile_chunk(&g->reads[r].tile, chunk / 16, chunk / 8 % 2, chunk % 8) / 16 != offset / 16) continue;
-        tw_finding f = tw_finding_of(w, TW_FIND_RACE_SHARED, pc, lane);
-        f.address = TW_SHARED_WINDOW + offset, f.size = 16, f.detail = TW_RACE_WRITE_AFTER_READ, f.other_kind = 1;
-        f.other_instruction = g->reads[r].pc, f.other_block = home->linear, f.other_thread = 4 * TW_LANES * k;
-        tw_report_full(w->cta->engine, &f);
-        return;
-      }
+    const tw_tile_read* read = reader_of(&home->warpgroups[k], at);
+    if (!read) continue;
+    tw_finding f = tw_finding_of(w, TW_FIND_RACE_SHARED, pc, lane);
+    f.address = TW_SHARED_WINDOW + at, f.size = (int32_t)bytes, f.detail = TW_RACE_WRITE_AFTER_READ, f.other_kind = 1;
+    f.other_instruction = read->pc, f.other_block = home->linear, f.other_thread = 4 * TW_LANES * k;
+    tw_report_full(w->cta->engine, &f);
+    return;
   }
 }
 
 void tw_wgmma_commit(tw_warp* w, uint32_t together) {
   w->committed++;
-  if (w->cta->races) tw_race_tell(w->cta->races, w->index, together, &group_of(w)->known);
+  if (w->cta->races) group_of(w)->known = tw_race_publish(w->cta->races, w->index, together, group_of(w)->known);
   tw_wgmma_recheck(w);
 }
 
@@ -193,7 +200,7 @@ void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together
   g->completed = target;
   end_reads(w, target);
   tw_race_syncwarp(w->cta->races, w->index, together);
-  tw_race_tell(w->cta->races, w->index, together, &g->known);
+  g->known = tw_race_publish(w->cta->races, w->index, together, g->known);
 }
 
 // -- registers in flight --

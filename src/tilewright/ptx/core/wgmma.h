@@ -9,6 +9,13 @@ enum { TW_WGMMA_NEGATE_A = 1, TW_WGMMA_NEGATE_B = 2, TW_WGMMA_TRANSPOSE_A = 4, T
        TW_WGMMA_TRACKED = 16, TW_WGMMA_UNFENCED = 32 };
 enum { TW_WGMMA_MOST_SUMS = 128, TW_WGMMA_A_REGISTERS = 4, TW_WGMMA_MOST_CORES = 64 };
 
+static void tw_tell_tile(tw_warp* w, const tw_instr* i, const tw_access* x) {
+  tw_race_report race;
+  int index = tw_index_of(w, i);
+  int found = tw_race_tile_read(w->cta->races, w->index, x->shared, x->offset, index, &race);
+  if (found) tw_report_race(w, TW_FIND_RACE_SHARED, index, x->size, &race, found);
+}
+
 // Core matrices of 8 x 16 bytes as registers. `by_rows`: the first two are rows 0-7 and 8-15 (a); else both halves of k of
 // the first 8 columns (b). Those of which `told` has a bit are told to the race detector.
 static void tw_tile_registers(tw_warp* w, const tw_instr* i, const tw_tile* tile, int first, int count, bool by_rows,
@@ -26,7 +33,7 @@ static void tw_tile_registers(tw_warp* w, const tw_instr* i, const tw_tile* tile
     uint8_t rows[TW_LANES][16];
     memset(rows, 0, sizeof rows);
     TW_EACH(x.mask) memcpy(rows[l], x.at[l], 16);
-    if (w->cta->races && told >> (done / 4 % 4) & 1) tw_tell(w, i, &x, TW_READ, TW_ORDER_WEAK, NULL);
+    if (w->cta->races && told >> (done / 4 % 4) & 1) tw_tell_tile(w, i, &x);
     uint32_t* d[4] = {registers[done], registers[done + 1], registers[done + 2], registers[done + 3]};
     int matrices = count - done >= 4 ? 4 : count - done;
     if (tile->transposed) tw_ldmatrix((const uint8_t(*)[16])rows, matrices, 1, d);
