@@ -2,7 +2,7 @@
 
     python benchmarks/golden_copies.py --out h200_copies.npz [NAME...]    # needs a GPU of compute capability 9.0
 
-`probes()` are the kernel files; the emulator's tests run the same ones and compare every byte of `y`.
+What the file already holds of other probes stays. `probes()` are the kernel files; the emulator's tests run the same ones and compare every byte of `y`.
 """
 
 from __future__ import annotations
@@ -377,8 +377,66 @@ def barriers() -> list[CopyProbe]:
     return [CopyProbe(name, _BARRIER.format(head=HEAD, body=body), (64,), "int32") for name, body in _BODIES.items()]
 
 
+# -- two blocks of a cluster --
+
+_CLUSTER = """\
+//! op      probe(x) -> y
+//! need    device.cc == 90
+//! out     y: i32[2, 256]
+//! map     source = tiled(x, box=[4, 32])
+//! launch  probe<<<2, 128>>>(source, x, y) cluster(2)
+{head}
+__global__ void __cluster_dims__(2) probe(const __grid_constant__ CUtensorMap source, const int* x, int* y) {{
+  __shared__ __align__(1024) int tile[256];
+  __shared__ __align__(8) unsigned long long barrier;
+  uint32_t rank, b = at(&barrier), peer_barrier, peer_tile;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_barrier) : "r"(b), "r"(rank ^ 1));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer_tile) : "r"(at(tile)), "r"(rank ^ 1));
+  for (int k = threadIdx.x; k < 256; k += 128) tile[k] = -1;
+  if (threadIdx.x == 0) {{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;\\nfence.mbarrier_init.release.cluster;" ::"r"(b) : "memory");
+  }}
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\\nbarrier.cluster.wait.acquire;" ::: "memory");
+  if (threadIdx.x == 0) {{
+{body}
+  }}
+  wait(b, 0);
+  __syncthreads();
+  for (int k = threadIdx.x; k < 256; k += 128) y[rank * 256 + k] = tile[k];
+  asm volatile("barrier.cluster.arrive.release;\\nbarrier.cluster.wait.acquire;" ::: "memory");
+}}
+"""
+_PAIRS = {
+    "cluster_multicast": """\
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" ::"r"(b) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {{%3, 3}}], [%2], %4;"
+                 ::"r"(at(tile) + 512 * rank), "l"(&source), "r"(b), "r"((int)rank * 8), "h"((short)3) : "memory");""",
+    "cluster_bulk": """\
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" ::"r"(b) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier) : "memory");
+    for (int k = 0; k < 64; ++k) tile[k] = x[k + 64 * rank];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];"
+                 ::"r"(peer_tile + 512), "r"(at(tile)), "r"(peer_barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1], 128, [%2], %3;"
+                 ::"r"(at(tile) + 768 + 128 * rank), "l"(x + 32 * rank), "r"(b), "h"((short)3) : "memory");""",
+}
+
+
+def clusters() -> list[CopyProbe]:
+    return [
+        CopyProbe(name, _CLUSTER.format(head=HEAD, body=body.replace("{{", "{").replace("}}", "}")), (20, 48), "int32")
+        for name, body in _PAIRS.items()
+    ]
+
+
 def probes() -> list[CopyProbe]:
-    return [*loads(), *stores(), *plains(), *barriers()]
+    return [*loads(), *stores(), *plains(), *barriers(), *clusters()]
 
 
 # -- recording --
@@ -445,7 +503,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="probes whose names hold one of these; all")
     arguments = parser.parse_args()
     chosen = [probe for probe in probes() if not arguments.names or any(name in probe.name for name in arguments.names)]
-    stored: dict[str, np.ndarray] = {}
+    stored: dict[str, np.ndarray] = dict(np.load(arguments.out)) if arguments.out.exists() else {}
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         for probe in chosen:

@@ -63,12 +63,11 @@ _ADDRESSED = frozenset(
         FindingKind.BULK_COPY,
     )
 )
-_AT_CLUSTER = "waits at the cluster's barrier"
 _STATES = (
-    *("runs", "waits at a barrier", "waits for lanes of its warp", _AT_CLUSTER),
-    *("waits for", "waits for a wgmma of its warpgroup"),
+    *("runs", "waits at a barrier", "waits for lanes of its warp", "waits for", "waits at the cluster's barrier"),
+    "waits for a wgmma of its warpgroup",
 )
-_AT_BARRIER, _AT_MBARRIER = 1, 4
+_AT_BARRIER, _AT_MBARRIER, _AT_CLUSTER = 1, 3, 4
 _PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
 _RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
 _CLUSTER_MISUSE = {
@@ -203,10 +202,8 @@ class Reporter:
             return readable(self._address(raw.address, raw.block))
         if kind is FindingKind.BARRIER_DIVERGENCE and raw.detail in _CLUSTER_MISUSE:
             return "the cluster's barrier"
-        if kind is FindingKind.DEADLOCK and raw.detail == _STATES.index(_AT_CLUSTER):
-            return "the cluster's barrier"
-        if kind is FindingKind.DEADLOCK and raw.detail == _AT_MBARRIER:
-            return "mbarrier"
+        if kind is FindingKind.DEADLOCK and raw.detail in (_AT_MBARRIER, _AT_CLUSTER):
+            return "mbarrier" if raw.detail == _AT_MBARRIER else "the cluster's barrier"
         if kind in (FindingKind.DEADLOCK, FindingKind.BARRIER_DIVERGENCE):
             return "barrier" if kind is FindingKind.BARRIER_DIVERGENCE else f"barrier {raw.address}"
         if kind is FindingKind.BAD_CALL:

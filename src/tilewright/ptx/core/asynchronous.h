@@ -88,8 +88,9 @@ static inline tw_cta* tw_shared_home(tw_warp* w, const tw_instr* i, int lane, ui
                                      uint32_t* offset) {
   tw_cta* home = tw_cluster_block(w->cta, address, offset);
   int kind = *offset % (uint32_t)align ? TW_FIND_MISALIGNED : TW_FIND_SHARED_BOUNDS;
-  if (home && kind != TW_FIND_MISALIGNED && *offset <= home->shared_bytes && bytes <= home->shared_bytes - *offset) return home;
-  tw_report(w, kind, tw_index_of(w, i), lane, TW_SHARED_WINDOW + *offset, (int)bytes, 0);
+  if (home && kind != TW_FIND_MISALIGNED && *offset <= home->shared_bytes && bytes <= home->shared_bytes - *offset)
+    return tw_cluster_present(w, tw_index_of(w, i), lane, home, *offset, (int)bytes) ? home : NULL;
+  tw_report(w, kind, tw_index_of(w, i), lane, TW_SHARED_WINDOW + address, (int)bytes, 0);
   return NULL;
 }
 

@@ -111,11 +111,35 @@ int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec) {
 
 // -- shared memory lives as long as its block --
 
-void tw_report_absent(tw_warp* w, int pc, int lane, uint64_t address, int size, const tw_cta* home, bool begun) {
+static void report_absent(tw_warp* w, int pc, int lane, const tw_cta* home, uint32_t offset, int size, bool begun) {
   tw_finding f = tw_finding_of(w, TW_FIND_PEER_ABSENT, pc, lane);
-  f.address = address, f.size = size, f.detail = !begun;
+  f.address = TW_SHARED_WINDOW + tw_cluster_address(home, offset), f.size = size, f.detail = !begun;
   if (begun) f.other_instruction = home->end_pc, f.other_block = home->linear, f.other_thread = 0;
   tw_report_full(w->cta->engine, &f);
+}
+
+static tw_visit* visit_of(const tw_warp* w, const tw_cta* home) {
+  return &home->visits[w->cta->rank * TW_MAX_WARPS + w->index];
+}
+
+bool tw_cluster_present(tw_warp* w, int pc, int lane, tw_cta* home, uint32_t offset, int size) {
+  if (tw_has_ended(home)) {
+    report_absent(w, pc, lane, home, offset, size, true);
+    return false;
+  }
+  tw_visit* visit = home->visits && home != w->cta ? visit_of(w, home) : NULL;
+  if (!visit || visit->begun) return true;
+  visit->begun = w->cluster_opening || tw_race_after_beginning(home->races, w->cta->races, w->index, lane);
+  if (!visit->begun) report_absent(w, pc, lane, home, offset, size, false);
+  return true;
+}
+
+void tw_cluster_visit(tw_warp* w, int pc, uint32_t lanes, tw_cta* home, uint32_t offset, int size) {
+  if (!home->visits || !lanes) return;
+  tw_visit* visit = visit_of(w, home);
+  tw_race_visit(w->cta->races, w->index, lanes, visit);
+  visit->opening = w->cta->cluster->openings + (lanes & w->cluster_arrived ? 2 : 1);
+  visit->address = offset, visit->instr = pc, visit->size = size;
 }
 
 // Lanes end. Once all have, an access by another block that came before the end of none of them may as well come later.
@@ -131,8 +155,7 @@ void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes) {
       visit->lanes = 0;
     } else if (!cta->live_threads) {
       tw_warp* other = &cta->cluster->blocks[k / TW_MAX_WARPS]->warps[visitor];
-      uint64_t address = TW_SHARED_WINDOW + tw_cluster_address(cta, visit->address);
-      tw_report_absent(other, visit->instr, __builtin_ctz(visit->lanes), address, visit->size, cta, true);
+      report_absent(other, visit->instr, __builtin_ctz(visit->lanes), cta, visit->address, visit->size, true);
     }
   }
   tw_cluster_recheck(cta->cluster);

@@ -13,17 +13,6 @@ static uint32_t tw_same_block(const tw_access* x, uint32_t left) {
   return same;
 }
 
-static void tw_visit_peer(tw_warp* w, const tw_instr* i, tw_cta* home, uint32_t lanes, const tw_access* x) {
-  if (!home->visits || !lanes) return;
-  tw_visit* visit = &home->visits[w->cta->rank * TW_MAX_WARPS + w->index];
-  int first = __builtin_ctz(lanes), pc = tw_index_of(w, i);
-  visit->begun |= w->cluster_opening > 0;
-  visit->opening = w->cta->cluster->openings + (lanes & w->cluster_arrived ? 2 : 1);
-  if (!tw_race_visit(home->races, w->cta->races, w->index, lanes, visit))
-    tw_report_absent(w, pc, first, TW_SHARED_WINDOW + x->address[first], x->size, home, false);
-  visit->address = x->offset[first], visit->instr = pc, visit->size = x->size;
-}
-
 // An access of which some lanes name other blocks, or nothing at all: one block at a time.
 static uint32_t tw_distributed(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
   int pc = tw_index_of(w, i);
@@ -39,10 +28,7 @@ static uint32_t tw_distributed(tw_warp* w, const tw_instr* i, uint32_t exec, tw_
       TW_EACH(here) tw_report(w, TW_FIND_SHARED_BOUNDS, pc, (int)l, TW_SHARED_WINDOW + x->address[l], x->size, how);
       continue;
     }
-    if (tw_has_ended(home)) {
-      TW_EACH(here) tw_report_absent(w, pc, (int)l, TW_SHARED_WINDOW + x->address[l], x->size, home, true);
-      continue;
-    }
+    if (!tw_cluster_present(w, pc, first, home, offset, x->size)) continue;
     part.shared = part.global = part.peers = 0, part.contiguous = false;
     TW_LOOP part.address[l] = x->address[l] & ((1u << TW_RANK_SHIFT) - 1);
     uint64_t window = TW_SHARED_WINDOW + (home == w->cta ? 0 : tw_cluster_address(home, 0));
@@ -54,7 +40,7 @@ static uint32_t tw_distributed(tw_warp* w, const tw_instr* i, uint32_t exec, tw_
       x->shared |= lanes;
     } else {
       x->peers |= lanes;
-      tw_visit_peer(w, i, home, lanes, x);
+      tw_cluster_visit(w, pc, lanes, home, offset, x->size);
     }
   }
   return good;

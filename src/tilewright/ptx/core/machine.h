@@ -108,7 +108,7 @@ struct tw_program {
 };
 
 typedef enum {
-  TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_CLUSTER, TW_AT_MBARRIER, TW_AT_WARPGROUP
+  TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_MBARRIER, TW_AT_CLUSTER, TW_AT_WARPGROUP
 } tw_context_state;
 
 typedef struct {
@@ -349,7 +349,9 @@ int tw_cluster_arrive(tw_warp* w, const tw_instr* i, uint32_t exec);
 int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
 bool tw_block_can_run(const tw_cta* cta);
 void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes);
-void tw_report_absent(tw_warp* w, int pc, int lane, uint64_t address, int size, const tw_cta* home, bool begun);
+// Whether a block is there to be reached, which is reported where it may not be; and that lanes reach it.
+bool tw_cluster_present(tw_warp* w, int pc, int lane, tw_cta* home, uint32_t offset, int size);
+void tw_cluster_visit(tw_warp* w, int pc, uint32_t lanes, tw_cta* home, uint32_t offset, int size);
 
 // -- async.c --
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);

@@ -26,12 +26,12 @@ static void keep(tw_cta* home, const tw_mbarrier* b) {
 }
 
 static void tell(tw_warp* w, const tw_instr* i, uint32_t lanes, const tw_cta* home, uint32_t offset, int how) {
-  if (!home->races || home != w->cta) return;
+  if (!home->races) return;
   tw_race_report race;
   uint32_t address[TW_LANES];
   for (int l = 0; l < TW_LANES; l++) address[l] = offset;
   int order = how == TW_RACE_WRITE ? TW_ORDER_WEAK : TW_ORDER_RELAXED;
-  int found = tw_race_shared(home->races, w->index, lanes, address, 8, how, order, NULL, 0, tw_index_of(w, i), &race);
+  int found = tw_race_peer(home->races, w->cta->races, w->index, lanes, address, 8, how, order, NULL, 0, tw_index_of(w, i), &race);
   if (found) tw_report_race(w, TW_FIND_RACE_SHARED, tw_index_of(w, i), 8, &race, found);
 }
 

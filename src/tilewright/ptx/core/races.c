@@ -79,7 +79,7 @@ static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_ce
                     .is_async = (write->what & TW_WRITE_ASYNC) != 0};
   if (write->what & TW_WRITE_IN_FLIGHT) {
     bool reads = a->kind == TW_RACE_READ;
-    if (a->one_cta && write->clock < a->home->start_clock) return;  // of an earlier CTA
+    if (a->one_cta && write->clock < a->cta->start_clock) return;  // of an earlier CTA
     conflict(a, reads ? TW_RACE_ASYNC_NOT_WAITED : TW_RACE_ASYNC_OVERWRITTEN, cell, tw_lowest(lanes), other);
     return;
   }
@@ -726,7 +726,9 @@ static void has_arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
   tw_write* write = &cell->write;
   if (!(write->what & TW_WRITE_IN_FLIGHT) || write->what >> 8 != (uint32_t)a->instr) return;
   write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
-  write->clock = a->clock;
+  bool foreign = write->who >> 10 != a->cta->ordinal;
+  // Without a thread to stand for the proxy a copy that another CTA sent is forgotten: its stamp would be of no clock.
+  write->clock = foreign && !tw_has_proxy_thread(a->cta) ? 0 : a->clock;
   if (tw_has_proxy_thread(a->cta)) write->who = a->cta->ordinal << 10 | lane;
 }
 

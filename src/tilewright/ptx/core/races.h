@@ -161,8 +161,8 @@ typedef struct {
   uint32_t begun;    // the warp knows that the other has begun
   uint32_t opening;  // of the cluster's barrier, the first that the visitor arrives at later
 } tw_visit;
-// Remembers one to `home`; 0: nothing orders it after the beginning of that.
-int tw_race_visit(const tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit);
+void tw_race_visit(const tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit);
+int tw_race_after_beginning(const tw_cta_races* home, tw_cta_races* cta, int warp, int lane);  // of another CTA
 // Whether one of these lanes comes after the visit by a warp of that number.
 int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor, const tw_visit* visit);
 

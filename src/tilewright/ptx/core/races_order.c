@@ -427,20 +427,18 @@ void tw_race_cluster_all(tw_cta_races* cta, const tw_past* arrivals) {
   cta->any_roots = cta->cta_root != NULL;
 }
 
-static bool knows_beginning(const tw_cta_races* home, tw_cta_races* cta, int warp, int lane) {
-  for (uint32_t thread = 0; thread < (uint32_t)home->threads; thread++)
-    if (tw_ordered(cta, warp, lane, home->ordinal, thread, home->start_clock)) return true;
-  return false;
-}
-
-int tw_race_visit(const tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit) {
+void tw_race_visit(const tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit) {
   uint32_t clock = cta->warp_clock[warp];
-  if (cta->ignored || home->ignored) return 1;
-  if (!visit->begun) visit->begun = knows_beginning(home, cta, warp, (int)tw_lowest(lanes));
+  if (cta->ignored) return;
   visit->lanes = visit->clock == clock ? visit->lanes | lanes : lanes;
   visit->clock = clock;
   visit->ordinal = cta->ordinal;
-  return (int)visit->begun;
+}
+
+int tw_race_after_beginning(const tw_cta_races* home, tw_cta_races* cta, int warp, int lane) {
+  for (uint32_t thread = 0; thread < (uint32_t)home->threads; thread++)
+    if (tw_ordered(cta, warp, lane, home->ordinal, thread, home->start_clock)) return 1;
+  return home->ignored || cta->ignored;
 }
 
 int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor, const tw_visit* visit) {

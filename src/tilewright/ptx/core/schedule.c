@@ -116,21 +116,26 @@ static bool budget_is_spent(tw_cta* cta, tw_warp* w) {
 }
 
 // Nothing of the block runs: lanes that wait to meet others of their warp, which wait for something else, go ahead.
-static bool loosen(tw_cta* cta) {
+static bool release_early(tw_cta* cta) {
   bool released = false;
   for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
-  return released || tw_force_collective(cta);
+  return released;
 }
 
-// The same for all blocks of its cluster; false: they wait for each other for ever.
-static bool others_can_run(tw_cta* cta) {
-  const tw_cluster* cluster = cta->cluster;
-  for (int32_t rank = 0; rank < cluster->size; rank++)
-    if (tw_block_can_run(cluster->blocks[rank])) return true;
-  for (int32_t rank = 0; rank < cluster->size; rank++)
-    if (!tw_has_ended(cluster->blocks[rank]) && loosen(cluster->blocks[rank])) return true;
-  for (int32_t rank = 0; rank < cluster->size; rank++)
-    if (tw_mbarrier_expire(cluster->blocks[rank])) return true;
+static bool peers_can_run(const tw_cta* cta) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++)
+    if (tw_block_can_run(cta->cluster->blocks[rank])) return true;
+  return false;
+}
+
+// Nothing of the cluster runs: who waits for lanes that never come, or for an mbarrier, goes on without.
+static bool give_up(tw_cta* cta) { return tw_force_collective(cta) || tw_mbarrier_expire(cta); }
+
+static bool peers_give_up(tw_cta* cta) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    tw_cta* peer = cta->cluster->blocks[rank];
+    if (peer != cta && !tw_has_ended(peer) && (release_early(peer) || give_up(peer))) return true;
+  }
   return false;
 }
 
@@ -179,8 +184,10 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
-      if (loosen(cta)) continue;
-      if (others_can_run(cta)) return CTA_WAITS;
+      if (release_early(cta)) continue;
+      if (peers_can_run(cta)) return CTA_WAITS;
+      if (give_up(cta)) continue;
+      if (peers_give_up(cta)) return CTA_WAITS;
       report_deadlock(cta);
       return CTA_STOPPED;
     }
