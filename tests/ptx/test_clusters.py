@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.ptx.cuda_kernels import QUICK, Fresh, In, Ran, clean, ptx_of, run
 
+import tilewright
 from tilewright.ptx.program import Program, load_program
 from tilewright.ptx.syntax import PtxError
 from tilewright.records import FindingKind as Kind
@@ -156,3 +158,24 @@ def test_a_cluster_that_no_launch_can_have_is_refused() -> None:
     for grid, cluster in (((6,), (4, 1, 1)), ((32,), (32, 1, 1))):
         with pytest.raises(PtxError, match="cluster"):
             run(program(False), {"in": In(INPUT), "out": Fresh(INPUT)}, kernel="gather", grid=grid, cluster=cluster)
+
+
+# -- on a GPU: the same file, on tensors there and on tensors here --
+
+ON_GPU = {
+    "forms": ("forms<<<8, 32>>>(y) cluster(4)", 96),
+    "specials": ("specials<<<dim3(6, 4, 2), 32>>>(y) cluster(3, 2)", 720),
+    **{name: (f"{name}<<<6, 64>>>(x, y) cluster(2)", 6 if name == "flag" else INPUT.size) for name in FAULTS},
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ON_GPU)
+def test_a_gpu_does_the_same(kernel: str, tmp_path: Path) -> None:
+    launched, count = ON_GPU[kernel]
+    clauses = ("op      f(x) -> y", "need    device.cc == 90", f"out     y: i32[{count}]", f"launch  {launched}")
+    text = "".join(f"//! {clause}\n" for clause in clauses) + f"#define BROKEN 0\n{SOURCE}"
+    path = tmp_path / "f.cu"
+    path.write_text(text)
+    function, x = tilewright.load(path), torch.from_numpy(INPUT)
+    assert torch.equal(function(x.cuda()).cpu(), function(x))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load, class_of_store
+from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load
 from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES
 from tilewright.ptx.native import PARAMETER_WINDOW
@@ -60,7 +60,7 @@ def address_of(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, i
     return b.symbol_value(base, 8), operand.offset, WIDE
 
 
-class _Access:
+class Access:
     """What ld and st have in common: space, order, type, elements."""
 
     def __init__(self, b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
@@ -112,7 +112,7 @@ def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable
 
 
 def _in_frame(
-    b: FunctionBuilder, name: str, access: _Access, slots: tuple[int, ...], register: int, operand: Operand
+    b: FunctionBuilder, name: str, access: Access, slots: tuple[int, ...], register: int, operand: Operand
 ) -> bool:
     """Emits an access to a function's parameter; False: the address is not one."""
     variable, offset = _frame_variable(b, operand)
@@ -126,7 +126,7 @@ def _in_frame(
 
 
 def ld(b: FunctionBuilder, i: Instruction) -> None:
-    access = _Access(b, i, Modifiers.of(i))
+    access = Access(b, i, Modifiers.of(i))
     operands_of(i, 3 if access.policy else 2)
     swap = b.swap_guesses.get(b.index)
     if swap is not None:
@@ -154,7 +154,7 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
 
 
 def st(b: FunctionBuilder, i: Instruction) -> None:
-    access = _Access(b, i, Modifiers.of(i))
+    access = Access(b, i, Modifiers.of(i))
     operands_of(i, 3 if access.policy else 2)
     slots, register = access.registers(b, i.operands[1], written=False)
     if access.space == "param":
@@ -172,15 +172,15 @@ def st(b: FunctionBuilder, i: Instruction) -> None:
 
 # -- atomics --
 
-_ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _ATOM_TYPES = ("u32", "s32", "u64", "s64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "b16")
-_ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b32": 0, "b64": 2}
+ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b32": 0, "b64": 2}
 _INTEGER_ATOMS = {"u32", "s32", "u64", "s64"}
 
 
 def atom_number(kind: str) -> int | None:
     """The core's number of a type; None: no atomics of it."""
-    return _ATOM_NUMBERS.get(kind)
+    return ATOM_NUMBERS.get(kind)
 
 
 def _atom_allows(operation: str, kind: str) -> bool:
@@ -200,10 +200,10 @@ def _atom_allows(operation: str, kind: str) -> bool:
 def atom(b: FunctionBuilder, i: Instruction) -> None:
     """atom and red."""
     modifiers = Modifiers.of(i)
-    kind = modifiers.type(*_ATOM_NUMBERS, "b128")
+    kind = modifiers.type(*ATOM_NUMBERS, "b128")
     modifiers.cache_hints()
     modifiers.flag("noftz")
-    operation = modifiers.need(*_ATOMS)
+    operation = modifiers.need(*ATOMS)
     order = _order(modifiers, default=_RELAXED)
     space = _space(modifiers)
     modifiers.finish()
@@ -224,8 +224,8 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     b.emit(
         "atom",
         (target, -1, first, second, address),
-        flags=_ATOMS.index(operation),
-        count=_ATOM_NUMBERS[kind],
+        flags=ATOMS.index(operation),
+        count=ATOM_NUMBERS[kind],
         imm=offset,
         mod=mod,
     )
@@ -334,9 +334,7 @@ def createpolicy(b: FunctionBuilder, i: Instruction) -> None:
 
 OPCODES = {
     **opcodes(class_of_load, {"ld": ld, "ldu": ld}),
-    **opcodes(class_of_store, {"st": st}, writes=False),
     **opcodes(class_of_atomic, {"atom": atom}),
-    **opcodes(class_of_atomic, {"red": atom}, writes=False),
     **opcodes(InstructionClass.SYNC, {"membar": fence, "fence": fence}, writes=False),
     **opcodes(
         InstructionClass.OTHER,

@@ -20,6 +20,7 @@ enum {
   TW_MBARRIER_OVERWRITTEN = 5,  // a plain store changed its eight bytes
   TW_MBARRIER_TOO_EARLY = 6,    // a phase ended while copies that were sent in it were under way
   TW_MBARRIER_COMPLETES = 7,    // a .noComplete arrival that ends the phase
+  TW_MBARRIER_ELSEWHERE = 8,    // it is to count what goes to another block
 };
 
 typedef struct {

@@ -120,6 +120,10 @@ bool tw_bulk_send(tw_warp* w, const tw_instr* i, int lane, uint32_t to, uint32_t
   tw_cta *home = tw_shared_home(w, i, lane, to, bytes, 1, &offset), *other;
   tw_mbarrier* b = tw_mbarrier_at(w, i, lane, barrier, &other);
   if (!home || !b || !check_target(w, i, lane, home, offset, bytes)) return false;
+  if (home != other) {
+    tw_report(w, TW_FIND_MBARRIER, index, lane, TW_SHARED_WINDOW + barrier, (int)bytes, TW_MBARRIER_ELSEWHERE);
+    return false;
+  }
   uint8_t* copy = malloc(bytes + 1);
   if (!copy || !tw_bulk_of(other) || !tw_bulk_room(other->bulk)) {
     free(copy);

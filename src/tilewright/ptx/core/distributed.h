@@ -2,7 +2,8 @@
 #ifndef TW_DISTRIBUTED_H
 #define TW_DISTRIBUTED_H
 
-#include "cluster.h"
+#include "asynchronous.h"
+#include "atomics.h"
 #include "memory.h"
 
 // Lanes of `left` whose address names the same block as the first of them does.
@@ -94,6 +95,55 @@ TW_HANDLER(getctarank) {
   }
   const uint32_t* a = TW_SRC(uint32_t, 1);
   TW_RESULT(uint32_t, ({ uint32_t code = a[l] >> TW_RANK_SHIFT; code ? code - 1 : own; }));
+}
+
+// -- stores and reductions that an mbarrier of the same block counts --
+
+// The shared address that a lane names; a generic one that is not shared names no block.
+static uint32_t tw_shared_address(const tw_instr* i, uint64_t address) {
+  uint64_t window = TW_SPACE_OF(i->mod) == TW_SPACE_GENERIC ? TW_SHARED_WINDOW : 0;
+  return address - window < TW_WINDOW_BYTES ? (uint32_t)(address - window) : UINT32_MAX;
+}
+
+// o[5], o[6]: address of the mbarrier and its offset; flags 64: it has 64 bits
+static uint32_t tw_counting_barrier(const tw_warp* w, const tw_instr* i, uint32_t l) {
+  uint64_t base = i->flags & 64 ? TW_SRC(uint64_t, 5)[l] : TW_SRC(uint32_t, 5)[l];
+  return tw_shared_address(i, base + (uint64_t)(int64_t)i->o[6]);
+}
+
+// o: up to four values, address, mbarrier, its offset. mod and count as in st
+TW_HANDLER(st_async) {
+  tw_access x;
+  uint8_t values[TW_LANES * 16];
+  x.size = i->count << (i->mod & TW_MEM_ELEMENT);
+  tw_addresses(w, i, 4, &x);
+  tw_pack_values(w, i, values, x.size);
+  TW_EACH(tw_only_aligned(w, i, exec, &x, TW_SPACE_OF(i->mod) == TW_SPACE_GENERIC ? 0 : TW_SHARED_WINDOW))
+    tw_bulk_send(w, i, (int)l, tw_shared_address(i, x.address[l]), tw_counting_barrier(w, i, l), values + (int)l * x.size,
+                 (uint32_t)x.size);
+  return atomic_load_explicit(&w->cta->engine->stop, memory_order_relaxed) ? TW_STOP : TW_NEXT;
+}
+
+// o: -, -, b, -, address, mbarrier, its offset. flags: TW_ATOM_*; count: the type. It is done at once, which it may be.
+TW_HANDLER(red_async) {
+  tw_access x;
+  int bytes = i->count == TW_ATOM_U64 || i->count == TW_ATOM_S64 ? 8 : 4;
+  bool changed;
+  x.size = bytes;
+  tw_addresses(w, i, 4, &x);
+  uint32_t mask = tw_reach(w, i, exec, &x, TW_BOTH);
+  if (w->cta->races && mask) tw_tell(w, i, &x, TW_BOTH, TW_ORDER_RELAXED, NULL);
+  const void* b = tw_slot(w, i->o[2]);
+  TW_EACH(mask) {
+    tw_atom_lane(x.at[l], bytes, i->flags & 15, i->count, tw_atom_operand(b, bytes, l), 0, &changed);
+    tw_cta* home;
+    tw_mbarrier* barrier = tw_mbarrier_at(w, i, (int)l, tw_counting_barrier(w, i, l), &home);
+    if (!barrier) continue;
+    if (w->cta->races) barrier->arriving = tw_race_publish(w->cta->races, w->index, 1u << l, barrier->arriving);
+    tw_mbarrier_add_bytes(w, i, (int)l, home, barrier, -bytes);
+  }
+  w->cta->wrote = true;
+  return TW_NEXT;
 }
 
 TW_HANDLER(cluster_arrive) { return tw_cluster_arrive(w, i, exec); }
