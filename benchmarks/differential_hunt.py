@@ -55,11 +55,9 @@ def _problem(seed: int, emulator: EmulatedDevice, device: CudaDevice | None) -> 
     built = build_plan(file, {"x": spec}, H200, isolated=False)
     if not isinstance(built, BuiltPlan):
         return f"does not build: {str(built)[:300]}"
-    job = built.job(
-        f"{seed}", (InputTensor("x", spec, Data(values.tobytes())),), returns=("y",), limits=Limits(),
-        emulation=Emulation(schedules=2),
-    )  # fmt: skip
-    emulated = emulator.execute(job)
+    inputs = (InputTensor("x", spec, Data(values.tobytes())),)
+    here = built.job(f"{seed}", inputs, returns=("y",), limits=Limits(), emulation=Emulation(schedules=2))
+    emulated = emulator.execute(here)
     if not isinstance(emulated, Completed):
         return f"emulator: {str(emulated)[:300]}"
     if emulated.findings:
@@ -67,7 +65,7 @@ def _problem(seed: int, emulator: EmulatedDevice, device: CudaDevice | None) -> 
         return f"finding: {first.kind.value} at line {first.line}: {first.detail}"
     if device is None:
         return ""
-    measured = device.execute(job)
+    measured = device.execute(built.job(f"{seed}", inputs, returns=("y",), limits=Limits()))
     if not isinstance(measured, Completed):
         return f"GPU: {str(measured)[:300]}"
     return _difference(_words(emulated), _words(measured))

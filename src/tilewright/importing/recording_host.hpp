@@ -3,7 +3,6 @@
 #pragma once
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -134,6 +133,11 @@ inline long long next_id = 0;
 inline long long multiprocessors = 132;
 inline int launch_line = 0;
 inline std::ostringstream said;
+// A pointer to whatever the kernel it is passed to takes.
+struct Bare {
+  char* at;
+  template <class T> operator T*() const { return (T*)at; }
+};
 inline void* address(long long id) { return reinterpret_cast<void*>((id + 1) << shift); }
 inline std::string list(const std::vector<int64_t>& items) {
   std::ostringstream out;
@@ -157,7 +161,8 @@ struct Launched {
     if constexpr (std::is_pointer_v<T>) {
       auto bits = reinterpret_cast<long long>(value);
       if (!bits) said << "ARG\tnull\n";
-      else said << "ARG\tpointer\t" << (bits >> shift) - 1 << '\t' << (bits & ((1ll << shift) - 1)) << '\n';
+      else said << "ARG\tpointer\t" << (bits >> shift) - 1 << '\t' << (bits & ((1ll << shift) - 1)) << '\t'
+                << type_name<std::remove_pointer_t<T>>() << '\n';
     } else if constexpr (std::is_same_v<T, bool>) said << "ARG\tbool\t" << value << '\n';
     else if constexpr (std::is_integral_v<T>) said << "ARG\tint\t" << (long long)value << '\n';
     else if constexpr (std::is_floating_point_v<T>) {
@@ -174,6 +179,7 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 typedef cudaError_t cudaError;
 typedef struct tw_stream* cudaStream_t;
 typedef struct tw_event* cudaEvent_t;
+typedef struct tw_library *cublasHandle_t, *cublasLtHandle_t, *cudnnHandle_t;
 typedef unsigned long long cudaTextureObject_t;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaFuncAttribute {
@@ -181,6 +187,8 @@ enum cudaFuncAttribute {
   cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
+enum { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxShared = 100, cudaSharedmemCarveoutMaxL1 = 0 };
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0 };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount, cudaDevAttrMaxThreadsPerBlock, cudaDevAttrMaxSharedMemoryPerBlockOptin,
   cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrWarpSize, cudaDevAttrMaxGridDimX,
@@ -453,6 +461,7 @@ namespace cuda { using namespace at::cuda; inline bool is_available() { return t
 }  // namespace torch
 
 #define TORCH_CHECK(condition, ...) do { if (!(condition)) ::tw::fail(::tw::text("the check `" #condition "` failed")); } while (0)
+#define assert(...) TORCH_CHECK((__VA_ARGS__))
 #define TORCH_INTERNAL_ASSERT TORCH_CHECK
 #define AT_ASSERTM TORCH_CHECK
 #define AT_ASSERT(condition) TORCH_CHECK(condition)
@@ -488,9 +497,10 @@ template <class T> std::string kind() {
   using U = plain<T>;
   if constexpr (std::is_same_v<U, at::Tensor>) return std::is_lvalue_reference_v<T> ? "tensor" : "tensor";
   else if constexpr (std::is_same_v<U, std::optional<at::Tensor>>) return "optional tensor";
+  else if constexpr (std::is_same_v<U, Bare>) return "pointer ";
   else if constexpr (std::is_pointer_v<U>) {
     using P = std::remove_pointer_t<U>;
-    if constexpr (std::is_same_v<U, cudaStream_t>) return "stream";
+    if constexpr (std::is_same_v<U, cudaStream_t> || std::is_same_v<U, cublasHandle_t>) return "stream";
     else return std::string(std::is_const_v<P> ? "const pointer " : "pointer ") + type_name<P>();
   } else if constexpr (std::is_same_v<U, bool>) return "bool";
   else if constexpr (std::is_integral_v<U>) return "int";
@@ -508,7 +518,8 @@ inline at::Tensor read_tensor(const std::string& word) {  // f32:4,8
 }
 template <class T> T read(const std::string& word) {
   if constexpr (std::is_same_v<T, at::Tensor>) return word == "none" ? at::Tensor() : read_tensor(word);
-  else if constexpr (std::is_same_v<T, cudaStream_t>) return nullptr;
+  else if constexpr (std::is_same_v<T, cudaStream_t> || std::is_same_v<T, cublasHandle_t>) return nullptr;
+  else if constexpr (std::is_same_v<T, Bare>) return Bare{(char*)address(read_tensor(word).id)};
   else if constexpr (std::is_pointer_v<T>) return word == "none" ? nullptr : (T)address(read_tensor(word).id);
   else if constexpr (std::is_integral_v<T>) return (T)std::stoll(word);
   else if constexpr (std::is_floating_point_v<T>) return (T)std::stod(word);

@@ -46,6 +46,11 @@ _REMEDY = {
 }
 
 
+def remedy_of(kind: FindingKind) -> str:
+    """What to do about a fault; "" where there is nothing to say in general."""
+    return _REMEDY.get(kind, "")
+
+
 def verdict_words(verdict: records.Verdict) -> str:
     """A few words for one line of a table: `right`, `wrong values: the last elements`."""
     if isinstance(verdict, records.Passed):
