@@ -19,6 +19,7 @@ static void free_cta(tw_cta* cta) {
   free(cta->visits);
   tw_bulk_free(cta);
   if (cta->races) tw_cta_races_destroy(cta->races);
+  tw_wgmma_free(cta);
   free(cta);
 }
 
@@ -87,6 +88,7 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   cta->turn = cta->idle_rounds = 0;
   cta->only_polls = false;
   memset(cta->barriers, 0, sizeof cta->barriers);
+  tw_wgmma_begin(cta);
   memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
