@@ -421,6 +421,16 @@ _PAIRS = {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  " [%0], [%1, {{%3, 3}}], [%2], %4;"
                  ::"r"(at(tile) + 512 * rank), "l"(&source), "r"(b), "r"((int)rank * 8), "h"((short)3) : "memory");""",
+    "cluster_reduce": """\
+    for (int k = 0; k < 128; ++k) tile[k] = x[k + 100 * rank];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" ::"r"(b) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier) : "memory");
+    asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.s32"
+                 " [%0], [%1], 256, [%2];" ::"r"(peer_tile + 512), "r"(at(tile)), "r"(peer_barrier) : "memory");
+    asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.max.s32"
+                 " [%0], [%1], 256, [%2];"
+                 ::"r"(peer_tile + 768), "r"(at(tile) + 256), "r"(peer_barrier) : "memory");""",
     "cluster_bulk": """\
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 512;" ::"r"(b) : "memory");
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier) : "memory");

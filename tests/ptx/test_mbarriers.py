@@ -12,7 +12,7 @@ from tilewright.kernel_file import parse
 from tilewright.ptx.launching import LaunchOptions
 from tilewright.records import PROFILES, FindingKind, FindingRecord
 
-SEEDED = Path(__file__).parent / "seeded"
+SEEDED, SAMPLES = Path(__file__).parent / "seeded", Path(__file__).parent / "samples"
 
 POLLS = """\
 //! op      handed_over(x) -> y
@@ -74,3 +74,14 @@ def test_a_deadlock_names_the_missing_bytes() -> None:
     finding = stuck("bulk_expects_too_many", (256,))
     assert "phase 0 of the mbarrier at byte 0 of barrier" in finding.detail
     assert "(16 bytes missing) at line 28" in finding.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["libcu_barrier", "libcu_pipeline"])
+def test_barriers_and_pipelines_of_libcu(name: str) -> None:
+    """cuda::barrier, cuda::memcpy_async and cuda::pipeline as their headers write them, without a finding."""
+    x = torch.arange(1024.0)
+    for seed in (None, 1, 2):
+        outcome = run((SAMPLES / f"{name}.cu").read_text(), x, seed)
+        assert outcome.findings == ()
+        assert outcome.results[0].equal(2 * x)
