@@ -102,6 +102,22 @@ static void arrive(tw_warp* w, const tw_instr* i, uint32_t exec, tw_barrier* b, 
     b->arrived += TW_LANES - __builtin_popcount(b->lanes[w->index]);
 }
 
+// These lanes of the running context wait at `pc`; the others, which a guard keeps from it, go on.
+void tw_stand(tw_warp* w, uint32_t lanes, int pc, tw_context_state state, uint8_t barrier) {
+  if (lanes != w->mask) {
+    uint32_t masks[2] = {lanes, w->mask & ~lanes};
+    int32_t targets[2] = {pc, pc + 1};
+    w->pc = pc;
+    tw_fan_out(w, 2, masks, targets, -1);
+    for (int32_t c = 0; c < w->context_count; c++)
+      if (w->contexts[c].pc == pc && w->contexts[c].mask == lanes)
+        w->contexts[c].state = (uint8_t)state, w->contexts[c].barrier = barrier;
+    if (w->mask != lanes) return;
+  }
+  tw_set_aside(w, state, pc, false);
+  w->contexts[w->context_count - 1].barrier = barrier;
+}
+
 int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
   if (!exec) return TW_NEXT;
   tw_cta* cta = w->cta;
@@ -131,25 +147,9 @@ int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
     return TW_NEXT;
   }
   b->waiting[w->index] |= exec;
-  if (exec != w->mask) {  // a guarded barrier: the lanes that do not take part go on
-    uint32_t masks[2] = {exec, w->mask & ~exec};
-    int32_t targets[2] = {pc, pc + 1};
-    w->pc = pc;
-    tw_fan_out(w, 2, masks, targets, -1);
-    for (int32_t c = 0; c < w->context_count; c++)
-      if (w->contexts[c].pc == pc && w->contexts[c].mask == exec)
-        w->contexts[c].state = TW_AT_BARRIER, w->contexts[c].barrier = (uint8_t)id;
-    if (w->mask == exec) {
-      tw_set_aside(w, TW_AT_BARRIER, pc, false);
-      w->contexts[w->context_count - 1].barrier = (uint8_t)id;
-    }
-    if (is_complete(cta, b)) open_barrier(cta, (int)id);
-    return w->running ? TW_JUMP : TW_SWITCH;
-  }
-  tw_set_aside(w, TW_AT_BARRIER, pc, false);
-  w->contexts[w->context_count - 1].barrier = (uint8_t)id;
+  tw_stand(w, exec, pc, TW_AT_BARRIER, (uint8_t)id);
   if (is_complete(cta, b)) open_barrier(cta, (int)id);
-  return TW_SWITCH;
+  return w->running ? TW_JUMP : TW_SWITCH;
 }
 
 // -- collectives of a warp --
@@ -239,7 +239,9 @@ void tw_describe_waits(tw_cta* cta) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
       const tw_context* x = &w->contexts[c];
-      tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      tw_message(cta->engine, "%d %d %u %d %d %d", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      if (x->state == TW_AT_MBARRIER) tw_mbarrier_describe(cta, x->barrier);
+      tw_message(cta->engine, "\n");
     }
     if (w->running) tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, w->mask, w->pc, (int)TW_READY, 0);
   }
