@@ -284,7 +284,8 @@ class _Cut:
         while index < len(tokens):
             token = tokens[index]
             end = _end_of_chain(tokens, index)
-            if lift and token.is_identifier and not self._reach(tokens[index:end]):
+            is_member = index > 0 and tokens[index - 1].text in (".", "->", "::")
+            if lift and token.is_identifier and not is_member and not self._reach(tokens[index:end]):
                 names = [t.text for t in tokens[index:end] if t.is_identifier or t.text.isdigit()]
                 if not all(n.isidentifier() or n.isdigit() for n in names):
                     raise ImportProblem(f"{self.place} needs `{spelled(tokens[index:end])}`, which cannot be had")

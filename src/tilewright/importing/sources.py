@@ -365,5 +365,6 @@ def parameter_name(part: Sequence[CppToken]) -> str:
 
 def plan_names(item: Item) -> list[str]:
     """The names of a function's parameters as a plan may have them."""
-    names = [parameter_name(part) or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [parameter_name(part).lstrip("_") or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [f"{name}{number}" if name in names[:number] else name for number, name in enumerate(names)]
     return [f"{name}_" if name in TAKEN else name for name in names]
