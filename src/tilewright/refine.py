@@ -87,9 +87,12 @@ def _onward(run: Run) -> Step | Ending:
     if run.best is None:
         return Step(Stage.DRAFT, last.step + 1)
     since = _last_hint(run)
-    profiling = any(one.stage is Stage.PROFILED for one in run.attempts[since:])
+    passed_on = [one.stage for one in run.attempts[max(since, run.best.number) :] if _passes(one)]
+    profiling = bool(passed_on) or any(one.stage is Stage.PROFILED for one in run.attempts[since:])
     if not profiling and _without_gain(run, Stage.STRUCTURE) < run.settings.structure_patience:
         return Step(Stage.STRUCTURE, last.step + 1)
+    if Stage.PROFILED in passed_on:
+        return Ending.AUTHOR_DONE
     if _without_gain(run, Stage.PROFILED) < run.settings.profiled_patience:
         return Step(Stage.PROFILED, last.step + 1)
     return Ending.SETTLED
@@ -123,13 +126,17 @@ def _satisfied(run: Run) -> Ending | None:
     return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
+def _passes(attempt: Attempt) -> bool:
+    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, records.NothingBetter)
+
+
 def _unreadable(attempt: Attempt) -> bool:
     return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, BadReply)
 
 
 def _repairable(attempt: Attempt) -> bool:
     verdict = attempt.verdict
-    beyond_repair = (BadReply, records.Duplicate, records.NotFaster)
+    beyond_repair = (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter)
     return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, beyond_repair))
 
 
@@ -219,6 +226,7 @@ class _Attempt:
         self._number = len(run.attempts) + 1
         self._place: AttemptFolder = folder.attempt(self._number)
         self._replies: list[Reply] = []
+        self._waited_s = 0.0  # for a person, which is no work
 
     def make(self) -> Attempt | Ending:
         """The attempt; an ending where the author has nothing more to propose."""
@@ -247,7 +255,7 @@ class _Attempt:
             usage=sum((reply.usage for reply in self._replies), records.Usage()),
             dollars=None if None in prices else sum(price for price in prices if price is not None),
             replies=len(self._replies),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - began - self._waited_s,
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
             notes=proposal.notes,
@@ -298,7 +306,9 @@ class _Attempt:
             self._place.stream(number, text)
             self._workshop.watch.text(text)
 
+        began = time.monotonic()
         reply = self._place.reply_to(number, question, lambda asked: self._workshop.complete(asked, heard))
+        self._waited_s += time.monotonic() - began if reply.by_person else 0.0
         self._replies.append(reply)
         return reply
 
@@ -320,7 +330,7 @@ class _Attempt:
         self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None
     ) -> records.Verdict:
         if kernel is None:
-            return Rejected(BadReply(proposal.problem))
+            return Rejected(records.NothingBetter(proposal.summary) if proposal.passes else BadReply(proposal.problem))
         earlier = next((one for one in self._run.attempts if one.kernel == identity), None)
         if earlier is not None:
             return Rejected(records.Duplicate(earlier.number))

@@ -5,8 +5,9 @@ Sources are read here; their host code and Python run in limited children (`tile
 
 from __future__ import annotations
 
+import ast
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
 _CHECK_SECONDS = 60.0
 _MOST_FILES = 200
+ADAPTED = "imported_reference"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class ImportedFile:
     reason: str
     at: tuple[str, ...]  # the arguments of the check
     compared: bool  # with a reference
+    call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
+    call_numbers: tuple[str, ...] = ()
+    reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
 
 
 @dataclass(frozen=True)
@@ -80,18 +85,23 @@ class Wanted:
     numbers: tuple[str, ...]
     include: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
+    keep_references: bool = False  # beside the kernel files
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
     """Import, say what became of it, and answer the exit status."""
-    with progress() as say, HostChild() as child:
-        conductor = _Importer(wanted, child, say)
-        report = conductor.run()
+    with progress() as say:
+        report = import_files(wanted, say)
     if as_json:
         print_json(report)
     else:
         _show(report)
     return report.exit_status
+
+
+def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
+    with HostChild() as child:
+        return _Importer(wanted, child, say).run()
 
 
 class _Importer:
@@ -194,7 +204,16 @@ class _Importer:
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
-        return ImportedFile(str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        return ImportedFile(*done, *_call_words(made), self._kept(path, file, reference if compared else None))
+
+    def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
+        """The source's own reference, once it has been compared with, without what loads the extension."""
+        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+            return ""
+        place = Path(file.name).with_suffix(".reference.py")
+        place.write_text(_without_extension(reference[0].removeprefix(_stand_ins(made_from))), "utf-8")
+        return str(place)
 
     def _at_odd_sizes(
         self,
@@ -233,7 +252,7 @@ class _Importer:
             name = "Model"
         if f"class {name}" not in text:
             return self._reference_function()
-        return _with_stand_ins(text, path) + _adapter(name, call, inputs), "imported_reference", path.parent
+        return _with_stand_ins(text, path) + _adapter(name, call, inputs), ADAPTED, path.parent
 
     # -- where files go --
 
@@ -252,10 +271,40 @@ class _Importer:
         return place
 
 
+def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The call's tensors and numbers as `--shape` and `--set` take them."""
+    known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
+    shapes = tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
+    numbers = tuple(
+        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
+        for one in known
+        if not one.is_tensor
+    )
+    return shapes, numbers
+
+
+def _without_extension(text: str) -> str:
+    """The module without the statements that build its extension, so that it needs neither compiler nor stand-ins."""
+
+    def builds(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        return name in ("load_inline", "load")
+
+    tree = ast.parse(text)
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    body = [one for one in tree.body if isinstance(one, definitions) or not any(map(builds, ast.walk(one)))]
+    return ast.unparse(ast.Module(body, []))
+
+
 def _with_stand_ins(text: str, path: Path) -> str:
     """The file with the stand-ins in front: they must be there before it loads its extension."""
+    return _stand_ins(path) + text
+
+
+def _stand_ins(path: Path) -> str:
     folder = str(path.parent.resolve())
-    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n{text}"
+    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n"
 
 
 def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
@@ -271,7 +320,7 @@ def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
     mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
     return f"""
 
-def imported_reference({", ".join(call.names)}):
+def {ADAPTED}({", ".join(call.names)}):
     import torch as _torch
     _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
     return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))

@@ -207,6 +207,7 @@ def question_text(situation: Situation) -> str:
         body=_body(situation),
         cute=cute_text(situation.task, situation.emulated_only) if hinted else "",
         base=base_of(situation),
+        may_pass=may_pass(situation),
     )
 
 
@@ -216,6 +217,11 @@ def base_of(situation: Situation) -> str | None:
         return None  # another candidate of this step has passed already; this one begins anew
     shown = situation.failing_text if situation.stage.is_repair else situation.parent_text
     return shown or None
+
+
+def may_pass(situation: Situation) -> bool:
+    """Whether a reply may say that nothing is better than the best file."""
+    return situation.stage in (Stage.STRUCTURE, Stage.PROFILED)
 
 
 def correction_text(problem: str, *, cut: bool, base: str | None) -> str:

@@ -40,6 +40,11 @@ _REMEDY = {
 }
 
 
+def remedy_of(kind: FindingKind) -> str:
+    """What to do about a fault; "" where there is nothing to say in general."""
+    return _REMEDY.get(kind, "")
+
+
 def verdict_words(verdict: records.Verdict) -> str:
     """A few words for one line of a table: `right`, `wrong values: the last elements`."""
     if isinstance(verdict, records.Passed):
@@ -64,6 +69,8 @@ def verdict_words(verdict: records.Verdict) -> str:
             detail = f"#{attempt}"
         case records.NotFaster(time_us=time_us):
             detail = f"{time_us:,.4g} us"
+        case records.NothingBetter(reason=reason):
+            detail = reason
         case _:
             pass
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
@@ -110,6 +117,8 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
                 f"It takes {time_us:,.4g} us at the task's sizes, and attempt #{attempt} {best_us:,.4g} us. So it was "
                 "not judged at these sizes: only at smaller ones, where it is right."
             )
+        case records.NothingBetter(reason=reason):
+            text = f"No file was sent, because nothing better was seen: {reason}"
     before = (
         ()
         if isinstance(evidence, records.WrongValues)

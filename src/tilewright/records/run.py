@@ -286,6 +286,7 @@ class Proposal:
     text: str | None
     summary: str
     problem: str = ""  # what was wrong with the reply, where `text` is None
+    passes: bool = False  # it has nothing better than the best file; `summary` says why
     recipe: str = ""  # the author's own name for what it did, by which it knows it again; "" where it needs none
     notes: tuple[str, ...] = ()  # what the file does not compute because algebra makes it unneeded, a sentence each
 

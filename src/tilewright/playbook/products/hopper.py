@@ -186,7 +186,7 @@ class _Plan:
     def _operand_map(self, name: str, one: Operand, tensor: str, pitch: str, matrix_pitch: str) -> None:
         form = self._form
         shared = matrix_pitch == "0"
-        count = "1" if shared else "2 * @batch" if form.skips else "@batch"
+        count = "1" if shared else "2 * @batch" if form.split_before else "@batch"
         rows, together = {"a": ("@m", "128"), "b": ("@n", "256" if form.fused else "BN")}[name]
         if one.along_k:
             shape, box, swizzle = (rows, "@k"), f"1, {together}, {form.depth}", form.depth * (4 if form.fused else 2)
@@ -217,11 +217,11 @@ class _Plan:
         blocks = "device.sms * BLOCKS" if form.parts else "device.sms"
         given = [text for _, text in kernel_parameters(form)]
         grid = jobs if form.fused else f"min({jobs}, {blocks})"
-        self._launch("product", grid, f"{threads}, @smem", given, early=form.skips)
+        self._launch("product", grid, f"{threads}, @smem", given, early=form.split_before)
         if form.parts:
             given = [text for _, text in f32_tiles_parameters(form)]
             many = f"@tiles_m * ceil_div(@n, 64) * @batch{' * @pieces' if form.pieces else ''}"
-            self._launch("tiles_in_f32", f"min({many}, device.sms * 4)", "256", given, early=True)
+            self._launch("tiles_in_f32", f"min({many}, device.sms * 4 - 1)", "256", given, early=True)
         if form.pieces:
             given = [text for _, text in _adding_parameters(form)]
             self._launch("add_pieces", "ceil_div(@batch * @m * @n, 256)", "256", given)

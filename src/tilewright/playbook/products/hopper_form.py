@@ -29,8 +29,8 @@ class Form:
         return 32 if self.parts else 64
 
     @property
-    def skips(self) -> bool:
-        """Whether tiles that f16 parts do not hold are known, and left out, before they are begun."""
+    def split_before(self) -> bool:
+        """Whether kernels before the product make the parts."""
         return self.parts and not self.fused
 
     @property
@@ -80,7 +80,6 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
         pairs += [("int* __restrict__ wide", "@wide")]
     elif form.parts:
         pairs += [(f"const float* __restrict__ {name}", f"@{name}") for name in ("a_scales", "b_scales")]
-        pairs += [("const int* __restrict__ wide", "@wide")]
     if not form.pieces:
         pairs += list(zip(form.finish.declared, form.finish.given, strict=True))
     pairs += [(f"int {name}", f"@{name.lower()}") for name in ("M", "N", "K", "batch")]
@@ -89,8 +88,7 @@ def kernel_parameters(form: Form) -> list[tuple[str, str]]:
 
 
 def walk_arguments(form: Form) -> str:
-    names = ["M", "N", "K", "batch", *(["pieces"] if form.pieces else [])]
-    return ", ".join([*names, *(["wide"] if form.skips else [])])
+    return ", ".join(["M", "N", "K", "batch", *(["pieces"] if form.pieces else [])])
 
 
 def matrix_text(form: Form) -> str:

@@ -59,13 +59,9 @@ def walk(form: Form) -> list[str]:
     """The walk over tiles, the same for producer and consumers."""
     given = ["int M", "int N", "int K", "int batch"]
     given += ["int pieces"] if form.pieces else []
-    given += ["const int* wide"] if form.skips else []
     members = ["int tiles_m, tiles_n, job, jobs, all_steps;", "int m0, n0, z, steps;  // of the tile"]
     if form.pieces:
         members += ["int pieces, piece, k0;  // the tile is the sum over a piece of k"]
-    if form.skips:
-        members += ["const int* wide;  // tiles whose operands f16 parts do not hold: another kernel makes them"]
-        members += ["bool any_wide;"]
     count = "(K + BK - 1) / BK"
     first = [
         "tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;",
@@ -73,7 +69,6 @@ def walk(form: Form) -> list[str]:
         f"all_steps = ({count} + pieces - 1) / pieces;" if form.pieces else f"all_steps = {count};",
     ]
     first += ["this->pieces = pieces;"] if form.pieces else []
-    first += ["this->wide = wide, any_wide = wide[0];"] if form.skips else []
     place = [
         "const int tiles = tiles_m * tiles_n, matrix = job / tiles, in_matrix = job % tiles;",
         "const int group = in_matrix / (TILE_GROUP * tiles_n), in_group = in_matrix % (TILE_GROUP * tiles_n);",
@@ -89,17 +84,7 @@ def walk(form: Form) -> list[str]:
     outside = skipped_tile(form.product, "BM", "BN")
     if outside:
         place.append(f"if ({outside}) steps = 0;  // nothing of the tile is kept: zeros")
-    place.append("job += gridDim.x;")
-    if form.skips:
-        body = ["while (job < jobs) {", *indented(place)]
-        body += [
-            "  const int* flags = wide + 1 + (long long)matrix * (tiles_m + tiles_n);",
-            "  if (!any_wide || (!flags[m_tile] && !flags[tiles_m + n_tile])) return true;",
-            "}",
-            "return false;",
-        ]
-    else:
-        body = ["if (job >= jobs) return false;", *place, "return true;"]
+    body = ["if (job >= jobs) return false;", *place, "job += gridDim.x;", "return true;"]
     return [
         "// The walk over tiles, the same for producer and consumers.",
         "struct Walk {",

@@ -16,7 +16,7 @@ def epilogue(form: Form) -> list[str]:
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
     of_rows = [] if form.pieces else row_values(form.finish)
     needs_rows = "row_at" in text or "row_at" in "\n".join(of_rows)
-    needs_m = "m[" in text or needs_rows or form.skips
+    needs_m = "m[" in text or needs_rows or form.split_before
     if not form.fused and (needs_m or form.stored.itemsize == 4 or not form.tma_store):
         lines.append("const int row = warp * 16 + lane / 4;")
     if needs_m:
@@ -26,7 +26,7 @@ def epilogue(form: Form) -> list[str]:
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
     lines += of_rows
-    if form.skips:
+    if form.split_before:
         lines.append(f"const float* row_scales = a_scales + (size_t){matrix_text(form)} * M;")
         lines.append("const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};")
     lines += ["auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
