@@ -131,7 +131,9 @@ class _Cut:
 
     def text(self, name: str) -> str:
         tokens, at = self.site.host.tokens, self.site.at
-        callee = tokens[self.begin : at]
+        callee, scope = tokens[self.begin : at], self.begin
+        while scope > 1 and tokens[scope - 1].text == "::" and tokens[scope - 2].is_identifier:
+            scope -= 2
         close = next(
             i for i in range(at + 1, len(tokens) - 3) if [t.text for t in tokens[i : i + 4]] == [">", ">", ">", "("]
         )
@@ -143,7 +145,7 @@ class _Cut:
         passed = {t.text for part in arguments for t in part}
         # What chooses an instance or the threads of a block stays a constant.
         self.fixed = self._behind(callee) | (self._behind(configuration[1]) - passed)
-        template = self._template(callee)
+        template = spelled(tokens[scope : self.begin]) + self._template(callee)
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]

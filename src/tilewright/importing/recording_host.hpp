@@ -445,6 +445,7 @@ struct CUDAStream {
 inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
 struct CUDAGuard { template <class D> explicit CUDAGuard(D&&) {} };
 struct OptionalCUDAGuard { template <class D> explicit OptionalCUDAGuard(D&&) {} };
+template <class A, class B> auto ATenCeilDiv(A a, B b) { return (a + b - 1) / b; }
 inline cudaDeviceProp* getCurrentDeviceProperties() { static cudaDeviceProp p; p = cudaDeviceProp(); return &p; }
 inline cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceProperties(); }
 }  // namespace cuda

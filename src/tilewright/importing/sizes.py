@@ -67,7 +67,7 @@ def small_arguments(
         if elements > _MOST_ELEMENTS:
             continue
         try:
-            if _threads(evaluate(file, arguments, gpu)) <= most:
+            if 0 < _threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
                 return arguments
         except (DoesNotApply, KernelFileError):
             continue

@@ -113,12 +113,16 @@ class _Items:
 
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
-        self.macros = {d[2].text: d for d in cpp.directives if len(d) > 2 and d[1].text == "define"}
+        self.defines = [d for d in cpp.directives if len(d) > 2 and d[1].text == "define"]
         self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
 
     def _words_for(self, word: str) -> set[str]:
-        """A word of CUDA and the macros that stand for it."""
-        return {word} | {name for name, d in self.macros.items() if any(t.text == word for t in d[3:])}
+        """A word of CUDA and the macros that stand for it, directly or through others."""
+        words, count = {word}, 0
+        while len(words) > count:
+            count = len(words)
+            words |= {d[2].text for d in self.defines if any(t.text in words for t in d[3:])}
+        return words
 
     def all(self) -> list[Item]:
         items = [*self._code(), *(self._directive(d) for d in self.cpp.directives)]
