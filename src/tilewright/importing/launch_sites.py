@@ -145,7 +145,7 @@ class _Cut:
         passed = {t.text for part in arguments for t in part}
         # What chooses an instance or the threads of a block stays a constant.
         self.fixed = self._behind(callee) | (self._behind(configuration[1]) - passed)
-        template = spelled(tokens[scope : self.begin]) + self._template(callee)
+        template = "".join(token.text for token in tokens[scope : self.begin]) + self._template(callee)
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]

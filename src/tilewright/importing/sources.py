@@ -279,7 +279,10 @@ def _closing(tokens: Sequence[CppToken], index: int) -> int:
 def _is_prototype(tokens: Sequence[CppToken]) -> bool:
     words = [t.text for t in tokens]
     return (
-        words[-1] == ";" and "(" in words and "=" not in words and words[0] not in ("using", "typedef", "static_assert")
+        words[-1] == ";"
+        and "(" in words
+        and not {"=", "{"} & set(words)
+        and words[0] not in ("using", "typedef", "static_assert")
     )
 
 
