@@ -144,7 +144,8 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
 
 def is_block(name: str) -> bool:
     """Whether a number is how many threads there are, rather than how much data."""
-    return "block" in name.lower() or "thread" in name.lower()
+    lowered = name.lower()
+    return "thread" in lowered or ("block" in lowered and "blocks" not in lowered)
 
 
 def _classes(call: CallSpec) -> dict[str, int]:
