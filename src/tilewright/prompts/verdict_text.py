@@ -38,6 +38,7 @@ _REMEDY = {
     FindingKind.MBARRIER: "its counts and bytes must be those that arrive in each phase, and init must come first",
     FindingKind.NO_PROXY_FENCE: "fence.proxy.async after the writes, then a barrier, then the bulk copy",
     FindingKind.BULK_COPY: "addresses and sizes in 16 bytes; with a map, 128-byte shared addresses and its own rank",
+    FindingKind.PEER_ABSENT: "meet at a cluster barrier before the first access to another block and before the end",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }

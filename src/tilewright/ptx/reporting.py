@@ -244,8 +244,8 @@ class Reporter:
             at = self._at_line(raw.other_instruction)
             return f"thread {other.thread} wrote it{at}, and no fence.proxy.async stands between the two"
         if kind is FindingKind.MBARRIER:
-            other = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
-            return _MBARRIER[raw.detail].format(raw.size) + other
+            at = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
+            return _MBARRIER[raw.detail].format(raw.size) + at
         if kind is FindingKind.BULK_COPY:
             return _BULK[raw.detail].format(raw.size)
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
