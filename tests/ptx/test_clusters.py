@@ -167,6 +167,7 @@ ON_GPU = {
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kernel", ON_GPU)
 def test_a_gpu_does_the_same(kernel: str, tmp_path: Path) -> None:
     launched, count = ON_GPU[kernel]
