@@ -27,7 +27,7 @@ ret;
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("wgmma.fence.sync.aligned;", "the instruction wgmma"),
+        ("tcgen05.wait::st.sync.aligned;", "the instruction tcgen05"),
         ("mbarrier.frob.shared.b64 [%r1], 1;", "this form of mbarrier"),
         ("cp.async.bulk.global.shared::cta.bulk_group.frob [%rd1], [%r1], 16;", "the modifier .frob"),
         ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.frob [%rd1], [%r1], 16;", "reduction of .frob"),
@@ -53,7 +53,7 @@ def test_what_is_not_known_is_named(text: str, named: str) -> None:
 
 
 def test_the_source_line_is_named_too() -> None:
-    text = module('.file 1 "kernel.cu"\n.loc 1 42 3\nwgmma.fence.sync.aligned;')
+    text = module('.file 1 "kernel.cu"\n.loc 1 42 3\ntcgen05.wait::st.sync.aligned;')
     with pytest.raises(UnsupportedPtx, match=r"PTX line 9: .*kernel\.cu:42"):
         load_program(text).prepare("k")
 
@@ -80,7 +80,7 @@ def test_what_makes_no_sense_is_refused(text: str, why: str) -> None:
 
 
 def test_only_the_kernel_that_uses_it_is_refused() -> None:
-    other = module("wgmma.fence.sync.aligned;").replace("entry k(", "entry bad(")
+    other = module("tcgen05.wait::st.sync.aligned;").replace("entry k(", "entry bad(")
     text = module("") + other[other.index(".visible") :]
     program = load_program(text)
     assert list(program.module.functions) == ["k", "bad"]

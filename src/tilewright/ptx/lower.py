@@ -17,6 +17,7 @@ from tilewright.ptx import (
     lower_mbarrier,
     lower_memory,
     lower_warp,
+    lower_wgmma,
     syntax,
 )
 from tilewright.ptx.classes import InstructionClass
@@ -27,6 +28,7 @@ from tilewright.ptx.native import FUNCTION_WINDOW, PARAMETER_WINDOW, FunctionInf
 from tilewright.ptx.operands import unsupported
 from tilewright.ptx.swap_guesses import swap_guesses
 from tilewright.ptx.syntax import Function, Instruction, Module, Operand, PtxError, Space, SymbolOperand, Variable
+from tilewright.ptx.wgmma_registers import wgmma_registers
 from tilewright.records.gpu import WARP_LANES
 
 MOST_SHARED_BYTES = 227 * 1024
@@ -45,6 +47,7 @@ OPCODES: dict[str, Opcode] = {
     **lower_bulk.OPCODES,
     **lower_warp.OPCODES,
     **lower_cluster.OPCODES,
+    **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
 }
 _NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
@@ -253,6 +256,7 @@ class _KernelLowering:
             lambda name: places.get(name) or self._global(name),
             swap_guesses(function, graph),
             _NO_RESULT,
+            wgmma_registers(function, graph, _NO_RESULT),
         )
         layout = self._place_parameters(builder, function, places)
         local = _place_locals(function, places)
@@ -351,6 +355,7 @@ def _lower_instruction(builder: FunctionBuilder, index: int, instruction: Instru
     if opcode is None:
         raise unsupported(instruction, f"the instruction {instruction.opcode}")
     builder.begin(index, instruction)
+    builder.watch_registers()
     try:
         opcode.lower(builder, instruction)
     except (IndexError, ValueError) as error:

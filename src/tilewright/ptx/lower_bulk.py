@@ -92,8 +92,8 @@ def _plain(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: bo
         operands.pop()
     if direction is None or counted == (direction == _TO_GLOBAL) or len(operands) != 3 + counted + multicast:
         raise unsupported(i, "this bulk copy")
-    if operation and direction != _TO_GLOBAL:
-        raise unsupported(i, "a bulk reduction in shared memory")
+    if operation and direction == _TO_SHARED:
+        raise unsupported(i, "this bulk reduction")
     to, origin = _place(b, operands[0], spaces[0]), _place(b, operands[1], spaces[1])
     barrier = _place(b, operands[3], "shared") if counted else _ABSENT
     mask = b.source(operands[4], 2) if multicast else -1

@@ -5,9 +5,10 @@ Knows nothing of frames or opcodes of the interpreter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ptx.syntax import Instruction, Operand, Pair, UnsupportedPtx, Vector
+from tilewright.ptx.syntax import Address, Instruction, Negated, Operand, Pair, Register, Tuple_, UnsupportedPtx, Vector
 
 # Bytes of a value of a type in memory.
 TYPE_BYTES = {
@@ -143,3 +144,21 @@ def pair_of(operand: Operand | None) -> tuple[Operand | None, Operand | None]:
 def items_of(operand: Operand) -> tuple[Operand | None, ...]:
     """The registers of a vector; anything else stands alone."""
     return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def registers_of(operand: Operand | None) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Register):
+        yield operand.name
+    elif isinstance(operand, Negated):
+        yield operand.register.name
+    elif isinstance(operand, Address):
+        yield from registers_of(operand.base)
+        for coordinate in operand.coordinates:
+            yield from registers_of(coordinate)
+    elif isinstance(operand, (Vector, Tuple_)):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)

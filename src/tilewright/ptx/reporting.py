@@ -63,7 +63,10 @@ _ADDRESSED = frozenset(
         FindingKind.BULK_COPY,
     )
 )
-_STATES = ("runs", "waits at a barrier", "waits for lanes of its warp", "waits for", "waits at the cluster's barrier")
+_STATES = (
+    *("runs", "waits at a barrier", "waits for lanes of its warp", "waits for", "waits at the cluster's barrier"),
+    "waits for a wgmma of its warpgroup",
+)
 _AT_BARRIER, _AT_MBARRIER, _AT_CLUSTER = 1, 3, 4
 _PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
 _MOST_WAITS = 64
@@ -72,6 +75,15 @@ _CLUSTER_MISUSE = {
     6: "it arrives again and has not waited since it last did",
     7: "it waits and has not arrived",
 }
+_FLIGHTS = {
+    1: "reads an accumulator of the wgmma",
+    2: "writes an accumulator of the wgmma",
+    3: "writes a register that the wgmma reads",
+}
+_NOT_FENCED = (
+    "wgmma.fence must come before the first wgmma of a warp",
+    "wgmma.fence must come after its registers were last written",
+)
 _RACES = {
     1: "reads what the other wrote",
     2: "writes over what the other read",
@@ -263,6 +275,12 @@ class Reporter:
             return "breakpoint" if raw.detail else ""
         if kind is FindingKind.LATER_BLOCK:
             return "blocks that wait for each other need a `cooperative` launch, or must wait for earlier ones only"
+        if kind is FindingKind.WGMMA_IN_FLIGHT:
+            return f"{_FLIGHTS[raw.detail]}{self._at_line(raw.other_instruction)} before wgmma.wait_group"
+        if kind is FindingKind.WGMMA_NOT_FENCED:
+            return _NOT_FENCED[raw.detail]
+        if kind is FindingKind.WARPGROUP:
+            return self._warpgroup_detail(raw)
         if kind in _ADDRESSED and raw.size:
             return f"an access of {raw.size} bytes"
         return ""
@@ -293,6 +311,16 @@ class Reporter:
             return f"thread {other} ended without reaching it"
         whose = "of the same warp" if raw.detail == 1 else "of the block"
         return f"thread {other} {whose} waits at another barrier{self._at_line(raw.other_instruction)}"
+
+    def _warpgroup_detail(self, raw: RawFinding) -> str:
+        other = raw.other_thread // WARP_LANES
+        return {
+            1: "a warpgroup is 128 threads of the block, from a multiple of 128 on",
+            2: f"warp {other} of the same warpgroup executes another one{self._at_line(raw.other_instruction)}",
+            3: f"warp {other} of the same warpgroup ended without it",
+            4: "its descriptors and scale-d must be the same in all threads",
+            5: f"the block's threads would hold {raw.address} registers; a multiprocessor has 65,536",
+        }[raw.detail]
 
     def _waits(self, messages: str) -> str:
         warps: dict[tuple[int, ...], list[int]] = {}

@@ -79,8 +79,11 @@ class FindingKind(str, Enum):
     LATER_BLOCK = "waits for a block that may not have started"
     PEER_ABSENT = "access to shared memory of a block that may not be running"
     MBARRIER = "misuse of an mbarrier"
-    NO_PROXY_FENCE = "bulk copy of what fence.proxy.async has not shown"
+    NO_PROXY_FENCE = "asynchronous read of what fence.proxy.async has not shown"
     BULK_COPY = "bulk copy that the hardware refuses"
+    WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
+    WGMMA_NOT_FENCED = "wgmma without a fence before it"
+    WARPGROUP = "instruction of a warpgroup not executed by all of it as one"
     # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"

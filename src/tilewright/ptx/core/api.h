@@ -109,8 +109,11 @@ enum {
   TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
   TW_FIND_PEER_ABSENT,   // shared memory of another block of the cluster, which may have ended or not begun
   TW_FIND_MBARRIER,      // used as no mbarrier may be; the detail is one of TW_MBARRIER_*
-  TW_FIND_NO_PROXY_FENCE,         // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
-  TW_FIND_BULK_COPY,          // a bulk copy that the hardware refuses
+  TW_FIND_NO_PROXY_FENCE,  // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
+  TW_FIND_BULK_COPY,       // a bulk copy that the hardware refuses
+  TW_FIND_WGMMA_IN_FLIGHT,   // a register of a wgmma that nobody has waited for is touched
+  TW_FIND_WGMMA_NOT_FENCED,  // a wgmma uses registers that were written since the last wgmma.fence
+  TW_FIND_WARPGROUP,         // an instruction of a warpgroup that its warps do not execute as one
   TW_FIND_KINDS
 };
 

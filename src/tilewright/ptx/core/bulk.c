@@ -109,6 +109,7 @@ static bool check_target(tw_warp* w, const tw_instr* i, int lane, tw_cta* home, 
     return false;
   }
   if (is_read) tw_bulk_overwrites(w, tw_index_of(w, i), lane, home, offset, bytes);
+  tw_wgmma_overwritten(w, tw_index_of(w, i), lane, home, offset, bytes);
   return true;
 }
 

@@ -116,7 +116,19 @@ static int tw_bulk_out_of_memory(tw_warp* w) {
   return TW_STOP;
 }
 
-// One lane of a copy without a tensor map. Reductions in shared memory of the cluster are not lowered.
+// A reduction into shared memory of the cluster. It is done at once, which it may be.
+static void tw_bulk_reduce_shared(tw_warp* w, const tw_instr* i, int lane, uint64_t to, uint64_t barrier, const uint8_t* image,
+                                  uint32_t bytes) {
+  uint32_t offset;
+  tw_cta *home = tw_shared_home(w, i, lane, (uint32_t)to, bytes, 16, &offset), *counts;
+  tw_mbarrier* b = tw_mbarrier_at(w, i, lane, (uint32_t)barrier, &counts);
+  if (!home || !b) return;
+  tw_bulk_reduce(home->shared + offset, image, bytes, i->count - 1, (int)i->mod);
+  if (w->cta->races) b->arriving = tw_race_publish(w->cta->races, w->index, 1u << lane, b->arriving);
+  tw_mbarrier_add_bytes(w, i, lane, counts, b, -(int64_t)bytes);
+}
+
+// One lane of a copy without a tensor map.
 static bool tw_bulk_plain(tw_warp* w, const tw_instr* i, int lane, uint64_t to, uint64_t from, uint64_t barrier, uint32_t bytes,
                           int32_t mask, uint8_t* image) {
   int direction = i->flags & TW_BULK_DIRECTIONS, op = i->count - 1;
@@ -130,6 +142,10 @@ static bool tw_bulk_plain(tw_warp* w, const tw_instr* i, int lane, uint64_t to, 
     const uint8_t* at = bytes ? tw_bulk_global(w, i, lane, from, bytes, TW_READ) : image;
     if (at) memcpy(image, at, bytes);
     else memset(image, 0, bytes);
+  }
+  if (direction == TW_BULK_SHARED && op >= 0) {
+    tw_bulk_reduce_shared(w, i, lane, to, barrier, image, bytes);
+    return true;
   }
   if (direction != TW_BULK_TO_GLOBAL) {
     tw_bulk_spread(w, i, lane, to, barrier, mask, image, bytes);

@@ -74,6 +74,7 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
   int pc = w->pc, then = tw_leave(w, exec);
   tw_barriers_recheck(w->cta);
   tw_cluster_leave(w, pc, exec);
+  tw_wgmma_recheck(w);
   return then;
 }
 TW_HANDLER(exit) { return tw_end_lanes(w, i, exec); }

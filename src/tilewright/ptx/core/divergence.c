@@ -323,5 +323,6 @@ void tw_warp_free(tw_warp* w) {
   free(w->local);
   free(w->local_state);
   free(w->copies);
+  free(w->flights);
   free(w->trips);
 }

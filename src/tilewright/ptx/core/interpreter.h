@@ -19,6 +19,7 @@
 #include "bulk.h"
 #include "collective.h"
 #include "matrix.h"
+#include "wgmma.h"
 #include "control.h"
 
 // flags: which register

@@ -107,7 +107,9 @@ struct tw_program {
   bool has_guard_zones;  // between variables in shared memory
 };
 
-typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_MBARRIER, TW_AT_CLUSTER } tw_context_state;
+typedef enum {
+  TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_MBARRIER, TW_AT_CLUSTER, TW_AT_WARPGROUP
+} tw_context_state;
 
 typedef struct {
   uint32_t mask;
@@ -147,6 +149,13 @@ typedef struct {
   uint8_t bytes, lane;
 } tw_async_copy;
 
+// A register that a wgmma is still writing or reading.
+typedef struct {
+  uint32_t group;  // of the warp's commits, plus one; 0: none
+  int32_t pc;      // the wgmma
+  bool sum;        // of the accumulator, not of a
+} tw_register_flight;
+
 struct tw_warp {
   uint8_t* base[2];  // frame, constants
   uint32_t mask;     // of the running context
@@ -184,6 +193,12 @@ struct tw_warp {
   tw_async_copy* copies;
   int32_t copy_count, copy_capacity;
   uint32_t open_group[TW_LANES];
+  // wgmma
+  uint32_t issued, committed, retired;  // instructions; groups
+  bool fenced;                          // has executed wgmma.fence
+  tw_register_flight* flights;          // by register of the kernel's frame; NULL until one is needed
+  int32_t flight_count;
+  uint32_t registers;                   // that setmaxnreg gave each thread; 0: not known
   uint32_t tid[3][TW_LANES] __attribute__((aligned(64)));
 };
 
@@ -210,6 +225,31 @@ struct tw_cluster {
   const tw_past* opened;    // and what those who wait are told
 };
 
+// An operand of a wgmma in shared memory, as its descriptor has it.
+typedef struct {
+  uint32_t start, lead, stride, base, pitch, swizzle;
+  bool transposed;  // contiguous along m or n rather than along k
+} tw_tile;
+
+// One that is read until the group it belongs to is waited for.
+typedef struct {
+  tw_tile tile;
+  int32_t blocks;  // of 8 rows or columns
+  int32_t pc;
+  uint32_t group;
+} tw_tile_read;
+
+// Four warps that execute wgmma together.
+#define TW_WARPGROUP_MEMORY 64
+typedef struct {
+  uint32_t issued;                   // by the warp that is furthest
+  int32_t pcs[TW_WARPGROUP_MEMORY];  // of the last ones
+  uint32_t completed;                // groups that a warp has waited for
+  tw_tile_read* reads;
+  int32_t read_count, read_capacity;
+  const tw_past* known;  // what its warps knew when they committed
+} tw_warpgroup;
+
 struct tw_cta {
   tw_engine* engine;
   tw_worker* worker;
@@ -230,6 +270,8 @@ struct tw_cta {
   tw_barrier barriers[TW_BARRIERS];
   tw_cta_races* races;
   tw_bulk* bulk;  // mbarriers and bulk copies; NULL until there are any
+  tw_warpgroup warpgroups[TW_MAX_WARPS / 4];
+  uint8_t* tile_readers;  // of each 16 bytes of shared memory: operands of unfinished wgmmas that hold it; NULL: none yet
   bool progressed, only_polls;  // in the last pass over its warps
   int32_t turn;
   int32_t idle_rounds;  // in a row that it has only polled, with no other block running
@@ -333,7 +375,40 @@ int tw_mbarrier_bytes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32
 int tw_mbarrier_after_copies(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
 int tw_mbarrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const void* which);
 bool tw_mbarrier_expire(tw_cta* cta);
+bool tw_mbarrier_has_begun(const tw_cta* cta, uint32_t number);
 void tw_mbarrier_describe(const tw_cta* cta, uint32_t number);
+
+// -- wgmma.c --
+enum {  // details of TW_FIND_WARPGROUP
+  TW_WARPGROUP_INCOMPLETE = 1,
+  TW_WARPGROUP_PARTED,
+  TW_WARPGROUP_ENDED,
+  TW_WARPGROUP_DIFFERS,
+  TW_WARPGROUP_REGISTERS,
+};
+#define TW_REGISTERS_OF_A_MULTIPROCESSOR 65536
+tw_tile tw_tile_of(uint64_t descriptor, bool transposed);
+void tw_wgmma_begin(tw_cta* cta);  // forgets the block before
+void tw_wgmma_free(tw_cta* cta);
+void tw_warpgroup_whole(tw_warp* w, int32_t pc, int lane);
+bool tw_wgmma_issue(tw_warp* w, int32_t pc, int lane, const tw_tile* a, const tw_tile* b, int blocks);
+void tw_wgmma_commit(tw_warp* w, uint32_t together);
+bool tw_wgmma_ready(const tw_warp* w, uint32_t pending);
+void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together);
+void tw_wgmma_recheck(tw_warp* w);
+void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);
+void tw_wgmma_mark(tw_warp* w, int32_t slot, int32_t pc, bool sum);
+void tw_wgmma_touch(tw_warp* w, int32_t pc, int lane, int32_t slot, bool writes);
+void tw_wgmma_copy(tw_warp* w, int32_t pc, int lane, int32_t to, int32_t from);
+
+// Where 16 bytes of a tile lie: row `row` of the core matrix at `block` (of 8 rows or columns) and `half` of k.
+static inline uint32_t tw_tile_chunk(const tw_tile* t, int block, int half, int row) {
+  uint32_t b = (uint32_t)block, h = (uint32_t)half, at = t->start + (uint32_t)row * t->pitch, wide = t->pitch / 16;
+  if (!t->swizzle) at += b * t->stride + h * t->lead;
+  else if (t->transposed) at += b % wide * 16 + b / wide * t->lead + h * t->stride;
+  else at += b * t->stride + h * 16;
+  return at ^ (((at >> 7) - t->base) & t->swizzle) << 4;
+}
 
 // -- printing.c --
 void tw_print(tw_warp* w, const tw_instr* i, uint32_t exec);

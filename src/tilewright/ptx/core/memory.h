@@ -254,6 +254,8 @@ static inline __attribute__((always_inline)) uint32_t tw_shared_of(tw_warp* w, c
   if (cta->watch_shared)
     good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, window, how, TW_FIND_SHARED_BOUNDS,
                           TW_FIND_UNINITIALISED_SHARED);
+  if (how != TW_READ && cta->tile_readers)
+    TW_EACH(good) tw_wgmma_overwritten(w, tw_index_of(w, i), (int)l, cta, x->offset[l], (uint32_t)x->size);
   if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size, x->contiguous);
   x->shared |= good;
   return good;

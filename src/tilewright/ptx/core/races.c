@@ -688,6 +688,18 @@ int tw_race_bulk_read(tw_cta_races* cta, int warp, int lane, uint32_t offset, ui
   return a.conflicts;
 }
 
+int tw_race_tile_read(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int instr,
+                      tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  if (touch_shared(&a, mask, addr, TW_TILE_CHUNK, NULL, 0)) return a.conflicts;
+  FOR_EACH_LANE(lane, mask) {
+    if (inside_shared(cta, addr[lane], TW_TILE_CHUNK)) each_cell(&a, addr[lane], TW_TILE_CHUNK, lane, check_fenced);
+  }
+  return a.conflicts;
+}
+
 int tw_race_bulk_global(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
                         int kind, int instr, tw_race_report* out) {
   tw_race_access a;

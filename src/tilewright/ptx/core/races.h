@@ -178,6 +178,10 @@ void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const ui
 // It reads shared memory that threads must have written before, and shown to it with fence.proxy.async.
 int tw_race_bulk_read(tw_cta_races* cta, int warp, int lane, uint32_t offset, uint32_t bytes, int instr,
                       tw_race_report* out);
+// The same of a wgmma: TW_TILE_CHUNK bytes at each lane's place.
+enum { TW_TILE_CHUNK = 16 };
+int tw_race_tile_read(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int instr,
+                      tw_race_report* out);
 // It reads (TW_RACE_READ) global memory, or reduces into it (TW_RACE_ATOMIC).
 int tw_race_bulk_global(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
                         int kind, int instr, tw_race_report* out);

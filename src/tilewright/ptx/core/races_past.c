@@ -44,6 +44,8 @@ tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
   past->parent[1] = b;
   past->ordinal = cta->ordinal;
   past->foreign = tw_from_elsewhere(cta, a) || tw_from_elsewhere(cta, b);
+  if (a && a->ordinal == cta->ordinal) past->proxy = a->proxy;
+  if (b && b->ordinal == cta->ordinal && b->proxy > past->proxy) past->proxy = b->proxy;
   return past;
 }
 
