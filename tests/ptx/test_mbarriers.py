@@ -77,10 +77,10 @@ def test_a_deadlock_names_the_missing_bytes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["libcu_barrier", "libcu_pipeline"])
-def test_barriers_and_pipelines_of_libcu(name: str) -> None:
-    """cuda::barrier, cuda::memcpy_async and cuda::pipeline as their headers write them, without a finding."""
-    x = torch.arange(1024.0)
+@pytest.mark.parametrize("name", ["libcu_barrier", "libcu_pipeline", "tensormap_replace"])
+def test_what_headers_and_grouped_products_write(name: str) -> None:
+    """cuda::barrier, cuda::memcpy_async and cuda::pipeline, and a map that the kernel changes: without a finding."""
+    x = torch.arange(1088.0).reshape(17, 64) if name == "tensormap_replace" else torch.arange(1024.0)
     for seed in (None, 1, 2):
         outcome = run((SAMPLES / f"{name}.cu").read_text(), x, seed)
         assert outcome.findings == ()
