@@ -83,9 +83,9 @@ class Wanted:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
-    keep_references: bool = False  # beside the kernel files
     include: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
+    keep_references: bool = False  # beside the kernel files
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.lower_builder import FunctionBuilder, opcodes
+from tilewright.ptx.lower_integer import SPACES
 from tilewright.ptx.lower_mbarrier import barrier_address
 from tilewright.ptx.lower_memory import WIDE, address_of, atom_number, class_of_copy, copy
 from tilewright.ptx.operands import Modifiers, items_of, unsupported
@@ -92,8 +94,8 @@ def _plain(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: bo
         operands.pop()
     if direction is None or counted == (direction == _TO_GLOBAL) or len(operands) != 3 + counted + multicast:
         raise unsupported(i, "this bulk copy")
-    if operation and direction != _TO_GLOBAL:
-        raise unsupported(i, "a bulk reduction in shared memory")
+    if operation and direction == _TO_SHARED:
+        raise unsupported(i, "this bulk reduction")
     to, origin = _place(b, operands[0], spaces[0]), _place(b, operands[1], spaces[1])
     barrier = _place(b, operands[3], "shared") if counted else _ABSENT
     mask = b.source(operands[4], 2) if multicast else -1
@@ -143,4 +145,47 @@ def _tensor(b: FunctionBuilder, i: Instruction, modifiers: Modifiers, reduces: b
     b.emit("bulk_tensor", flags=flags, count=rank, mod=operation, extra=extra)
 
 
-OPCODES = opcodes(class_of_copy, {"cp": cp}, writes=False)
+# -- maps that a kernel changes --
+
+# In the order of the core's TW_MAP_*; those with a dimension, and those that are written as names or small numbers.
+_FIELDS = (
+    *("global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride"),
+    *("elemtype", "interleave_layout", "swizzle_mode", "fill_mode"),
+)
+_BY_DIMENSION = frozenset(("box_dim", "global_dim", "global_stride", "element_stride"))
+
+
+def tensormap(b: FunctionBuilder, i: Instruction) -> None:
+    """`replace.tile.field [map]{, dimension}, value`, and the copy of a map with its fence, which needs none here."""
+    modifiers = Modifiers.of(i)
+    if modifiers.flag("cp_fenceproxy"):
+        extra = (*_place(b, i.operands[0], "global"), *_place(b, i.operands[1], "shared"))
+        b.emit("tensormap_copy", extra=extra)
+        return
+    modifiers.need("replace")
+    modifiers.need("tile")
+    field = modifiers.need(*_FIELDS)
+    space = modifiers.one_of("global", "shared::cta") or "generic"
+    modifiers.flag("b1024")
+    wide = modifiers.need("b32", "b64") == "b64"
+    modifiers.finish()
+    operands = list(i.operands)
+    address, offset, is_wide = address_of(b, operands.pop(0), space.split("::")[0])
+    dimension = operands.pop(0) if field in _BY_DIMENSION else Immediate(0)
+    if len(operands) != 1 or not isinstance(dimension, Immediate):
+        raise unsupported(i, "its operands")
+    value = b.source(operands[0], 8 if wide else 4)
+    b.emit(
+        "tensormap_replace",
+        (-1, int(wide), value, -1, address),
+        flags=_FIELDS.index(field),
+        count=dimension.bits,
+        imm=offset,
+        mod=is_wide | SPACES[space.split("::")[0]] << 10,
+    )
+
+
+OPCODES = {
+    **opcodes(class_of_copy, {"cp": cp}, writes=False),
+    **opcodes(InstructionClass.OTHER, {"tensormap": tensormap}, writes=False),
+}

@@ -109,6 +109,7 @@ _BULK = {
     3: "there is no tensor map at that address, or not at a multiple of 64",
     4: "the map has {} dimensions or another mode than the instruction",
     5: "the map's elements cannot be reduced",
+    6: "a map cannot have {} there",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (

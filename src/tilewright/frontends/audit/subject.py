@@ -78,7 +78,8 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     say(f"importing {asked.file.name}")
     functions = (asked.function,) if asked.function else ()
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Wanted(asked.file, Path(folder), functions, asked.reference, asked.shapes, asked.numbers, True)
+        said = (asked.reference, asked.shapes, asked.numbers)
+        wanted = Wanted(asked.file, Path(folder), functions, *said, keep_references=True)
         report = import_files(wanted, say)
         one = _only(asked, report)
         text = Path(one.file).read_text("utf-8")

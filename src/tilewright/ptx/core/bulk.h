@@ -8,7 +8,7 @@
 #include "tensor_map.h"
 
 enum { TW_BULK_TO_SHARED = 0, TW_BULK_SHARED = 1, TW_BULK_TO_GLOBAL = 2, TW_BULK_DIRECTIONS = 3, TW_BULK_IM2COL = 4 };  // flags
-enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5 };  // of a TW_FIND_BULK_COPY
+enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6 };  // of a TW_FIND_BULK_COPY
 
 // An address among the further operands: slot, offset, whether it has 64 bits.
 static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand, uint32_t lane) {
@@ -116,7 +116,19 @@ static int tw_bulk_out_of_memory(tw_warp* w) {
   return TW_STOP;
 }
 
-// One lane of a copy without a tensor map. Reductions in shared memory of the cluster are not lowered.
+// A reduction into shared memory of the cluster. It is done at once, which it may be.
+static void tw_bulk_reduce_shared(tw_warp* w, const tw_instr* i, int lane, uint64_t to, uint64_t barrier, const uint8_t* image,
+                                  uint32_t bytes) {
+  uint32_t offset;
+  tw_cta *home = tw_shared_home(w, i, lane, (uint32_t)to, bytes, 16, &offset), *counts;
+  tw_mbarrier* b = tw_mbarrier_at(w, i, lane, (uint32_t)barrier, &counts);
+  if (!home || !b) return;
+  tw_bulk_reduce(home->shared + offset, image, bytes, i->count - 1, (int)i->mod);
+  if (w->cta->races) b->arriving = tw_race_publish(w->cta->races, w->index, 1u << lane, b->arriving);
+  tw_mbarrier_add_bytes(w, i, lane, counts, b, -(int64_t)bytes);
+}
+
+// One lane of a copy without a tensor map.
 static bool tw_bulk_plain(tw_warp* w, const tw_instr* i, int lane, uint64_t to, uint64_t from, uint64_t barrier, uint32_t bytes,
                           int32_t mask, uint8_t* image) {
   int direction = i->flags & TW_BULK_DIRECTIONS, op = i->count - 1;
@@ -130,6 +142,10 @@ static bool tw_bulk_plain(tw_warp* w, const tw_instr* i, int lane, uint64_t to, 
     const uint8_t* at = bytes ? tw_bulk_global(w, i, lane, from, bytes, TW_READ) : image;
     if (at) memcpy(image, at, bytes);
     else memset(image, 0, bytes);
+  }
+  if (direction == TW_BULK_SHARED && op >= 0) {
+    tw_bulk_reduce_shared(w, i, lane, to, barrier, image, bytes);
+    return true;
   }
   if (direction != TW_BULK_TO_GLOBAL) {
     tw_bulk_spread(w, i, lane, to, barrier, mask, image, bytes);
@@ -259,6 +275,52 @@ TW_HANDLER(bulk_tensor) {
     if (w->cta->worker->counts) w->cta->worker->counts[tw_index_of(w, i)].requests++;
     if (!tw_bulk_tensor_lane(w, i, l, o)) return tw_bulk_out_of_memory(w);
   }
+  return TW_NEXT;
+}
+
+// -- maps that a kernel changes --
+
+enum { TW_MAP_ADDRESS, TW_MAP_RANK_FIELD, TW_MAP_BOX, TW_MAP_EXTENT, TW_MAP_STRIDE, TW_MAP_STEP, TW_MAP_TYPE, TW_MAP_INTERLEAVE,
+       TW_MAP_SWIZZLE, TW_MAP_FILL };
+
+static bool tw_map_replace(tw_tensor_map* map, int field, uint32_t dimension, uint64_t value) {
+  if (dimension >= TW_MAP_RANK || (field == TW_MAP_STRIDE && dimension == TW_MAP_RANK - 1)) return false;
+  switch (field) {
+    case TW_MAP_ADDRESS: map->address = value; return !(value & 15);
+    case TW_MAP_RANK_FIELD: map->rank = (uint8_t)(value + 1); return value < TW_MAP_RANK;
+    case TW_MAP_BOX: map->box[dimension] = (uint16_t)value; return value && value <= 256;
+    case TW_MAP_EXTENT: map->last[dimension] = (uint32_t)(value - 1); return value;
+    case TW_MAP_STRIDE: map->stride[dimension] = value; return !(value & 15);
+    case TW_MAP_STEP: map->step[dimension] = (uint8_t)value; return value && value <= 8;
+    case TW_MAP_TYPE: map->type = (uint8_t)value; return tw_map_element_bytes(map);
+    case TW_MAP_INTERLEAVE: return !value;
+    case TW_MAP_SWIZZLE: map->swizzle = (uint8_t)value; return value <= 3;
+    default: map->fill_nan = (uint8_t)value; return value <= 1;
+  }
+}
+
+// o: -, whether the value has 64 bits, value, -, address; flags: the field; count: the dimension
+TW_HANDLER(tensormap_replace) {
+  tw_access x;
+  x.size = TW_MAP_BYTES;
+  tw_addresses(w, i, 4, &x);
+  TW_EACH(tw_reach(w, i, exec, &x, TW_BOTH)) {
+    tw_tensor_map* map = (tw_tensor_map*)(void*)x.at[l];
+    uint64_t value = i->o[1] ? TW_SRC(uint64_t, 2)[l] : TW_SRC(uint32_t, 2)[l];
+    if (memcmp(map->magic, TW_MAP_MAGIC, sizeof map->magic)) tw_bulk_refuse(w, i, (int)l, x.address[l], TW_BULK_NO_MAP, 0);
+    else if (!tw_map_replace(map, i->flags, i->count, value)) tw_bulk_refuse(w, i, (int)l, x.address[l], TW_BULK_FIELD, (int64_t)value);
+  }
+  return TW_NEXT;
+}
+
+// A map in shared memory to its place in global memory, by the first lane for all. Further operands: to, from (three each)
+TW_HANDLER(tensormap_copy) {
+  const int32_t* o = w->cta->program->extra + i->extra;
+  uint32_t lane = (uint32_t)__builtin_ctz(exec), offset;
+  if (!tw_shared_home(w, i, (int)lane, (uint32_t)tw_bulk_address(w, o + 3, lane), TW_MAP_BYTES, 128, &offset)) return TW_NEXT;
+  tw_access x = {.size = TW_MAP_BYTES};
+  x.address[lane] = tw_bulk_address(w, o, lane);
+  if (tw_global(w, i, 1u << lane, &x, TW_WRITE)) memcpy(x.at[lane], w->cta->shared + offset, TW_MAP_BYTES);
   return TW_NEXT;
 }
 

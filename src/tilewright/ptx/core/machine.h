@@ -374,6 +374,7 @@ int tw_mbarrier_bytes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32
 int tw_mbarrier_after_copies(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
 int tw_mbarrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const void* which);
 bool tw_mbarrier_expire(tw_cta* cta);
+bool tw_mbarrier_has_begun(const tw_cta* cta, uint32_t number);
 void tw_mbarrier_describe(const tw_cta* cta, uint32_t number);
 
 // -- wgmma.c --

@@ -332,6 +332,12 @@ bool tw_mbarrier_expire(tw_cta* cta) {
   return any;
 }
 
+// Whether some of what its phase waits for has come.
+bool tw_mbarrier_has_begun(const tw_cta* cta, uint32_t number) {
+  const tw_mbarrier* b = &cta->bulk->barriers[number - 1];
+  return b->pending < b->expected;
+}
+
 void tw_mbarrier_describe(const tw_cta* cta, uint32_t number) {
   const tw_mbarrier* b = &cta->bulk->barriers[number - 1];
   int64_t coming = 0;

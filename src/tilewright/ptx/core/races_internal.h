@@ -51,6 +51,7 @@ struct tw_past {
   uint32_t lanes, clock;     // these lanes of `warp` up to here
   uint32_t depth;            // of the graph above it
   const tw_past* shallow;    // the same with no graph above it, once it was needed; of nodes of the own CTA
+  uint32_t proxy;            // the CTA's asynchronous proxy up to here, as far as the parents show at once
   uint16_t warp;
   uint16_t threads;  // length of cta_row
   bool foreign;      // knows of another CTA
@@ -208,6 +209,7 @@ struct tw_cta_races {
   int32_t async_instr[TW_RACE_MAX_THREADS];
   uint32_t async_address[TW_RACE_MAX_THREADS];
   uint32_t proxy_clock[32];  // of each warp's last fence.proxy.async
+  uint32_t proxy_known[32];  // what bulk copies brought is known to all lanes of the warp up to here
   // shared memory
   uint32_t shared_bytes, shared_pages;
   tw_page** pages;
@@ -264,6 +266,8 @@ static inline bool tw_ordered(tw_cta_races* cta, int warp, int lane, uint32_t or
       uint32_t other = thread & 31;
       if (other == (uint32_t)lane || clock < cta->warp_sync[warp]) return true;
       if (clock < cta->lane_known[warp][lane][other]) return true;
+    } else if (thread == TW_PROXY_THREAD && clock < cta->proxy_known[warp]) {
+      return true;
     }
   }
   if (!cta->any_roots && !atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) return false;

@@ -255,6 +255,7 @@ static void give_root(tw_cta_races* cta, int warp, uint32_t mask, bool whole, co
   if (!root) return;
   cta->any_roots = true;
   if (whole) {
+    if (root->ordinal == cta->ordinal && root->proxy > cta->proxy_known[warp]) cta->proxy_known[warp] = root->proxy;
     cta->warp_root[warp] = tw_past_join(cta, root, cta->warp_root[warp]);
     for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
       cta->thread_root[warp * 32 + (int)tw_lowest(rest)] = NULL;
@@ -493,7 +494,7 @@ const tw_past* tw_proxy_past(tw_cta_races* cta, const tw_past* so_far, uint32_t*
   if (!past) return so_far;
   past->warp = TW_PROXY_THREAD / 32;
   past->lanes = 1u << TW_PROXY_THREAD % 32;
-  past->clock = *stamp + 1;
+  past->clock = past->proxy = *stamp + 1;
   return past;
 }
 
@@ -518,6 +519,7 @@ void tw_order_begin(tw_cta_races* cta) {
   memset(cta->arrival_releases, 0, sizeof cta->arrival_releases);
   memset(cta->in_flight, 0, sizeof cta->in_flight);
   memset(cta->proxy_clock, 0, sizeof cta->proxy_clock);
+  memset(cta->proxy_known, 0, sizeof cta->proxy_known);
   cta->any_roots = cta->any_pending = cta->any_fenced = cta->shared_release = false;
   cta->release_whole_cta = 0;
   cta->partial = 0;

@@ -49,6 +49,8 @@ tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
   past->ordinal = cta->ordinal;
   past->foreign = tw_from_elsewhere(cta, a) || tw_from_elsewhere(cta, b);
   past->depth = 1 + (a && (!b || a->depth > b->depth) ? a->depth : b ? b->depth : 0);
+  if (a && a->ordinal == cta->ordinal) past->proxy = a->proxy;
+  if (b && b->ordinal == cta->ordinal && b->proxy > past->proxy) past->proxy = b->proxy;
   return past;
 }
 
@@ -226,7 +228,7 @@ static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
 }
 
 // What the table holds of one CTA, as a node.
-static const tw_past* summary_of(tw_cta_races* cta, const tw_known* known, uint32_t ordinal, const tw_past* also) {
+static tw_past* summary_of(tw_cta_races* cta, const tw_known* known, uint32_t ordinal, const tw_past* also) {
   tw_past* past = tw_past_new(cta, also, NULL);
   uint32_t* row = past ? tw_past_memory(cta, TW_RACE_MAX_THREADS * sizeof *row) : NULL;
   if (!row) return NULL;
@@ -246,8 +248,8 @@ static const tw_past* summary_of(tw_cta_races* cta, const tw_known* known, uint3
   return past;
 }
 
-// What the table holds, one node for each CTA above the other; NULL: too much, or no memory.
-static const tw_past* summary(tw_cta_races* cta, const tw_known* known) {
+// What the table holds, one node for each CTA, the own one below the others; NULL: too much, or no memory.
+static const tw_past* summary(tw_cta_races* cta, const tw_known* known, uint32_t proxy) {
   uint32_t ordinals[MOST_CTAS], count = 0;
   for (uint32_t i = 0; i < known->entry_capacity; i++) {
     uint32_t ordinal = (uint32_t)((known->entries[i].key - 1) >> 6), k = 0;
@@ -258,10 +260,13 @@ static const tw_past* summary(tw_cta_races* cta, const tw_known* known) {
   }
   const tw_past* made = NULL;
   for (uint32_t k = 0; k < count; k++) {
+    if (ordinals[k] == cta->ordinal) continue;
     made = summary_of(cta, known, ordinals[k], made);
     if (!made) return NULL;
   }
-  return made;
+  tw_past* own = summary_of(cta, known, cta->ordinal, made);
+  if (own) own->proxy = proxy;
+  return own;
 }
 
 // The same knowledge with no history above it, where that has become deep; else, or where it cannot be, itself.
@@ -272,7 +277,7 @@ const tw_past* tw_past_shallow(tw_cta_races* cta, const tw_past* past) {
     cta->walked.launch = cta->launch;
     cta->walked.limit = MOST_WALKED;
     absorb(cta, &cta->walked, past);
-    const tw_past* made = cta->walked.overflow ? NULL : summary(cta, &cta->walked);
+    const tw_past* made = cta->walked.overflow ? NULL : summary(cta, &cta->walked, past->proxy);
     ((tw_past*)past)->shallow = made ? made : past;
   }
   return past->shallow;

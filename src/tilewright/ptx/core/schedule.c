@@ -122,9 +122,11 @@ static bool release_early(tw_cta* cta) {
   return released;
 }
 
-static bool peers_can_run(const tw_cta* cta) {
-  for (int32_t rank = 0; rank < cta->cluster->size; rank++)
-    if (tw_block_can_run(cta->cluster->blocks[rank])) return true;
+static bool peers_can_run(const tw_cta* cta, bool if_only_to_poll) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    const tw_cta* peer = cta->cluster->blocks[rank];
+    if (tw_block_can_run(peer) && (if_only_to_poll || !peer->only_polls)) return true;
+  }
   return false;
 }
 
@@ -140,13 +142,15 @@ static bool peers_give_up(tw_cta* cta) {
 }
 
 static void report_deadlock(tw_cta* cta) {
-  const tw_context* shown = NULL;
+  const tw_context* shown = NULL;  // the one that tells most: an mbarrier for which some have come and some not
   tw_warp* whose = NULL;
+  int most = -1;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
-      bool better = !shown || (shown->state != TW_AT_MBARRIER && w->contexts[c].state == TW_AT_MBARRIER);
-      if (better) shown = &w->contexts[c], whose = w;
+      const tw_context* x = &w->contexts[c];
+      int tells = x->state != TW_AT_MBARRIER ? 0 : 1 + tw_mbarrier_has_begun(cta, x->barrier);
+      if (tells > most) most = tells, shown = x, whose = w;
     }
   }
   if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
@@ -184,8 +188,9 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
+      if (peers_can_run(cta, false)) return CTA_WAITS;  // what they do may bring its lanes together again
       if (release_early(cta)) continue;
-      if (peers_can_run(cta)) return CTA_WAITS;
+      if (peers_can_run(cta, true)) return CTA_WAITS;
       if (give_up(cta)) continue;
       if (peers_give_up(cta)) return CTA_WAITS;
       report_deadlock(cta);
