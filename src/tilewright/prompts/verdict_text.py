@@ -41,6 +41,7 @@ _REMEDY = {
     FindingKind.WGMMA_IN_FLIGHT: "commit the wgmmas and wait for their group before registers of theirs are touched",
     FindingKind.WGMMA_NOT_FENCED: "execute wgmma.fence after the registers are set and before the wgmmas that use them",
     FindingKind.WARPGROUP: "all four warps of an aligned warpgroup must execute it together, with the same operands",
+    FindingKind.PEER_ABSENT: "meet at a cluster barrier before the first access to another block and before the end",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }
