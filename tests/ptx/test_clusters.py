@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from tests.ptx.cuda_kernels import QUICK, Fresh, In, Ran, clean, ptx_of, run
@@ -40,19 +41,23 @@ def program(broken: bool) -> Program:
     return load_program(ptx_of(f"#define BROKEN {int(broken)}\n#line 1\n{SOURCE}", "sm_90a"))
 
 
-def launch(kernel: str, broken: bool, seed: int | None, **settings: object) -> Ran:
-    arguments = {"in": In(INPUT), "out": Fresh(INPUT)}
-    options = replace(QUICK, seed=seed)
+def launch(kernel: str, broken: bool, seed: int | None, blocks: tuple[int, ...] | None = None) -> Ran:
     return run(
-        program(broken), arguments, kernel=kernel, grid=(6,), block=(64,), cluster=CLUSTER, options=options, **settings
+        program(broken),
+        {"in": In(INPUT), "out": Fresh(INPUT)},
+        kernel=kernel,
+        grid=(6,),
+        block=(64,),
+        cluster=CLUSTER,
+        options=replace(QUICK, seed=seed, blocks=blocks),
     )
 
 
-def paired() -> np.ndarray:
+def paired() -> npt.NDArray[np.int32]:
     return INPUT.reshape(3, 2, 64)
 
 
-def expected(kernel: str) -> np.ndarray:
+def expected(kernel: str) -> npt.NDArray[np.int32]:
     swapped = paired()[:, ::-1]
     if kernel in ("outside", "twice", "unasked", "stuck"):
         return INPUT
@@ -105,7 +110,8 @@ def test_findings_name_the_other_block() -> None:
     assert finding.where == "shared memory of a block of rank 2, in a cluster of 2"
     finding = launch("stuck", True, None).only(Kind.DEADLOCK)
     assert "block (1, 0, 0) warp 0 (all lanes) waits at a barrier 1" in finding.detail
-    assert "block (0, 0, 0) warp 1 (all lanes) waits at the cluster's barrier" in finding.detail
+    assert "block (0, 0, 0) warps 0, 1 (all lanes) waits at the cluster's barrier" in finding.detail
+    assert "where 96 of 128 threads have come" in finding.detail
 
 
 def test_the_registers_of_a_cluster() -> None:
@@ -139,15 +145,7 @@ def test_every_way_to_the_memory_of_another_block(seed: int | None) -> None:
 
 
 def test_a_sample_of_blocks_is_one_of_whole_clusters() -> None:
-    ran = run(
-        program(False),
-        {"in": In(INPUT), "out": Fresh(INPUT)},
-        kernel="gather",
-        grid=(6,),
-        block=(64,),
-        cluster=CLUSTER,
-        options=replace(QUICK, blocks=(0, 5)),
-    )
+    ran = launch("gather", False, None, blocks=(0, 5))
     assert not ran.result.findings
     assert ran.result.counts is not None
     assert ran.result.counts.blocks == 4
@@ -170,6 +168,7 @@ ON_GPU = {
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kernel", ON_GPU)
 def test_a_gpu_does_the_same(kernel: str, tmp_path: Path) -> None:
     launched, count = ON_GPU[kernel]

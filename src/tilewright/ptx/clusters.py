@@ -13,7 +13,10 @@ _MOST_BLOCKS = 16
 
 def cluster_extents(kernel: str, built_for: tuple[int, ...] | None, asked: Dim3 | None, grid: Dim3) -> Dim3:
     """Blocks of a cluster along each axis; raises `PtxError` for what no launch can have."""
-    built = None if built_for is None else (*built_for, 1, 1)[:3]
+    built: Dim3 | None = None
+    if built_for is not None:
+        x, y, z, *_ = (*built_for, 1, 1)
+        built = x, y, z
     extents = asked or built or (1, 1, 1)
     if built is not None and extents != built:
         raise PtxError(f"`{kernel}` was built for clusters of {built} blocks, not {extents}")

@@ -69,6 +69,7 @@ _STATES = (
 )
 _AT_BARRIER, _AT_MBARRIER, _AT_CLUSTER = 1, 3, 4
 _PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
+_MOST_WAITS = 64
 _RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
 _CLUSTER_MISUSE = {
     6: "it arrives again and has not waited since it last did",
@@ -110,6 +111,7 @@ _BULK = {
     4: "the map has {} dimensions or another mode than the instruction",
     5: "the map's elements cannot be reduced",
     6: "a map cannot have {} there",
+    7: "the innermost coordinate, {}, is not at a multiple of 16 bytes",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (
@@ -257,8 +259,8 @@ class Reporter:
             at = self._at_line(raw.other_instruction)
             return f"thread {other.thread} wrote it{at}, and no fence.proxy.async stands between the two"
         if kind is FindingKind.MBARRIER:
-            other = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
-            return _MBARRIER[raw.detail].format(raw.size) + other
+            at = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
+            return _MBARRIER[raw.detail].format(raw.size) + at
         if kind is FindingKind.BULK_COPY:
             return _BULK[raw.detail].format(raw.size)
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
@@ -304,6 +306,9 @@ class Reporter:
         if raw.detail == 5:
             return f"a count of {raw.other_thread} threads is not a multiple of 32"
         other = _unravel(raw.other_thread, self._request.block)
+        if raw.detail == 8:
+            at = self._at_line(raw.other_instruction)
+            return f"thread {other} came there with another number of threads to wait for{at}"
         if raw.detail == 3:
             return f"thread {other} ended without reaching it"
         whose = "of the same warp" if raw.detail == 1 else "of the block"
@@ -320,16 +325,23 @@ class Reporter:
         }[raw.detail]
 
     def _waits(self, messages: str) -> str:
-        lines = []
-        for text in messages.splitlines()[:64]:
-            block, warp, mask, pc, state, barrier, *mbarrier = (int(number) for number in text.split())
-            at = self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
-            doing = _STATES[state] + (f" {barrier}" if state == _AT_BARRIER else "")
-            if mbarrier:
-                doing = f"{doing} {self._mbarrier_wait(*mbarrier)}"
-            lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
-            lines.append(f"block {_unravel(block, self._request.grid)} warp {warp} ({lanes}) {doing}{at}")
-        return "; ".join(lines)
+        warps: dict[tuple[int, ...], list[int]] = {}
+        for text in messages.splitlines():
+            block, warp, *same = (int(number) for number in text.split())
+            warps.setdefault((block, *same), []).append(warp)
+        return "; ".join(self._wait(which, *wait) for wait, which in list(warps.items())[:_MOST_WAITS])
+
+    def _wait(self, warps: list[int], block: int, mask: int, pc: int, state: int, barrier: int, *further: int) -> str:
+        """What some warps of a block do; `further` tells of whom they wait for."""
+        doing = _STATES[state] + (f" {barrier}" if state == _AT_BARRIER else "")
+        doing += self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
+        if state == _AT_MBARRIER:
+            doing = f"{_STATES[state]} {self._mbarrier_wait(*further)}{doing.removeprefix(_STATES[state])}"
+        elif further:
+            doing += f", where {further[0]} of {further[1]} threads have come"
+        lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
+        which = f"warp {warps[0]}" if len(warps) == 1 else f"warps {', '.join(map(str, warps))}"
+        return f"block {_unravel(block, self._request.grid)} {which} ({lanes}) {doing}"
 
     def _mbarrier_wait(self, offset: int, init: int, expected: int, pending: int, size: int, phase: int) -> str:
         """What an mbarrier still waits for."""

@@ -5,7 +5,8 @@
 
 enum { BAR_SYNC = 0, BAR_ARRIVE = 1, BAR_RED = 2 };  // flags of the instruction, low two bits
 enum { RED_POPC = 0, RED_AND = 1, RED_OR = 2 };      // mod
-enum { DIVERGED_WARP = 1, DIVERGED_BLOCK = 2, DIVERGED_EXITED = 3, DIVERGED_NUMBER = 4, DIVERGED_COUNT = 5 };
+enum { DIVERGED_WARP = 1, DIVERGED_BLOCK = 2, DIVERGED_EXITED = 3, DIVERGED_NUMBER = 4, DIVERGED_COUNT = 5,
+       DIVERGED_COUNTS = 8 };  // 6 and 7 are cluster.c's
 
 static void report_divergence(tw_warp* w, int pc, int lane, int detail, int other_pc, int other_thread) {
   if (!(w->cta->engine->checks & TW_CHECK_WARP)) return;
@@ -71,6 +72,11 @@ static void open_barrier(tw_cta* cta, int id) {
   cta->progressed = true;
 }
 
+// A barrier without a count waits for all threads, of which a warp counts as 32.
+static int64_t threads_wanted(const tw_cta* cta, int64_t expected) {
+  return expected ? expected : (int64_t)cta->warp_count * TW_LANES;
+}
+
 static bool is_complete(const tw_cta* cta, const tw_barrier* b) {
   return b->open && (b->expected ? b->arrived >= b->expected : all_here(cta, b));
 }
@@ -133,6 +139,8 @@ int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
     report_divergence(w, pc, lane, DIVERGED_COUNT, -1, (int)expected);
     if (!expected) return TW_NEXT;
   }
+  if (b->open && threads_wanted(cta, b->expected) != threads_wanted(cta, expected))
+    report_divergence(w, pc, lane, DIVERGED_COUNTS, b->first_pc, b->first_thread);
   arrive(w, i, exec, b, pc);
   b->expected = expected;
   if (how == BAR_RED) {
@@ -241,6 +249,11 @@ void tw_describe_waits(tw_cta* cta) {
       const tw_context* x = &w->contexts[c];
       tw_message(cta->engine, "%d %d %u %d %d %d", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
       if (x->state == TW_AT_MBARRIER) tw_mbarrier_describe(cta, x->barrier);
+      if (x->state == TW_AT_CLUSTER) tw_cluster_describe(cta);
+      if (x->state == TW_AT_BARRIER) {
+        const tw_barrier* b = &cta->barriers[x->barrier];
+        tw_message(cta->engine, " %lld %lld", (long long)b->arrived, (long long)threads_wanted(cta, b->expected));
+      }
       tw_message(cta->engine, "\n");
     }
     if (w->running) tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, w->mask, w->pc, (int)TW_READY, 0);

@@ -109,6 +109,19 @@ int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec) {
   return w->running ? TW_JUMP : TW_SWITCH;
 }
 
+// For a deadlock: how many threads of the cluster have arrived, and how many there are.
+void tw_cluster_describe(const tw_cta* cta) {
+  int arrived = 0, live = 0;
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    const tw_cta* block = cta->cluster->blocks[rank];
+    for (int k = 0; k < block->warp_count; k++) {
+      arrived += __builtin_popcount(block->warps[k].cluster_arrived & block->warps[k].live);
+      live += __builtin_popcount(block->warps[k].live);
+    }
+  }
+  tw_message(cta->engine, " %d %d", arrived, live);
+}
+
 // -- shared memory lives as long as its block --
 
 static void report_absent(tw_warp* w, int pc, int lane, const tw_cta* home, uint32_t offset, int size, bool begun) {

@@ -348,6 +348,7 @@ void tw_cluster_recheck(tw_cluster* cluster);
 int tw_cluster_arrive(tw_warp* w, const tw_instr* i, uint32_t exec);
 int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
 bool tw_block_can_run(const tw_cta* cta);
+void tw_cluster_describe(const tw_cta* cta);
 void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes);
 // Whether a block is there to be reached, which is reported where it may not be; and that lanes reach it.
 bool tw_cluster_present(tw_warp* w, int pc, int lane, tw_cta* home, uint32_t offset, int size);

@@ -30,7 +30,7 @@ static void tell(tw_warp* w, const tw_instr* i, uint32_t lanes, const tw_cta* ho
   tw_race_report race;
   uint32_t address[TW_LANES];
   for (int l = 0; l < TW_LANES; l++) address[l] = offset;
-  int order = how == TW_RACE_WRITE ? TW_ORDER_WEAK : TW_ORDER_RELAXED;
+  int order = how == TW_RACE_WRITE ? TW_ORDER_WEAK : TW_ORDER_OBJECT;
   int found = tw_race_peer(home->races, w->cta->races, w->index, lanes, address, 8, how, order, NULL, 0, tw_index_of(w, i), &race);
   if (found) tw_report_race(w, TW_FIND_RACE_SHARED, tw_index_of(w, i), 8, &race, found);
 }

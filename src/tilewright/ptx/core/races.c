@@ -408,7 +408,7 @@ static inline void touch(tw_race_access* a, uint64_t address, int shift, uint32_
   tw_cell* end = cell + ((size_t)1 << (shift - fine));
   if (a->order != TW_ORDER_WEAK) {
     for (; cell < end; cell++) strong_cell(a, cell, lanes);
-    bool orders = (a->order & TW_ORDER_MASK) != TW_ORDER_GUESS;
+    bool orders = (a->order & TW_ORDER_MASK) < TW_ORDER_GUESS;
     for (uint32_t rest = orders ? lanes : 0; rest; rest &= rest - 1) synchronise(a, address, shift, tw_lowest(rest));
   } else if (a->kind == TW_RACE_READ) {
     for (; cell < end; cell++) read_cell(a, cell, lanes);

@@ -70,6 +70,7 @@ enum {
   TW_ORDER_RELEASE = 4,
   TW_ORDER_ACQ_REL = 5,
   TW_ORDER_GUESS = 6,  // of a read only; its scope is that of the swap
+  TW_ORDER_OBJECT = 7,  // of an mbarrier: strong, and what it orders is told apart (tw_race_publish)
   TW_ORDER_MASK = 7,
   TW_SCOPE_GPU = 0,  // .gpu and .sys
   TW_SCOPE_CTA = 8,
