@@ -6,6 +6,7 @@ Sources are read here; their host code and Python run in limited children (`tile
 from __future__ import annotations
 
 import ast
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ _GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
 _CHECK_SECONDS = 60.0
 _MOST_FILES = 200
+_GUESSED = (
+    "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
+)
 ADAPTED = "imported_reference"
 
 
@@ -50,6 +54,7 @@ class ImportedFile:
     compared: bool  # with a reference
     call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
     call_numbers: tuple[str, ...] = ()
+    has_bare_pointers: bool = False  # behind which nobody says how much there is
     reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
 
 
@@ -83,9 +88,9 @@ class Wanted:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
-    keep_references: bool = False  # beside the kernel files
     include: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
+    keep_references: bool = False  # beside the kernel files
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
@@ -202,10 +207,13 @@ class _Importer:
         if arguments is not None:
             outcome, reason, compared = _check(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
-        notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
+        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
+        guessed = (_GUESSED,) if is_guessed and re.search(r"outside every|out of bounds", reason) else ()
+        notes = (*made.notes, *guessed, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
-        return ImportedFile(*done, *_call_words(made), self._kept(path, file, reference if compared else None))
+        bare = any(one.is_bare for one in made.arguments)
+        return ImportedFile(*done, *_call_words(made), bare, self._kept(path, file, reference if compared else None))
 
     def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
