@@ -110,7 +110,8 @@ def test_findings_name_the_other_block() -> None:
     assert finding.where == "shared memory of a block of rank 2, in a cluster of 2"
     finding = launch("stuck", True, None).only(Kind.DEADLOCK)
     assert "block (1, 0, 0) warp 0 (all lanes) waits at a barrier 1" in finding.detail
-    assert "block (0, 0, 0) warp 1 (all lanes) waits at the cluster's barrier" in finding.detail
+    assert "block (0, 0, 0) warps 0, 1 (all lanes) waits at the cluster's barrier" in finding.detail
+    assert "where 96 of 128 threads have come" in finding.detail
 
 
 def test_the_registers_of_a_cluster() -> None:

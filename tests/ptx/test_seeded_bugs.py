@@ -245,6 +245,7 @@ HOPPER_BUGS = (
     _hopper("bulk_misaligned", REFUSED, lambda: (_x(132),), lambda x: x[:128], also=STUCK),
     _hopper("bulk_source_overrun", OUTSIDE, lambda: (_x(300),), lambda x: torch.cat([t.flip(0) for t in x.split(128)])),
     _hopper("map_wrong_rank", REFUSED, lambda: (_x(64),), _same, also=STUCK),
+    _hopper("map_unaligned", REFUSED, lambda: (_x(72),), lambda x: x[8:], also=STUCK),
     # bulk stores
     _hopper("bulk_store_unfenced", UNFENCED, _two, _twice, stays_right=True),
     _hopper("bulk_store_early", RACE_SHARED, _two, _twice, also=NO_SHARED),

@@ -111,6 +111,7 @@ _BULK = {
     4: "the map has {} dimensions or another mode than the instruction",
     5: "the map's elements cannot be reduced",
     6: "a map cannot have {} there",
+    7: "the innermost coordinate, {}, is not at a multiple of 16 bytes",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (

@@ -8,7 +8,7 @@
 #include "tensor_map.h"
 
 enum { TW_BULK_TO_SHARED = 0, TW_BULK_SHARED = 1, TW_BULK_TO_GLOBAL = 2, TW_BULK_DIRECTIONS = 3, TW_BULK_IM2COL = 4 };  // flags
-enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6 };  // of a TW_FIND_BULK_COPY
+enum { TW_BULK_MISALIGNED = 1, TW_BULK_BOX = 2, TW_BULK_NO_MAP = 3, TW_BULK_RANK = 4, TW_BULK_TYPE = 5, TW_BULK_FIELD = 6, TW_BULK_COORDINATE = 7 };  // of a TW_FIND_BULK_COPY
 
 // An address among the further operands: slot, offset, whether it has 64 bits.
 static inline uint64_t tw_bulk_address(const tw_warp* w, const int32_t* operand, uint32_t lane) {
@@ -200,50 +200,47 @@ static const tw_tensor_map* tw_bulk_map(tw_warp* w, const tw_instr* i, int lane,
   return NULL;
 }
 
-// Between a box as it is in the tensor and as it lies in shared memory, where chunks of 16 bytes change places.
-static void tw_bulk_swizzle(const tw_tensor_map* map, uint32_t shared, uint8_t* box, uint8_t* placed, uint32_t bytes, bool places) {
-  for (uint32_t k = 0; k < bytes; k += 16) {
-    uint32_t there = tw_swizzled(map, shared + k) - shared;
-    if (places) memcpy(placed + there, box + k, 16);
-    else memcpy(box + k, placed + there, 16);
-  }
-}
-
 static bool tw_bulk_load_box(tw_warp* w, const tw_instr* i, int lane, const tw_tensor_map* map, const tw_box* box,
                              uint64_t to, uint64_t barrier, int32_t mask) {
   uint8_t* image = calloc(2, box->bytes + 256);
   if (!image) return false;
   uint8_t* placed = image + box->bytes + 256;
+  uint32_t shared = (uint32_t)to & ((1u << TW_RANK_SHIFT) - 1);
+  bool gaps = box->pitch != box->row_bytes;  // which the copy leaves alone
   tw_map_fill(map, image, box->bytes);
   for (int32_t k = 0; k < box->count; k++) {
     const uint8_t* at = tw_bulk_global(w, i, lane, box->runs[k].address, box->runs[k].bytes, TW_READ);
     if (at) memcpy(image + box->runs[k].at, at, box->runs[k].bytes);
   }
-  tw_bulk_swizzle(map, (uint32_t)to & ((1u << TW_RANK_SHIFT) - 1), image, placed, box->bytes, true);
-  tw_bulk_spread(w, i, lane, to, barrier, mask, placed, box->bytes);
+  for (uint32_t k = 0; k < box->bytes; k += 16) {
+    uint32_t there = tw_swizzled(map, box, shared, k) - shared;
+    if (gaps) tw_bulk_spread(w, i, lane, to + there, barrier, mask, image + k, 16);
+    else memcpy(placed + there, image + k, 16);
+  }
+  if (!gaps) tw_bulk_spread(w, i, lane, to, barrier, mask, placed, box->bytes);
   free(image);
   return true;
 }
 
 // The runs stay with the copy that is under way: false: they are the caller's.
 static bool tw_bulk_store_box(tw_warp* w, const tw_instr* i, int lane, const tw_tensor_map* map, const tw_box* box, uint64_t from) {
-  uint32_t offset;
+  uint32_t offset, extent = tw_box_extent(box);
   int op = (int)i->mod - 1, type = tw_map_atom_type(map);
-  if (!tw_shared_home(w, i, lane, (uint32_t)from, box->bytes, 128, &offset)) return false;
+  bool gaps = box->pitch != box->row_bytes;
+  if (!tw_shared_home(w, i, lane, (uint32_t)from, extent, 128, &offset)) return false;
   if (op >= 0 && type < 0) return tw_bulk_refuse(w, i, lane, from, TW_BULK_TYPE, map->type);
-  if (!tw_bulk_source(w, i, lane, offset, box->bytes)) return false;
-  uint8_t* image = malloc(box->bytes + 256);
+  if (!gaps && !tw_bulk_source(w, i, lane, offset, box->bytes)) return false;
+  uint8_t* image = malloc(box->bytes + 16);
   if (!image) return false;
-  uint32_t room = w->cta->shared_bytes - offset, held = (box->bytes + 127) / 128 * 128;
-  uint8_t* placed = calloc(1, held + 16);
-  if (placed) {
-    memcpy(placed, w->cta->shared + offset, held < room ? held : room);
-    tw_bulk_swizzle(map, offset, image, placed, box->bytes, false);
-    tw_bulk_write(w, i, lane, offset, box->bytes, image, box->runs, box->count, op, type);
+  for (uint32_t k = 0; k < box->bytes; k += 16) {
+    uint32_t there = tw_swizzled(map, box, offset, k);
+    bool inside = there + 16 <= w->cta->shared_bytes && (!gaps || tw_bulk_source(w, i, lane, there, 16));
+    if (inside) memcpy(image + k, w->cta->shared + there, 16);
+    else memset(image + k, TW_POISON, 16);
   }
-  free(placed);
+  tw_bulk_write(w, i, lane, offset, extent, image, box->runs, box->count, op, type);
   free(image);
-  return placed != NULL;
+  return true;
 }
 
 static bool tw_bulk_tensor_lane(tw_warp* w, const tw_instr* i, uint32_t l, const int32_t* o) {
@@ -253,6 +250,10 @@ static bool tw_bulk_tensor_lane(tw_warp* w, const tw_instr* i, uint32_t l, const
   uint16_t offset[3] = {0};
   for (int d = 0; d < map->rank; d++) coordinate[d] = ((const int32_t*)tw_slot(w, o[10 + d]))[l];
   for (int d = 0; d < 3 && o[15 + d] >= 0; d++) offset[d] = ((const uint16_t*)tw_slot(w, o[15 + d]))[l];
+  if (coordinate[0] * tw_map_element_bytes(map) & 15) {
+    tw_bulk_refuse(w, i, (int)l, tw_bulk_address(w, o + 3, l), TW_BULK_COORDINATE, coordinate[0]);
+    return true;
+  }
   tw_box box;
   if (!tw_map_box(map, coordinate, offset, &box)) return false;
   uint64_t shared = tw_bulk_address(w, o, l);

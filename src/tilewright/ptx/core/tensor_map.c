@@ -17,11 +17,9 @@ int tw_map_atom_type(const tw_tensor_map* map) {
   return map->type < MAP_TYPES ? types[map->type] : -1;
 }
 
-// What a load finds outside the tensor.
+// What a load finds outside the tensor: zeros, or the NaN that an H200 was seen to put there, of any width.
 void tw_map_fill(const tw_tensor_map* map, uint8_t* image, uint32_t bytes) {
-  int size = map->fill_nan ? tw_map_element_bytes(map) : 0;
-  memset(image, size > 1 ? 0xff : 0, bytes);
-  for (uint32_t k = (uint32_t)size - 1; size > 1 && k < bytes; k += (uint32_t)size) image[k] = 0x7f;
+  for (uint32_t k = 0; k < bytes; k++) image[k] = !map->fill_nan ? 0 : k & 1 ? 0x7f : 0xf7;
 }
 
 static bool add_run(tw_box* box, int32_t* capacity, uint64_t address, uint32_t at, uint32_t bytes) {
@@ -91,7 +89,9 @@ static bool im2col_box(const tw_tensor_map* map, const int32_t* coordinate, cons
 // Takes memory for `runs`, which the caller frees; false: there is none.
 bool tw_map_box(const tw_tensor_map* map, const int32_t* coordinate, const uint16_t* offset, tw_box* box) {
   int32_t capacity = 0;
-  *box = (tw_box){0};
+  uint32_t row = (uint32_t)tw_map_element_bytes(map) * (map->im2col ? map->channels : map->box[0]);
+  uint32_t swizzled = map->swizzle ? 16u << map->swizzle : 0;
+  *box = (tw_box){.row_bytes = row, .pitch = row < swizzled ? swizzled : row};
   bool done = map->im2col ? im2col_box(map, coordinate, offset, box, &capacity) : tiled_box(map, coordinate, box, &capacity);
   if (!done) free(box->runs);
   return done;

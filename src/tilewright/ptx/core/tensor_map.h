@@ -22,7 +22,9 @@ typedef struct {  // tensor_maps.py packs it; everything innermost first
 typedef struct {
   tw_stretch* runs;  // the parts inside the tensor, in the order of the box
   int32_t count;
-  uint32_t bytes;  // of the whole box
+  uint32_t bytes;      // of the whole box, one row after the other
+  uint32_t row_bytes;  // of its rows
+  uint32_t pitch;      // from row to row in shared memory: a row of the swizzle, where its own are shorter
 } tw_box;
 
 int tw_map_element_bytes(const tw_tensor_map* map);
@@ -30,10 +32,11 @@ bool tw_map_box(const tw_tensor_map* map, const int32_t* coordinate, const uint1
 void tw_map_fill(const tw_tensor_map* map, uint8_t* image, uint32_t bytes);
 int tw_map_atom_type(const tw_tensor_map* map);  // TW_ATOM_* of its elements; -1: none
 
-// Where a byte of the box lies in shared memory: 16 bytes at a time change places inside a row of the swizzle.
-static inline uint32_t tw_swizzled(const tw_tensor_map* map, uint32_t address) {
-  uint32_t bits = (1u << map->swizzle) - 1;
+// Where byte `k` of a box at `shared` lies: 16 bytes at a time change places inside a row of the swizzle.
+static inline uint32_t tw_swizzled(const tw_tensor_map* map, const tw_box* box, uint32_t shared, uint32_t k) {
+  uint32_t address = shared + k / box->row_bytes * box->pitch + k % box->row_bytes, bits = (1u << map->swizzle) - 1;
   return address ^ ((address >> 7 & bits) << 4);
 }
+static inline uint32_t tw_box_extent(const tw_box* box) { return box->bytes / box->row_bytes * box->pitch; }
 
 #endif
