@@ -1,4 +1,4 @@
-"""What the core counted, instruction by instruction."""
+"""What the core counted of each instruction of a launch, as records."""
 
 from __future__ import annotations
 
