@@ -201,6 +201,7 @@ def test_steps_in_order_find_nothing() -> None:
         ({"show": ""}, FindingKind.NO_PROXY_FENCE, "first", "fill"),
         ({"show_again": ""}, FindingKind.NO_PROXY_FENCE, "second", "fill again"),
         ({"first": "if (threadIdx.x < 64) { MULTIPLY } else { MULTIPLY }"}, FindingKind.WARPGROUP, "first", "first"),
+        ({"first": "if (threadIdx.x % 32 < 16) { MULTIPLY }"}, FindingKind.SHUFFLE_MASK, "first", None),
         ({"commit": f"if (threadIdx.x >= 96) return; {COMMIT}"}, FindingKind.WARPGROUP, "wait", None),
     ],
 )  # fmt: skip
@@ -217,6 +218,21 @@ def test_what_is_wrong_is_found_at_its_line(
     assert found[0].line == lines[line]
     if other is not None:
         assert found[0].other_line == lines[other]
+
+
+def test_registers_of_a_are_read_until_the_wait() -> None:
+    form = replace(SMALL, in_registers=True)
+    for text, kinds in (("add.u32 %4, %4, 1; ", {FindingKind.WGMMA_IN_FLIGHT}), ("", set())):
+        kernel = kernel_of(form).replace('p, 1, 1, 0; }"', f'p, 1, 1, 0; {text}}}"')
+        arguments = {
+            "image": In(np.zeros(smem_of(form), np.uint8)),
+            "left": In(np.zeros((4, 128), np.uint32)),
+            "start": In(np.zeros((4, 128), np.uint32)),
+            "out": np.zeros((4, 128), np.uint32),
+        }
+        ran = run(program_of(kernel, "sm_90a"), arguments, block=(128,), smem=smem_of(form))
+        assert ran.kinds == kinds
+        assert all("writes a register that the wgmma reads" in one.detail for one in ran.result.findings)
 
 
 def test_a_block_without_a_whole_warpgroup() -> None:
