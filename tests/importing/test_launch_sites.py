@@ -79,6 +79,11 @@ def test_what_a_launch_depends_on(statements: str, made: str) -> None:
     assert cut(program(statements), "k") == f"void launch_of_k{made}"
 
 
+def test_a_kernel_of_a_namespace() -> None:
+    text = "namespace n { __global__ void k(float* x) { x[0] = 1; } }\nvoid f(Pool* p) { n::k<<<1, 32>>>(p->x()); }"
+    assert "n::k<<<1, 32>>>(x);" in cut(text, "k")
+
+
 def test_a_block_that_a_branch_changes_is_refused() -> None:
     with pytest.raises(ImportProblem, match="depends on block, which a branch or a call sets"):
         cut(program("dim3 block(32); if (m > 9) block = dim3(64); k<<<1, block>>>(y, m);"), "k")

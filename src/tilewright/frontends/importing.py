@@ -6,6 +6,7 @@ Sources are read here; their host code and Python run in limited children (`tile
 from __future__ import annotations
 
 import ast
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ _GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
 _CHECK_SECONDS = 60.0
 _MOST_FILES = 200
+_GUESSED = (
+    "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
+)
 ADAPTED = "imported_reference"
 
 
@@ -203,7 +207,9 @@ class _Importer:
         if arguments is not None:
             outcome, reason, compared = _check(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
-        notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
+        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
+        guessed = (_GUESSED,) if is_guessed and re.search(r"outside every|out of bounds", reason) else ()
+        notes = (*made.notes, *guessed, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
         bare = any(one.is_bare for one in made.arguments)

@@ -128,7 +128,7 @@ def _held(sizes: dict[str, int], alone: str) -> dict[str, int]:
 
 
 def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
-    if "block" in key.lower() or "thread" in key.lower():
+    if is_block(key):
         return chance.choice(_BLOCKS)
     if size <= 8:
         return chance.randint(0 if size == 0 else 1, 9)
@@ -140,6 +140,12 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
         case 2:
             return chance.randint(1, 300)
     return chance.randint(1, _LARGEST if "." in key else _LARGEST_INT)
+
+
+def is_block(name: str) -> bool:
+    """Whether a number is how many threads there are, rather than how much data."""
+    lowered = name.lower()
+    return "thread" in lowered or ("block" in lowered and "blocks" not in lowered)
 
 
 def _classes(call: CallSpec) -> dict[str, int]:
@@ -248,9 +254,9 @@ def _guess(
 
 
 def _int_guess(name: str, times: int) -> int:
-    lowered = name.lower()
-    if "block" in lowered or "thread" in lowered:
+    if is_block(name):
         return 256 // times
+    lowered = name.lower()
     return times * {"b": 3, "t": 40, "c": 96, "nh": 6, "oc": 192, "v": 320, "vp": 384, "n": 960, "m": 128, "k": 64}.get(
         lowered, 64
     )

@@ -131,7 +131,9 @@ class _Cut:
 
     def text(self, name: str) -> str:
         tokens, at = self.site.host.tokens, self.site.at
-        callee = tokens[self.begin : at]
+        callee, scope = tokens[self.begin : at], self.begin
+        while scope > 1 and tokens[scope - 1].text == "::" and tokens[scope - 2].is_identifier:
+            scope -= 2
         close = next(
             i for i in range(at + 1, len(tokens) - 3) if [t.text for t in tokens[i : i + 4]] == [">", ">", ">", "("]
         )
@@ -143,7 +145,7 @@ class _Cut:
         passed = {t.text for part in arguments for t in part}
         # What chooses an instance or the threads of a block stays a constant.
         self.fixed = self._behind(callee) | (self._behind(configuration[1]) - passed)
-        template = self._template(callee)
+        template = "".join(token.text for token in tokens[scope : self.begin]) + self._template(callee)
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]
@@ -284,7 +286,8 @@ class _Cut:
         while index < len(tokens):
             token = tokens[index]
             end = _end_of_chain(tokens, index)
-            if lift and token.is_identifier and not self._reach(tokens[index:end]):
+            is_member = index > 0 and tokens[index - 1].text in (".", "->", "::")
+            if lift and token.is_identifier and not is_member and not self._reach(tokens[index:end]):
                 names = [t.text for t in tokens[index:end] if t.is_identifier or t.text.isdigit()]
                 if not all(n.isidentifier() or n.isdigit() for n in names):
                     raise ImportProblem(f"{self.place} needs `{spelled(tokens[index:end])}`, which cannot be had")

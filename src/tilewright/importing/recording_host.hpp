@@ -46,6 +46,7 @@ typedef unsigned long ulong;
 
 namespace tw {
 [[noreturn]] inline void fail(const std::string& what) { throw std::runtime_error(what); }
+template <class T> struct lane { using type = T; };  // of a vector of CUDA's
 }  // namespace tw
 
 // -- values of CUDA's own types; only their sizes matter here --
@@ -61,6 +62,8 @@ struct uint3 { unsigned x, y, z; };
   inline N##4 make_##N##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 TW_VECTOR(float, float) TW_VECTOR(double, double) TW_VECTOR(int, int) TW_VECTOR(unsigned char, uchar)
 TW_VECTOR(short, short) TW_VECTOR(long long, longlong) TW_VECTOR(char, char) TW_VECTOR(unsigned short, ushort)
+#define TW_LANES(T, N) template <> struct tw::lane<N##2> { using type = T; }; template <> struct tw::lane<N##4> { using type = T; };
+TW_LANES(float, float) TW_LANES(double, double) TW_LANES(int, int) TW_LANES(unsigned char, uchar) TW_LANES(char, char)
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct __half {
@@ -77,6 +80,9 @@ struct __nv_bfloat16 {
 };
 struct __half2 { __half x, y; };
 struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+TW_LANES(unsigned, uint)
+template <> struct tw::lane<__half2> { using type = __half; };
+template <> struct tw::lane<__nv_bfloat162> { using type = __nv_bfloat16; };
 struct __nv_fp8_e4m3 { unsigned char bits; };
 struct __nv_fp8_e5m2 { unsigned char bits; };
 typedef __half half;
@@ -162,7 +168,7 @@ struct Launched {
       auto bits = reinterpret_cast<long long>(value);
       if (!bits) said << "ARG\tnull\n";
       else said << "ARG\tpointer\t" << (bits >> shift) - 1 << '\t' << (bits & ((1ll << shift) - 1)) << '\t'
-                << type_name<std::remove_pointer_t<T>>() << '\n';
+                << type_name<typename lane<std::remove_cv_t<std::remove_pointer_t<T>>>::type>() << '\n';
     } else if constexpr (std::is_same_v<T, bool>) said << "ARG\tbool\t" << value << '\n';
     else if constexpr (std::is_integral_v<T>) said << "ARG\tint\t" << (long long)value << '\n';
     else if constexpr (std::is_floating_point_v<T>) {
@@ -445,6 +451,7 @@ struct CUDAStream {
 inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
 struct CUDAGuard { template <class D> explicit CUDAGuard(D&&) {} };
 struct OptionalCUDAGuard { template <class D> explicit OptionalCUDAGuard(D&&) {} };
+template <class A, class B> auto ATenCeilDiv(A a, B b) { return (a + b - 1) / b; }
 inline cudaDeviceProp* getCurrentDeviceProperties() { static cudaDeviceProp p; p = cudaDeviceProp(); return &p; }
 inline cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceProperties(); }
 }  // namespace cuda

@@ -113,12 +113,16 @@ class _Items:
 
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
-        self.macros = {d[2].text: d for d in cpp.directives if len(d) > 2 and d[1].text == "define"}
+        self.defines = [d for d in cpp.directives if len(d) > 2 and d[1].text == "define"]
         self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
 
     def _words_for(self, word: str) -> set[str]:
-        """A word of CUDA and the macros that stand for it."""
-        return {word} | {name for name, d in self.macros.items() if any(t.text == word for t in d[3:])}
+        """A word of CUDA and the macros that stand for it, directly or through others."""
+        words, count = {word}, 0
+        while len(words) > count:
+            count = len(words)
+            words |= {d[2].text for d in self.defines if any(t.text in words for t in d[3:])}
+        return words
 
     def all(self) -> list[Item]:
         items = [*self._code(), *(self._directive(d) for d in self.cpp.directives)]
@@ -275,7 +279,10 @@ def _closing(tokens: Sequence[CppToken], index: int) -> int:
 def _is_prototype(tokens: Sequence[CppToken]) -> bool:
     words = [t.text for t in tokens]
     return (
-        words[-1] == ";" and "(" in words and "=" not in words and words[0] not in ("using", "typedef", "static_assert")
+        words[-1] == ";"
+        and "(" in words
+        and not {"=", "{"} & set(words)
+        and words[0] not in ("using", "typedef", "static_assert")
     )
 
 
@@ -365,5 +372,6 @@ def parameter_name(part: Sequence[CppToken]) -> str:
 
 def plan_names(item: Item) -> list[str]:
     """The names of a function's parameters as a plan may have them."""
-    names = [parameter_name(part) or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [parameter_name(part).lstrip("_") or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [f"{name}{number}" if name in names[:number] else name for number, name in enumerate(names)]
     return [f"{name}_" if name in TAKEN else name for name in names]
