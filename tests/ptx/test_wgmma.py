@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from benchmarks.golden_wgmma import (
     Array,
     Form,
@@ -23,10 +24,13 @@ from benchmarks.golden_wgmma import (
     wgmma_code,
 )
 from tests.ptx.cuda_kernels import In, Ran, clean, program_of, ptx_of, run
+from tests.ptx.harness import prepare, shown
 
+from tilewright.kernel_file import parse
+from tilewright.ptx.launching import LaunchOptions
 from tilewright.ptx.program import load_program
 from tilewright.ptx.syntax import UnsupportedPtx
-from tilewright.records import FindingKind
+from tilewright.records import PROFILES, FindingKind
 
 _KINDS = {"f16": np.float16, "s8": np.int8, "u8": np.uint8, "tf32": np.float32}
 
@@ -194,6 +198,8 @@ def test_steps_in_order_find_nothing() -> None:
         ({"double": "", "wait": "", "arrive": LATE}, None, None, None),
         ({"arrive": ""}, None, None, None),  # what one warp has waited for, all four have done
         ({"wait": "", "double": "", "meet_again": LATE}, FindingKind.RACE_SHARED, "fill again", "first"),
+        ({"show": ""}, FindingKind.NO_PROXY_FENCE, "first", "fill"),
+        ({"show_again": ""}, FindingKind.NO_PROXY_FENCE, "second", "fill again"),
         ({"first": "if (threadIdx.x < 64) { MULTIPLY } else { MULTIPLY }"}, FindingKind.WARPGROUP, "first", "first"),
         ({"commit": f"if (threadIdx.x >= 96) return; {COMMIT}"}, FindingKind.WARPGROUP, "wait", None),
     ],
@@ -240,3 +246,54 @@ def test_sparse_forms_are_refused_by_name() -> None:
     sparse = text.replace("wgmma.mma_async.sync", "wgmma.mma_async.sp.sync")
     with pytest.raises(UnsupportedPtx, match="sparse"):
         load_program(sparse).prepare("k")
+
+
+# -- a pipeline --
+
+PIPELINE = Path(__file__).parents[2] / "examples" / "matmul_wgmma_tma.cu"
+CHOICE = {"BN": 64, "STAGES": 3, "CLUSTER": 1}
+SEEDED = {
+    "a slot is multiplied before it is full": (
+        "barrier_wait(full + slot * 8, parity);",
+        "",
+        FindingKind.ASYNC_NOT_WAITED,
+        "wgmma(",
+    ),
+    "a slot is filled before it is empty": (
+        "barrier_wait(empty + slot * 8, parity);",
+        "",
+        FindingKind.RACE_SHARED,
+        "load_box(",
+    ),
+    "a slot is given back while it is read": ("wgmma_wait<1>();", "", FindingKind.RACE_SHARED, "load_box("),
+    "sums are read before they are there": ("wgmma_wait<0>();", "", FindingKind.WGMMA_IN_FLIGHT, "pack("),
+    "no fence of registers": ("        wgmma_fence();", "", FindingKind.WGMMA_NOT_FENCED, "wgmma("),
+    "TMA is not shown what threads wrote": (
+        'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "",
+        FindingKind.NO_PROXY_FENCE,
+        "store_box(",
+    ),
+    "too few bytes are announced": (
+        "barrier_arrive_expecting(arrived, SLOT_BYTES);",
+        "barrier_arrive_expecting(arrived, A_BYTES);",
+        FindingKind.MBARRIER,
+        "",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEDED)
+def test_bugs_of_a_pipeline_are_found_at_their_line(name: str) -> None:
+    old, new, kind, at = SEEDED[name]
+    text = PIPELINE.read_text()
+    assert text.count(old) == 1
+    file = parse(text.replace(old, new), "matmul.cu")
+    torch.manual_seed(0)
+    a, b = torch.randn(128, 520).bfloat16(), torch.randn(520, 64).bfloat16()
+    findings = prepare(file, (a, b), PROFILES["H200"], CHOICE).run(LaunchOptions()).findings
+    lines = text.replace(old, new).splitlines()
+    found = [one for one in findings if one.kind is kind]
+    assert found, shown(findings)
+    assert any(at in lines[place.line - 1] for one in found for place in one.places), shown(found)
