@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.ptx.clusters import cluster_extents, clusters_of
-from tilewright.ptx.counted_instructions import CountedInstructions
+from tilewright.ptx.counted import CountedInstructions
 from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult

@@ -1,4 +1,4 @@
-"""What the core counted of each instruction of a launch, as records."""
+"""What the core counted, instruction by instruction."""
 
 from __future__ import annotations
 
