@@ -1,6 +1,6 @@
 """Programs that other people's compilers and libraries made, run in the emulator and compared with PyTorch.
 
-    python benchmarks/third_party_programs.py [--triton-python PATH] [--only NAME ...] [--out FILE]
+    python benchmarks/third_party_programs.py [--triton-python PATH [--cc 90]] [--only NAME ...] [--out FILE]
 
 So that the emulator's semantics are not only ours: CUTLASS's CuTe tutorials, taken from the nvidia-cutlass wheel, and
 Triton kernels, compiled by the Python given (one with triton 3.x installed; no GPU is needed). Neither is part of this
@@ -226,15 +226,13 @@ def _cutlass_program(program: Gemm | Copy, ptx: str) -> Program:
 # -- Triton --
 
 
-def triton_programs(python: str, wanted: Callable[[str], bool]) -> Iterator[Program | Row]:
+def triton_programs(python: str, cc: int, names: Sequence[str]) -> Iterator[Program | Row]:
     script = Path(__file__).with_name("triton_programs.py")
-    done = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=1200)
+    done = subprocess.run([python, str(script), str(cc), *names], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         raise SystemExit(f"{python} {script.name} failed; it needs triton 3.x:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout)
     for name, made in answer["programs"].items():
-        if not wanted(name):
-            continue
         origin = f"Triton {answer['version']}"
         if "error" in made:
             yield Row(name, origin, False, f"not built: {made['error']}", (), 0, 0.0, 0.0)
@@ -417,6 +415,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--triton-python", help="a Python with triton; without it CUTLASS's programs alone are run")
+    parser.add_argument("--cc", type=int, default=80, help="the compute capability Triton compiles for")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="programs to run")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
@@ -426,7 +425,8 @@ def main() -> None:
 
     rows: list[Row] = []
     if options.triton_python:
-        rows += [p if isinstance(p, Row) else run(p) for p in triton_programs(options.triton_python, wanted)]
+        made = triton_programs(options.triton_python, options.cc, options.only or ())
+        rows += [p if isinstance(p, Row) else run(p) for p in made]
     rows += [p if isinstance(p, Row) else run(p) for p in cutlass_programs(wanted)]
     print_rows(rows)
     if options.out:

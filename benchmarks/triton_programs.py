@@ -1,6 +1,7 @@
 """Triton kernels compiled to PTX without a GPU, as JSON on standard output.
 
-Run by `third_party_programs.py` with a Python that has triton (3.x); nothing of this project is imported here. Each
+Run by `third_party_programs.py` with a Python that has triton (3.x), the compute capability and the names of programs
+(none: all) as arguments; nothing of this project is imported here. Each
 program is a kernel of ours in Triton's language; what comes out is Triton's own code generation.
 """
 
@@ -238,7 +239,9 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-def compiled(kernel, types: str, constants: dict[str, int], warps: int, stages: int) -> dict[str, object]:
+def compiled(
+    kernel, types: str, constants: dict[str, int], warps: int, stages: int, capability: int
+) -> dict[str, object]:
     given = types.split()
     names = [name for name in kernel.arg_names if name not in constants]
     type_of = {name: text.rstrip("!") for name, text in zip(names, given, strict=True)}
@@ -252,7 +255,8 @@ def compiled(kernel, types: str, constants: dict[str, int], warps: int, stages: 
             if text.endswith("!")
         },
     )
-    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps, "num_stages": stages})
+    options = {"num_warps": warps, "num_stages": stages}
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return {
         "kernel": made.metadata.name,
         "ptx": made.asm["ptx"],
@@ -264,9 +268,12 @@ def compiled(kernel, types: str, constants: dict[str, int], warps: int, stages: 
 
 def main() -> None:
     programs: dict[str, object] = {}
+    capability, *wanted = sys.argv[1:]
     for name, kernel, types, constants, warps, stages in PROGRAMS:
+        if wanted and name not in wanted:
+            continue
         try:
-            programs[name] = compiled(kernel, types, constants, warps, stages)
+            programs[name] = compiled(kernel, types, constants, warps, stages, int(capability))
         except Exception as error:  # a program Triton refuses is reported, the others are still of use
             programs[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
     json.dump({"version": triton.__version__, "programs": programs}, sys.stdout)

@@ -245,9 +245,9 @@ __global__ void give(const float* sum, float* y) { y[threadIdx.x] = *sum; }
 
 def test_what_the_emulator_refuses(device: EmulatedDevice) -> None:
     good = simple(TWICE)
-    wgmma = TWICE.replace("{ y", '{ asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); y')
+    stacked = TWICE.replace("{ y", '{ asm volatile("{ .reg .u64 s; stacksave.u64 s; }" ::: "memory"); y')
     for job, kind, said in (
-        (simple(wgmma), FaultKind.UNSUITABLE, "wgmma.fence"),
+        (simple(stacked), FaultKind.UNSUITABLE, "stacksave"),
         (replace(good, ptx=None), FaultKind.BROKEN_JOB, "has no PTX"),
         (replace(good, ptx="not PTX"), FaultKind.LOAD_REFUSED, "PTX"),
         (replace(good, arch="sm_80"), FaultKind.UNSUITABLE, "build it for that"),

@@ -192,12 +192,12 @@ def test_a_stopped_run_is_a_fault(folder: Path) -> None:
 
 def test_what_cannot_be_emulated_has_a_status_of_its_own(folder: Path) -> None:
     (folder / "k.cu").write_text(
-        GOOD.replace("if (i", 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n  if (i')
+        GOOD.replace("if (i", 'asm volatile("{ .reg .u64 s; stacksave.u64 s; }" ::: "memory");\n  if (i')
     )
     done = check("k.cu", cwd=folder)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "not emulable" in done.stdout
-    assert "wgmma.fence" in done.stdout
+    assert "stacksave" in done.stdout
 
 
 def test_sampled_blocks_and_chosen_contents(folder: Path) -> None:

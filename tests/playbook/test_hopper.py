@@ -1,6 +1,6 @@
-"""Products for Hopper: their files are read and chosen from here; splitting and what is left to f32 run emulated.
+"""Products for Hopper: their files are read and chosen from here, and run emulated at small odd sizes.
 
-TMA and wgmma run on no emulator: the products themselves are checked in `test_hopper_on_gpu`.
+`test_hopper_on_gpu` has them at their own sizes.
 """
 
 from __future__ import annotations
@@ -84,6 +84,48 @@ def test_only_constants_of_the_code_have_names_in_capitals(form: Product) -> Non
     in_capitals = [one for one in plan.names if one.isupper()]
     assert all(any(f" {name} = " in line for line in constants) for name in in_capitals)
     assert {"a_map", "b_map"} <= set(plan.names)
+
+
+# -- emulated --
+
+_HALF, _BRAIN = DType.F16, DType.BF16
+SMALL = (
+    Product((1, 72, 40, 72), _HALF, True, True, residual=True),
+    Product((1, 33, 5, 7), bias=True),
+    Product((1, 130, 72, 72), _BRAIN),
+    Product((2, 40, 72, 136), _HALF, True, False, batched=True),
+    Product((1, 72, 136, 72), _BRAIN, False, True, bias=True, activation="gelu"),
+    Product((1, 136, 136, 72), _BRAIN, kept=Kept(Triangle.LOWER, 3)),
+    Product((1, 72, 72, 712), _BRAIN, pieces=True),
+    Product((1, 130, 77, 51)),
+    Product((1, 40, 72, 300), DType.F32, True, True, pieces=True),
+    Product((1, 130, 72, 132), fused=True, bias=True),
+    Product((1, 72, 136, 68), b_transposed=True, fused=True),
+    Product((1, 136, 136, 64), fused=True, kept=Kept(Triangle.UPPER)),
+    Product((1, 130, 72, 516), fused=True, pieces=True),
+)
+ALLOWED = {DType.F32: 5e-7, DType.F16: 5e-4, DType.BF16: 4e-3}  # relative, in the mean square
+
+
+def _check_emulated(form: Product, schedules: int, folder: Path) -> None:
+    path = folder / "product.cu"
+    path.write_text(form.text)
+    tensors = form.draw()
+    call = tilewright.load(str(path)).emulate(*tensors, gpu="H200", schedules=schedules)
+    assert call.findings == ()
+    truth, found = form.truth(tensors), call.results
+    assert isinstance(found, torch.Tensor)
+    assert (found.double() - truth).norm() <= ALLOWED[form.dtype] * truth.norm()
+
+
+def test_a_product_runs_emulated(tmp_path: Path) -> None:
+    _check_emulated(SMALL[0], 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", SMALL, ids=str)
+def test_products_run_emulated_in_any_order(form: Product, tmp_path: Path) -> None:
+    _check_emulated(form, 4, tmp_path)
 
 
 def test_what_tma_does_not_take_is_refused() -> None:

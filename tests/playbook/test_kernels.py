@@ -44,7 +44,7 @@ def test_every_structure_is_right(name: str, tmp_path: Path) -> None:
     task = task_of(function)
     program = program_of(function, task)
     for step in every_structure(program)[1:]:
-        if not step.emulable or (step.id == CLUSTER and name != QUICK[0]):
+        if step.id == CLUSTER and name != QUICK[0]:
             continue
         _check_all(step, function, ((3, 512), (2, 127)), tmp_path)
 
@@ -56,7 +56,7 @@ def test_every_structure_of_every_function_is_right(function: Function, tmp_path
     program = program_of(function, task)
     for step in every_structure(program)[1:]:
         for variant in (step, step.safer, step.polished):
-            if variant is None or not variant.emulable:
+            if variant is None:
                 continue
             _check_all(variant, function, ((1, 1), (5, 3), (2, 127), (1, 1000), (3, 1024)), tmp_path)
 
@@ -82,7 +82,7 @@ def test_rows_longer_than_a_structure_holds_are_right_too(name: str, cols: int, 
     """Beyond registers, beyond shared memory, and where no vector fits the row's length."""
     function = BY_NAME[name]
     for step in every_structure(program_of(function, task_of(function)))[1:]:
-        if step.emulable and step.id != CLUSTER:
+        if step.id != CLUSTER:
             _check_all(step, function, ((2, cols),), tmp_path)
 
 
@@ -106,8 +106,6 @@ def _check_findings(name: str, gpus: tuple[str, ...], sizes: tuple[tuple[int, in
     function = BY_NAME[name]
     task = task_of(function)
     for step in every_structure(program_of(function, task)):
-        if not step.emulable:
-            continue
         op = load_structure(step, task, folder)
         for rows, cols in sizes:
             tensors = draw(task, sizes_at(task, rows, cols), 1)

@@ -222,3 +222,63 @@ extern "C" __global__ void stuck(const int* in, int* out) {
   asm volatile("barrier.cluster.arrive;" ::: "memory");
   asm volatile("barrier.cluster.wait;" ::: "memory");  // BUG stuck
 }
+
+__device__ void await(u32 barrier) {
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }"
+               ::"r"(barrier) : "memory");
+}
+
+// Stores and reductions that the other block's mbarrier counts.
+extern "C" __global__ void sent(const int* in, int* out) {
+  __shared__ alignas(16) int held[64];
+  __shared__ alignas(16) u32 wide[8];
+  __shared__ u64 total, barrier;
+  __shared__ u32 sum, least, bits;
+  int t = threadIdx.x, at = blockIdx.x * 64 + t;
+  u32 to = rank() ^ 1, counted = peer(offset_of(&barrier), to);
+  if (t == 0) {
+    total = 5, sum = 7, least = 100, bits = 0xff;
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(offset_of(&barrier)) : "memory");
+  }
+  meet();
+  if (t == 0)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(offset_of(&barrier)), "r"(64 * 8 + 32 + 16));
+#define COUNTED ".shared::cluster.mbarrier::complete_tx::bytes"
+  asm volatile("st.async" COUNTED ".b32 [%0], %1, [%2];" ::"r"(peer(offset_of(&held[t]), to)), "r"(in[at]), "r"(counted));
+  asm volatile("red.async.relaxed.cluster" COUNTED ".add.u32 [%0], 1, [%1];" ::"r"(peer(offset_of(&sum), to)), "r"(counted));
+  if (t == 0) {
+    u32 w = peer(offset_of(wide), to);
+    asm volatile("st.async" COUNTED ".v4.b32 [%0], {1, 2, 3, 4}, [%1];" ::"r"(w), "r"(counted));
+    asm volatile("st.async.weak" COUNTED ".v2.b32 [%0+16], {5, 6}, [%1];" ::"r"(w), "r"(counted));
+    asm volatile("st.async" COUNTED ".b64 [%0+24], %2, [%1];" ::"r"(w), "r"(counted), "l"(8ull << 32 | 7));
+    asm volatile("red.async.relaxed.cluster" COUNTED ".add.u64 [%0], %2, [%1];" ::"r"(peer(offset_of(&total), to)),
+                 "r"(counted), "l"(1ull << 33));
+    asm volatile("red.async.relaxed.cluster" COUNTED ".min.s32 [%0], %2, [%1];" ::"r"(peer(offset_of(&least), to)),
+                 "r"(counted), "r"(-3));
+    asm volatile("red.async.relaxed.cluster" COUNTED ".xor.b32 [%0], %2, [%1];" ::"r"(peer(offset_of(&bits), to)),
+                 "r"(counted), "r"(0xf0f));
+  }
+#if !BROKEN
+  await(offset_of(&barrier));
+#endif
+  int more = sum == 71 && total == (1ull << 33) + 5 && (int)least == -3 && bits == 0xff0;  // BUG sent
+  for (int k = 0; k < 8; k++) more = more && wide[k] == k + 1;
+  out[at] = held[t] + (more ? 0 : 1000000);  // BUG sent
+  meet();
+}
+
+// What goes to another block must be counted there.
+extern "C" __global__ void strayed(const int* in, int* out) {
+  __shared__ int held[64];
+  __shared__ u64 barrier;
+  int t = threadIdx.x, at = blockIdx.x * 64 + t;
+  u32 to = rank() ^ 1, counted = peer(offset_of(&barrier), BROKEN ? rank() : to);
+  if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(offset_of(&barrier)) : "memory");
+  meet();
+  if (t == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(offset_of(&barrier)) : "memory");
+  asm volatile("st.async" COUNTED ".b32 [%0], %1, [%2];"
+               ::"r"(peer(offset_of(&held[t]), to)), "r"(in[at]), "r"(counted));  // BUG strayed
+  await(offset_of(&barrier));
+  out[at] = held[t];
+  meet();
+}

@@ -33,6 +33,8 @@ FAULTS = {
     "twice": {Kind.BARRIER_DIVERGENCE},
     "unasked": {Kind.BARRIER_DIVERGENCE},
     "stuck": {Kind.DEADLOCK},
+    "sent": {Kind.ASYNC_NOT_WAITED, Kind.RACE_SHARED, Kind.ASYNC_NOT_CONSUMED, Kind.UNINITIALISED_SHARED},
+    "strayed": {Kind.MBARRIER, Kind.DEADLOCK},
 }
 
 

@@ -1,5 +1,5 @@
-"""Every example that needs no Hopper, in the emulator with every check: right by the examples' own yardstick, and
-nothing reported, in order and over random schedules.
+"""Every example in the emulator with every check: right by the examples' own yardstick, and nothing reported, in order
+and over random schedules.
 
 The quick set takes the smallest calls of each case; the slow one everything that is not large, and CuTe.
 """
@@ -17,14 +17,18 @@ from tests.ptx.harness import A100, Outcome, Prepared, prepare_first, shown
 
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import PROFILES
 
+H200 = PROFILES["H200"]
 CPU, META = torch.device("cpu"), torch.device("meta")
 EMULATED = [case for case in CASES if case.runs_on(A100.cc)]
+HOPPER = [case for case in CASES if case not in EMULATED and case.runs_on(H200.cc)]
 PLAIN = [case for case in EMULATED if not case.slow_build]
 QUICK_CALLS = 3
 QUICK_ELEMENTS = 80_000
 QUICK_SCHEDULES = 5
 SLOW_ELEMENTS = 400_000
+QUICK_ON_HOPPER = ("matmul_wgmma_tma", "cluster_softmax")
 SCHEDULES = 20
 
 
@@ -55,7 +59,7 @@ def _pairs(calls: dict[Case, list[Call]]) -> list[object]:
 
 def _prepare(case: Case, call: Call) -> tuple[Prepared, Arguments]:
     arguments = call.make(CPU)
-    return prepare_first(_files(case), arguments), arguments
+    return prepare_first(_files(case), arguments, H200 if case in HOPPER else A100), arguments
 
 
 def _check(case: Case, arguments: Arguments, outcome: Outcome, what: str) -> None:
@@ -111,6 +115,18 @@ def test_cute_is_clean_over_many_schedules(case: Case) -> None:
     for call in _calls(case, SLOW_ELEMENTS):
         few = _elements(call) > 100_000
         _check_schedules(case, call, range(2 if few else SCHEDULES))
+
+
+@pytest.mark.parametrize("case", [case for case in HOPPER if case.name in QUICK_ON_HOPPER], ids=lambda case: case.name)
+def test_it_is_right_and_clean_on_hopper(case: Case) -> None:
+    _check_schedules(case, _calls(case, QUICK_ELEMENTS)[-1], range(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HOPPER, ids=lambda case: case.name)
+def test_it_is_clean_over_many_schedules_on_hopper(case: Case) -> None:
+    for call in _calls(case, SLOW_ELEMENTS):
+        _check_schedules(case, call, range(2 if _elements(call) > QUICK_ELEMENTS else SCHEDULES // 2))
 
 
 def test_every_example_for_this_gpu_is_here() -> None:

@@ -85,3 +85,36 @@ def test_what_headers_and_grouped_products_write(name: str) -> None:
         outcome = run((SAMPLES / f"{name}.cu").read_text(), x, seed)
         assert outcome.findings == ()
         assert outcome.results[0].equal(2 * x)
+
+
+WHOLE_BLOCK = """\
+//! op      reversed(x) -> y
+//! out     y: f32[x.shape]
+//! need    x.dtype == f32 and device.cc >= 90
+//! launch  reversed<<<1, 1024>>>(x, y)
+
+__global__ void reversed(const float* x, float* y) {
+  __shared__ __align__(128) float tile[1024];
+  __shared__ __align__(8) unsigned long long barrier;
+  unsigned b = (unsigned)__cvta_generic_to_shared(&barrier), to = (unsigned)__cvta_generic_to_shared(tile);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4096;" ::"r"(b) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 4096, [%2];"
+                 ::"r"(to), "l"(x), "r"(b) : "memory");
+  }
+  __syncthreads();
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra AGAIN; }"
+               ::"r"(b) : "memory");
+  y[threadIdx.x] = tile[1023 - threadIdx.x];
+}
+"""
+
+
+def test_a_block_of_all_threads_may_wait_for_a_copy() -> None:
+    """No thread number is left to stand for the copy, and nothing wrong is said of it."""
+    x = torch.arange(1024.0)
+    for seed in (None, 3):
+        outcome = run(WHOLE_BLOCK, x, seed)
+        assert outcome.findings == ()
+        assert outcome.results[0].equal(x.flip(0))

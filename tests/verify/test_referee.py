@@ -300,10 +300,11 @@ def test_a_file_for_large_shapes_only_is_neither_right_nor_wrong(referee: Make) 
 
 
 def test_what_cannot_be_emulated_is_unsupported(referee: Make) -> None:
-    text = kernels.DOUBLE.replace("  if (i", '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n  if (i')
+    saved = 'asm volatile("{ .reg .u64 s; stacksave.u64 s; }" ::: "memory");'
+    text = kernels.DOUBLE.replace("  if (i", f"  {saved}\n  if (i")
     verdict = referee(tasks.DOUBLE).judge(text)
     assert isinstance(verdict, Unsupported)
-    assert "wgmma" in verdict.message
+    assert "stacksave" in verdict.message
 
 
 def test_notes_say_what_was_not_covered(referee: Make) -> None:

@@ -39,9 +39,8 @@ class PlaybookAuthor:
     situation always gets the same file.
 
     What was proposed before is known by the recipes of earlier attempts. A file that somebody else gave is never
-    repaired: where it fails, the playbook's own draft takes its place, and its summary says so. Where there is no GPU,
-    structures that the emulator cannot run are left out. `propose` raises `NotSupported`, a `ValueError`, for a task
-    outside the playbook.
+    repaired: where it fails, the playbook's own draft takes its place, and its summary says so. `propose` raises
+    `NotSupported`, a `ValueError`, for a task outside the playbook.
     """
 
     name = "playbook"
@@ -54,7 +53,7 @@ class PlaybookAuthor:
     def propose(self, situation: Situation, ask: Ask) -> Proposal | None:
         answer = understand(situation.task)
         first = answer.draft
-        later = tuple(step for step in answer.structures if step.emulable or not situation.emulated_only)
+        later = answer.structures
         everything = {step.id: step for one in (first, *later) for step in _with_variants(one)}
         # A GPU judges a structure as soon as it would the draft, which therefore comes last there: at times it wins.
         in_order = (first, *later) if situation.emulated_only else (*later, first)

@@ -44,7 +44,6 @@ class Way:
     summary: str
     fragment: Callable[..., Fragment]  # from the op line; `quick` and `hints` as the structures have them
     hints: bool = False  # whether results may be stored past the cache
-    emulable: bool = True
 
     @property
     def structure(self) -> Structure:
@@ -53,11 +52,11 @@ class Way:
         quick = self.program.is_sixteen_bit or has_quick_logarithms(self.program)
         if quick and not self.id.startswith("draft-"):
             exact = partial(self._file, quick=False)
-            safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact, emulable=self.emulable)
+            safer = Structure(f"{self.id}-exact", f"{self.summary}; exact functions", exact)
         if self.hints and self.program.outputs_along:
             past = partial(self._file, hints=True)
             polished = Structure(f"{self.id}-uncached", f"{self.summary}; results stored past the cache", past)
-        return Structure(self.id, self.summary, self._file, safer, polished, self.emulable)
+        return Structure(self.id, self.summary, self._file, safer, polished)
 
     def _file(self, op_line: str, **options: bool) -> str:
         return self.fragment(op_line, **options).file()
@@ -213,9 +212,8 @@ def _way(
     summary: str,
     write: Callable[..., Fragment],
     hints: bool = False,
-    emulable: bool = True,
 ) -> Way:
-    return Way(program, id, summary, partial(write, program), hints, emulable)
+    return Way(program, id, summary, partial(write, program), hints)
 
 
 def _around(wanted: int) -> tuple[int, ...]:

@@ -203,4 +203,4 @@ def _structure(chain: Chain, first: Way, second: Way) -> Structure:
         return joined_file(header, head, {"along": first.fragment(op_line), "over": second.fragment(op_line)})
 
     summary = f"{first.summary}; then, over rows, {second.summary}"
-    return Structure(f"{first.id}-then-{second.id}", summary, write, emulable=first.emulable and second.emulable)
+    return Structure(f"{first.id}-then-{second.id}", summary, write)

@@ -32,10 +32,7 @@ def card(kind: Kind) -> str:
 
 def family_card(family: str) -> str:
     """What pays on a family of GPUs that is at hand: for matrix products, and for everything else."""
-    other, products = (
-        render(f"families/{family}", emulated_only=False, products=products, large=products)
-        for products in (False, True)
-    )
+    other, products = (render(f"families/{family}", products=products, large=products) for products in (False, True))
     parts = [f"# {family}", other]
     return "\n\n".join(parts if products == other else [*parts, "## Matrix products", products]) + "\n"
 

@@ -43,21 +43,6 @@ _ROWS_PER_SM, _LONG_ROW_BYTES = 2, 256 * KIB  # fewer rows, each longer: a block
 _MOST_LINT = 4
 _TILE = 128  # rows and columns of the tile that large products are cut into
 
-# What the contract says of instructions that no emulator runs, and what stands there without it.
-NOT_EMULATED = (
-    ("tick, t, y, eps)", "tick, y, eps)"),
-    ("cluster(2), cooperative, pdl", "cooperative"),
-    (
-        " (may overlap the launch just before it; the kernel must execute griddepcontrol.wait before it reads that "
-        "launch's results)",
-        "",
-    ),
-    ("Options of tiled: box shape stride step swizzle fill l2. ", ""),
-    (", FLT_MAX and CUtensorMap", " and FLT_MAX"),
-    (" for TMA take the CUtensorMap parameter and call the SM90_TMA_LOAD copy functions on its address;", ""),
-)
-MAP_LINE = re.compile(r"^//! map .*\n", re.MULTILINE)
-
 
 def system_text(task: Task, emulated_only: bool = False, skill: str = "") -> str:
     """What a model is told once per task. `emulated_only`: no GPU is at hand, so only what the emulator runs counts.
@@ -74,25 +59,24 @@ def system_text(task: Task, emulated_only: bool = False, skill: str = "") -> str
         tiles=tiles,
         sms=task.profile.sms,
         cute=names_cute(task),
-        hopper=task.profile.cc == _HOPPER and not emulated_only,
+        hopper=task.profile.cc == _HOPPER,
         few_long=few_long_rows(task),
         columns=keeps_columns(task),
     )
     return render(
         "system",
         emulated_only=emulated_only,
-        contract=_contract(emulated_only),
+        contract=contract(),
         gpu=gpu_text(task.profile),
         family=render(
             f"families/{family_of(task.profile.cc)}",
-            emulated_only=emulated_only,
             products=products,
             large=products and tiles >= task.profile.sms,
         ),
         kind_name=task.kind.value,
         kind=advice,
         idioms=idioms,
-        cute=cute_text(task, emulated_only) if wants_cute(task) else "",
+        cute=cute_text(task) if wants_cute(task) else "",
         skill=skill,
         task=task_text(task),
     )
@@ -161,24 +145,15 @@ def _results(task: Task) -> int:
     return max((math.prod(spec.shape) for spec in task.output_specs().values()), default=0)
 
 
-def _contract(emulated_only: bool) -> str:
-    text = contract()
-    if emulated_only:
-        text = MAP_LINE.sub("", text)
-        for said, instead in NOT_EMULATED:
-            text = text.replace(said, instead)
-    return text
-
-
 def mentions_cute(text: str) -> bool:
     return _CUTE_WORD.search(text) is not None
 
 
-def cute_text(task: Task, emulated_only: bool) -> str:
+def cute_text(task: Task) -> str:
     """How to write CuTe here, with a pattern that the device can run."""
     if task.kind not in PRODUCT_KINDS:
         name = "cute_rows"
-    elif task.profile.cc == 90 and not emulated_only:
+    elif task.profile.cc == _HOPPER:
         name = "cute_sm90"
     else:
         name = "cute_sm80"
@@ -209,7 +184,7 @@ def question_text(situation: Situation) -> str:
         situation=situation,
         history=history_text(situation.history, situation.noise, terms=situation.stage is Stage.PROFILED),
         body=_body(situation),
-        cute=cute_text(situation.task, situation.emulated_only) if hinted else "",
+        cute=cute_text(situation.task) if hinted else "",
         base=base_of(situation),
         lint=lint_lines(situation.lint),
         may_pass=may_pass(situation),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.ptx.clusters import cluster_extents, clusters_of
+from tilewright.ptx.counted import CountedInstructions
 from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
@@ -28,7 +29,7 @@ from tilewright.ptx.native import (
     core,
 )
 from tilewright.ptx.parser import parse_ptx
-from tilewright.ptx.reporting import CountedInstructions, Reporter, missed_sentences
+from tilewright.ptx.reporting import Reporter, missed_sentences
 from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
 from tilewright.records import Check
 from tilewright.records.gpu import MAX_THREADS_PER_BLOCK

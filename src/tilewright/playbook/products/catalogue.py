@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook import catalogue as rows
@@ -37,7 +37,6 @@ class ProductWay:
     id: str
     summary: str
     write: WriteProduct
-    emulable: bool = True
 
 
 def answer(traced: TracedTask) -> Answer:
@@ -79,7 +78,7 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
 
 
 def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
-    """The ways by TMA and wgmma, which no emulator runs."""
+    """The ways by TMA and wgmma."""
     if not all(is_vector_product(one) or can_write(one) for one in products):
         return []
     if any(one.element is not DType.F32 for one in products):
@@ -92,7 +91,7 @@ def _hopper_ways(products: list[Contraction], cut: bool) -> list[ProductWay]:
         if few and all(is_vector_product(one) or can_fuse(one, pieces=cut) for one in products):
             summary = "TMA and wgmma, f32 as two f16 parts that are made where they are multiplied"
             found.insert(0, _with_pieces("product-hopper-fused", summary, partial(_hopper, fused=True), cut)[0])
-    return [replace(one, emulable=False) for one in found]
+    return found
 
 
 def _hopper(
@@ -133,4 +132,4 @@ def _structure(chain: Chain, way: ProductWay, chosen: tuple[Way, ...]) -> Struct
     summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
     id = "-then-".join([way.id, *(one.id for one in chosen)])
     write = partial(chain_text, chain, way.write, chosen)
-    return Structure(id, summary, write, emulable=way.emulable and all(one.emulable for one in chosen))
+    return Structure(id, summary, write)

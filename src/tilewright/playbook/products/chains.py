@@ -37,7 +37,7 @@ def best_ways(chain: Chain, write: WriteProduct, op_line: str) -> tuple[Way, ...
 
 def _best(program: RowProgram) -> Way:
     """What the emulator can run too."""
-    return next((one for one in ways(program) if one.emulable), draft_way(program))
+    return next(iter(ways(program)), draft_way(program))
 
 
 def _elements(program: RowProgram) -> int:

@@ -726,10 +726,9 @@ static void has_arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
   tw_write* write = &cell->write;
   if (!(write->what & TW_WRITE_IN_FLIGHT) || write->what >> 8 != (uint32_t)a->instr) return;
   write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
-  bool foreign = write->who >> 10 != a->cta->ordinal;
-  // Without a thread to stand for the proxy a copy that another CTA sent is forgotten: its stamp would be of no clock.
-  write->clock = foreign && !tw_has_proxy_thread(a->cta) ? 0 : a->clock;
-  if (tw_has_proxy_thread(a->cta)) write->who = a->cta->ordinal << 10 | lane;
+  // Without a thread to stand for the proxy it is forgotten: who has been told would have to know a stamp of nobody's.
+  write->clock = tw_has_proxy_thread(a->cta) ? a->clock : 0;
+  write->who = a->cta->ordinal << 10 | lane;
 }
 
 const tw_past* tw_race_bulk_arrived(tw_cta_races* home, uint32_t offset, uint32_t bytes, int instr,
