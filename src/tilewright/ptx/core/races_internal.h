@@ -8,8 +8,7 @@
 //   lane_known[w][l][k]  lane l knows lane k: synchronisations of part of a warp
 //   roots                everything else (named barriers, acquired releases, other CTAs): a graph of tw_past
 // A tw_past never changes, so a synchronisation is a new node that points to older ones. Only a question that the first
-// three cannot answer walks the graph, and what was walked is kept in a table (tw_known). Where the graph has become
-// deep, as in a pipeline of many steps, it is replaced by what a walk finds: one node for each CTA.
+// three cannot answer walks the graph, and what was walked is kept in a table (tw_known).
 #ifndef TW_RACES_INTERNAL_H
 #define TW_RACES_INTERNAL_H
 
@@ -49,8 +48,6 @@ struct tw_past {
   uint32_t whole_cta;        // any thread up to here
   uint32_t whole_warp;       // any lane of `warp` up to here
   uint32_t lanes, clock;     // these lanes of `warp` up to here
-  uint32_t depth;            // of the graph above it
-  const tw_past* shallow;    // the same with no graph above it, once it was needed; of nodes of the own CTA
   uint32_t proxy;            // the CTA's asynchronous proxy up to here, as far as the parents show at once
   uint16_t warp;
   uint16_t threads;  // length of cta_row
@@ -185,7 +182,6 @@ struct tw_cta_races {
   const tw_past* thread_root[TW_RACE_MAX_THREADS];
   uint32_t rooted[32];  // lanes with a thread_root
   tw_known cta_known, warp_known[32];
-  tw_known walked;  // scratch
   tw_known* thread_known;  // [TW_RACE_MAX_THREADS], or NULL
   const tw_past** stack;   // scratch of the walk
   uint32_t stack_capacity;
@@ -223,7 +219,6 @@ const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* 
 tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b);
 void tw_known_reset(tw_known* known);
 void tw_known_free(tw_known* known);
-const tw_past* tw_past_shallow(tw_cta_races* cta, const tw_past* past);
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock);
 
 // -- races_order.c --

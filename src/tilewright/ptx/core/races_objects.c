@@ -106,7 +106,6 @@ void tw_cta_races_destroy(tw_cta_races* cta) {
   if (!cta) return;
   forget_shared(cta);
   tw_known_free(&cta->cta_known);
-  tw_known_free(&cta->walked);
   for (int warp = 0; warp < 32; warp++) tw_known_free(&cta->warp_known[warp]);
   for (int thread = 0; cta->thread_known && thread < TW_RACE_MAX_THREADS; thread++) {
     tw_known_free(&cta->thread_known[thread]);

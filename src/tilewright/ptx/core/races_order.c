@@ -46,14 +46,10 @@ static const tw_past* root_of(tw_cta_races* cta, int warp, int lane) {
   if (!cta->any_roots) return NULL;
   const tw_past** warp_root = &cta->warp_root[warp];
   const tw_past** thread_root = &cta->thread_root[warp * 32 + lane];
-  if (*warp_root) {
-    *warp_root = tw_past_join(cta, *warp_root, cta->cta_root);
-    *warp_root = tw_past_shallow(cta, *warp_root);
-  }
+  if (*warp_root) *warp_root = tw_past_join(cta, *warp_root, cta->cta_root);
   const tw_past* wider = *warp_root ? *warp_root : cta->cta_root;
   if (!*thread_root) return wider;
-  *thread_root = tw_past_join(cta, *thread_root, wider);
-  return *thread_root = tw_past_shallow(cta, *thread_root);
+  return *thread_root = tw_past_join(cta, *thread_root, wider);
 }
 
 static uint32_t* joined_lane_row(tw_cta_races* cta, int warp, uint32_t mask) {
@@ -467,7 +463,7 @@ const tw_past* tw_race_publish(tw_cta_races* cta, int warp, uint32_t mask, const
   uint32_t clock = advance(cta);
   const tw_past* past = snapshot(cta, warp, mask, clock, so_far);
   cta->warp_clock[warp] = clock;
-  return tw_past_shallow(cta, past);
+  return past;
 }
 
 void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* past) {
