@@ -73,9 +73,7 @@ def _problem(seed: int, emulator: EmulatedDevice, device: CudaDevice | None) -> 
 
 def _words(execution: Execution) -> np.ndarray:
     assert isinstance(execution, Completed)
-    content = execution.outputs[0].content
-    assert isinstance(content, Data)
-    return np.frombuffer(content.content, np.uint32).reshape(-1, WORDS)
+    return np.frombuffer(execution.outputs[0].content, np.uint32).reshape(-1, WORDS)
 
 
 def _difference(emulated: np.ndarray, measured: np.ndarray) -> str:

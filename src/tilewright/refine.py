@@ -25,6 +25,7 @@ from tilewright.verify import Referee, read_kernel
 
 KERNEL = "kernel.cu"  # a candidate in its attempt's folder
 UNREADABLE_IN_A_ROW = 3
+_LINTED = (Stage.REPAIR_CRASH, Stage.REPAIR_WRONG, Stage.STRUCTURE)  # stages whose author is told what lint reads
 REPAIRS_OF_A_STEP = 2  # of a step from a kernel that is right: reverting costs little then
 
 Complete = Callable[[records.Question, Callable[[str], None]], Reply]
@@ -281,6 +282,11 @@ class _Attempt:
         evidence = ""
         if stage is Stage.PROFILED and best is not None and self._workshop.author.reads_evidence:
             evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
+        shown = failing or best
+        lint: tuple[records.LintFinding, ...] = ()
+        reads = self._workshop.author.reads_evidence and stage in _LINTED
+        if reads and shown is not None:
+            lint = self._place.remember("lint", tuple[records.LintFinding, ...], lambda: self._lint(shown))
         hints = [text for made, text in self._run.settings.hints if made < self._number]
         return Situation(
             task=self._run.task,
@@ -297,6 +303,7 @@ class _Attempt:
             emulated_only=self._run.environment.emulated,
             noise=self._run.settings.noise,
             skill=self._run.settings.skill,
+            lint=lint,
         )
 
     def _ask(self, question: records.Question) -> Reply:
@@ -387,6 +394,10 @@ class _Attempt:
             return Rejected(records.Unstable(own, changed, measurement.answered_otherwise), passed.cases)
         impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
         return Rejected(impossible, passed.cases) if impossible is not None else passed
+
+    def _lint(self, attempt: Attempt) -> tuple[records.LintFinding, ...]:
+        kernel = read_kernel(self._kernel_of(attempt), self._run.task)
+        return self._workshop.stopwatch.lint(kernel) if isinstance(kernel, KernelFile) else ()
 
     def _evidence(self, best: Attempt) -> str:
         kernel = read_kernel(self._kernel_of(best), self._run.task)

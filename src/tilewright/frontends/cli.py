@@ -209,6 +209,8 @@ def audit(
     shape: ShapeOption = None,
     set_: SetOption = None,
     function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
+    include: options.IncludeOption = None,
+    define: options.DefineOption = None,
     gpu: options.GpuOption = None,
     spool: options.SpoolOption = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
@@ -241,7 +243,8 @@ def audit(
     elif model or author or output:
         raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
     known = split_reference(reference) if reference else None
-    asked = Asked(file, function, known, tuple(shape or ()), tuple(set_ or ()))
+    said = (tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ()))
+    asked = Asked(file, function, known, *said)
     place = str(spool.resolve()) if spool else ""
     if status := audit_command(asked, gpu, place, Renderings(as_json, markdown, html), improvement):
         raise typer.Exit(status)
@@ -510,13 +513,8 @@ def import_(
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
-    include: Annotated[
-        list[Path] | None,
-        typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
-    ] = None,
-    define: Annotated[
-        list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
-    ] = None,
+    include: options.IncludeOption = None,
+    define: options.DefineOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
+from tilewright.lint import lint_plan
 from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
@@ -24,7 +25,16 @@ from tilewright.measure.gpu_timing import (
 )
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import USUAL_BASELINES, Completed, GpuProfile, JudgedAnswer, Measured, Measurement, Task
+from tilewright.records import (
+    USUAL_BASELINES,
+    Completed,
+    GpuProfile,
+    JudgedAnswer,
+    LintFinding,
+    Measured,
+    Measurement,
+    Task,
+)
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 _KEPT_MODELS = 8
@@ -164,6 +174,13 @@ class Stopwatch:
         except NotCounted as problem:
             known = static_text(prepare(file, self.task, choice), str(problem), measured)
             return self._counters(file, choice) + known
+
+    def lint(self, file: KernelFile) -> tuple[LintFinding, ...]:
+        """What its compiled code tells at the task's sizes, without a run; nothing where it is not built there."""
+        try:
+            return lint_plan(prepare(file, self.task, None), self.task.arguments(), other_sizes=False)[0]
+        except NotPrepared:
+            return ()
 
     def profiled(self, file: KernelFile, choice: Choice | None = None) -> Completed | str:
         """What the GPU's own counters say, or why they say nothing. Raises `NotPrepared`."""

@@ -142,3 +142,19 @@ def test_a_model_brings_its_own_reference(folder: Path) -> None:
     (folder / "model.py").write_text(MODEL.replace("x[i] + bias[i % columns]", "x[i] - bias[i % columns]"))
     done = tilewright(folder, "audit", folder / "model.py", folder=folder)
     assert done.returncode == 1
+
+
+@pytest.mark.slow
+def test_improve_opens_a_run_that_starts_from_the_file_and_is_told_what_was_found(folder: Path) -> None:
+    asked = ("--reference", "reference.py:row_sums", "--shape", "x=4096x512", "--improve", "--author", "playbook")
+    done = tilewright(folder, "audit", "right.cu", *asked, "--attempts", "2", "-o", "better.cu", folder=folder)
+    assert done.returncode == 0
+    shown = tilewright(folder, "show", "last", "--json", folder=folder)
+    run = json.loads(shown.stdout)["run"]
+    assert run["settings"]["start"] == RIGHT
+    ((made, hint),) = run["settings"]["hints"]
+    assert made == 0
+    assert "uncoalesced access, line 9" in hint
+    first, second = run["attempts"]
+    assert second["measurement"]["time_us"] < first["measurement"]["time_us"]
+    assert (folder / "better.cu").read_text() != RIGHT

@@ -164,7 +164,7 @@ class _Auditor:
 
 
 def ranked(wrong: Iterable[Suggestion], others: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
-    """What goes wrong first, then what is read to, then by what mending it gains; each line is told once of a fault."""
+    """What goes wrong first, then what is read to, then by what mending it gains; what was seen is not read again."""
     first = tuple(wrong)
     seen = {one.line for one in first if one.line is not None}
     rest = [one for one in others if one.weight is not Weight.FAULT or one.line not in seen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilewright import records
@@ -78,7 +79,7 @@ def judged_by_checkers(
     worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
         reports, key=lambda one: one.outcome.exit_status
     )
-    found = {(one.what, one.line): one for report in reports for one in _of_report(report, file)}
+    found = _of_reports(reports, file)
     whom = "against the reference" if worst.compared else "with nothing to compare results with"
     part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
     sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
@@ -88,7 +89,7 @@ def judged_by_checkers(
     text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
     notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
     words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
-    return Correctness(passed, words, judge, text, tuple(notes)), tuple(found.values())
+    return Correctness(passed, words, judge, text, tuple(notes)), found
 
 
 def _small_calls(
@@ -118,6 +119,18 @@ def _given(name: str, value: ArgumentValue) -> Given:
         return Given(name, "ints", value=tuple(int(one) for one in value))
     kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
     return Given(name, kind, value=value)
+
+
+def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Suggestion, ...]:
+    """Each fault once, with the call it was seen in; one of odd sizes alone weighs less."""
+    found: dict[tuple[str, int | None], Suggestion] = {}
+    for number, report in reversed(tuple(enumerate(reports))):
+        sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+        odd = number == 0 and len(reports) > 1
+        for one in _of_report(report, file):
+            told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
+            found.setdefault((one.what, one.line), replace(told, weight=Weight.FAULT) if odd else told)
+    return tuple(found.values())
 
 
 def _of_report(report: CheckReport, file: KernelFile) -> tuple[Suggestion, ...]:

@@ -45,7 +45,7 @@ class _Writer:
         return Lesson(f"Audit of {audit.op} for {audit.gpu}", tuple(sections), self._glossary.entries())
 
     def _words(self, text: str) -> Paragraph:
-        return Paragraph(tuple(self._glossary.linked(text)))
+        return Paragraph(tuple(self._glossary.linked(text[:1].upper() + text[1:])))
 
     def _short(self) -> Iterator[Block]:
         audit = self._audit
@@ -80,9 +80,10 @@ class _Writer:
         if speed.problem:
             yield self._words(f"{speed.problem}.")
         if expectation := expectation_words(speed):
-            yield self._words(f"{expectation} ({speed.floor_is}). {reach_words(speed)}".strip())
-        for line in baseline_words(speed):
-            yield self._words(line)
+            yield self._words(f"{expectation} ({speed.floor_is}).")
+        for line in (reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)):
+            if line:
+                yield self._words(f"{line}.")
         if speed.terms:
             yield self._words("The time that each resource alone would need, modelled from emulated counts:")
             rows = tuple((one.name, f"{one.time_us:.2f} us", one.detail) for one in speed.terms)

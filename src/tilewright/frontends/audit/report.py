@@ -13,7 +13,7 @@ class Weight(str, Enum):
     """How grave a suggestion is; in this order they are shown."""
 
     WRONG = "wrong"  # seen to go wrong
-    FAULT = "fault"  # read to go wrong
+    FAULT = "fault"  # read to go wrong, or seen to at odd sizes only
     COST = "cost"
     REMARK = "remark"
 
@@ -54,6 +54,7 @@ class Speed:
     bound_by: str = ""
     reachable_us: float | None = None  # what the model gives the least traffic in one launch
     floor_is: str = ""  # what the roofline counts
+    counters: tuple[str, ...] = ()  # the GPU's own, of the launch that takes longest
     evidence: str = ""  # a page: by launch and line
     roofline: Roofline | None = None
 

@@ -12,6 +12,7 @@ from tilewright.frontends.view.counting import roofline_of
 from tilewright.kernel_file import KernelFile
 from tilewright.measure import Stopwatch, what_if
 from tilewright.measure.emulated_counts import NotCounted
+from tilewright.measure.evidence import profile_figures
 from tilewright.measure.performance_model import PlanModel
 from tilewright.measure.preparation import NotPrepared
 from tilewright.records import KernelProfile, LintFinding, LintRule, Measured, ModelTerm, Severity, Task
@@ -53,11 +54,14 @@ def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None) -> 
     """Modelled, with the measured time and the GPU's counters where there is one. Raises `NotPrepared`."""
     done = stopwatch.profiled(file)
     profiles = () if isinstance(done, str) else done.profiles
+    longest = max(profiles, key=lambda one: one.duration_us, default=None)
+    counters = tuple(line.strip() for line in profile_figures(longest)) if longest is not None else ()
     evidence = stopwatch.evidence(file)
     try:
         model = stopwatch.model(file)
     except NotCounted as problem:
-        return Timed(Speed(measured, f"not modelled: {problem}", evidence=evidence), None, profiles)
+        said = f"not modelled: {problem}"
+        return Timed(Speed(measured, said, counters=counters, evidence=evidence), None, profiles)
     modelled = model.modelled
     bounds = _bounds(modelled.terms)
     shown = measured or modelled
@@ -66,6 +70,7 @@ def timed(file: KernelFile, stopwatch: Stopwatch, measured: Measured | None) -> 
         terms=modelled.terms,
         bound_by=bounds[0].name if bounds else "",
         reachable_us=modelled.reachable_us,
+        counters=counters,
         evidence=evidence,
         roofline=roofline_of(model, stopwatch.task.profile, shown.time_us, measured is not None),
     )

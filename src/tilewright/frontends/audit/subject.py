@@ -16,6 +16,7 @@ from tilewright.kernel_file import ArgumentValue, KernelFile, parse
 from tilewright.records import GpuProfile, ScalarType
 
 Say = Callable[[str], None]
+_BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
 _PLAN = re.compile(r"^\s*//!", re.MULTILINE)
 
 
@@ -28,6 +29,8 @@ class Asked:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
+    include: tuple[Path, ...] = ()  # for a file that is imported
+    defines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,19 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     say(f"importing {asked.file.name}")
     functions = (asked.function,) if asked.function else ()
     with tempfile.TemporaryDirectory() as folder:
-        said = (asked.reference, asked.shapes, asked.numbers)
+        said = (asked.reference, asked.shapes, asked.numbers, asked.include, asked.defines)
         wanted = Wanted(asked.file, Path(folder), functions, *said, keep_references=True)
         report = import_files(wanted, say)
         one = _only(asked, report)
         text = Path(one.file).read_text("utf-8")
-        reference = Path(one.reference).read_text("utf-8") if one.reference and asked.reference is None else ""
+        reference = Path(one.reference).read_text("utf-8") if one.reference else ""
     file = parse(text, f"{one.function}.cu")
     subject = _sized(file, _only_of(asked, file), gpu, one)
     refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
     compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
-    notes = (*one.notes, *pinned, *((compared,) if compared else ()), *refused)
+    bare = f"behind plain pointers {_BARE}" if one.has_bare_pointers else ""
+    notes = (*one.notes, *pinned, *filter(None, (compared, bare)), *refused)
     return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
 
 
@@ -121,4 +125,4 @@ def _only_of(asked: Asked, file: KernelFile) -> Asked:
     def kept(texts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text for text in texts if text.partition("=")[0].strip() in names)
 
-    return Asked(asked.file, asked.function, asked.reference, kept(asked.shapes), kept(asked.numbers))
+    return replace(asked, shapes=kept(asked.shapes), numbers=kept(asked.numbers))

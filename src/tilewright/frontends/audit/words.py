@@ -14,7 +14,7 @@ from tilewright.records import Measured
 
 _STYLES = {Weight.WRONG: "bold red", Weight.FAULT: "bold red", Weight.COST: "bold yellow", Weight.REMARK: "bold"}
 _LITTLE = 1.01  # times as fast: less is nothing
-_SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 24
+_SHOWN_TERMS, _SHOWN_ADVICE, _SHOWN_TEXT = 5, 4, 12
 _HINTED = 8
 GAINS = "gains are modelled: the most that mending the one thing alone can bring"
 
@@ -134,13 +134,13 @@ def _show_correctness(console: Console, audit: Audit) -> None:
 
 def _show_speed(console: Console, speed: Speed) -> None:
     said = time_words(speed.measurement) if speed.measurement else speed.problem
-    bound = f"; bound by {speed.bound_by}" if speed.bound_by else ""
+    bound = f"; bound by {speed.bound_by}, as modelled" if speed.bound_by else ""
     console.print(Text.assemble(("\nspeed: ", "bold"), f"{said}{bound}"))
     if speed.measurement and speed.problem:
         console.print(Text(f"  {speed.problem}"))
     if expectation := expectation_words(speed):
         console.print(Text(f"  {expectation} ({speed.floor_is})"))
-    for line in (reach_words(speed), *baseline_words(speed)):
+    for line in (reach_words(speed), *baseline_words(speed), *(f"counters: {one}" for one in speed.counters)):
         if line:
             console.print(Text(f"  {line}"))
     if speed.terms:
