@@ -13,7 +13,7 @@ from tilewright.records import Task
 
 
 def model(file: KernelFile, task: Task, emulator: EmulatedDevice) -> PlanModel:
-    return model_plan(count_plan(file, task, None, emulator, 4 << 20), task, floor_us=30.0)
+    return model_plan(count_plan(file, task, None, emulator), task, floor_us=30.0)
 
 
 def term(made: PlanModel, name: str) -> float:

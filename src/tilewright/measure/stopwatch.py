@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
-from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
+from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import (
@@ -141,12 +141,11 @@ class Stopwatch:
     def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
         """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
 
-        They are compared with each other only: inputs may be smaller, and no baselines run. A model has one.
+        They are compared with each other only: no baselines run. A model has one, that of `measure`.
         """
         try:
             if self._gpu is None:
-                counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
-                return (model_plan(counted, self.task, self.floor_us).modelled.time_us,)
+                return (self._model(file, choice).modelled.time_us,)
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             return time_candidate(prepared, self.task, self._gpu, runs, digests=False).run_us
         except (NotPrepared, NotCounted, GpuFault):
@@ -174,7 +173,7 @@ class Stopwatch:
     def _model(self, file: KernelFile, choice: Choice | None) -> PlanModel:
         key = _key(file, choice)
         if key not in self._models:
-            counted = count_plan(file, self.task, choice, self._emulator, DRAWN_ELEMENTS)
+            counted = count_plan(file, self.task, choice, self._emulator)
             while len(self._models) >= _KEPT_MODELS:
                 del self._models[next(iter(self._models))]
             self._models[key] = model_plan(counted, self.task, self.floor_us)
