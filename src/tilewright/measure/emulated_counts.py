@@ -126,7 +126,8 @@ def _repeated_inputs(task: Task) -> tuple[records.InputTensor, ...]:
         few, rest = [], one.spec.numel
         for size in one.spec.shape:
             rest //= max(size, 1)
-            few.append(min(size, max(1, DRAWN_ELEMENTS // max(rest, 1))) if size else 0)
+            most = min(size, max(1, DRAWN_ELEMENTS // max(rest, 1)))
+            few.append(next((part for part in range(most, most // 2, -1) if size % part == 0), most))
         if math.prod(few) < one.spec.numel and isinstance(one.content, Seeded):
             content = drawn(records.TensorSpec.contiguous(one.spec.dtype, tuple(few)), one.content)
             one = replace(one, content=records.Repeated(content.tobytes(), tuple(few)))
@@ -160,7 +161,11 @@ def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) 
     if less == part or any(not _alike(*pair) for pair in zip(counts, fewer, strict=True)):
         return CountedPlan(real, _counted(real, counts, 1.0 / part), counted_at)
     step = (1.0 - part) / (part - less)
-    straight = [_beyond(one, other, step) for one, other in zip(counts, fewer, strict=True)]
+    grids = [math.prod(launch.grid) for launch in _launches(real)]
+    straight = [
+        replace(_beyond(one, other, step), blocks=grid, grid_blocks=grid)
+        for one, other, grid in zip(counts, fewer, grids, strict=True)
+    ]
     return CountedPlan(real, _counted(real, straight), counted_at)
 
 

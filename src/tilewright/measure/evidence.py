@@ -100,7 +100,7 @@ def _launch(launch: LaunchModel, sass: Mapping[str, Mapping[str, int]]) -> list[
     return [
         f"{_grid(packed, facts.waves)}: {launch.time_us:.1f} us",
         _resources(packed, facts.counted.kernel.resources, facts.occupancy),
-        f"  a warp has about {facts.in_flight:.1f} loads in flight when it waits; "
+        f"  a warp has about {facts.code.in_flight:.1f} loads in flight when it waits; "
         f"{summary.active_lanes:.1f} of 32 lanes active",
         f"  instructions: {mix}",
         *_code(sass.get(packed.kernel, {})),

@@ -14,7 +14,7 @@ AT_BOUND = 1.02
 
 # Figures of the roofline and of the performance model, which prompts tell before anything is measured.
 LAUNCH_US = 2.0  # no launch is shorter, from one event to the next
-FIRST_LAUNCH_US = 2.5  # of a plan, in the model
+FIRST_LAUNCH_US = 3.4  # of a plan, in the model
 REACHED_BANDWIDTH = 0.89  # of the vendor's figure, by a long copy
 USABLE_L2 = 0.75  # of the cache: for data that is used again, or full of somebody else's writes when a timing starts
 
