@@ -18,7 +18,6 @@ from tilewright.measure.machine_code import CodeCost, code_cost
 from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
 from tilewright.records import (
     FIRST_LAUNCH_US,
-    REACHED_BANDWIDTH,
     WARP_LANES,
     Build,
     Clearing,
@@ -28,12 +27,11 @@ from tilewright.records import (
     ModelTerm,
     Occupancy,
     Task,
+    memory_us,
 )
 from tilewright.toolchain import launch_occupancy
 
 # Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
-READ_BANDWIDTH, WRITTEN_BANDWIDTH = 0.965, 0.87  # of the vendor's figure, that reading and writing alone would reach
-EVICTED = 0.8  # of what must leave a cold L2: the rest leaves while nothing else is moved
 L2_BYTES_PER_CYCLE = 29.0  # for each multiprocessor of the GPU, all together
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
 MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.37, 0.02
@@ -48,6 +46,9 @@ LATENCY_ORDER = 2.7  # of those two and of what one warp would take alone
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.85
+# What two out of three measured rows lie within, by what binds them.
+UNCERTAIN = {"device memory": 0.09}
+UNCERTAIN_ELSE = 0.17
 _MEMORY_SIDE = ("device memory", "L2 cache")
 
 
@@ -148,13 +149,20 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
+        uncertainty=_uncertainty(launches),
     )
     return PlanModel(counted, launches, modelled)
 
 
+def _uncertainty(launches: tuple[LaunchModel, ...]) -> float:
+    """By what binds most of the time."""
+    terms = _plan_terms(launches, 0.0, 0.0)
+    return UNCERTAIN.get(terms[0].name, UNCERTAIN_ELSE) if launches else UNCERTAIN_ELSE
+
+
 def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     """What is left of the score when nothing but the least traffic and one launch is counted."""
-    return FIRST_LAUNCH_US + memory_us(least_traffic(task, gpu), gpu)
+    return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
 def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
@@ -179,7 +187,7 @@ def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
         detail += f", {_mb(traffic.again_bytes)} again because L2 does not hold them"
     if traffic.evicted_bytes:
         detail += f", {_mb(traffic.evicted_bytes)} written back from a cold L2"
-    return ModelTerm("device memory", memory_us(traffic, gpu), detail)
+    return ModelTerm("device memory", _memory_us(traffic, gpu), detail)
 
 
 def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -238,13 +246,9 @@ def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     return ModelTerm("latency", max(1.0, facts.rounds) * one_us, detail)
 
 
-def memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
-    """At the rates that are reached: memory that turns from reading to writing and back loses time."""
-    rate = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
-    read = (traffic.read_bytes + traffic.again_bytes) / READ_BANDWIDTH
-    return (
-        (read + (traffic.written_bytes + EVICTED * traffic.evicted_bytes) / WRITTEN_BANDWIDTH) / rate if rate else 0.0
-    )
+def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
+    read = traffic.read_bytes + traffic.again_bytes
+    return memory_us(read, traffic.written_bytes, traffic.evicted_bytes, gpu.bandwidth_gbs)
 
 
 def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) -> CodeCost:
@@ -278,9 +282,9 @@ def _library_us(call: LibraryCall, counted: CountedPlan, task: Task) -> float:
     """A vendor step: the memory it must move or the products it must do, at the share of the peak that is reached."""
     gpu = task.profile
     moved, flops, dtype = library_work(call, counted.prepared)
-    memory_us = moved / (gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH) if gpu.bandwidth_gbs else 0.0
     peak = gpu.f32_tflops if dtype == "f32" else gpu.f64_tflops if dtype == "f64" else gpu.half_tflops
-    return norm((memory_us, flops / (peak * _REACHED_TENSOR * 1e6) if peak else 0.0), SIDE_ORDER)
+    products_us = flops / (peak * _REACHED_TENSOR * 1e6) if peak else 0.0
+    return norm((memory_us(moved, 0.0, 0.0, gpu.bandwidth_gbs), products_us), SIDE_ORDER)
 
 
 def _overhead_us(counted: CountedPlan, gpu: GpuProfile) -> float:
