@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
-import math
 import pickle
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,13 +30,13 @@ from tilewright.kernel_file import KernelFile, parse
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan, NotCounted, count_plan
 from tilewright.measure.performance_model import model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import PROFILES, PackedLaunch, Task, from_json
+from tilewright.measure.sweep_choices import FEW_CHOICES, PROMISING
+from tilewright.records import MODELLED_NOISE, PROFILES, PackedLaunch, Task, from_json
 
 MEASURED = ROOT / "benchmarks" / "results" / "2026-11-16-h200-model-rows.json"
 GPU = "H200"
 HELD_BACK = 3  # one operation in so many
-SPREAD = 1.05  # slowest over fastest of an operation's tunings; below, their order is noise
-PRUNED = 0.25  # of a sweep's choices, that are timed where the model has ranked them
+SPREAD = 1.1  # slowest over fastest of an operation's tunings; below, their order is little more than noise
 _RUNS = 9
 
 
@@ -186,17 +186,31 @@ def _spread(rows: Sequence[Modelled]) -> float:
 
 
 def pruned_loss(rows: Sequence[Modelled]) -> float:
-    """By what factor the best of the choices that are timed is slower than the best of all, where the model says
-    which: a quarter of them, rounded up."""
-    timed = sorted(rows, key=lambda row: row.modelled_us)[: math.ceil(PRUNED * len(rows))]
+    """By what factor the best of the choices that are timed is slower than the best of all, where the model says which:
+    as in `sweep_choices.promising`, a quarter of them with the default, which is the first."""
+    others = sorted(rows[1:], key=lambda row: row.modelled_us)
+    timed = [rows[0], *others[: max(1, int(PROMISING * len(rows)) - 1)]]
     return min(row.measured_us for row in timed) / min(row.measured_us for row in rows)
+
+
+def right_pairs(groups: Iterable[Sequence[Modelled]], gain: float) -> tuple[int, int]:
+    """Of an operation's rows two by two, where the model tells them apart by more than the gain: those that the GPU
+    puts in the same order, and all."""
+    pairs = [
+        (one, other)
+        for rows in groups
+        for one, other in itertools.permutations(rows, 2)
+        if one.modelled_us < other.modelled_us * (1.0 - gain)
+    ]
+    return sum(one.measured_us < other.measured_us for one, other in pairs), len(pairs)
 
 
 def figures(rows: Sequence[Modelled]) -> dict[str, Any]:
     memory = [row for row in rows if row.bound == "device memory"]
     groups = tunings(rows)
-    within = {name: round(spearman(found), 3) for name, found in groups.items()}
-    losses = [pruned_loss(found) for found in groups.values()]
+    within = [spearman(found) for found in groups.values()]
+    losses = [pruned_loss(found) for found in groups.values() if len(found) > FEW_CHOICES]
+    right, pairs = right_pairs(groups.values(), MODELLED_NOISE)
     return {
         "rows": len(rows),
         "operations": len({row.row.op for row in rows}),
@@ -205,8 +219,12 @@ def figures(rows: Sequence[Modelled]) -> dict[str, Any]:
         "memory_bound_rows": len(memory),
         "median_error_memory_bound": round(median_error(memory), 4) if memory else None,
         "geomean_modelled_over_measured": round(statistics.geometric_mean(row.ratio for row in rows), 4),
-        "sweeps": len(groups),
-        "mean_spearman_within_a_sweep": round(statistics.fmean(within.values()), 3) if within else None,
+        "tuned_operations": len(groups),
+        "spearman_within_one": {
+            "mean": round(statistics.fmean(within), 3) if within else None,
+            "median": round(statistics.median(within), 3) if within else None,
+        },
+        "pairs_beyond_the_models_noise_in_order": f"{right} of {pairs}",
         "pruned_sweeps_within_3_percent": f"{sum(loss <= 1.03 for loss in losses)} of {len(losses)}",
         "worst_pruned_sweep": round(max(losses, default=1.0), 3),
     }

@@ -27,7 +27,7 @@ from tilewright.measure.preparation import NotPrepared, prepare
 from tilewright.records import USUAL_BASELINES, GpuProfile, JudgedAnswer, Measured, Measurement, Task
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
-_KEPT_MODELS = 8
+_KEPT_MODELS = 32
 
 Say = Callable[[str], None]
 _Key = tuple[str, tuple[tuple[str, int | bool], ...]]  # a file's identity and a choice
@@ -137,6 +137,17 @@ class Stopwatch:
     def scatters(self) -> bool:
         """Whether the same is timed otherwise each time: measured times are, modelled ones are not."""
         return self._gpu is not None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the GPU is on another machine, where others wait for it too."""
+        return self._gpu is not None and self._gpu_reference is not None
+
+    def modelled_us(self, file: KernelFile, choice: Choice | None) -> float | None:
+        """What the model says of it, with a GPU or without; None where it cannot be emulated."""
+        with contextlib.suppress(NotPrepared, NotCounted):
+            return self._model(file, choice).modelled.time_us
+        return None
 
     def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
         """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
