@@ -141,7 +141,7 @@ def cost(call: Call, checks: tuple[Check, ...], repeat: int) -> Cost:
     program = load_program(call.ptx)
     memory = call.memory()
     options = LaunchOptions(checks=checks, workers=1)
-    requests = [launch_request(launch, memory, options) for launch in call.launches]
+    requests = [launch_request(launch, (), memory, options) for launch in call.launches]
     best = Cost(float("inf"), float("inf"), 0)
     for _ in range(repeat):
         started = time.process_time()

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "reference": {"records", "child", "devices"},
     "tasks": {"records", "kernel_file", "reference"},
     "verify": {"records", "kernel_file", "toolchain", "devices", "reference"},
-    "measure": {"records", "kernel_file", "toolchain", "devices", "reference", "verify"},
+    "measure": {"records", "kernel_file", "toolchain", "lint", "devices", "reference", "verify"},
     "models": {"records"},
     "prompts": {"records", "kernel_file", "tasks"},
     "playbook": {"records", "kernel_file", "reference", "tasks"},

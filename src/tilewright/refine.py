@@ -25,6 +25,7 @@ from tilewright.verify import Referee, read_kernel
 
 KERNEL = "kernel.cu"  # a candidate in its attempt's folder
 UNREADABLE_IN_A_ROW = 3
+_LINTED = (Stage.REPAIR_CRASH, Stage.REPAIR_WRONG, Stage.STRUCTURE)  # stages whose author is told what lint reads
 REPAIRS_OF_A_STEP = 2  # of a step from a kernel that is right: reverting costs little then
 
 Complete = Callable[[records.Question, Callable[[str], None]], Reply]
@@ -87,9 +88,12 @@ def _onward(run: Run) -> Step | Ending:
     if run.best is None:
         return Step(Stage.DRAFT, last.step + 1)
     since = _last_hint(run)
-    profiling = any(one.stage is Stage.PROFILED for one in run.attempts[since:])
+    passed_on = [one.stage for one in run.attempts[max(since, run.best.number) :] if _passes(one)]
+    profiling = bool(passed_on) or any(one.stage is Stage.PROFILED for one in run.attempts[since:])
     if not profiling and _without_gain(run, Stage.STRUCTURE) < run.settings.structure_patience:
         return Step(Stage.STRUCTURE, last.step + 1)
+    if Stage.PROFILED in passed_on:
+        return Ending.AUTHOR_DONE
     if _without_gain(run, Stage.PROFILED) < run.settings.profiled_patience:
         return Step(Stage.PROFILED, last.step + 1)
     return Ending.SETTLED
@@ -123,13 +127,17 @@ def _satisfied(run: Run) -> Ending | None:
     return Ending.AT_BOUND if bound and run.settings.stop_at_bound else None
 
 
+def _passes(attempt: Attempt) -> bool:
+    return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, records.NothingBetter)
+
+
 def _unreadable(attempt: Attempt) -> bool:
     return isinstance(attempt.verdict, Rejected) and isinstance(attempt.verdict.evidence, BadReply)
 
 
 def _repairable(attempt: Attempt) -> bool:
     verdict = attempt.verdict
-    beyond_repair = (BadReply, records.Duplicate, records.NotFaster)
+    beyond_repair = (BadReply, records.Duplicate, records.NotFaster, records.NothingBetter)
     return not (isinstance(verdict, Rejected) and isinstance(verdict.evidence, beyond_repair))
 
 
@@ -219,6 +227,7 @@ class _Attempt:
         self._number = len(run.attempts) + 1
         self._place: AttemptFolder = folder.attempt(self._number)
         self._replies: list[Reply] = []
+        self._waited_s = 0.0  # for a person, which is no work
 
     def make(self) -> Attempt | Ending:
         """The attempt; an ending where the author has nothing more to propose."""
@@ -247,7 +256,7 @@ class _Attempt:
             usage=sum((reply.usage for reply in self._replies), records.Usage()),
             dollars=None if None in prices else sum(price for price in prices if price is not None),
             replies=len(self._replies),
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - began - self._waited_s,
             cut=sum((reply.cut.usage for reply in self._replies), records.Usage()),
             recipe=proposal.recipe,
             notes=proposal.notes,
@@ -273,6 +282,11 @@ class _Attempt:
         evidence = ""
         if stage is Stage.PROFILED and best is not None and self._workshop.author.reads_evidence:
             evidence = self._place.remember("evidence", str, lambda: self._evidence(best))
+        shown = failing or best
+        lint: tuple[records.LintFinding, ...] = ()
+        reads = self._workshop.author.reads_evidence and stage in _LINTED
+        if reads and shown is not None:
+            lint = self._place.remember("lint", tuple[records.LintFinding, ...], lambda: self._lint(shown))
         hints = [text for made, text in self._run.settings.hints if made < self._number]
         return Situation(
             task=self._run.task,
@@ -289,6 +303,7 @@ class _Attempt:
             emulated_only=self._run.environment.emulated,
             noise=self._run.settings.noise,
             skill=self._run.settings.skill,
+            lint=lint,
         )
 
     def _ask(self, question: records.Question) -> Reply:
@@ -298,7 +313,9 @@ class _Attempt:
             self._place.stream(number, text)
             self._workshop.watch.text(text)
 
+        began = time.monotonic()
         reply = self._place.reply_to(number, question, lambda asked: self._workshop.complete(asked, heard))
+        self._waited_s += time.monotonic() - began if reply.by_person else 0.0
         self._replies.append(reply)
         return reply
 
@@ -320,7 +337,7 @@ class _Attempt:
         self, proposal: Proposal, kernel: KernelFile | BadPlan | None, identity: str | None
     ) -> records.Verdict:
         if kernel is None:
-            return Rejected(BadReply(proposal.problem))
+            return Rejected(records.NothingBetter(proposal.summary) if proposal.passes else BadReply(proposal.problem))
         earlier = next((one for one in self._run.attempts if one.kernel == identity), None)
         if earlier is not None:
             return Rejected(records.Duplicate(earlier.number))
@@ -377,6 +394,10 @@ class _Attempt:
             return Rejected(records.Unstable(own, changed, measurement.answered_otherwise), passed.cases)
         impossible = too_fast(measurement, self._run.task, self._workshop.referee.needed_inputs)
         return Rejected(impossible, passed.cases) if impossible is not None else passed
+
+    def _lint(self, attempt: Attempt) -> tuple[records.LintFinding, ...]:
+        kernel = read_kernel(self._kernel_of(attempt), self._run.task)
+        return self._workshop.stopwatch.lint(kernel) if isinstance(kernel, KernelFile) else ()
 
     def _evidence(self, best: Attempt) -> str:
         kernel = read_kernel(self._kernel_of(best), self._run.task)

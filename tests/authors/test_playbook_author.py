@@ -106,16 +106,16 @@ def _check_passed(task: Task, emulator: EmulatedDevice, proposals: list[Proposal
 
 
 def test_what_the_emulator_cannot_run_is_not_proposed_without_a_gpu() -> None:
-    """Rows of a megabyte are for a cluster."""
-    inputs = (TensorInput("x", DType.F32, ("rows", "cols")),)
-    sizes = (Dimension("rows", 64), Dimension("cols", 262144))
-    reference = "import torch\n\n\ndef f(x):\n    return torch.softmax(x, -1)\n"
-    long_rows = Task("f", reference, "f", inputs, (TaskOutput("y", DType.F32, ("rows", "cols")),), sizes)
-    with_gpu = [one.summary for one in _proposals(long_rows, emulated_only=False)]
-    draft, *without = [one.summary for one in _proposals(long_rows)]
-    assert "cluster" in with_gpu[0]
+    """A large product is for wgmma."""
+    inputs = (TensorInput("x", DType.F16, ("m", "k")), TensorInput("w", DType.F16, ("k", "n")))
+    sizes = (Dimension("m", 2048), Dimension("k", 2048), Dimension("n", 2048))
+    reference = "import torch\n\n\ndef f(x, w):\n    return x @ w\n"
+    product = Task("f", reference, "f", inputs, (TaskOutput("y", DType.F16, ("m", "n")),), sizes)
+    with_gpu = [one.summary for one in _proposals(product, emulated_only=False)]
+    draft, *without = [one.summary for one in _proposals(product)]
+    assert "wgmma" in with_gpu[0]
     assert "first version" in draft, "which comes last where there is a GPU"
-    assert [*without, draft] == [one for one in with_gpu if "cluster" not in one]
+    assert [*without, draft] == [one for one in with_gpu if "wgmma" not in one]
     assert without
 
 

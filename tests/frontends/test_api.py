@@ -147,6 +147,7 @@ def test_what_the_kernel_was_not_made_for_runs_the_function(made: Made) -> None:
     assert wanted.grad is not None
 
 
+@pytest.mark.slow
 def test_a_later_process_finds_it_free(made: Made, home: Path) -> None:
     program = (
         "import sys, torch, tilewright as tw\n"

@@ -124,3 +124,49 @@ def get_inputs():
 def get_init_inputs():
     return [4096]
 '''
+
+# A whole program: sizes that its author chose as numbers and as a macro, memory and copies around the launches, a block
+# that a branch changes, and a launch for a struct.
+PROGRAM = """
+#include <cuda_runtime.h>
+#include <fstream>
+#define COUNT (1 << 20)
+#define TILE 32
+struct Window { int low, high; };
+
+__global__ void add(const float* a, const float* b, float* c, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+template <typename T, int WIDTH> __global__ void transpose(const T* in, T* out, int rows, int cols) {
+  int col = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * WIDTH + threadIdx.y;
+  if (row < rows && col < cols) out[col * rows + row] = in[row * cols + col];
+}
+__global__ void scale(float* x, float by, int n) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] *= by;
+}
+__global__ void clip(float* x, Window window) { x[threadIdx.x] = window.low; }
+
+int main(int argc, char** argv) {
+  size_t bytes = COUNT * sizeof(float);
+  float *a, *b, *c;
+  cudaMalloc(&a, bytes), cudaMalloc(&b, bytes), cudaMalloc(&c, bytes);
+  int threads = 256;
+  add<<<(COUNT + threads - 1) / threads, threads>>>(a, b, c, COUNT);
+
+  const int rows = 500, cols = 300;
+  constexpr int width = 8;
+  dim3 block(TILE, width);
+  dim3 grid((cols + TILE - 1) / TILE, (rows + width - 1) / width);
+  transpose<float, width><<<grid, block>>>(a, c, rows, cols);
+
+  std::ifstream file(argv[1]);
+  int length = 0;
+  file >> length;
+  int lanes = 64;
+  if (length > 1000) lanes = 512;
+  scale<<<1, lanes>>>(a, argc > 2 ? 2.0f : atof(argv[2]), length);
+  Window window{0, 1};
+  clip<<<1, 32>>>(a, window);
+}
+"""

@@ -79,7 +79,7 @@ def test_a_question_is_answered_through_files(tmp_path: Path) -> None:
     assert prompt.index("You write") < prompt.index("a draft") < prompt.index("so?") < prompt.index("make it faster")
     assert len(notices) == 1
     assert "0003-1.prompt.md" in notices[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0003-1.prompt.md", "0003-1.reply.md"]
+    assert sorted(path.name for path in tmp_path.glob("*.md")) == ["0003-1.prompt.md", "0003-1.reply.md"]
 
 
 def test_a_reply_to_the_same_question_is_taken_at_once(tmp_path: Path) -> None:
@@ -189,3 +189,16 @@ except KeyboardInterrupt:
     assert output == "interrupted\n"
     assert "waiting for" in notices
     assert (tmp_path / "0001-1.prompt.md").exists()
+
+
+def test_a_directory_is_one_run_s_at_a_time(tmp_path: Path) -> None:
+    put(tmp_path / "0003-1.reply.md", "to another question")
+    first, second = relay(tmp_path), relay(tmp_path, timeout_s=0.01)
+    with pytest.raises(ModelUnavailable), answering(tmp_path, lambda prompt: None):
+        relay(tmp_path, timeout_s=0.1).complete(QUESTION, lambda text: None)
+    put(tmp_path / "0003-1.reply.md", "so")
+    assert ask(first)[0].by_person
+    with pytest.raises(ModelError, match="in use by another run"):
+        ask(second)
+    first.close()
+    assert ask(second)[0].text == "so"

@@ -23,6 +23,7 @@ from tests.prompts.samples import (
 
 import tilewright.prompts
 from tilewright.kernel_file import contract, parse
+from tilewright.lint.catalogue import found
 from tilewright.prompts.history import history_text, measurement_text, standing_text, tune_text
 from tilewright.prompts.question import MAP_LINE, NOT_EMULATED, base_of, correction_text, question_text, system_text
 from tilewright.prompts.task_text import op_line, out_lines, task_text
@@ -34,6 +35,7 @@ from tilewright.records import (
     Duplicate,
     Goal,
     Kind,
+    LintRule,
     Measured,
     Modelled,
     Precision,
@@ -427,3 +429,14 @@ def test_twelve_attempts_cost_what_was_planned(task: Task) -> None:
 def test_profiles_are_all_covered() -> None:
     for profile in PROFILES.values():
         assert profile.name in system_text(replace(LAYERNORM, gpu=profile.name))
+
+
+def test_what_lint_reads_is_told_without_remarks() -> None:
+    passed = next(one for one in sample_history(2) if one.passed)
+    grave = found(LintRule.UNCOALESCED, "layernorm<float>", 12, "32 sectors for each request")
+    small = found(LintRule.NARROW_LOAD, "layernorm<float>", 13, "4 bytes a lane")
+    told = question_text(Situation(LAYERNORM, Stage.STRUCTURE, 3, 0, passed, KERNEL, lint=(small, grave)))
+    assert "without a run:\n- line 12: uncoalesced: 32 sectors for each request; let neighbouring lanes" in told
+    assert "narrow-load" not in told
+    quiet = question_text(Situation(LAYERNORM, Stage.STRUCTURE, 3, 0, passed, KERNEL, lint=(small,)))
+    assert "without a run" not in quiet

@@ -8,7 +8,15 @@ import random
 import pytest
 from tests.prompts.samples import KERNEL
 
-from tilewright.prompts.replies import MIDDLE_MARK, REPLACE_MARK, SEARCH_MARK, ReplyProblem, read_reply
+from tilewright.prompts.replies import (
+    MIDDLE_MARK,
+    REPLACE_MARK,
+    SEARCH_MARK,
+    NoChange,
+    ReplyProblem,
+    read_no_change,
+    read_reply,
+)
 
 BASE = "//! op f(x) -> y\n\nint a;\nint b;  \nint a;\nlast();\n"
 
@@ -212,3 +220,11 @@ def test_any_damage_is_a_problem_or_a_file() -> None:
         if text is whole:
             with pytest.raises(ReplyProblem):
                 read_reply(cut.removesuffix("```"), KERNEL)
+
+
+def test_a_reply_may_say_that_nothing_is_better() -> None:
+    assert read_no_change("**Nothing better:** memory is at its least\n") == NoChange("memory is at its least")
+    assert read_no_change("I see\n\nNothing better: it is bound by bytes") == NoChange("it is bound by bytes")
+    assert read_no_change("Summary: nothing better: than this") is None
+    assert read_no_change(f"Nothing better: but here\n```cuda\n{KERNEL}```\n") is None
+    assert read_no_change("Nothing better: but\n" + edit("int b;", "int c;")) is None

@@ -15,6 +15,7 @@ from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.program import Program, load_program
 from tilewright.records import KERNEL_FILE_NAME, Check, FindingKind, FindingRecord
+from tilewright.records.steps import Dim3
 from tilewright.toolchain import find_toolkit
 
 QUICK = LaunchOptions(workers=1, instruction_budget=200_000_000)
@@ -114,6 +115,7 @@ def run(
     kernel: str = "k",
     smem: int = 0,
     cooperative: bool = False,
+    cluster: Dim3 | None = None,
     options: LaunchOptions = QUICK,
     checks: tuple[Check, ...] | None = None,
 ) -> Ran:
@@ -128,6 +130,7 @@ def run(
         dynamic_smem_bytes=smem,
         parameters=parameters,
         cooperative=cooperative,
+        cluster=cluster,
         options=options if checks is None else replace(options, checks=checks),
     )
     return Ran(program.launch(memory, request), memory, dtypes)

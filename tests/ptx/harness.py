@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from tilewright.devices.cuda.torch_dtypes import DTYPE_OF_TORCH
 from tilewright.devices.emulation.plan_memory import PlanMemory, add_buffers, storage_bytes, tensor_copy
 from tilewright.devices.emulation.plan_run import launch_request, run_library_step
 from tilewright.kernel_file import DoesNotApply, Evaluation, KernelFile
-from tilewright.ptx.launching import LaunchOptions, LaunchResult
+from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.program import Program, load_program
+from tilewright.ptx.tensor_maps import PixelBox, encoded_map
 from tilewright.records import (
     PROFILES,
     BoundPlan,
@@ -26,6 +27,7 @@ from tilewright.records import (
     FindingRecord,
     GpuProfile,
     LibraryCall,
+    PackedLaunch,
     TensorSpec,
 )
 from tilewright.toolchain import BuiltPlan, build_plan
@@ -64,8 +66,9 @@ class Prepared:
     program: Program | None  # None where the plan launches nothing
     arguments: Mapping[str, Any]
 
-    def run(self, options: LaunchOptions) -> Outcome:
-        return _run(self, options)
+    def run(self, options: LaunchOptions, pixel_box: PixelBox | None = None) -> Outcome:
+        """`pixel_box`: every map is an im2col map with this, which plans cannot say."""
+        return _run(self, options, pixel_box)
 
 
 def prepare(
@@ -116,7 +119,7 @@ def _program(ptx: str) -> Program:
 # -- one run --
 
 
-def _run(call: Prepared, options: LaunchOptions) -> Outcome:
+def _run(call: Prepared, options: LaunchOptions, pixel_box: PixelBox | None) -> Outcome:
     memory = _memory(call)
     launches: list[LaunchResult] = []
     for step in call.plan.steps:
@@ -124,7 +127,10 @@ def _run(call: Prepared, options: LaunchOptions) -> Outcome:
             run_library_step(step, next(b for b in call.plan.buffers if b.name == step.target), memory)
             continue
         assert call.program is not None
-        launches.append(call.program.launch(memory.memory, launch_request(step, memory, options)))
+        request = launch_request(step, call.plan.maps, memory, options)
+        if pixel_box is not None:
+            request = _with_im2col(request, step, call.plan, memory, pixel_box)
+        launches.append(call.program.launch(memory.memory, request))
         if not launches[-1].completed:
             break
     buffers = call.plan.buffers
@@ -134,6 +140,17 @@ def _run(call: Prepared, options: LaunchOptions) -> Outcome:
     left = [b.name for b in buffers if b.clearing is Clearing.COUNTER and memory.content(b.name).any()]
     unwritten = [name for name in outs if memory.unwritten(name) is not None]
     return Outcome(tuple(results), tuple(launches), tuple(left), tuple(unwritten))
+
+
+def _with_im2col(
+    request: LaunchRequest, step: PackedLaunch, plan: BoundPlan, memory: PlanMemory, pixel_box: PixelBox
+) -> LaunchRequest:
+    block = bytearray(request.parameters)
+    for place in step.maps:
+        record = next(one for one in plan.maps if one.name == place.map)
+        encoded = encoded_map(record, memory.address(record.tensor), pixel_box)
+        block[place.offset : place.offset + len(encoded)] = encoded
+    return replace(request, parameters=bytes(block))
 
 
 def _memory(call: Prepared) -> PlanMemory:

@@ -151,7 +151,17 @@ def test_a_deadlock_says_who_waits() -> None:
     finding = ran.only(FindingKind.DEADLOCK)
     assert not ran.result.completed
     assert "warp 0 (all lanes) waits at a barrier 1 at line 2" in finding.detail
-    assert "warp 1 (all lanes) waits at a barrier 2 at line 2" in finding.detail
+    assert "warp 1 (all lanes) waits at a barrier 2 at line 2, where 32 of 64 threads have come" in finding.detail
+
+
+def test_a_barrier_has_one_count() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+      if (threadIdx.x < 32) asm volatile("bar.arrive 1, 96;");
+      else asm volatile("bar.sync 1, 64;");
+      y[threadIdx.x] = 1;
+    }"""
+    finding = run(source, {"y": np.zeros(64, np.int32)}, block=(64,)).only(FindingKind.BARRIER_DIVERGENCE)
+    assert finding.detail == "thread (0, 0, 0) came there with another number of threads to wait for at line 2"
 
 
 # -- atomics --

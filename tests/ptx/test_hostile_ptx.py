@@ -153,7 +153,7 @@ NAMES = {
     "unknown_shape": _entry("mma.sync.aligned.m99n99k99.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};"),
     "unknown_opcode": _entry("frobnicate.u32 %r1, %r2;"),
     "unknown_modifier": _entry("add.sideways.u32 %r1, %r2, %r3;"),
-    "later_hardware": _entry("wgmma.fence.sync.aligned;"),
+    "later_hardware": _entry("tcgen05.wait::st.sync.aligned;"),
     "no_operands": _entry("add.s32;"),
     "many_operands": _entry("add.s32 " + ", ".join(["%r1"] * 10_000) + ";"),
     "wide_vector": _entry("ld.global.v4.u32 {" + ", ".join(["%r1"] * 100) + "}, [%d1];"),

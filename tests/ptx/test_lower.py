@@ -27,15 +27,14 @@ ret;
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("wgmma.fence.sync.aligned;", "the instruction wgmma"),
-        ("mbarrier.init.shared.b64 [%r1], 1;", "the instruction mbarrier"),
-        ("cp.async.bulk.commit_group;", "the modifier .bulk"),
-        ("barrier.cluster.arrive;", "barriers of a cluster"),
+        ("tcgen05.wait::st.sync.aligned;", "the instruction tcgen05"),
+        ("mbarrier.frob.shared.b64 [%r1], 1;", "this form of mbarrier"),
+        ("cp.async.bulk.global.shared::cta.bulk_group.frob [%rd1], [%r1], 16;", "the modifier .frob"),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.frob [%rd1], [%r1], 16;", "reduction of .frob"),
         ("add.f32.frob %f1, %f2, %f3;", "the type .frob"),
         ("add.frob.f32 %f1, %f2, %f3;", "the modifier .frob"),
         ("add.rz.f16 %rs1, %rs2, %rs3;", "this rounding of .f16"),
         ("add.u8 %rs1, %rs2, %rs3;", "the type .u8"),
-        ("ld.shared::cluster.u32 %r1, [%rd1];", "shared memory of other blocks"),
         ("atom.global.cas.b128 %q0, [%rd1], %q0, %q1;", "atom.cas of .b128"),
         ("mma.sync.aligned.m16n8k99.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};", "mma.sync.aligned.m16n8k99"),
         ("cvt.rn.f32.frob %f1, %r1;", "the conversion cvt.rn.f32.frob"),
@@ -54,7 +53,7 @@ def test_what_is_not_known_is_named(text: str, named: str) -> None:
 
 
 def test_the_source_line_is_named_too() -> None:
-    text = module('.file 1 "kernel.cu"\n.loc 1 42 3\nwgmma.fence.sync.aligned;')
+    text = module('.file 1 "kernel.cu"\n.loc 1 42 3\ntcgen05.wait::st.sync.aligned;')
     with pytest.raises(UnsupportedPtx, match=r"PTX line 9: .*kernel\.cu:42"):
         load_program(text).prepare("k")
 
@@ -81,7 +80,7 @@ def test_what_makes_no_sense_is_refused(text: str, why: str) -> None:
 
 
 def test_only_the_kernel_that_uses_it_is_refused() -> None:
-    other = module("wgmma.fence.sync.aligned;").replace("entry k(", "entry bad(")
+    other = module("tcgen05.wait::st.sync.aligned;").replace("entry k(", "entry bad(")
     text = module("") + other[other.index(".visible") :]
     program = load_program(text)
     assert list(program.module.functions) == ["k", "bad"]

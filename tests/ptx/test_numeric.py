@@ -37,7 +37,7 @@ F32_EDGES = np.array(
 )  # fmt: skip
 
 
-@pytest.fixture(params=[False, True], ids=["any processor", "wide"])
+@pytest.fixture(params=[pytest.param(False, id="any processor"), pytest.param(True, id="wide", marks=pytest.mark.slow)])
 def functions(request: pytest.FixtureRequest) -> Functions:
     return Functions(request.param)
 

@@ -13,7 +13,7 @@ from tilewright.ptx import native
 from tilewright.ptx.global_memory import GlobalMemory
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.program import load_program
-from tilewright.ptx.syntax import PtxError, UnsupportedPtx
+from tilewright.ptx.syntax import PtxError
 
 SOURCE = """extern "C" __global__ void __launch_bounds__(256) k(int* y, int n) { __shared__ int s[100];
   s[threadIdx.x % 100] = n; y[threadIdx.x] = s[0]; }"""
@@ -38,12 +38,6 @@ def test_a_launch_no_gpu_would_take_is_refused(
 ) -> None:
     request = LaunchRequest("k", grid, block, smem, bytes(parameters), options=QUICK)
     with pytest.raises(PtxError, match=why):
-        program_of(SOURCE).launch(GlobalMemory(), request)
-
-
-def test_clusters_are_named_as_unsupported() -> None:
-    request = LaunchRequest("k", (2, 1, 1), (32, 1, 1), 0, bytes(12), cluster=(2, 1, 1), options=QUICK)
-    with pytest.raises(UnsupportedPtx, match="clusters"):
         program_of(SOURCE).launch(GlobalMemory(), request)
 
 

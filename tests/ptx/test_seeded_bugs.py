@@ -7,7 +7,7 @@ should be; the twin with every such line replaced must be right and free of find
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ptx.harness import Outcome, prepare, shown
+from tests.ptx.harness import A100, Outcome, prepare, shown
 
 from tilewright.kernel_file import KernelFile, parse
 from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import PROFILES, GpuProfile
 from tilewright.records import FindingKind as Kind
 from tilewright.records.emulation import kernel_line
 
@@ -40,6 +41,7 @@ class Bug:
     reference: Callable[..., torch.Tensor]
     stays_right: bool | None = None
     also: frozenset[Kind] = frozenset()  # consequences that may be reported as well, anywhere
+    gpu: GpuProfile = A100
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -200,6 +202,74 @@ BUGS = (
 )
 
 
+def _hopper(
+    name: str,
+    kinds: frozenset[Kind],
+    make: Callable[[], Arguments],
+    reference: Callable[..., torch.Tensor],
+    stays_right: bool | None = None,
+    also: frozenset[Kind] = frozenset(),
+) -> Bug:
+    return Bug(name, kinds, make, reference, stays_right, also, PROFILES["H200"])
+
+
+MBARRIER, REFUSED = _kinds(Kind.MBARRIER), _kinds(Kind.BULK_COPY)
+UNFENCED, IN_FLIGHT = _kinds(Kind.NO_PROXY_FENCE), NOT_WAITED | RACE_SHARED
+
+
+def _one() -> Arguments:
+    return (_x(128),)
+
+
+def _two() -> Arguments:
+    return (_x(256),)
+
+
+def _rows() -> Arguments:
+    return (_x(5, 128),)
+
+
+def _sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0)
+
+
+HOPPER_BUGS = (
+    # bulk loads and the mbarriers that count them
+    _hopper("bulk_not_waited", IN_FLIGHT, _two, _reverse_by(128), stays_right=False, also=NO_SHARED),
+    _hopper("bulk_wrong_parity", IN_FLIGHT | STUCK, _two, _reverse_by(128), stays_right=False, also=NO_SHARED),
+    _hopper("bulk_parity_kept", IN_FLIGHT, _rows, _sum, also=MBARRIER | NOT_CONSUMED | STUCK),
+    _hopper("bulk_one_waits", IN_FLIGHT, _two, _reverse_by(128), also=NO_SHARED),
+    _hopper("bulk_expects_too_few", MBARRIER, _two, _reverse_by(128), also=NOT_WAITED | NOT_CONSUMED),
+    _hopper("bulk_expects_too_many", STUCK, _two, _reverse_by(128)),
+    _hopper("bulk_never_consumed", NOT_CONSUMED, _two, _reverse_by(128), stays_right=True),
+    _hopper("bulk_misaligned", REFUSED, lambda: (_x(132),), lambda x: x[:128], also=STUCK),
+    _hopper("bulk_source_overrun", OUTSIDE, lambda: (_x(300),), lambda x: torch.cat([t.flip(0) for t in x.split(128)])),
+    _hopper("map_wrong_rank", REFUSED, lambda: (_x(64),), _same, also=STUCK),
+    _hopper("map_unaligned", REFUSED, lambda: (_x(72),), lambda x: x[8:], also=STUCK),
+    # bulk stores
+    _hopper("bulk_store_unfenced", UNFENCED, _two, _twice, stays_right=True),
+    _hopper("bulk_store_early", RACE_SHARED, _two, _twice, also=NO_SHARED),
+    _hopper("bulk_store_never_waited", NOT_CONSUMED, _two, _twice, stays_right=True),
+    _hopper("bulk_store_overwritten", RACE_SHARED, lambda: (_x(384),), _twice),
+    _hopper("bulk_store_read_back", NOT_WAITED, _one, _twice, also=RACE_GLOBAL),
+    # mbarriers alone, and rings of them
+    _hopper("mbarrier_not_visible", RACE_SHARED | MBARRIER, _two, _reverse_by(128), also=NO_SHARED | NOT_WAITED),
+    _hopper("mbarrier_overwritten", MBARRIER, _one, _reverse, also=RACE_SHARED),
+    _hopper("mbarrier_too_many", RACE_SHARED | STUCK, _one, _reverse, also=NO_SHARED),
+    _hopper("ring_not_awaited", RACE_SHARED, _rows, _sum, also=NOT_WAITED | MBARRIER | NOT_CONSUMED | STUCK),
+    _hopper("ring_arrives_early", IN_FLIGHT, _rows, _sum, also=MBARRIER | NOT_CONSUMED | STUCK),
+    _hopper("ring_arrival_missing", STUCK, _rows, _sum),
+    _hopper("ring_wrong_phase", STUCK, _rows, _sum),
+)
+BUGS = (*BUGS, *HOPPER_BUGS)
+QUICK_HOPPER = ("bulk_not_waited", "bulk_store_unfenced", "ring_not_awaited", "ring_arrival_missing")
+
+
+def _marked_slow(bugs: Sequence[Bug]) -> list[Any]:
+    slow = [bug for bug in HOPPER_BUGS if bug.name not in QUICK_HOPPER]
+    return [pytest.param(bug, marks=pytest.mark.slow) if bug in slow else bug for bug in bugs]
+
+
 def _mended(text: str) -> str:
     return "\n".join(MEND.sub("", line) for line in text.split("\n"))
 
@@ -216,7 +286,7 @@ def _file(name: str, mended: bool) -> KernelFile:
 
 def _run(bug: Bug, mended: bool, seed: int | None) -> Outcome:
     options = LaunchOptions(seed=seed, instruction_budget=BUDGET, workers=1)
-    return prepare(_file(bug.name, mended), bug.make()).run(options)
+    return prepare(_file(bug.name, mended), bug.make(), bug.gpu).run(options)
 
 
 def _is_right(bug: Bug, outcome: Outcome) -> bool:
@@ -225,7 +295,7 @@ def _is_right(bug: Bug, outcome: Outcome) -> bool:
     return outcome.completed and bool((result == expected).all())
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", _marked_slow(BUGS), ids=lambda bug: bug.name)
 def test_it_is_found_at_the_right_line(bug: Bug) -> None:
     """In the order of the schedule and in random ones alike, and nothing is said of other lines."""
     text = _file(bug.name, False).text
@@ -245,13 +315,13 @@ def test_it_is_found_at_the_right_line(bug: Bug) -> None:
         assert not more, f"seed {seed}:\n{shown(more)}"
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.stays_right is not None], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", _marked_slow([b for b in BUGS if b.stays_right is not None]), ids=lambda bug: bug.name)
 def test_the_result_shows_it_or_does_not(bug: Bug) -> None:
     """Comparing results alone misses those that stay right."""
     assert _is_right(bug, _run(bug, False, None)) == bug.stays_right
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", _marked_slow(BUGS), ids=lambda bug: bug.name)
 def test_its_mended_twin_is_right_and_clean(bug: Bug) -> None:
     for seed in SEEDS:
         outcome = _run(bug, True, seed)

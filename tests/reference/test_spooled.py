@@ -286,6 +286,7 @@ def kill_asleep(worker: subprocess.Popen[str], mark: Path) -> list[int]:
     return children
 
 
+@pytest.mark.slow
 def test_a_call_of_a_killed_worker_is_answered_by_the_next(
     spool: Path, start: Workers, asking: Asking, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tilewright.records import (
     FailureReason,
     Modelled,
     NotBuilt,
+    NothingBetter,
     Passed,
     Rejected,
     Run,
@@ -39,6 +40,7 @@ ENVIRONMENT = Environment("0.1.0", "3.11", "2.13.0", "NVRTC 13.0", "H200 (emulat
 GOOD = Passed(())
 WRONG = Rejected(WrongValues(Case({"n": 7}, 0), ()))
 UNREADABLE = Rejected(BadReply("no code block"))
+NOTHING = Rejected(NothingBetter("memory is at its least"))
 
 
 def not_built() -> Rejected:

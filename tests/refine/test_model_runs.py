@@ -5,6 +5,7 @@ Served models are asked by the official SDKs over HTTP, streamed, from local ser
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -216,7 +217,10 @@ def test_a_relay_is_answered_by_files(tmp_path: Path, bench: Bench, recording: t
         closing(open_model(name, environ={}, say=said.append)) as model,
         Correspondent(tmp_path / "box", replies) as somebody,
     ):
+        began = time.monotonic()
         run = carried(folder, bench, model)
+        took_s = time.monotonic() - began
+    assert run.seconds < took_s - 0.2 * len(replies), "waiting for somebody is no work"  # a reply is looked at twice
     assert outcome(run) == outcome(first)
     assert somebody.answered == list(replies)
     assert (run.dollars, run.usage.output_tokens > 300) == (0.0, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.refine.runs import GOOD, UNREADABLE, WRONG, attempt, duplicate, not_built, run_of
+from tests.refine.runs import GOOD, NOTHING, UNREADABLE, WRONG, attempt, duplicate, not_built, run_of
 
 from tilewright.records import Budget, Ending, Settings, Stage, Usage
 from tilewright.refine import Step, next_step
@@ -127,3 +127,17 @@ def test_three_unreadable_replies_in_a_row_end_the_run() -> None:
     attempts = [attempt(n, Stage.DRAFT, UNREADABLE) for n in (1, 2, 3)]
     assert stage_of(next_step(run_of(*attempts[:2]))) is Stage.DRAFT
     assert next_step(run_of(*attempts)) is Ending.UNREADABLE
+
+
+def test_an_author_that_sees_nothing_better_is_shown_a_profile_and_then_asked_no_more() -> None:
+    attempts = [
+        attempt(1, Stage.DRAFT, GOOD, 100.0),
+        attempt(2, Stage.STRUCTURE, NOTHING),
+        attempt(3, Stage.PROFILED, NOTHING),
+    ]
+    assert next_step(run_of(*attempts[:2])) == Step(Stage.PROFILED, 3)
+    assert next_step(run_of(*attempts)) is Ending.AUTHOR_DONE
+    gained = attempt(3, Stage.PROFILED, GOOD, 50.0)
+    assert next_step(run_of(*attempts[:2], gained)) == Step(Stage.PROFILED, 4)
+    hinted = replace(Settings("playbook"), hints=((3, "try tensor cores"),))
+    assert next_step(run_of(*attempts, settings=hinted)) == Step(Stage.STRUCTURE, 4)

@@ -174,8 +174,11 @@ def test_what_cannot_be_emulated_says_so(make: Make) -> None:
         KernelNotEmulable, match=r"k0\.cu: padded \(line 6\) cannot be emulated: .*; pass CUDA tensors, or .*=A100"
     ):
         make(plans.TENSOR_MAP)(torch.randn(32, 32))
-    with pytest.raises(KernelNotEmulable, match=r"ranks \(line 5\) cannot be emulated: .* clusters of 4"):
-        make(plans.CLUSTER)(torch.zeros(32, dtype=torch.int32), 4)
+
+
+def test_blocks_of_a_cluster_know_their_rank(make: Make) -> None:
+    ranks = make(plans.CLUSTER)(torch.zeros(32, dtype=torch.int32), 4)
+    assert ranks.tolist() == [400 + block % 4 for block in range(32)]
 
 
 WGMMA = """\

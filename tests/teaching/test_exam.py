@@ -141,8 +141,8 @@ def test_an_exam_from_its_tasks_to_its_report(tmp_path: Path) -> None:
         '[[task]]\nname = "silu"\nrequest = "ops.py:scaled_silu"\nshape.x = "64:f32"\n'
     )
     student = tmp_path / "student"
-    record(student / "silu-without", ("0001-1", WRONG))
-    record(student / "silu-with", ("0001-1", RIGHT))
+    record(student / "without" / "silu", ("0001-1", WRONG))
+    record(student / "with" / "silu", ("0001-1", RIGHT))
     skill = tmp_path / "skill"
     assert tilewright(tmp_path, "teach", EARLIER, "-o", skill).returncode == 0
     command = ("exam", skill, "--tasks", tmp_path, "--model", f"replay:{student}", "--attempts", 1, "--gpu", "H200")

@@ -125,6 +125,7 @@ def test_a_child_killed_at_work_is_a_crash_and_nothing_more(pool: CompilePool) -
     assert isinstance(pool.run(request(GOOD % 5), "key", BuildLimits()), Build)
 
 
+@pytest.mark.slow
 def test_many_threads_share_the_children(pool: CompilePool) -> None:
     with ThreadPoolExecutor(8) as executor:
         results = list(executor.map(lambda i: pool.run(request(GOOD % i), str(i), BuildLimits()), range(24)))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tilewright.authors import Ask
-from tilewright.prompts.question import base_of, correction_text, question_text, system_text
-from tilewright.prompts.replies import ReplyProblem, read_reply, table_line
+from tilewright.prompts.question import base_of, correction_text, may_pass, question_text, system_text
+from tilewright.prompts.replies import NoChange, ReplyProblem, read_no_change, read_reply, table_line
 from tilewright.prompts.specify import read_specification, specify_correction_text, specify_texts
 from tilewright.records import Message, Proposal, Question, Reply, Role, Situation, Specification, StopReason
 
@@ -42,19 +42,21 @@ class ModelAuthor:
         )
 
     def propose(self, situation: Situation, ask: Ask) -> Proposal:
-        """The candidate the model writes, or a proposal without text that says what was wrong with its replies."""
-        base = base_of(situation)
+        """The candidate the model writes, that it has none, or what was wrong with its replies."""
+        base, passing = base_of(situation), may_pass(situation)
         try:
             reply = _read_within_two(
                 situation.number,
                 system_text(situation.task, situation.emulated_only, situation.skill),
                 question_text(situation),
                 ask,
-                read=lambda text: read_reply(text, base),
+                read=lambda text: (read_no_change(text) if passing else None) or read_reply(text, base),
                 correct=lambda problem, cut: correction_text(problem, cut=cut, base=base),
             )
         except ReplyProblem as problem:
             return Proposal(None, table_line(str(problem)), str(problem))
+        if isinstance(reply, NoChange):
+            return Proposal(None, reply.reason, passes=True)
         return Proposal(reply.text, reply.summary or "no summary given")
 
 

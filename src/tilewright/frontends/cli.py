@@ -198,6 +198,92 @@ def lint(
 
 
 @app.command()
+def audit(
+    file: Annotated[
+        Path, typer.Argument(help="A kernel file, or CUDA as it is found: a .cu or .py file.", show_default=False)
+    ],
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters; it decides."),
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    function: Annotated[str, typer.Option(metavar="NAME", help="Of a file with several launchers: this one.")] = "",
+    include: options.IncludeOption = None,
+    define: options.DefineOption = None,
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the report as Markdown too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as one HTML file too.")] = None,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Then have it improved: a run that starts from it, told what was found.")
+    ] = False,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    attempts: options.AttemptsOption = _BUDGET.attempts,
+    tokens: options.TokensOption = _BUDGET.tokens,
+    dollars: options.DollarsOption = _BUDGET.dollars,
+    seconds: options.SecondsOption = _BUDGET.seconds,
+    output: options.OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a kernel you have: is it right, where does its time go, what would mending it gain, line by line."""
+    from tilewright.frontends.audit.command import Improvement, Renderings, audit_command
+    from tilewright.frontends.audit.subject import Asked
+    from tilewright.frontends.choices import author_name, with_checked
+    from tilewright.frontends.make import Delivery
+
+    improvement = None
+    if improve:
+        chosen, budget = author_name(model, author, os.environ), Budget(attempts, tokens, dollars, seconds)
+        settings = Settings(author=chosen, budget=budget)
+        settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
+        improvement = Improvement(settings, Delivery(output=output, author=chosen if model or author else ""))
+    elif model or author or output:
+        raise BadArgument("--model, --author and -o say who improves the kernel and where it goes; give --improve too")
+    known = split_reference(reference) if reference else None
+    said = (tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ()))
+    asked = Asked(file, function, known, *said)
+    place = str(spool.resolve()) if spool else ""
+    if status := audit_command(asked, gpu, place, Renderings(as_json, markdown, html), improvement):
+        raise typer.Exit(status)
+
+
+@app.command()
+def bench(
+    file: FileArgument,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,FILE.cu",
+            help="What to time it beside: eager, compile, max-autotune, library, kernel files of the same op. "
+            "[default: eager,compile where there is a reference]",
+        ),
+    ] = "",
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A PyTorch function of the op's parameters.")
+    ] = None,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    spool: options.SpoolOption = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a kernel file beside PyTorch and other kernel files: in turn, on a cold cache; modelled without a GPU."""
+    from tilewright.frontends.bench.command import bench_command
+    from tilewright.frontends.bench.contest import Asked
+
+    known = split_reference(reference) if reference else None
+    others = tuple(name for one in (against or _BASELINES * bool(known)).split(",") if (name := one.strip()))
+    place = str(spool.resolve()) if spool else ""
+    asked = Asked(file, others, known, tuple(shape or ()), tuple(set_ or ()))
+    if status := bench_command(asked, gpu, place, plot, as_json):
+        raise typer.Exit(status)
+
+
+@app.command()
 def make(
     request: options.RequestArgument,
     shape: ShapeOption = None,
@@ -427,13 +513,16 @@ def import_(
     ] = None,
     shape: ShapeOption = None,
     set_: SetOption = None,
+    include: options.IncludeOption = None,
+    define: options.DefineOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring CUDA as it is found into kernel files, checked; say what could not be carried."""
     from tilewright.frontends.importing import Wanted, import_command
 
     asked = split_reference(reference) if reference else None
-    wanted = Wanted(what, output, tuple(function or ()), asked, tuple(shape or ()), tuple(set_ or ()))
+    said = (tuple(shape or ()), tuple(set_ or ()), tuple(include or ()), tuple(define or ()))
+    wanted = Wanted(what, output, tuple(function or ()), asked, *said)
     if status := import_command(wanted, as_json):
         raise typer.Exit(status)
 
@@ -554,6 +643,7 @@ def exam(
     tokens: options.TokensOption = _SUITE_BUDGET.tokens,
     dollars: options.DollarsOption = _SUITE_BUDGET.dollars,
     seconds: options.SecondsOption = _SUITE_BUDGET.seconds,
+    workers: options.WorkersOption = None,
     spool: options.SpoolOption = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the exam and its report.")
@@ -569,7 +659,7 @@ def exam(
 
     settings = Settings(author="", budget=Budget(attempts, tokens, dollars, seconds))
     settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
-    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, output, as_json), settings)
+    exam_command(Wanted(skill, tuple(model or ()), tasks, gpu, workers, output, as_json), settings)
 
 
 @app.command()

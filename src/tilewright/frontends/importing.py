@@ -5,8 +5,10 @@ Sources are read here; their host code and Python run in limited children (`tile
 
 from __future__ import annotations
 
+import ast
+import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, 
 from tilewright.frontends.kernel_arguments import BadArgument, pairs
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.importing.calls import Given
-from tilewright.importing.importer import Imported, given_of, import_launcher, launchers
+from tilewright.importing.importer import Imported, given_of, import_function, launchers, programs
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
@@ -30,6 +32,10 @@ _GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
 _CHECK_SECONDS = 60.0
 _MOST_FILES = 200
+_GUESSED = (
+    "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
+)
+ADAPTED = "imported_reference"
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,10 @@ class ImportedFile:
     reason: str
     at: tuple[str, ...]  # the arguments of the check
     compared: bool  # with a reference
+    call_shapes: tuple[str, ...] = ()  # of the call it was made from: `x=64x256:f16`
+    call_numbers: tuple[str, ...] = ()
+    has_bare_pointers: bool = False  # behind which nobody says how much there is
+    reference: str = ""  # a file with the function `imported_reference`, where one was wanted and the source has one
 
 
 @dataclass(frozen=True)
@@ -78,13 +88,15 @@ class Wanted:
     reference: tuple[Path, str] | None
     shapes: tuple[str, ...]
     numbers: tuple[str, ...]
+    include: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
+    keep_references: bool = False  # beside the kernel files
 
 
 def import_command(wanted: Wanted, as_json: bool) -> int:
     """Import, say what became of it, and answer the exit status."""
-    with progress() as say, HostChild() as child:
-        conductor = _Importer(wanted, child, say)
-        report = conductor.run()
+    with progress() as say:
+        report = import_files(wanted, say)
     if as_json:
         print_json(report)
     else:
@@ -92,11 +104,17 @@ def import_command(wanted: Wanted, as_json: bool) -> int:
     return report.exit_status
 
 
+def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
+    with HostChild() as child:
+        return _Importer(wanted, child, say).run()
+
+
 class _Importer:
     def __init__(self, wanted: Wanted, child: HostChild, say: object) -> None:
         self.wanted, self.child = wanted, child
         self.say = say if callable(say) else print
         self.said = _said(wanted)
+        self.include = _include(wanted)
         self.imported: list[ImportedFile] = []
         self.refused: list[Refused] = []
 
@@ -113,8 +131,9 @@ class _Importer:
         return ImportReport(tuple(self.imported), tuple(self.refused))
 
     def _cuda(self, path: Path) -> None:
-        source = read_source(path.name, _text(path), path.parent)
+        source = read_source(path.name, _text(path), path.parent, self.include, self.wanted.defines)
         found = launchers(source)
+        found += [name for name in programs(source, found) if name not in found]
         names = [name for name in self.wanted.functions if name in found] if self.wanted.functions else found
         if not found:
             raise ImportProblem(f"{path.name}: no host function in it launches a kernel; a kernel file needs a launch")
@@ -138,7 +157,7 @@ class _Importer:
         for name in reversed(chosen):
             call = calls[name]
             try:
-                source = read_source(path.name, call.source, path.parent)
+                source = read_source(path.name, call.source, path.parent, self.include, self.wanted.defines)
             except ImportProblem as problem:
                 self.refused.append(Refused(str(path), name, str(problem)))
                 continue
@@ -169,17 +188,16 @@ class _Importer:
         reference: tuple[str, str, Path] | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        try:
-            made = import_launcher(source, name, said, self.child, _GPU)
-            output = self._place(name, path)
+        found, problems = import_function(source, name, said, self.child, _GPU)
+        lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
+        self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
+        self._one_output(len(found), [made.function for made in found])
+        for made in found:
+            output = self._place(made.function, path)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(made.text, "utf-8")
-            file = parse(made.text, str(output))
-        except ImportProblem as problem:
-            self.refused.append(Refused(str(path), name, str(problem)))
-            return
-        self.say(f"checking {output.name}")
-        self.imported.append(self._checked(path, made, file, reference))
+            self.say(f"checking {output.name}")
+            self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
         self, path: Path, made: Imported, file: KernelFile, reference: tuple[str, str, Path] | None
@@ -189,9 +207,21 @@ class _Importer:
         if arguments is not None:
             outcome, reason, compared = _check(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
-        notes = (*made.notes, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
+        is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
+        guessed = (_GUESSED,) if is_guessed and re.search(r"outside every|out of bounds", reason) else ()
+        notes = (*made.notes, *guessed, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
-        return ImportedFile(str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
+        bare = any(one.is_bare for one in made.arguments)
+        return ImportedFile(*done, *_call_words(made), bare, self._kept(path, file, reference if compared else None))
+
+    def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
+        """The source's own reference, once it has been compared with, without what loads the extension."""
+        if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
+            return ""
+        place = Path(file.name).with_suffix(".reference.py")
+        place.write_text(_without_extension(reference[0].removeprefix(_stand_ins(made_from))), "utf-8")
+        return str(place)
 
     def _at_odd_sizes(
         self,
@@ -230,7 +260,7 @@ class _Importer:
             name = "Model"
         if f"class {name}" not in text:
             return self._reference_function()
-        return _with_stand_ins(text, path) + _adapter(name, call, inputs), "imported_reference", path.parent
+        return _with_stand_ins(text, path) + _adapter(name, call, inputs), ADAPTED, path.parent
 
     # -- where files go --
 
@@ -249,10 +279,40 @@ class _Importer:
         return place
 
 
+def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The call's tensors and numbers as `--shape` and `--set` take them."""
+    known = [one for one in made.arguments if one.kind != "stream" and one.value is not None]
+    shapes = tuple(f"{one.name}={'x'.join(map(str, one.shape))}:{one.dtype}" for one in known if one.is_tensor)
+    numbers = tuple(
+        f"{one.name}={','.join(map(str, one.value)) if isinstance(one.value, tuple) else str(one.value).lower()}"
+        for one in known
+        if not one.is_tensor
+    )
+    return shapes, numbers
+
+
+def _without_extension(text: str) -> str:
+    """The module without the statements that build its extension, so that it needs neither compiler nor stand-ins."""
+
+    def builds(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        return name in ("load_inline", "load")
+
+    tree = ast.parse(text)
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    body = [one for one in tree.body if isinstance(one, definitions) or not any(map(builds, ast.walk(one)))]
+    return ast.unparse(ast.Module(body, []))
+
+
 def _with_stand_ins(text: str, path: Path) -> str:
     """The file with the stand-ins in front: they must be there before it loads its extension."""
+    return _stand_ins(path) + text
+
+
+def _stand_ins(path: Path) -> str:
     folder = str(path.parent.resolve())
-    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n{text}"
+    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n"
 
 
 def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
@@ -268,7 +328,7 @@ def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
     mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
     return f"""
 
-def imported_reference({", ".join(call.names)}):
+def {ADAPTED}({", ".join(call.names)}):
     import torch as _torch
     _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
     return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
@@ -328,6 +388,17 @@ def _files(what: Path) -> Iterator[Path]:
     if len(chosen) > _MOST_FILES:
         raise BadArgument(f"{what}: {len(chosen)} files; import at most {_MOST_FILES} at a time, folder by folder")
     yield from chosen
+
+
+def _include(wanted: Wanted) -> list[Path]:
+    """Where includes are looked for: as one says, and anywhere in a folder that is imported whole."""
+    for folder in wanted.include:
+        if not folder.is_dir():
+            raise BadArgument(f"-I {folder}: no such folder; give the one that the build looks for headers in")
+    if not wanted.what.is_dir():
+        return list(wanted.include)
+    headers = (path for path in wanted.what.rglob("*") if path.suffix in (".h", ".hpp", ".cuh", ".inl"))
+    return [*wanted.include, *dict.fromkeys(sorted(path.parent for path in headers))]
 
 
 def _said(wanted: Wanted) -> dict[str, Given]:

@@ -154,6 +154,13 @@ ArchesOption = Annotated[
 LayerOption = Annotated[
     str, typer.Option(metavar="NAME", help="Of a Hub project: the layer that the op is, where it is not recognised.")
 ]
+IncludeOption = Annotated[
+    list[Path] | None,
+    typer.Option("-I", "--include", metavar="DIR", help="Look here for headers; may be repeated."),
+]
+DefineOption = Annotated[
+    list[str] | None, typer.Option("-D", "--define", metavar="NAME=VALUE", help="A macro that its build gives.")
+]
 SuiteKindArgument = Annotated[
     SuiteKind,
     typer.Argument(help="What DIR is.", show_default=False),

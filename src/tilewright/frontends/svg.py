@@ -35,6 +35,10 @@ def text(x: float, y: float, said: str, *, colour: str = INK, anchor: str = "mid
     )
 
 
+def rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
+
+
 def polyline(points: Iterable[tuple[float, float]], colour: str) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>'

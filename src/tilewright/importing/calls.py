@@ -128,7 +128,7 @@ def _held(sizes: dict[str, int], alone: str) -> dict[str, int]:
 
 
 def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
-    if "block" in key.lower() or "thread" in key.lower():
+    if is_block(key):
         return chance.choice(_BLOCKS)
     if size <= 8:
         return chance.randint(0 if size == 0 else 1, 9)
@@ -140,6 +140,12 @@ def _other_size(key: str, size: int, number: int, chance: random.Random) -> int:
         case 2:
             return chance.randint(1, 300)
     return chance.randint(1, _LARGEST if "." in key else _LARGEST_INT)
+
+
+def is_block(name: str) -> bool:
+    """Whether a number is how many threads there are, rather than how much data."""
+    lowered = name.lower()
+    return "thread" in lowered or ("block" in lowered and "blocks" not in lowered)
 
 
 def _classes(call: CallSpec) -> dict[str, int]:
@@ -183,6 +189,12 @@ DTYPES = ("f32", "f16", "bf16", "i32", "i64", "u8")
 def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given]) -> list[tuple[Given, ...]]:
     """First calls to try: what is said, and for the rest one shape and dtype for all tensors, then mixtures."""
     open_tensors = [i for i, kind in enumerate(kinds) if kind.endswith("tensor") and names[i] not in said]
+    if not open_tensors:  # of numbers, small blocks and large sizes too: a grid of 0 launches nothing
+        return [
+            tuple(_guess(n, k, d, (), said, times) for n, k in zip(names, kinds, strict=True))
+            for times in (1, 16)
+            for d in (DTYPES if any(kind.endswith("pointer") for kind in kinds) else DTYPES[:1])
+        ]
     made = []
     for dtype, first in (*((d, d) for d in DTYPES), *((d, i) for d in DTYPES[:2] for i in ("i32", "i64"))):
         for mixture in _mixtures([names[i] for i in open_tensors]):
@@ -193,8 +205,6 @@ def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given
                     for i, (n, k) in enumerate(zip(names, kinds, strict=True))
                 )
             )
-        if not open_tensors and not any(kind.endswith("pointer") for kind in kinds):
-            break
     return made
 
 
@@ -223,7 +233,9 @@ def _mixtures(names: Sequence[str]) -> list[tuple[tuple[int, ...], ...]]:
     return list(dict.fromkeys(one for one in made if len(one) == count))
 
 
-def _guess(name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mapping[str, Given]) -> Given:
+def _guess(
+    name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mapping[str, Given], times: int = 1
+) -> Given:
     if name in said:
         return said[name]
     if kind == "optional tensor" or kind == "tensor":
@@ -233,7 +245,7 @@ def _guess(name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mappi
     if kind.startswith("optional"):
         return Given(name, kind.rpartition(" ")[2], value=None)
     if kind == "int":
-        return Given(name, "int", value=_int_guess(name))
+        return Given(name, "int", value=_int_guess(name, times))
     if kind == "float":
         return Given(name, "float", value=1e-3)
     if kind == "bool":
@@ -241,10 +253,10 @@ def _guess(name: str, kind: str, dtype: str, shape: tuple[int, ...], said: Mappi
     return Given(name, kind, value=(1, 1) if kind == "ints" else "")
 
 
-def _int_guess(name: str) -> int:
+def _int_guess(name: str, times: int) -> int:
+    if is_block(name):
+        return 256 // times
     lowered = name.lower()
-    if "block" in lowered or "thread" in lowered:
-        return 256
-    return {"b": 3, "t": 40, "c": 96, "nh": 6, "oc": 192, "v": 320, "vp": 384, "n": 960, "m": 128, "k": 64}.get(
+    return times * {"b": 3, "t": 40, "c": 96, "nh": 6, "oc": 192, "v": 320, "vp": 384, "n": 960, "m": 128, "k": 64}.get(
         lowered, 64
     )

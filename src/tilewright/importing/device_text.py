@@ -97,6 +97,8 @@ def _is_kept(source: Source, item: Item, wanted: set[Item]) -> bool:
         return item in wanted
     if words[:2] == ["using", "namespace"]:
         return words[2] not in _HOST_NAMESPACES
+    if words[:3] == ["using", "std", "::"]:
+        return words[3] in _PLAIN or any(words[3] in names for names in _STANDARD.values())
     return not item.is_host_only and item.kind is Kind.SHARED and words[0] in ("using", "static_assert")
 
 

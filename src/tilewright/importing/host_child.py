@@ -51,12 +51,19 @@ def compile_program(text: str, folder: Path, seconds: float) -> Path | str:
     if compiler is None:
         return "no C++ compiler was found (c++, g++ or clang++); install one: it runs the launcher to see its launches"
     source, program = folder / "host.cpp", folder / "host"
-    (folder / "recording_host.hpp").write_text(header(), "utf-8")
+    command = [compiler, "-std=c++17", "-O0", "-w", "-fno-diagnostics-color", "-I", str(folder)]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        whole = [*command, *arguments]
+        return subprocess.run(whole, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+
+    shared = folder / "recording_host.hpp"
+    if not shared.exists():
+        shared.write_text(header(), "utf-8")
+    elif not (compiled := folder / "recording_host.hpp.gch").exists():  # the second program: more may come
+        run("-x", "c++-header", str(shared), "-o", str(compiled))
     source.write_text(text, "utf-8")
-    command = [compiler, "-std=c++17", "-O0", "-w", "-fno-diagnostics-color", "-I", str(folder), str(source)]
-    done = subprocess.run(
-        [*command, "-o", str(program)], capture_output=True, text=True, errors="replace", timeout=seconds, check=False
-    )
+    done = run(str(source), "-o", str(program))
     return program if done.returncode == 0 else done.stderr[:20_000] or "the C++ compiler failed"
 
 

@@ -20,7 +20,9 @@ from tilewright.importing.sources import (
     template_parameters,
 )
 
-_STANDARD = re.compile(r"#\s*include\s*<(?:[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|assert|time)\.h)>")
+_STANDARD = re.compile(
+    r"#\s*include\s*<(?:(?!cassert)[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|time|sys/time)\.h)>"
+)
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _OF_THE_HEADER = frozenset(("TORCH_CHECK", "C10_CUDA_CHECK", "AT_DISPATCH_FLOATING_TYPES", "AT_CUDA_CHECK"))
 _FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", "pybind11"))
@@ -43,7 +45,8 @@ def host_program(source: Source, entry: str) -> str:
                 continue
             if item.tokens[0].text == "namespace" and item.mentions & _FOREIGN_NAMESPACES:
                 continue  # `namespace cg = cooperative_groups;`
-            parts.append(f'#line {item.line} "{source.name}"')
+            file, line = source.place(item.line)
+            parts.append(f'#line {line} "{file}"')
             if item.kind is Kind.KERNEL:
                 parts.append(_kernel(source, item))
                 continue
@@ -99,12 +102,12 @@ def _kernel(source: Source, item: Item) -> str:
     for part in template_parameters(item):
         texts = [token.text for token in part]
         if "." in texts:
-            raise ImportProblem(f"{source.name}:{item.line}: {item.name} has a template parameter pack")
+            raise ImportProblem(f"{source.at(item.line)}: {item.name} has a template parameter pack")
         name = texts[texts.index("=") - 1] if "=" in texts else texts[-1]
         if texts[0] in ("typename", "class"):
             notes.append(f"tw_note.type<{name}>();")
         elif texts[0] == "template":
-            raise ImportProblem(f"{source.name}:{item.line}: {item.name} takes a template as a template argument")
+            raise ImportProblem(f"{source.at(item.line)}: {item.name} takes a template as a template argument")
         else:
             notes.append(f"tw_note.constant({name});")
     notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.importing.calls import CallSpec, Given, guesses, tied, variations
 from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
+from tilewright.importing.launch_sites import cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
 from tilewright.importing.plan_fitting import PlanFitter, PlanText, edges
-from tilewright.importing.recording import HostChild, Recording
+from tilewright.importing.recording import HostChild, Pointer, Recording, Run
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Item, Kind, Source, plan_names
+from tilewright.importing.sources import TENSOR_WORDS, Item, Kind, Source, plan_names
 from tilewright.kernel_file import KernelFileError, autofix, parse
+from tilewright.kernel_file.calls import CallError
 from tilewright.kernel_file.evaluate import Evaluation, evaluate
 from tilewright.records import Build, BuildFailure, GpuProfile, ParameterKind
 from tilewright.toolchain import build
@@ -46,19 +48,51 @@ def launchers(source: Source) -> list[str]:
         return found
     plain = {n: i for n, i in hosts.items() if n not in ("main", "PYBIND11_MODULE") and i.tokens[0].text != "template"}
     able = [name for name, item in plain.items() if _launches(source, item)]
-    if any(
-        item.is_host_only for name, item in plain.items() if name in able
-    ):  # tensors: what launches for them is called
+    if any(plain[name].mentions & TENSOR_WORDS for name in able):  # what launches for tensors is called
         called = {m for n in able for m in hosts[n].mentions if m != n}
         return [name for name in able if name not in called] or able
     # Of functions of pointers the innermost: what calls them chooses among them.
     return [name for name in able if not any(other in hosts[name].mentions for other in able if other != name)]
 
 
+def programs(source: Source, found: Sequence[str]) -> list[str]:
+    """Other host functions with launches of kernels that the launchers found do not launch: `main`, templates."""
+    usable = [one for one in source.items if one.kind in (Kind.HOST, Kind.MACRO)]
+    reached = source.reachable(found, usable) if found else set()
+    launched = {name for one in reached if any(t.text == "<<<" for t in one.tokens) for name in one.mentions}
+    sites = [site for site in launch_sites(source) if site.kernel.name not in launched]
+    return list(dict.fromkeys(site.host.name for site in sites))
+
+
 def _launches(source: Source, item: Item) -> bool:
     usable = [one for one in source.items if one.kind in (Kind.HOST, Kind.MACRO)]
     reached = source.reachable([item.name], usable)
     return any(token.text == "<<<" for one in reached for token in one.tokens)
+
+
+def import_function(
+    source: Source, function: str, said: Mapping[str, Given] | Sequence[Given], child: HostChild, gpu: GpuProfile
+) -> tuple[list[Imported], list[str]]:
+    """The kernel file of a launcher, or, where its host code cannot be run or is `main`, those of its launches alone;
+    and what could not be carried."""
+    try:
+        if function != "main":
+            return [import_launcher(source, function, said, child, gpu)], []
+        why = "it is a whole program"
+    except ImportProblem as problem:
+        why = str(problem)
+    made: list[Imported] = []
+    problems: list[str] = []
+    for site in launch_sites(source, function):
+        try:
+            cut, entry = cut_out(source, site)
+            given = said if isinstance(said, Mapping) else {}
+            one = import_launcher(cut, entry, given, child, gpu, site.name)
+            note = f"only the launch at {source.at(site.line)}, without the rest of {function}: {why}"
+            made.append(replace(one, function=site.name, notes=(note, *one.notes)))
+        except ImportProblem as problem:
+            problems.append(f"{problem}" if function == "main" else f"{why}; and of its launch alone: {problem}")
+    return made, problems if problems or made else [why]
 
 
 def import_launcher(
@@ -97,15 +131,29 @@ def _first_call(
     kinds = child.record(program, []).parameters
     for name, kind in zip(names, kinds, strict=True):
         if kind == "other":
-            raise ImportProblem(f"{source.name}:{item.line}: {function} takes {name} of a type that cannot be given")
+            raise ImportProblem(f"{source.at(item.line)}: {function} takes {name} of a type that cannot be given")
     tries = guesses(names, kinds, said)
     recording: Recording = child.record(program, [CallSpec(one).line for one in tries])
     for one, run in zip(tries, recording.runs, strict=False):
-        if not run.error and run.launches:
-            return tied(one)
+        if not run.error and run.launches and all(min(*one.grid, *one.block) for one in run.launches):
+            return tied(_as_taken(one, run, dict(zip(names, kinds, strict=True))))
     errors = [run.error for run in recording.runs if run.error]
     reason = max(set(errors), key=errors.count) if errors else "it launches nothing"
     raise ImportProblem(f"{function}: no sizes that were tried suit it ({reason}); give --shape NAME=ROWSxCOLS:DTYPE")
+
+
+def _as_taken(arguments: Sequence[Given], run: Run, kinds: Mapping[str, str]) -> list[Given]:
+    """Pointers whose type the launcher does not say have the one that the kernel takes."""
+    taken = {a.tensor: a.dtype for one in run.launches for a in one.arguments if isinstance(a, Pointer)}
+    made, number = [], 0
+    for one in arguments:
+        if one.is_bare and kinds[one.name] == "pointer ":
+            if not taken.get(number, "f32"):
+                raise ImportProblem(f"{run.launches[0].kernel} takes {one.name}, a pointer to a type of its own")
+            one = replace(one, dtype=taken.get(number, one.dtype))
+        number += one.is_tensor and one.value is not None
+        made.append(one)
+    return made
 
 
 def _finished(source: Source, plan: PlanText, device: DeviceText, first: CallSpec, gpu: GpuProfile) -> str:
@@ -121,7 +169,7 @@ def _finished(source: Source, plan: PlanText, device: DeviceText, first: CallSpe
         plan_lines = plan.text().count("\n") + 1
         line = device.line(first_error.line - plan_lines) if first_error else 0
         message = first_error.message if first_error else built.reason.value
-        raise ImportProblem(f"{source.name}:{line}: the device code does not build: {message}")
+        raise ImportProblem(f"{source.at(line)}: the device code does not build: {message}")
     written = _written(evaluation, built)
     text = f"{plan.text(written)}\n{device.text}"
     _evaluation(source, text, device, first, gpu)
@@ -138,12 +186,12 @@ def _evaluation(source: Source, text: str, device: DeviceText, first: CallSpec, 
         problem = error.problems[0]
         line = device.line(problem.line - plan_lines) if problem.line > plan_lines else 0
         place = (
-            f"{source.name}:{line}"
+            source.at(line)
             if line
             else f"{source.name}: the plan's line `{text.splitlines()[max(problem.line - 1, 0)].strip()}`"
         )
         raise ImportProblem(f"{place}: {problem.found}; {problem.remedy}") from None
-    except ValueError as error:
+    except (ValueError, CallError) as error:
         raise ImportProblem(f"{source.name}: {error}") from None
 
 

@@ -36,6 +36,8 @@ class PlanText:
         """The plan; `written`: the tensors changed in place (None: not known yet, so all might be)."""
         names = []
         for one in self.parameters:
+            if one.kind == "stream":  # a plan's launches are on the caller's
+                continue
             if one.kind in ("int", "float", "bool"):
                 names.append(f"{one.name}: {one.kind}")
             elif one.value is None:

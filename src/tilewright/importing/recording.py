@@ -20,6 +20,7 @@ _ERROR = re.compile(r"^(?P<place>[^\n:]+:\d+)(?::\d+)?: (?:fatal )?error: (?P<te
 class Pointer:
     tensor: int
     offset_bytes: int
+    dtype: str = ""  # that the kernel takes it for; "" for any other type
 
 
 Argument = Pointer | int | float | bool | None
@@ -124,6 +125,8 @@ def read_recording(answer: HostAnswer) -> Recording:
 def first_complaint(diagnostics: str) -> str:
     """The compiler's first error as one sentence."""
     found = _ERROR.search(diagnostics)
+    if found is None and (undefined := re.search(r"undefined reference to [`'‘](?P<name>[^'’(]+)", diagnostics)):
+        return f"the launcher calls {undefined['name']}, which is defined in another file"
     if found is None:
         return diagnostics.strip().splitlines()[-1][:300]
     text = re.sub(r"[‘’]", "`", found["text"])
@@ -196,7 +199,7 @@ def _ints(text: str) -> tuple[int, ...]:
 def _argument(rest: list[str]) -> Argument | str:
     match rest[0]:
         case "pointer":
-            return Pointer(int(rest[1]), int(rest[2]))
+            return Pointer(int(rest[1]), int(rest[2]), rest[3])
         case "null":
             return None
         case "bool":

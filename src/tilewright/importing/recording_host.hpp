@@ -3,7 +3,6 @@
 #pragma once
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -47,6 +46,7 @@ typedef unsigned long ulong;
 
 namespace tw {
 [[noreturn]] inline void fail(const std::string& what) { throw std::runtime_error(what); }
+template <class T> struct lane { using type = T; };  // of a vector of CUDA's
 }  // namespace tw
 
 // -- values of CUDA's own types; only their sizes matter here --
@@ -62,6 +62,8 @@ struct uint3 { unsigned x, y, z; };
   inline N##4 make_##N##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 TW_VECTOR(float, float) TW_VECTOR(double, double) TW_VECTOR(int, int) TW_VECTOR(unsigned char, uchar)
 TW_VECTOR(short, short) TW_VECTOR(long long, longlong) TW_VECTOR(char, char) TW_VECTOR(unsigned short, ushort)
+#define TW_LANES(T, N) template <> struct tw::lane<N##2> { using type = T; }; template <> struct tw::lane<N##4> { using type = T; };
+TW_LANES(float, float) TW_LANES(double, double) TW_LANES(int, int) TW_LANES(unsigned char, uchar) TW_LANES(char, char)
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct __half {
@@ -78,6 +80,9 @@ struct __nv_bfloat16 {
 };
 struct __half2 { __half x, y; };
 struct __nv_bfloat162 { __nv_bfloat16 x, y; };
+TW_LANES(unsigned, uint)
+template <> struct tw::lane<__half2> { using type = __half; };
+template <> struct tw::lane<__nv_bfloat162> { using type = __nv_bfloat16; };
 struct __nv_fp8_e4m3 { unsigned char bits; };
 struct __nv_fp8_e5m2 { unsigned char bits; };
 typedef __half half;
@@ -134,6 +139,11 @@ inline long long next_id = 0;
 inline long long multiprocessors = 132;
 inline int launch_line = 0;
 inline std::ostringstream said;
+// A pointer to whatever the kernel it is passed to takes.
+struct Bare {
+  char* at;
+  template <class T> operator T*() const { return (T*)at; }
+};
 inline void* address(long long id) { return reinterpret_cast<void*>((id + 1) << shift); }
 inline std::string list(const std::vector<int64_t>& items) {
   std::ostringstream out;
@@ -157,7 +167,8 @@ struct Launched {
     if constexpr (std::is_pointer_v<T>) {
       auto bits = reinterpret_cast<long long>(value);
       if (!bits) said << "ARG\tnull\n";
-      else said << "ARG\tpointer\t" << (bits >> shift) - 1 << '\t' << (bits & ((1ll << shift) - 1)) << '\n';
+      else said << "ARG\tpointer\t" << (bits >> shift) - 1 << '\t' << (bits & ((1ll << shift) - 1)) << '\t'
+                << type_name<typename lane<std::remove_cv_t<std::remove_pointer_t<T>>>::type>() << '\n';
     } else if constexpr (std::is_same_v<T, bool>) said << "ARG\tbool\t" << value << '\n';
     else if constexpr (std::is_integral_v<T>) said << "ARG\tint\t" << (long long)value << '\n';
     else if constexpr (std::is_floating_point_v<T>) {
@@ -174,6 +185,7 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 typedef cudaError_t cudaError;
 typedef struct tw_stream* cudaStream_t;
 typedef struct tw_event* cudaEvent_t;
+typedef struct tw_library *cublasHandle_t, *cublasLtHandle_t, *cudnnHandle_t;
 typedef unsigned long long cudaTextureObject_t;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaFuncAttribute {
@@ -181,6 +193,8 @@ enum cudaFuncAttribute {
   cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
+enum { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxShared = 100, cudaSharedmemCarveoutMaxL1 = 0 };
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0 };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount, cudaDevAttrMaxThreadsPerBlock, cudaDevAttrMaxSharedMemoryPerBlockOptin,
   cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrWarpSize, cudaDevAttrMaxGridDimX,
@@ -437,6 +451,7 @@ struct CUDAStream {
 inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
 struct CUDAGuard { template <class D> explicit CUDAGuard(D&&) {} };
 struct OptionalCUDAGuard { template <class D> explicit OptionalCUDAGuard(D&&) {} };
+template <class A, class B> auto ATenCeilDiv(A a, B b) { return (a + b - 1) / b; }
 inline cudaDeviceProp* getCurrentDeviceProperties() { static cudaDeviceProp p; p = cudaDeviceProp(); return &p; }
 inline cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceProperties(); }
 }  // namespace cuda
@@ -453,6 +468,7 @@ namespace cuda { using namespace at::cuda; inline bool is_available() { return t
 }  // namespace torch
 
 #define TORCH_CHECK(condition, ...) do { if (!(condition)) ::tw::fail(::tw::text("the check `" #condition "` failed")); } while (0)
+#define assert(...) TORCH_CHECK((__VA_ARGS__))
 #define TORCH_INTERNAL_ASSERT TORCH_CHECK
 #define AT_ASSERTM TORCH_CHECK
 #define AT_ASSERT(condition) TORCH_CHECK(condition)
@@ -488,9 +504,10 @@ template <class T> std::string kind() {
   using U = plain<T>;
   if constexpr (std::is_same_v<U, at::Tensor>) return std::is_lvalue_reference_v<T> ? "tensor" : "tensor";
   else if constexpr (std::is_same_v<U, std::optional<at::Tensor>>) return "optional tensor";
+  else if constexpr (std::is_same_v<U, Bare>) return "pointer ";
   else if constexpr (std::is_pointer_v<U>) {
     using P = std::remove_pointer_t<U>;
-    if constexpr (std::is_same_v<U, cudaStream_t>) return "stream";
+    if constexpr (std::is_same_v<U, cudaStream_t> || std::is_same_v<U, cublasHandle_t>) return "stream";
     else return std::string(std::is_const_v<P> ? "const pointer " : "pointer ") + type_name<P>();
   } else if constexpr (std::is_same_v<U, bool>) return "bool";
   else if constexpr (std::is_integral_v<U>) return "int";
@@ -508,7 +525,8 @@ inline at::Tensor read_tensor(const std::string& word) {  // f32:4,8
 }
 template <class T> T read(const std::string& word) {
   if constexpr (std::is_same_v<T, at::Tensor>) return word == "none" ? at::Tensor() : read_tensor(word);
-  else if constexpr (std::is_same_v<T, cudaStream_t>) return nullptr;
+  else if constexpr (std::is_same_v<T, cudaStream_t> || std::is_same_v<T, cublasHandle_t>) return nullptr;
+  else if constexpr (std::is_same_v<T, Bare>) return Bare{(char*)address(read_tensor(word).id)};
   else if constexpr (std::is_pointer_v<T>) return word == "none" ? nullptr : (T)address(read_tensor(word).id);
   else if constexpr (std::is_integral_v<T>) return (T)std::stoll(word);
   else if constexpr (std::is_floating_point_v<T>) return (T)std::stod(word);

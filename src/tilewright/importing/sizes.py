@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tilewright.importing.calls import Given
+from tilewright.importing.calls import Given, is_block
 from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, evaluate
 from tilewright.kernel_file.evaluate import Evaluation
 from tilewright.records import GpuProfile, Launch, TensorSpec
@@ -57,14 +57,17 @@ def small_arguments(
 ) -> dict[str, ArgumentValue] | None:
     """The call's arguments with each of its sizes made another small one; None where the file takes none such."""
     sizes = list(dict.fromkeys(s for one in call if one.has_shape for s in one.shape if s > _SMALL))
+    if not sizes:  # of pointers nobody says how much is there: the numbers are the sizes
+        sizes = list(dict.fromkeys(v for one in call if (v := _size_of(one)) > _SMALL))
     for most, way in itertools.product(_MOST_THREADS, ways):
         smaller = {size: min(way(number, size), size) for number, size in enumerate(sizes)}
         arguments = {one.name: _argument(one, smaller) for one in call if one.kind != "stream"}
-        elements = sum(math.prod(v.shape) for v in arguments.values() if isinstance(v, TensorSpec))
+        shaped = {one.name for one in call if one.has_shape}
+        elements = sum(math.prod(v.shape) for n, v in arguments.items() if isinstance(v, TensorSpec) and n in shaped)
         if elements > _MOST_ELEMENTS:
             continue
         try:
-            if _threads(evaluate(file, arguments, gpu)) <= most:
+            if 0 < _threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
                 return arguments
         except (DoesNotApply, KernelFileError):
             continue
@@ -72,11 +75,15 @@ def small_arguments(
 
 
 def _argument(one: Given, smaller: dict[int, int]) -> ArgumentValue:
-    if one.kind == "int" and isinstance(one.value, int):
+    if one.kind == "int" and isinstance(one.value, int) and not is_block(one.name):
         return smaller.get(one.value, one.value)
     if not one.has_shape:
         return one.argument()
     return replace(one, shape=tuple(smaller.get(size, size) for size in one.shape)).argument()
+
+
+def _size_of(one: Given) -> int:
+    return one.value if one.kind == "int" and isinstance(one.value, int) and not is_block(one.name) else 0
 
 
 def _threads(evaluation: Evaluation) -> int:

@@ -5,21 +5,21 @@ Reads tokens, not meaning: an item is everything up to the `;` or `}` that ends 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from tilewright.importing.includes import Includes
 from tilewright.importing.macros import expand_definitions
 from tilewright.importing.records import ImportProblem
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, tokenize_cpp
 from tilewright.kernel_file.words import TAKEN
 
-_LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _TYPE_WORDS = frozenset(("struct", "class", "union", "enum"))
 _NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "decltype"))
-_HOST_WORDS = frozenset(("torch", "at", "c10", "pybind11", "cublasHandle_t", "cudnnHandle_t", "ofstream", "cout"))
+TENSOR_WORDS = frozenset(("torch", "at", "c10", "pybind11"))
+_HOST_WORDS = TENSOR_WORDS | {"cublasHandle_t", "cudnnHandle_t", "ofstream", "cout"}
 _MOST_CHARACTERS = 1_000_000
 
 
@@ -55,6 +55,15 @@ class Source:
     text: str
     items: tuple[Item, ...]
     cpp: CppText
+    places: tuple[tuple[str, int], ...] = ()  # the file and line of each line; () where they are this text's own
+    missing: tuple[str, ...] = ()  # quoted includes that were not found
+
+    def place(self, line: int) -> tuple[str, int]:
+        """The file and its line that a line of the text comes from."""
+        return self.places[line - 1] if 0 < line <= len(self.places) else (self.name, line)
+
+    def at(self, line: int) -> str:
+        return "{}:{}".format(*self.place(line))
 
     def of_kind(self, *kinds: Kind) -> tuple[Item, ...]:
         return tuple(item for item in self.items if item.kind in kinds)
@@ -74,9 +83,20 @@ class Source:
         return found
 
 
-def read_source(name: str, text: str, folder: Path | None) -> Source:
-    """The items of a text; `folder` is where its quoted includes lie. Raises `ImportProblem`."""
-    text = _with_local_includes(text.lstrip("\ufeff").replace("\r\n", "\n"), folder, {}, 0)
+def read_source(
+    name: str, text: str, folder: Path | None, include: Sequence[Path] = (), defines: Sequence[str] = ()
+) -> Source:
+    """The items of a text. `folder` is where its quoted includes lie, `include` where any may; `defines` are macros,
+    `NAME` or `NAME=VALUE`, that its build gives. Raises `ImportProblem`."""
+    reader = Includes(include, defines)
+    lines = [("#define " + one.replace("=", " ", 1), (name, 1)) for one in defines]
+    lines += reader.lines(name, text.lstrip("\ufeff"), folder)
+    made = parsed(name, "\n".join(line for line, _ in lines))
+    return replace(made, places=tuple(place for _, place in lines), missing=tuple(dict.fromkeys(reader.missing)))
+
+
+def parsed(name: str, text: str) -> Source:
+    """The items of a text that is whole. Raises `ImportProblem`."""
     if len(text) > _MOST_CHARACTERS:
         raise ImportProblem(f"{name} has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
     cpp = tokenize_cpp(text)
@@ -88,36 +108,21 @@ def read_source(name: str, text: str, folder: Path | None) -> Source:
     return Source(name, text, tuple(_Items(cpp).all()), cpp)
 
 
-def _with_local_includes(text: str, folder: Path | None, seen: dict[Path, bool], depth: int) -> str:
-    if folder is None or depth > 8:
-        return text
-
-    def put(match: re.Match[str]) -> str:
-        path = (folder / match.group(1)).resolve()
-        # Only what lies beside the file is anybody's to read.
-        if not path.is_relative_to(folder.resolve().parent) or not path.is_file():
-            return match.group(0)
-        if path in seen:
-            return ""
-        seen[path] = True
-        return _with_local_includes(
-            path.read_text("utf-8", "replace").replace("\r\n", "\n"), path.parent, seen, depth + 1
-        )
-
-    return _LOCAL_INCLUDE.sub(put, text)
-
-
 class _Items:
     """One walk over the tokens."""
 
     def __init__(self, cpp: CppText) -> None:
         self.cpp = cpp
-        self.macros = {d[2].text: d for d in cpp.directives if len(d) > 2 and d[1].text == "define"}
+        self.defines = [d for d in cpp.directives if len(d) > 2 and d[1].text == "define"]
         self.device_words, self.host_words = self._words_for("__device__"), self._words_for("__host__")
 
     def _words_for(self, word: str) -> set[str]:
-        """A word of CUDA and the macros that stand for it."""
-        return {word} | {name for name, d in self.macros.items() if any(t.text == word for t in d[3:])}
+        """A word of CUDA and the macros that stand for it, directly or through others."""
+        words, count = {word}, 0
+        while len(words) > count:
+            count = len(words)
+            words |= {d[2].text for d in self.defines if any(t.text in words for t in d[3:])}
+        return words
 
     def all(self) -> list[Item]:
         items = [*self._code(), *(self._directive(d) for d in self.cpp.directives)]
@@ -274,7 +279,10 @@ def _closing(tokens: Sequence[CppToken], index: int) -> int:
 def _is_prototype(tokens: Sequence[CppToken]) -> bool:
     words = [t.text for t in tokens]
     return (
-        words[-1] == ";" and "(" in words and "=" not in words and words[0] not in ("using", "typedef", "static_assert")
+        words[-1] == ";"
+        and "(" in words
+        and not {"=", "{"} & set(words)
+        and words[0] not in ("using", "typedef", "static_assert")
     )
 
 
@@ -357,12 +365,13 @@ def parameter_name(part: Sequence[CppToken]) -> str:
     while texts and texts[-1] == "]":  # float x[]
         texts = texts[: len(texts) - 1 - texts[::-1].index("[")]
     bare = list(part[: len(texts)])
-    if len(bare) < 2 or not bare[-1].is_identifier or bare[-2].text in ("::", "const"):
+    if len(bare) < 2 or not bare[-1].is_identifier or bare[-2].text == "::" or texts[:-1] == ["const"]:
         return ""
     return bare[-1].text if bare[-1].text not in ("int", "float", "__restrict__") else ""
 
 
 def plan_names(item: Item) -> list[str]:
     """The names of a function's parameters as a plan may have them."""
-    names = [parameter_name(part) or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [parameter_name(part).lstrip("_") or f"a{number}" for number, part in enumerate(parameters(item))]
+    names = [f"{name}{number}" if name in names[:number] else name for number, name in enumerate(names)]
     return [f"{name}_" if name in TAKEN else name for name in names]

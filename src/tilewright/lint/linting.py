@@ -97,13 +97,15 @@ def _launch(
 
 
 def _other_sizes(built: BuiltPlan, arguments: Mapping[str, ArgumentValue]) -> Iterator[BuiltPlan]:
-    """The plan where sizes are smaller by one, in all tensors alike: what its `need` lines refuse is left out."""
+    """The plan where sizes are smaller by one, in all tensors and numbers alike: what it refuses is left out."""
     file, gpu = built.evaluation.file, built.evaluation.gpu
     specs = {name: value for name, value in arguments.items() if isinstance(value, TensorSpec)}
     sizes = sorted({size for spec in specs.values() for size in spec.shape if size > 2}, reverse=True)
     for smaller in (tuple(sizes), *((size,) for size in sizes[:_MOST_SINGLE] if len(sizes) > 1)):
-        changed = {name: _resized(spec, smaller) for name, spec in specs.items()}
-        other = _built(file, {**arguments, **changed}, gpu)
+        changed: dict[str, ArgumentValue] = {name: _resized(spec, smaller) for name, spec in specs.items()}
+        # A size that is told as a number too goes with it: a launcher of pointers is told all of them so.
+        told = {name: n - 1 for name, n in arguments.items() if isinstance(n, int) and n in smaller}
+        other = _built(file, {**arguments, **changed, **told}, gpu)
         if other is not None:
             yield other
 

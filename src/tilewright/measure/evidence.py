@@ -213,13 +213,14 @@ def profile_text(done: Completed, source: str) -> str:
         "others):"
     ]
     for one in heaviest:
-        parts += [f"{one.kernel}: {one.duration_us:.1f} us", *_figures(one), *_waits(one), *_lines(one, lines)]
+        parts += [f"{one.kernel}: {one.duration_us:.1f} us", *profile_figures(one), *_lines(one, lines)]
     if len(done.profiles) > _LAUNCHES:
         parts.append(f"({len(done.profiles) - _LAUNCHES} shorter launches are not shown.)")
     return "\n".join(parts)
 
 
-def _figures(one: KernelProfile) -> list[str]:
+def profile_figures(one: KernelProfile) -> list[str]:
+    """What its counters say of the launch as a whole."""
     figures = one.figures
     peaks = [
         f"{name.removesuffix(' %')} {figures[name]:.0f} %"
@@ -249,7 +250,7 @@ def _figures(one: KernelProfile) -> list[str]:
         parts.append(f"  bank conflicts: {share:.0%} of the passes through shared memory")
     if figures.get("local requests"):
         parts.append(f"  registers spilled or arrays in local memory: {figures['local requests']:,.0f} requests")
-    return parts
+    return [*parts, *_waits(one)]
 
 
 def _waits(one: KernelProfile) -> list[str]:

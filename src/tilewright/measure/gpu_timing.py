@@ -196,7 +196,7 @@ def measure_on_gpu(
         if contenders:
             order = contenders[::-1] if back else contenders
             request = BaselineRequest(task, runs, order, contest.against, getattr(gpu, "index", 0))
-            running = _baseline_round(rounds, request, baselines, first=number == 0)
+            running = baseline_round(rounds, request, baselines, first=number == 0)
             contenders = tuple(name for name in contenders if name in running)
         rounds.add_runs(last, time_candidate(prepared, task, gpu, runs, f"time-{number}-2", inputs), atomics)
         if rounds.answered_otherwise:
@@ -217,7 +217,7 @@ def compile_baselines(task: Task, gpu: Device, baselines: AnyReference, contest:
         baselines.call(COMPILE_BASELINES, request, BaselineAnswer, _FIRST_BASELINE_SECONDS)
 
 
-def _baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference, first: bool) -> set[str]:
+def baseline_round(rounds: Rounds, request: BaselineRequest, baselines: AnyReference, first: bool) -> set[str]:
     """One round of the baselines; those that may come again."""
     seconds = _FIRST_BASELINE_SECONDS if first else _BASELINE_SECONDS
     try:

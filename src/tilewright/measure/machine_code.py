@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.records import KERNEL_FILE_NAME, Build, GpuProfile, InstructionRecord
+from tilewright.records.emulation import kernel_line
 from tilewright.toolchain import SassInstruction, ToolchainError, disassemble
 
 _PASSES = 3  # through a loop, until what it copies ahead is there when it is needed
@@ -104,11 +105,13 @@ def code_cost(
     if not code:
         return None
     executions = spread_executions(code, counted)
+    in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
     known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
-    units = {
-        name: cycles * sum(ran for one, ran in zip(code, executions, strict=True) if pattern.match(one.opcode))
-        for name, (cycles, pattern) in known.items()
-    }
+    units = dict.fromkeys(known, 0.0)
+    for one, ran in zip(code, executions, strict=True):
+        for name, (cycles, pattern) in known.items():
+            if pattern.match(one.opcode) and (name != "f64" or one.line in in_double):
+                units[name] += cycles * ran
 
     def executed(*names: str) -> float:
         return sum(ran for one, ran in zip(code, executions, strict=True) if _name(one) in names)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
+from tilewright.lint import lint_plan
 from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
@@ -24,7 +25,16 @@ from tilewright.measure.gpu_timing import (
 )
 from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.measure.preparation import NotPrepared, prepare
-from tilewright.records import USUAL_BASELINES, GpuProfile, JudgedAnswer, Measured, Measurement, Task
+from tilewright.records import (
+    USUAL_BASELINES,
+    Completed,
+    GpuProfile,
+    JudgedAnswer,
+    LintFinding,
+    Measured,
+    Measurement,
+    Task,
+)
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
 _KEPT_MODELS = 32
@@ -40,6 +50,7 @@ def _silent(_: str) -> None:
 class Stopwatch:
     """The stopwatch of one task. Devices and reference are the caller's; `close` ends only what was started here.
 
+    Without a reference the floor counts bytes alone, and there can be no baselines.
     `baselines` are names of `measure.baselines.BASELINES`, timed on a GPU beside the candidate. `against` is
     "module:function", a further one, imported from the current folder or the environment.
     `gpu_reference` is the reference where the GPU is; without one it is started here, where baselines are timed.
@@ -49,7 +60,7 @@ class Stopwatch:
     def __init__(
         self,
         task: Task,
-        reference: AnyReference,
+        reference: AnyReference | None,
         *,
         emulator: Device,
         gpu: Device | None = None,
@@ -72,6 +83,7 @@ class Stopwatch:
         self._closing = threading.Event()
         self._models: dict[_Key, PlanModel] = {}
         self._measured: dict[_Key, Measured] = {}
+        self._profiles: dict[_Key, Completed | str] = {}
 
     def __enter__(self) -> Stopwatch:
         """Baselines on this machine's GPU begin to compile at once: that takes long, and needs no turn at the GPU."""
@@ -121,7 +133,7 @@ class Stopwatch:
         """
         try:
             if self._gpu is None:
-                return self._model(file, choice).modelled
+                return self.model(file, choice).modelled
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             floor_us, baselines = self.floor_us, self._compiled_baselines()
             contest = replace(self._contest, answer=answer, best_us=best_us)
@@ -146,7 +158,7 @@ class Stopwatch:
     def modelled_us(self, file: KernelFile, choice: Choice | None) -> float | None:
         """What the model says of it, with a GPU or without; None where it cannot be emulated."""
         with contextlib.suppress(NotPrepared, NotCounted):
-            return self._model(file, choice).modelled.time_us
+            return self.model(file, choice).modelled.time_us
         return None
 
     def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
@@ -156,7 +168,7 @@ class Stopwatch:
         """
         try:
             if self._gpu is None:
-                return (self._model(file, choice).modelled.time_us,)
+                return (self.model(file, choice).modelled.time_us,)
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             return time_candidate(prepared, self.task, self._gpu, runs, digests=False).run_us
         except (NotPrepared, NotCounted, GpuFault):
@@ -166,22 +178,40 @@ class Stopwatch:
         """What is known of where the time goes, for somebody who is to improve the file."""
         measured = self._measured.get(_key(file, choice))
         try:
-            return self._counters(file, choice) + evidence_text(self._model(file, choice), measured)
+            return self._counters(file, choice) + evidence_text(self.model(file, choice), measured)
         except NotPrepared as problem:
             return f"Nothing is known of it: {problem}"
         except NotCounted as problem:
             known = static_text(prepare(file, self.task, choice), str(problem), measured)
             return self._counters(file, choice) + known
 
+    def lint(self, file: KernelFile) -> tuple[LintFinding, ...]:
+        """What its compiled code tells at the task's sizes, without a run; nothing where it is not built there."""
+        try:
+            return lint_plan(prepare(file, self.task, None), self.task.arguments(), other_sizes=False)[0]
+        except NotPrepared:
+            return ()
+
+    def profiled(self, file: KernelFile, choice: Choice | None = None) -> Completed | str:
+        """What the GPU's own counters say, or why they say nothing. Raises `NotPrepared`."""
+        if self._gpu is None:
+            return "there is no GPU"
+        key = _key(file, choice)
+        if key not in self._profiles:
+            self._say("profiling")
+            prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
+            self._profiles[key] = profile(prepared, self.task, self._gpu)
+        return self._profiles[key]
+
     def _counters(self, file: KernelFile, choice: Choice | None) -> str:
         """What the GPU's own counters say, where there is one."""
         if self._gpu is None:
             return ""
-        self._say("profiling")
-        done = profile(prepare(file, self.task, choice, gpu=self._gpu.profile), self.task, self._gpu)
+        done = self.profiled(file, choice)
         return f"No hardware counters: {done}.\n\n" if isinstance(done, str) else f"{profile_text(done, file.text)}\n\n"
 
-    def _model(self, file: KernelFile, choice: Choice | None) -> PlanModel:
+    def model(self, file: KernelFile, choice: Choice | None = None) -> PlanModel:
+        """The candidate in the performance model. Raises `NotPrepared`, `NotCounted`."""
         key = _key(file, choice)
         if key not in self._models:
             counted = count_plan(file, self.task, choice, self._emulator)

@@ -5,11 +5,12 @@
     DIR/0003-1.old-1.md       a reply to an earlier, different question of that id, moved out of the way
 
 The head of a prompt holds a digest of the question. A run that was interrupted and asks the same again takes the reply
-that lies there; a reply to anything else is never taken.
+that lies there; a reply to anything else is never taken. A directory is one run's for as long as that run works.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from tilewright.models.prices import NOTHING, Price
 from tilewright.models.protocol import (
@@ -57,11 +59,13 @@ class RelayModel:
         self._say = say
         self._timeout_s = timeout_s
         self._poll_s = poll_s
+        self._claim: TextIO | None = None
 
     def complete(self, question: Question, on_text: OnText) -> Reply:
         if not _ID.fullmatch(question.id):
             raise ValueError(f"the id of a question names files, so it cannot be {question.id!r}")
         started = time.monotonic()
+        self._claim_directory()
         self._ask(question)
         text = self._wait(question)
         on_text(text)
@@ -72,7 +76,21 @@ class RelayModel:
             usage=estimated_usage(question, text),
             dollars=0.0,
             seconds=time.monotonic() - started,
+            by_person=True,
         )
+
+    def _claim_directory(self) -> None:
+        """Two runs at once would overwrite each other's questions, which are called alike in all runs."""
+        if self._claim is not None:
+            return
+        claim = (self.directory / ".claim").open("w")
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            claim.close()
+            said = f"{self.directory} is in use by another run; give this one a directory of its own"
+            raise ModelError(said) from None
+        self._claim = claim
 
     def _path(self, question: Question, kind: str) -> Path:
         return self.directory / f"{question.id}.{kind}.md"
@@ -115,7 +133,10 @@ class RelayModel:
             seen = now
 
     def close(self) -> None:
-        """There is nothing to close: prompts and replies stay where they are."""
+        """Prompts and replies stay where they are; the directory is free for another run."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
 
 def _digest(question: Question) -> str:

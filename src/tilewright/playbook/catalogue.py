@@ -196,7 +196,7 @@ def _all_row_ways(program: RowProgram) -> dict[str, Way]:
         found.append(make("shared", "the row held in shared memory, brought by asynchronous copies", shared))
         together, everywhere = (partial(ahead_rows, team=one) for one in SharingTeam)
         summary = "a cluster of blocks shares the row in registers, the next one on its way to shared memory"
-        found.append(make("cluster-ahead", summary, together, emulable=False))
+        found.append(make("cluster-ahead", summary, together))
         if can_meet(program):
             summary = "blocks of the whole grid share the row in registers, the next one on its way to shared memory"
             found.append(make("grid-ahead", summary, everywhere))

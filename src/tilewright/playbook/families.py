@@ -39,7 +39,7 @@ class Structure:
     write: Callable[[str], str]  # from the op line to the text of the file
     safer: Structure | None = None  # the same with exact functions in place of quick ones
     polished: Structure | None = None  # the same with hints to the cache
-    emulable: bool = True  # clusters are not
+    emulable: bool = True  # Hopper's products are not
 
 
 @dataclass(frozen=True)

@@ -38,3 +38,10 @@ def family_card(family: str) -> str:
     )
     parts = [f"# {family}", other]
     return "\n\n".join(parts if products == other else [*parts, "## Matrix products", products]) + "\n"
+
+
+def advice_lines(kind: Kind) -> tuple[str, ...]:
+    """The advice of a card, a sentence or a bullet each, without its patterns."""
+    text = card(kind).partition("Tested pattern")[0]
+    lines = (line.strip().removeprefix("- ") for line in text.splitlines()[1:])
+    return tuple(line for line in lines if line)

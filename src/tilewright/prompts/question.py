@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.kernel_file import contract
@@ -23,8 +24,10 @@ from tilewright.records import (
     Declined,
     DType,
     Kind,
+    LintFinding,
     Modelled,
     Rejected,
+    Severity,
     Situation,
     Stage,
     Task,
@@ -37,6 +40,7 @@ _LARGE = 1024  # of each size of a product, from which CuTe's tiles pay
 _LITTLE = 1.08  # of what the model gives the least traffic: hardly anything is left to gain
 _HOPPER = 90
 _ROWS_PER_SM, _LONG_ROW_BYTES = 2, 256 * KIB  # fewer rows, each longer: a block per row does not fill the GPU
+_MOST_LINT = 4
 _TILE = 128  # rows and columns of the tile that large products are cut into
 
 # What the contract says of instructions that no emulator runs, and what stands there without it.
@@ -207,7 +211,18 @@ def question_text(situation: Situation) -> str:
         body=_body(situation),
         cute=cute_text(situation.task, situation.emulated_only) if hinted else "",
         base=base_of(situation),
+        lint=lint_lines(situation.lint),
+        may_pass=may_pass(situation),
     )
+
+
+def lint_lines(findings: Sequence[LintFinding]) -> list[str]:
+    """The gravest in a line each; remarks are not worth their place."""
+    grave = [one for one in findings if one.severity is not Severity.REMARK]
+    return [
+        f"- {f'line {one.line}' if one.line else one.kernel}: {one.rule.value}: {one.evidence}; {one.remedy}"
+        for one in grave[:_MOST_LINT]
+    ]
 
 
 def base_of(situation: Situation) -> str | None:
@@ -216,6 +231,11 @@ def base_of(situation: Situation) -> str | None:
         return None  # another candidate of this step has passed already; this one begins anew
     shown = situation.failing_text if situation.stage.is_repair else situation.parent_text
     return shown or None
+
+
+def may_pass(situation: Situation) -> bool:
+    """Whether a reply may say that nothing is better than the best file."""
+    return situation.stage in (Stage.STRUCTURE, Stage.PROFILED)
 
 
 def correction_text(problem: str, *, cut: bool, base: str | None) -> str:

@@ -16,6 +16,7 @@ SEARCH_MARK, MIDDLE_MARK, REPLACE_MARK = "<<<<<<< SEARCH", "=======", ">>>>>>> R
 _FENCE = re.compile(r"^ {0,3}```+[ \t]*([\w+-]*)[ \t]*$")
 _CUDA_FENCES = frozenset({"cuda", "cu", "cpp", "c++", "c"})
 _SUMMARY = re.compile(r"^[*_#\s]*summary[*_\s]*:[*_\s]*(.+?)[*_\s]*$", re.IGNORECASE | re.MULTILINE)
+_PASSING = re.compile(r"^[*_#\s]*nothing better[*_\s]*:[*_\s]*(.+?)[*_\s]*$", re.IGNORECASE | re.MULTILINE)
 _OP_LINE = re.compile(r"^//!\s*op\b", re.MULTILINE)
 _MOST_SUMMARY_CHARACTERS = 240
 _QUOTED_CHARACTERS = 160
@@ -34,6 +35,13 @@ class KernelReply:
 
 
 @dataclass(frozen=True)
+class NoChange:
+    """A reply that proposes nothing: its author sees nothing to gain."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fence:
     """A fenced block of a reply. Lines are 1-based."""
 
@@ -47,6 +55,12 @@ class _Edit:
     line: int  # of its opening mark in the reply, 1-based
     search: tuple[str, ...]
     replace: tuple[str, ...]
+
+
+def read_no_change(text: str) -> NoChange | None:
+    """The reply's reason not to send a file; None where it has a file, edits, or no such line."""
+    said = _PASSING.search(text)
+    return NoChange(table_line(said[1])) if said and SEARCH_MARK not in text and "```" not in text else None
 
 
 def read_reply(text: str, base: str | None) -> KernelReply:

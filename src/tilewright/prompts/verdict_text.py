@@ -35,9 +35,21 @@ _REMEDY = {
     FindingKind.STALE_READ: "read it without __ldg, .nc or `const __restrict__`: that cache misses new writes",
     FindingKind.NOT_AWAITED: "execute griddepcontrol.wait before it, in every block, or leave `pdl` away",
     FindingKind.LATER_BLOCK: "mark the launch `cooperative` and keep its grid resident, or split it into two launches",
+    FindingKind.MBARRIER: "its counts and bytes must be those that arrive in each phase, and init must come first",
+    FindingKind.NO_PROXY_FENCE: "fence.proxy.async after the writes, then a barrier, then the bulk copy or the wgmma",
+    FindingKind.BULK_COPY: "addresses and sizes in 16 bytes; with a map, 128-byte shared addresses and its own rank",
+    FindingKind.PEER_ABSENT: "meet at a cluster barrier before the first access to another block and before the end",
+    FindingKind.WGMMA_IN_FLIGHT: "commit the wgmmas and wait for their group before registers of theirs are touched",
+    FindingKind.WGMMA_NOT_FENCED: "execute wgmma.fence after the registers are set and before the wgmmas that use them",
+    FindingKind.WARPGROUP: "all four warps of an aligned warpgroup must execute it together, with the same operands",
     FindingKind.OUTPUT_NOT_WRITTEN: "every element of an output must be written at every size",
     FindingKind.COUNTER_LEFT: "reset the counter to zero in the last block that uses it",
 }
+
+
+def remedy_of(kind: FindingKind) -> str:
+    """What to do about a fault; "" where there is nothing to say in general."""
+    return _REMEDY.get(kind, "")
 
 
 def verdict_words(verdict: records.Verdict) -> str:
@@ -64,6 +76,8 @@ def verdict_words(verdict: records.Verdict) -> str:
             detail = f"#{attempt}"
         case records.NotFaster(time_us=time_us):
             detail = f"{time_us:,.4g} us"
+        case records.NothingBetter(reason=reason):
+            detail = reason
         case _:
             pass
     return f"{verdict.reason}: {detail}" if detail else verdict.reason
@@ -110,6 +124,8 @@ def verdict_text(verdict: records.Verdict, source: str = "") -> str:
                 f"It takes {time_us:,.4g} us at the task's sizes, and attempt #{attempt} {best_us:,.4g} us. So it was "
                 "not judged at these sizes: only at smaller ones, where it is right."
             )
+        case records.NothingBetter(reason=reason):
+            text = f"No file was sent, because nothing better was seen: {reason}"
     before = (
         ()
         if isinstance(evidence, records.WrongValues)

@@ -170,6 +170,8 @@ def _tensor_work(parts: tuple[str, ...]) -> OpcodeWork | None:
     if shape is None:
         return None
     rows, columns, depth = (int(extent) for extent in shape.groups())
+    if parts[0] == "wgmma":  # of four warps
+        rows //= 4
     types = [part for part in parts if part in _TENSOR_TYPES or part in ("f32", "s32")]
     # d.a.b.c; a wmma on f16 names only d and c, and multiplies f16
     multiplied = types[1] if len(types) > 2 else "f16"

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from tilewright.ptx import (
     lower_bits,
+    lower_bulk,
+    lower_cluster,
     lower_compare,
     lower_control,
     lower_float,
     lower_integer,
+    lower_mbarrier,
     lower_memory,
     lower_warp,
+    lower_wgmma,
     syntax,
 )
 from tilewright.ptx.classes import InstructionClass
@@ -24,6 +28,7 @@ from tilewright.ptx.native import FUNCTION_WINDOW, PARAMETER_WINDOW, FunctionInf
 from tilewright.ptx.operands import unsupported
 from tilewright.ptx.swap_guesses import swap_guesses
 from tilewright.ptx.syntax import Function, Instruction, Module, Operand, PtxError, Space, SymbolOperand, Variable
+from tilewright.ptx.wgmma_registers import wgmma_registers
 from tilewright.records.gpu import WARP_LANES
 
 MOST_SHARED_BYTES = 227 * 1024
@@ -38,7 +43,11 @@ OPCODES: dict[str, Opcode] = {
     **lower_float.OPCODES,
     **lower_compare.OPCODES,
     **lower_memory.OPCODES,
+    **lower_mbarrier.OPCODES,
+    **lower_bulk.OPCODES,
     **lower_warp.OPCODES,
+    **lower_cluster.OPCODES,
+    **lower_wgmma.OPCODES,
     **lower_control.OPCODES,
 }
 _NO_RESULT = frozenset(name for name, opcode in OPCODES.items() if not opcode.writes)
@@ -83,7 +92,7 @@ class LoweredKernel:
     parameter_bytes: int
     globals: tuple[str, ...]  # module variables it names
     max_threads: tuple[int, ...] | None
-    is_cluster: bool
+    cluster: tuple[int, ...] | None  # blocks of a cluster that it was built for; None: any, or none at all
     prints: bool  # printf or assert
     reads_only: bool  # it loads through the read-only cache
     loops: tuple[Loop, ...]
@@ -167,7 +176,7 @@ class _KernelLowering:
                 i is not None and i.opcode in ("ld", "ldu") and "nc" in i.modifiers for i in self._code.origins
             ),
             loops=tuple(self._loops),
-            is_cluster=any(extent != 1 for extent in self.kernel.cluster or ()),
+            cluster=self.kernel.cluster,
         )
 
     # -- what belongs to the kernel --
@@ -247,6 +256,7 @@ class _KernelLowering:
             lambda name: places.get(name) or self._global(name),
             swap_guesses(function, graph),
             _NO_RESULT,
+            wgmma_registers(function, graph, _NO_RESULT),
         )
         layout = self._place_parameters(builder, function, places)
         local = _place_locals(function, places)
@@ -345,6 +355,7 @@ def _lower_instruction(builder: FunctionBuilder, index: int, instruction: Instru
     if opcode is None:
         raise unsupported(instruction, f"the instruction {instruction.opcode}")
     builder.begin(index, instruction)
+    builder.watch_registers()
     try:
         opcode.lower(builder, instruction)
     except (IndexError, ValueError) as error:

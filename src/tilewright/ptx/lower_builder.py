@@ -14,8 +14,9 @@ from tilewright.ptx import syntax
 from tilewright.ptx.classes import InstructionClass
 from tilewright.ptx.control_flow import ControlFlow
 from tilewright.ptx.native import opcode_numbers
-from tilewright.ptx.operands import REGISTER_BYTES, special_number, unsupported
+from tilewright.ptx.operands import REGISTER_BYTES, registers_of, special_number, unsupported
 from tilewright.ptx.syntax import Function, Immediate, Instruction, Module, Operand, PtxError, Register, SymbolOperand
+from tilewright.ptx.wgmma_registers import WgmmaRegisters
 from tilewright.records.gpu import WARP_LANES
 
 CONTROL = 128  # flag: runs even when no lane is active
@@ -114,22 +115,6 @@ class Fixups:
     calls: list[tuple[int, str]] = field(default_factory=list)  # position, function
 
 
-def registers_of(operand: Operand | None) -> Iterator[str]:
-    """Names of the registers in an operand."""
-    if isinstance(operand, Register):
-        yield operand.name
-    elif isinstance(operand, syntax.Negated):
-        yield operand.register.name
-    elif isinstance(operand, syntax.Address):
-        yield from registers_of(operand.base)
-    elif isinstance(operand, (syntax.Vector, syntax.Tuple_)):
-        for item in operand.items:
-            yield from registers_of(item)
-    elif isinstance(operand, syntax.Pair):
-        yield from registers_of(operand.first)
-        yield from registers_of(operand.second)
-
-
 def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tuple[str, bool]]:
     """Registers in the order in which they are read and written, and whether one is only written."""
     if instruction.guard is not None:
@@ -142,11 +127,13 @@ def _uses(instruction: Instruction, no_result: Collection[str]) -> Iterator[tupl
             yield name, written
 
 
-def _block_local(function: Function, flow: ControlFlow, no_result: Collection[str]) -> dict[str, int]:
+def _block_local(
+    function: Function, flow: ControlFlow, no_result: Collection[str], kept: frozenset[str]
+) -> dict[str, int]:
     """Registers written before they are read, in one block only -> index of the last instruction that uses them."""
     block_of: dict[str, int] = {}
     last: dict[str, int] = {}
-    shared: set[str] = set()
+    shared = set(kept)
     for number, block in enumerate(flow.blocks):
         for index in range(block.start, block.end):
             for name, written in _uses(function.body[index], no_result):
@@ -167,6 +154,7 @@ class FunctionBuilder:
     place_symbol: Callable[[str], Placed | None]
     swap_guesses: Mapping[int, Instruction]  # loads that are the guess of a compare-and-swap loop -> the swap
     no_result: Collection[str]  # opcodes that write none of their operands
+    wgmma: WgmmaRegisters
     fixups: Fixups = field(default_factory=Fixups)
     frame_bytes: int = 0
     index: int = 0
@@ -182,7 +170,7 @@ class FunctionBuilder:
     _guard: int = -1
 
     def __post_init__(self) -> None:
-        self._last_use = _block_local(self.function, self.flow, self.no_result)
+        self._last_use = _block_local(self.function, self.flow, self.no_result, self.wgmma.kept)
         for name, index in self._last_use.items():
             self._ends.setdefault(index, []).append(name)
 
@@ -199,6 +187,16 @@ class FunctionBuilder:
         self._guard = -1
         if instruction.guard is not None:
             self._guard = self.predicate(instruction.guard) | (2 if instruction.guard_negated else 0)
+
+    def watch_registers(self) -> None:
+        """What stands before an instruction that may touch registers a wgmma has in flight."""
+        if self.index in self.wgmma.copies:
+            to, origin = (self.source(operand, 4) for operand in self.instruction.operands)
+            self.emit("wgmma_copy", (to, origin))
+        read, written = self.wgmma.reads.get(self.index, ()), self.wgmma.writes.get(self.index, ())
+        slots = tuple(self.slot(Register(name)) for name in (*read, *written))
+        if slots:
+            self.emit("wgmma_touch", (len(read),), count=len(slots), extra=slots)
 
     def begin_nothing(self) -> None:
         """What follows belongs to no instruction of the program."""
@@ -283,6 +281,10 @@ class FunctionBuilder:
             return self.slot(operand)
         if isinstance(operand, Immediate):
             return self.code.constants.predicate(operand.bits != 0)
+        if isinstance(operand, syntax.Special):  # %is_explicit_cluster
+            value, slot = self.source(operand, 4), self.temporary(0)
+            self.emit("setp_ne_u32", (slot, -1, value, self.code.constants.operand(4, 0), -1))
+            return slot
         raise self.wrong("a predicate is missing")
 
     def predicate_target(self, operand: Operand | None) -> int:

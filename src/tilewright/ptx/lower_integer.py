@@ -202,7 +202,14 @@ def shift(b: FunctionBuilder, i: Instruction) -> None:
 
 # -- addresses --
 
-SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 1}
+SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "param": 4, "const": 1, "cluster": 5}
+
+
+_SPACE_NAMES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+
+
+def _space_number(name: str) -> int:
+    return SPACES["cluster" if name == "shared::cluster" else name.split("::")[0]]
 
 
 def cvta(b: FunctionBuilder, i: Instruction) -> None:
@@ -211,25 +218,24 @@ def cvta(b: FunctionBuilder, i: Instruction) -> None:
     if kind == "u32":
         raise unsupported(i, "32-bit addresses")
     to = modifiers.flag("to")
-    space = modifiers.need("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+    space = modifiers.need(*_SPACE_NAMES)
     modifiers.finish()
     d, a = operands_of(i, 2)
-    space = space.split("::")[0]
     if isinstance(a, SymbolOperand):
         placed = b.place_symbol(a.name)
         if placed is not None and placed.kind == "frame":
             raise unsupported(i, "the address of a function's parameter")
-    b.emit("cvta_to" if to else "cvta", (b.target(d, 8), b.source(a, 8)), mod=SPACES[space] << 10)
+    b.emit("cvta_to" if to else "cvta", (b.target(d, 8), b.source(a, 8)), mod=_space_number(space) << 10)
 
 
 def isspacep(b: FunctionBuilder, i: Instruction) -> None:
     modifiers = Modifiers.of(i)
-    space = modifiers.need("global", "shared", "shared::cta", "local", "param", "param::entry", "const")
+    space = modifiers.need(*_SPACE_NAMES)
     modifiers.finish()
     p, a = operands_of(i, 2)
     if space == "const":
         raise unsupported(i, "isspacep.const")
-    b.emit("isspacep", (b.predicate_target(p), b.source(a, 8)), mod=SPACES[space.split("::")[0]] << 10)
+    b.emit("isspacep", (b.predicate_target(p), b.source(a, 8)), mod=_space_number(space) << 10)
 
 
 OPCODES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load, class_of_store
+from tilewright.ptx.classes import InstructionClass, class_of_atomic, class_of_load
 from tilewright.ptx.lower_builder import FrameVariable, FunctionBuilder, opcodes
 from tilewright.ptx.lower_integer import BITS, INTEGERS, SPACES
 from tilewright.ptx.native import PARAMETER_WINDOW
@@ -34,7 +34,7 @@ def _order(modifiers: Modifiers, default: int = _WEAK) -> int:
 def _space(modifiers: Modifiers) -> str:
     name = modifiers.one_of(*_SPACE_NAMES)
     if name == "shared::cluster":
-        raise unsupported(modifiers.instruction, "shared memory of other blocks of a cluster")
+        return "cluster"
     return "generic" if name is None else name.split("::")[0]
 
 
@@ -60,7 +60,7 @@ def address_of(b: FunctionBuilder, operand: Operand, space: str) -> tuple[int, i
     return b.symbol_value(base, 8), operand.offset, WIDE
 
 
-class _Access:
+class Access:
     """What ld and st have in common: space, order, type, elements."""
 
     def __init__(self, b: FunctionBuilder, i: Instruction, modifiers: Modifiers) -> None:
@@ -112,7 +112,7 @@ def _frame_variable(b: FunctionBuilder, operand: Operand) -> tuple[FrameVariable
 
 
 def _in_frame(
-    b: FunctionBuilder, name: str, access: _Access, slots: tuple[int, ...], register: int, operand: Operand
+    b: FunctionBuilder, name: str, access: Access, slots: tuple[int, ...], register: int, operand: Operand
 ) -> bool:
     """Emits an access to a function's parameter; False: the address is not one."""
     variable, offset = _frame_variable(b, operand)
@@ -126,7 +126,7 @@ def _in_frame(
 
 
 def ld(b: FunctionBuilder, i: Instruction) -> None:
-    access = _Access(b, i, Modifiers.of(i))
+    access = Access(b, i, Modifiers.of(i))
     operands_of(i, 3 if access.policy else 2)
     swap = b.swap_guesses.get(b.index)
     if swap is not None:
@@ -147,13 +147,14 @@ def ld(b: FunctionBuilder, i: Instruction) -> None:
         b.emit("ld_param", padded, count=access.count, imm=at, mod=access.mod(register, 0))
         return
     address, offset, wide = address_of(b, source, access.space)
-    names = {"global": "ld_global", "const": "ld_global", "shared": "ld_shared", "local": "ld_local"}
+    names = {"global": "ld_global", "const": "ld_global", "local": "ld_local"}
+    names.update(shared="ld_shared", cluster="ld_shared")
     name = names.get(access.space, "ld")
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
 
 def st(b: FunctionBuilder, i: Instruction) -> None:
-    access = _Access(b, i, Modifiers.of(i))
+    access = Access(b, i, Modifiers.of(i))
     operands_of(i, 3 if access.policy else 2)
     slots, register = access.registers(b, i.operands[1], written=False)
     if access.space == "param":
@@ -163,17 +164,23 @@ def st(b: FunctionBuilder, i: Instruction) -> None:
     if access.space == "const":
         raise b.wrong("constant memory cannot be written")
     address, offset, wide = address_of(b, i.operands[0], access.space)
-    name = {"global": "st_global", "shared": "st_shared", "local": "st_local"}.get(access.space, "st")
+    names = {"global": "st_global", "shared": "st_shared", "cluster": "st_shared", "local": "st_local"}
+    name = names.get(access.space, "st")
     padded = (*slots, *(-1,) * (4 - len(slots)))
     b.emit(name, (*padded, address), count=access.count, imm=offset, mod=access.mod(register, wide))
 
 
 # -- atomics --
 
-_ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _ATOM_TYPES = ("u32", "s32", "u64", "s64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "b16")
-_ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b32": 0, "b64": 2}
+ATOM_NUMBERS = {**{name: number for number, name in enumerate(_ATOM_TYPES)}, "b32": 0, "b64": 2}
 _INTEGER_ATOMS = {"u32", "s32", "u64", "s64"}
+
+
+def atom_number(kind: str) -> int | None:
+    """The core's number of a type; None: no atomics of it."""
+    return ATOM_NUMBERS.get(kind)
 
 
 def _atom_allows(operation: str, kind: str) -> bool:
@@ -193,14 +200,14 @@ def _atom_allows(operation: str, kind: str) -> bool:
 def atom(b: FunctionBuilder, i: Instruction) -> None:
     """atom and red."""
     modifiers = Modifiers.of(i)
-    kind = modifiers.type(*_ATOM_NUMBERS, "b128")
+    kind = modifiers.type(*ATOM_NUMBERS, "b128")
     modifiers.cache_hints()
     modifiers.flag("noftz")
-    operation = modifiers.need(*_ATOMS)
+    operation = modifiers.need(*ATOMS)
     order = _order(modifiers, default=_RELAXED)
     space = _space(modifiers)
     modifiers.finish()
-    if not _atom_allows(operation, kind) or space not in ("generic", "global", "shared"):
+    if not _atom_allows(operation, kind) or space not in ("generic", "global", "shared", "cluster"):
         raise unsupported(i, f"{i.opcode}.{operation} of .{kind}")
     operands = list(i.operands)
     destination = operands.pop(0) if i.opcode == "atom" else Sink()
@@ -217,8 +224,8 @@ def atom(b: FunctionBuilder, i: Instruction) -> None:
     b.emit(
         "atom",
         (target, -1, first, second, address),
-        flags=_ATOMS.index(operation),
-        count=_ATOM_NUMBERS[kind],
+        flags=ATOMS.index(operation),
+        count=ATOM_NUMBERS[kind],
         imm=offset,
         mod=mod,
     )
@@ -229,12 +236,24 @@ def fence(b: FunctionBuilder, i: Instruction) -> None:
     if i.opcode == "membar":
         scope = modifiers.need("cta", "gl", "sys")
     else:
+        is_proxy = modifiers.flag("proxy")
         modifiers.one_of("sc", "acq_rel", "acquire", "release")
-        scope = modifiers.one_of("cta", "gpu", "sys") or "gpu"
-        if "proxy" in modifiers.left or "cluster" in modifiers.left or "mbarrier_init" in modifiers.left:
-            raise unsupported(i, "this fence")
+        scope = modifiers.one_of("cta", "cluster", "gpu", "sys") or "gpu"
+        modifiers.flag("mbarrier_init")  # what it shows to the cluster, any fence does here
+        if is_proxy:
+            _proxy_fence(b, modifiers)
+            return
     modifiers.finish()
     b.emit("fence", mod=_SCOPE_CTA if scope == "cta" else 0)
+
+
+def _proxy_fence(b: FunctionBuilder, modifiers: Modifiers) -> None:
+    """Only what the asynchronous proxy may read is watched; aliases and tensor maps are as everybody sees them."""
+    between = modifiers.need("alias", "async", "async::generic", "tensormap::generic")
+    modifiers.one_of("global", "shared::cta", "shared::cluster")
+    modifiers.one_of("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
+    modifiers.finish()
+    b.emit("fence_proxy" if between == "async" else "nop")
 
 
 # -- cp.async --
@@ -245,7 +264,8 @@ def class_of_copy(parts: tuple[str, ...]) -> InstructionClass:
     return InstructionClass.SYNC if waits else InstructionClass.ASYNC_COPY
 
 
-def cp(b: FunctionBuilder, i: Instruction) -> None:
+def copy(b: FunctionBuilder, i: Instruction) -> None:
+    """cp.async, without mbarriers and not in bulk."""
     modifiers = Modifiers.of(i)
     if not modifiers.flag("async"):
         raise unsupported(i, "this copy")
@@ -314,11 +334,8 @@ def createpolicy(b: FunctionBuilder, i: Instruction) -> None:
 
 OPCODES = {
     **opcodes(class_of_load, {"ld": ld, "ldu": ld}),
-    **opcodes(class_of_store, {"st": st}, writes=False),
     **opcodes(class_of_atomic, {"atom": atom}),
-    **opcodes(class_of_atomic, {"red": atom}, writes=False),
     **opcodes(InstructionClass.SYNC, {"membar": fence, "fence": fence}, writes=False),
-    **opcodes(class_of_copy, {"cp": cp}, writes=False),
     **opcodes(
         InstructionClass.OTHER,
         dict.fromkeys(("prefetch", "prefetchu", "discard", "applypriority"), nothing),

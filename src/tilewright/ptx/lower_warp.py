@@ -6,6 +6,7 @@ import ctypes
 
 from tilewright.ptx.classes import InstructionClass, class_of_load, class_of_store
 from tilewright.ptx.lower_builder import CONTROL, FunctionBuilder, opcodes
+from tilewright.ptx.lower_cluster import cluster_barrier
 from tilewright.ptx.lower_integer import SPACES
 from tilewright.ptx.lower_memory import address_of
 from tilewright.ptx.native import core
@@ -26,7 +27,8 @@ def bar(b: FunctionBuilder, i: Instruction) -> None:
         b.emit("sync_warp", (0, b.source(i.operands[0], 4)), flags=_WARP_BARRIER)
         return
     if modifiers.flag("cluster"):
-        raise unsupported(i, "barriers of a cluster")
+        cluster_barrier(b, i, modifiers)
+        return
     modifiers.flag("cta")
     how = modifiers.need("sync", "arrive", "red")
     aligned = modifiers.flag("aligned") or i.opcode == "bar"

@@ -94,6 +94,8 @@ class RawLaunch(Structure):
         ("region_count", c_int64),
         ("grid", c_int32 * 3),
         ("block", c_int32 * 3),
+        ("cluster", c_int32 * 3),
+        ("explicit_cluster", c_int32),
         ("parameters", c_void_p),
         ("parameter_bytes", c_int64),
         ("dynamic_shared_bytes", c_int32),
@@ -161,10 +163,15 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "tw_run": ((POINTER(RawLaunch),), c_int32),
     "tw_mma_registers": ((c_int32, c_int32 * 4, c_int32 * 4), None),
     **dict.fromkeys(
-        ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find"), ((c_char_p,), c_int32)
+        ("tw_conversion_find", "tw_mma_find", "tw_wmma_mma_find", "tw_fragment_find", "tw_wgmma_find"),
+        ((c_char_p,), c_int32),
     ),
     **dict.fromkeys(
-        ("tw_conversion_operands", "tw_fragment_registers", "tw_fragment_register_bits"), ((c_int32,), c_int32)
+        (
+            *("tw_conversion_operands", "tw_fragment_registers", "tw_fragment_register_bits"),
+            *("tw_wgmma_sums", "tw_wgmma_element_bits", "tw_wgmma_is_float"),
+        ),
+        ((c_int32,), c_int32),
     ),
 }
 

@@ -5,9 +5,10 @@ Knows nothing of frames or opcodes of the interpreter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ptx.syntax import Instruction, Operand, Pair, UnsupportedPtx, Vector
+from tilewright.ptx.syntax import Address, Instruction, Negated, Operand, Pair, Register, Tuple_, UnsupportedPtx, Vector
 
 # Bytes of a value of a type in memory.
 TYPE_BYTES = {
@@ -36,6 +37,8 @@ _SPECIALS = (
     *("%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"),
     *("%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt"),
     *("%clock", "%clock_hi", "%dynamic_smem_size", "%total_smem_size", "%zero", "%one", "%envreg1", "%envreg2"),
+    *(f"%{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),
+    *("%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"),
 )
 _SPECIAL_NUMBERS = {name: number for number, name in enumerate(_SPECIALS)}
 _SAME_AS = {
@@ -44,13 +47,6 @@ _SAME_AS = {
     "%globaltimer_lo": "%clock",
     "%globaltimer_hi": "%clock_hi",
     "%aggr_smem_size": "%total_smem_size",
-    "%is_explicit_cluster": "%zero",
-    **{f"%cluster_ctaid.{axis}": "%zero" for axis in "xyz"},
-    **{f"%cluster_nctaid.{axis}": "%one" for axis in "xyz"},
-    **{f"%clusterid.{axis}": f"%ctaid.{axis}" for axis in "xyz"},
-    **{f"%nclusterid.{axis}": f"%nctaid.{axis}" for axis in "xyz"},
-    "%cluster_ctarank": "%zero",
-    "%cluster_nctarank": "%one",
 }
 
 
@@ -148,3 +144,21 @@ def pair_of(operand: Operand | None) -> tuple[Operand | None, Operand | None]:
 def items_of(operand: Operand) -> tuple[Operand | None, ...]:
     """The registers of a vector; anything else stands alone."""
     return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def registers_of(operand: Operand | None) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Register):
+        yield operand.name
+    elif isinstance(operand, Negated):
+        yield operand.register.name
+    elif isinstance(operand, Address):
+        yield from registers_of(operand.base)
+        for coordinate in operand.coordinates:
+            yield from registers_of(coordinate)
+    elif isinstance(operand, (Vector, Tuple_)):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)

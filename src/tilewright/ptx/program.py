@@ -8,10 +8,11 @@ import math
 import os
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilewright.ptx.clusters import cluster_extents, clusters_of
 from tilewright.ptx.coverage import CoveredSites
 from tilewright.ptx.global_memory import Bytes, GlobalMemory, MemoryRegion
 from tilewright.ptx.launching import LaunchRequest, LaunchResult
@@ -31,6 +32,7 @@ from tilewright.ptx.reporting import CountedInstructions, Reporter, missed_sente
 from tilewright.ptx.syntax import Module, PtxError, Space, UnsupportedPtx, Variable
 from tilewright.records import Check
 from tilewright.records.gpu import MAX_THREADS_PER_BLOCK
+from tilewright.records.steps import Dim3
 
 _FIRST_MODULE_ADDRESS = 0x6000_0000_0000
 _MODULE_BYTES = 1 << 34
@@ -81,22 +83,25 @@ class Program:
         """Runs one kernel to its end, or to what stopped it."""
         loaded = self._load(request.kernel)
         _validate(loaded.lowered, request)
+        cluster = cluster_extents(request.kernel, loaded.lowered.cluster, request.cluster, request.grid)
         self._place_variables(memory, loaded.lowered)
         if loaded.lowered.reads_only:
             memory.remember_touches()
         memory.begin_launch()
-        launch, held = _prepared(loaded, memory.regions(self.number), request)
+        launch, held = _prepared(loaded, memory.regions(self.number), request, cluster)
         started = time.perf_counter()
         ending = core().tw_run(ctypes.byref(launch))
         seconds = time.perf_counter() - started
         if ending == _OUT_OF_MEMORY:
             raise MemoryError(f"the emulator ran out of memory in `{request.kernel}`; use a smaller grid or shape")
-        reporter = Reporter(loaded.lowered, request, lambda address: memory.describe(self.number, address))
+        reporter = Reporter(
+            loaded.lowered, replace(request, cluster=cluster), lambda address: memory.describe(self.number, address)
+        )
         messages = held.messages.raw[: launch.message_bytes].decode("ascii", "replace")
         return LaunchResult(
             completed=ending == _COMPLETED,
             findings=reporter.findings(held.findings[: launch.finding_count], messages),
-            counts=None if held.counts is None else loaded.counted.counts(request, held.counts, launch),
+            counts=None if held.counts is None else loaded.counted.counts(request, held.counts, launch, cluster),
             coverage=None if held.coverage is None else loaded.covered.coverage(request, held.coverage),
             touches=() if held.touches is None else reporter.touches(held.touches, memory.regions(self.number)),
             printed=held.printed.raw[: launch.printed_bytes].decode("utf-8", "replace"),
@@ -203,9 +208,6 @@ def _validate(kernel: LoweredKernel, request: LaunchRequest) -> None:
         raise PtxError(
             f"`{kernel.name}` has {kernel.parameter_bytes} bytes of parameters, {len(request.parameters)} were given"
         )
-    cluster = request.cluster is not None and request.cluster != (1, 1, 1)
-    if cluster or kernel.is_cluster:
-        raise UnsupportedPtx(f"not supported by the emulator: thread block clusters (kernel `{kernel.name}`)")
     if request.options.blocks is not None and any(not 0 <= index < blocks for index in request.options.blocks):
         raise PtxError(f"`{kernel.name}`: a block outside the grid of {blocks} was asked for")
 
@@ -223,15 +225,16 @@ class _Held:
     others: tuple[object, ...]
 
 
-def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchRequest) -> tuple[RawLaunch, _Held]:
+def _prepared(
+    loaded: _Loaded, regions: list[MemoryRegion], request: LaunchRequest, cluster: Dim3
+) -> tuple[RawLaunch, _Held]:
     """A request as the core's structure."""
     options = request.options
     workspace = np.zeros(256, dtype=np.uint8)
     table = _region_table(regions, workspace)
     parameters = ctypes.create_string_buffer(request.parameters, max(len(request.parameters), 1))
-    blocks = None
-    if options.blocks is not None:
-        blocks = (ctypes.c_int32 * max(len(options.blocks), 1))(*options.blocks)
+    clusters = None if options.blocks is None else clusters_of(options.blocks, request.grid, cluster)
+    chosen = None if clusters is None else (ctypes.c_int32 * max(len(clusters), 1))(*clusters)
     held = _Held(
         findings=(RawFinding * _MOST_FINDINGS)(),
         counts=(RawCount * len(loaded.lowered.origins))() if Check.COUNTERS in options.checks else None,
@@ -239,7 +242,7 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         touches=(RawTouch * len(loaded.lowered.origins))() if Check.TOUCHES in options.checks else None,
         printed=ctypes.create_string_buffer(_MOST_PRINTED_BYTES if loaded.lowered.prints else 1),
         messages=ctypes.create_string_buffer(_MOST_MESSAGE_BYTES),
-        others=(workspace, table, parameters, blocks),
+        others=(workspace, table, parameters, chosen),
     )
     launch = RawLaunch(
         program=loaded.handle,
@@ -247,6 +250,8 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         region_count=len(table),
         grid=(ctypes.c_int32 * 3)(*request.grid),
         block=(ctypes.c_int32 * 3)(*request.block),
+        cluster=(ctypes.c_int32 * 3)(*cluster),
+        explicit_cluster=int((request.cluster or loaded.lowered.cluster) is not None),
         parameters=ctypes.cast(parameters, ctypes.c_void_p),
         parameter_bytes=len(request.parameters),
         dynamic_shared_bytes=request.dynamic_smem_bytes,
@@ -261,8 +266,8 @@ def _prepared(loaded: _Loaded, regions: list[MemoryRegion], request: LaunchReque
         race_bytes=options.race_bytes,
         workers=options.workers or os.cpu_count() or 1,
         max_findings=_MOST_FINDINGS,
-        blocks=ctypes.cast(blocks, ctypes.c_void_p) if blocks is not None else None,
-        block_count=len(options.blocks) if options.blocks is not None else 0,
+        blocks=ctypes.cast(chosen, ctypes.c_void_p) if chosen is not None else None,
+        block_count=len(clusters) if clusters is not None else 0,
         findings=ctypes.cast(held.findings, ctypes.c_void_p),
         counts=ctypes.cast(held.counts, ctypes.c_void_p) if held.counts is not None else None,
         coverage=held.coverage.ctypes.data if held.coverage is not None else None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.ptx.clusters import peer_block
 from tilewright.ptx.global_memory import MemoryRegion
 from tilewright.ptx.launching import LaunchRequest
 from tilewright.ptx.lower import LoweredKernel
@@ -56,16 +57,61 @@ _ADDRESSED = frozenset(
         FindingKind.INPUT_WRITTEN,
         FindingKind.STALE_READ,
         FindingKind.NOT_AWAITED,
+        FindingKind.PEER_ABSENT,
+        FindingKind.MBARRIER,
+        FindingKind.NO_PROXY_FENCE,
+        FindingKind.BULK_COPY,
     )
 )
-_STATES = ("runs", "waits at a barrier", "waits for lanes of its warp")
+_STATES = (
+    *("runs", "waits at a barrier", "waits for lanes of its warp", "waits for", "waits at the cluster's barrier"),
+    "waits for a wgmma of its warpgroup",
+)
+_AT_BARRIER, _AT_MBARRIER, _AT_CLUSTER = 1, 3, 4
+_PROXY_THREAD = 1023  # stands for bulk copies that have arrived, in blocks without such a thread
+_MOST_WAITS = 64
+_RANK_SHIFT = 24  # of a shared::cluster address; cluster.h has the same
+_CLUSTER_MISUSE = {
+    6: "it arrives again and has not waited since it last did",
+    7: "it waits and has not arrived",
+}
+_FLIGHTS = {
+    1: "reads an accumulator of the wgmma",
+    2: "writes an accumulator of the wgmma",
+    3: "writes a register that the wgmma reads",
+}
+_NOT_FENCED = (
+    "wgmma.fence must come before the first wgmma of a warp",
+    "wgmma.fence must come after its registers were last written",
+)
 _RACES = {
     1: "reads what the other wrote",
     2: "writes over what the other read",
     3: "writes what the other wrote, and not the same",
-    4: "reads what the other's cp.async has yet to bring",
-    5: "writes where the other's cp.async has yet to bring something",
+    4: "reads what the other's asynchronous copy has yet to bring",
+    5: "writes where the other's asynchronous copy has yet to bring something",
     6: "never waits for its cp.async",
+    7: "copies in bulk what the other wrote",
+}
+# By the core's TW_MBARRIER_* and its TW_BULK_*.
+_MBARRIER = {
+    1: "nothing has initialised it",
+    2: "it is initialised for {} arrivals; from 1 to 1048575 is allowed",
+    3: "{} arrivals, which is more than its phase still waits for",
+    4: "{} bytes still to come, more than it can count: 1048575",
+    5: "something wrote over it",
+    6: "its phase ended while {} bytes that this copy brings were under way: expect_tx names too few",
+    7: "a .noComplete arrival that ends the phase",
+    8: "it is to count {} bytes that go to another block than its own",
+}
+_BULK = {
+    1: "addresses and size must be multiples of 16; the size is {}",
+    2: "{} bytes are more than shared memory has",
+    3: "there is no tensor map at that address, or not at a multiple of 64",
+    4: "the map has {} dimensions or another mode than the instruction",
+    5: "the map's elements cannot be reduced",
+    6: "a map cannot have {} there",
+    7: "the innermost coordinate, {}, is not at a multiple of 16 bytes",
 }
 # By bit of the core's TW_MISSED_*.
 _MISSED = (
@@ -107,7 +153,7 @@ class Reporter:
             detail=self._detail(kind, raw, messages),
             count=raw.count,
             other_line=kernel_line(self._origin(raw.other_instruction)[2]) if other else None,
-            other_thread=self._thread(raw.other_block, raw.other_thread) if other else None,
+            other_thread=self._thread(raw.other_block, raw.other_thread) if other and not self._is_proxy(raw) else None,
             ptx_line=line,
             ptx_text=text,
             places=places,
@@ -157,7 +203,11 @@ class Reporter:
 
     def _where(self, kind: FindingKind, raw: RawFinding) -> str:
         if kind in _ADDRESSED:
-            return readable(self._address(raw.address))
+            return readable(self._address(raw.address, raw.block))
+        if kind is FindingKind.BARRIER_DIVERGENCE and raw.detail in _CLUSTER_MISUSE:
+            return "the cluster's barrier"
+        if kind is FindingKind.DEADLOCK and raw.detail in (_AT_MBARRIER, _AT_CLUSTER):
+            return "mbarrier" if raw.detail == _AT_MBARRIER else "the cluster's barrier"
         if kind in (FindingKind.DEADLOCK, FindingKind.BARRIER_DIVERGENCE):
             return "barrier" if kind is FindingKind.BARRIER_DIVERGENCE else f"barrier {raw.address}"
         if kind is FindingKind.BAD_CALL:
@@ -166,14 +216,25 @@ class Reporter:
             return f"call depth {raw.address}"
         return ""
 
-    def _address(self, address: int) -> str:
+    def _address(self, address: int, block: int) -> str:
         if 0 <= address - SHARED_WINDOW < _WINDOW_BYTES:
-            return self._shared_place(address - SHARED_WINDOW)
+            return self._cluster_place(block, address - SHARED_WINDOW)
         if 0 <= address - LOCAL_WINDOW < _WINDOW_BYTES:
             return f"local byte {address - LOCAL_WINDOW}"
         if 0 <= address - PARAMETER_WINDOW < _WINDOW_BYTES:
             return f"parameter byte {address - PARAMETER_WINDOW}"
         return self._describe(address)
+
+    def _cluster_place(self, block: int, address: int) -> str:
+        """A shared address may name a block of the cluster by its rank plus one."""
+        rank, offset = (address >> _RANK_SHIFT) - 1, address % (1 << _RANK_SHIFT)
+        extents = self._request.cluster or (1, 1, 1)
+        if rank < 0:
+            return self._shared_place(offset)
+        if rank >= math.prod(extents):
+            return f"shared memory of a block of rank {rank}, in a cluster of {math.prod(extents)}"
+        peer = _unravel(peer_block(block, rank, self._request.grid, extents), self._request.grid)
+        return f"{self._shared_place(offset)} of block {peer}, rank {rank} of the cluster"
 
     def _shared_place(self, offset: int) -> str:
         end = len(self._kernel.shared_state) + self._request.dynamic_smem_bytes
@@ -193,16 +254,35 @@ class Reporter:
     def _detail(self, kind: FindingKind, raw: RawFinding, messages: str) -> str:
         if kind in _RACE_KINDS or (kind is FindingKind.ASYNC_NOT_WAITED and raw.other_instruction >= 0):
             return self._race(raw)
+        if kind is FindingKind.NO_PROXY_FENCE:
+            other = self._thread(raw.other_block, raw.other_thread)
+            at = self._at_line(raw.other_instruction)
+            return f"thread {other.thread} wrote it{at}, and no fence.proxy.async stands between the two"
+        if kind is FindingKind.MBARRIER:
+            at = self._at_line(raw.other_instruction) if raw.other_instruction >= 0 else ""
+            return _MBARRIER[raw.detail].format(raw.size) + at
+        if kind is FindingKind.BULK_COPY:
+            return _BULK[raw.detail].format(raw.size)
         if kind in (FindingKind.DEADLOCK, FindingKind.BUDGET):
             return self._waits(messages)
         if kind is FindingKind.SHUFFLE_MASK:
             return _shuffle_detail(raw)
         if kind is FindingKind.BARRIER_DIVERGENCE:
             return self._barrier_detail(raw)
+        if kind is FindingKind.PEER_ABSENT:
+            end = f"before its block ends{self._at_line(raw.other_instruction)}"
+            when = "after its block began" if raw.detail else end
+            return f"an access of {raw.size} bytes that nothing orders {when}; a cluster barrier would"
         if kind is FindingKind.TRAP:
             return "breakpoint" if raw.detail else ""
         if kind is FindingKind.LATER_BLOCK:
             return "blocks that wait for each other need a `cooperative` launch, or must wait for earlier ones only"
+        if kind is FindingKind.WGMMA_IN_FLIGHT:
+            return f"{_FLIGHTS[raw.detail]}{self._at_line(raw.other_instruction)} before wgmma.wait_group"
+        if kind is FindingKind.WGMMA_NOT_FENCED:
+            return _NOT_FENCED[raw.detail]
+        if kind is FindingKind.WARPGROUP:
+            return self._warpgroup_detail(raw)
         if kind in _ADDRESSED and raw.size:
             return f"an access of {raw.size} bytes"
         return ""
@@ -210,29 +290,68 @@ class Reporter:
     def _race(self, raw: RawFinding) -> str:
         other = self._thread(raw.other_block, raw.other_thread)
         what = _RACES.get(raw.detail, "meets the other")
+        if self._is_proxy(raw):
+            return f"{what}: the bulk copy{self._at_line(raw.other_instruction)}, and no wait stands between the two"
         where = f"thread {other.thread}" + (f" of block {other.block}" if raw.other_block != raw.block else "")
         return f"{what}: {where}{self._at_line(raw.other_instruction)}, and nothing orders the two"
+
+    def _is_proxy(self, raw: RawFinding) -> bool:
+        return raw.other_thread == _PROXY_THREAD and math.prod(self._request.block) <= _PROXY_THREAD
 
     def _barrier_detail(self, raw: RawFinding) -> str:
         if raw.detail == 4:
             return f"barrier {raw.other_thread} does not exist; there are 16"
+        if raw.detail in _CLUSTER_MISUSE:
+            return _CLUSTER_MISUSE[raw.detail]
         if raw.detail == 5:
             return f"a count of {raw.other_thread} threads is not a multiple of 32"
         other = _unravel(raw.other_thread, self._request.block)
+        if raw.detail == 8:
+            at = self._at_line(raw.other_instruction)
+            return f"thread {other} came there with another number of threads to wait for{at}"
         if raw.detail == 3:
             return f"thread {other} ended without reaching it"
         whose = "of the same warp" if raw.detail == 1 else "of the block"
         return f"thread {other} {whose} waits at another barrier{self._at_line(raw.other_instruction)}"
 
+    def _warpgroup_detail(self, raw: RawFinding) -> str:
+        other = raw.other_thread // WARP_LANES
+        return {
+            1: "a warpgroup is 128 threads of the block, from a multiple of 128 on",
+            2: f"warp {other} of the same warpgroup executes another one{self._at_line(raw.other_instruction)}",
+            3: f"warp {other} of the same warpgroup ended without it",
+            4: "its descriptors and scale-d must be the same in all threads",
+            5: f"the block's threads would hold {raw.address} registers; a multiprocessor has 65,536",
+        }[raw.detail]
+
     def _waits(self, messages: str) -> str:
-        lines = []
-        for text in messages.splitlines()[:64]:
-            block, warp, mask, pc, state, barrier = (int(number) for number in text.split())
-            at = self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
-            doing = _STATES[state] + (f" {barrier}" if state == 1 else "")
-            lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
-            lines.append(f"block {_unravel(block, self._request.grid)} warp {warp} ({lanes}) {doing}{at}")
-        return "; ".join(lines)
+        warps: dict[tuple[int, ...], list[int]] = {}
+        for text in messages.splitlines():
+            block, warp, *same = (int(number) for number in text.split())
+            warps.setdefault((block, *same), []).append(warp)
+        return "; ".join(self._wait(which, *wait) for wait, which in list(warps.items())[:_MOST_WAITS])
+
+    def _wait(self, warps: list[int], block: int, mask: int, pc: int, state: int, barrier: int, *further: int) -> str:
+        """What some warps of a block do; `further` tells of whom they wait for."""
+        doing = _STATES[state] + (f" {barrier}" if state == _AT_BARRIER else "")
+        doing += self._at_line(pc, f" at PTX line {self._origin(pc)[0]}")
+        if state == _AT_MBARRIER:
+            doing = f"{_STATES[state]} {self._mbarrier_wait(*further)}{doing.removeprefix(_STATES[state])}"
+        elif further:
+            doing += f", where {further[0]} of {further[1]} threads have come"
+        lanes = "all lanes" if mask == 0xFFFFFFFF else f"lanes {mask:#010x}"
+        which = f"warp {warps[0]}" if len(warps) == 1 else f"warps {', '.join(map(str, warps))}"
+        return f"block {_unravel(block, self._request.grid)} {which} ({lanes}) {doing}"
+
+    def _mbarrier_wait(self, offset: int, init: int, expected: int, pending: int, size: int, phase: int) -> str:
+        """What an mbarrier still waits for."""
+        missing = [f"{pending} of {expected} arrivals"] if pending else []
+        missing += [f"{size} bytes"] if size > 0 else []
+        what = " and ".join(missing) + " missing" if missing else "nothing is missing: that phase has passed"
+        if size < 0:
+            what = f"{-size} bytes came that no expect_tx announced"
+        made = self._at_line(init)
+        return f"phase {phase} of the mbarrier at {readable(self._shared_place(offset))}, initialised{made} ({what})"
 
 
 def _shuffle_detail(raw: RawFinding) -> str:
@@ -300,13 +419,15 @@ class CountedInstructions:
             rows.append(row)
         return CountedInstructions(tuple(instructions), np.array(rows, np.int64), np.array(starts, np.int64))
 
-    def counts(self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch) -> CountsRecord:
+    def counts(
+        self, request: LaunchRequest, raw: ctypes.Array[RawCount], launch: RawLaunch, cluster: Dim3
+    ) -> CountsRecord:
         grid_blocks = math.prod(request.grid)
         blocks = request.options.blocks
         return CountsRecord(
             kernel=request.shown_as or request.kernel,
             launch_line=request.launch_line,
-            blocks=grid_blocks if blocks is None else len(blocks),
+            blocks=grid_blocks if blocks is None else launch.block_count * math.prod(cluster),
             grid_blocks=grid_blocks,
             warp_instructions=launch.warp_instructions,
             thread_instructions=launch.thread_instructions,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.ptx.control_flow import ControlFlow
-from tilewright.ptx.lower_builder import registers_of
+from tilewright.ptx.operands import registers_of
 from tilewright.ptx.syntax import Address, Function, Instruction, Operand, Register
 
 _BRANCHES = ("bra", "brx")

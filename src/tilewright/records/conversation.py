@@ -96,6 +96,7 @@ class Reply:
     seconds: float = 0.0
     retries: int = 0
     cut: Cut = field(default_factory=Cut)
+    by_person: bool = False  # or by an agent, through files: `seconds` is time that nobody worked here
 
     def after(self, cut: Cut) -> Reply:
         """The same reply, after streams that were cut."""

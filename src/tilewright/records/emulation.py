@@ -77,6 +77,13 @@ class FindingKind(str, Enum):
     STALE_READ = "read through the read-only cache of what the launch itself wrote"
     NOT_AWAITED = "access before griddepcontrol.wait to what the launch before uses"
     LATER_BLOCK = "waits for a block that may not have started"
+    PEER_ABSENT = "access to shared memory of a block that may not be running"
+    MBARRIER = "misuse of an mbarrier"
+    NO_PROXY_FENCE = "asynchronous read of what fence.proxy.async has not shown"
+    BULK_COPY = "bulk copy that the hardware refuses"
+    WGMMA_IN_FLIGHT = "register of a wgmma still in flight"
+    WGMMA_NOT_FENCED = "wgmma without a fence before it"
+    WARPGROUP = "instruction of a warpgroup not executed by all of it as one"
     # Not the core's: seen when the whole plan has run, by no single instruction.
     OUTPUT_NOT_WRITTEN = "output never written"
     COUNTER_LEFT = "counter not left at zero"

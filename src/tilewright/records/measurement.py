@@ -15,6 +15,7 @@ AT_BOUND = 1.04  # of what the least traffic takes: closer than the model tells 
 # Figures of the roofline and of the performance model, which prompts tell before anything is measured.
 LAUNCH_US = 2.0  # no launch is shorter, from one event to the next
 FIRST_LAUNCH_US = 3.4  # of a plan, in the model
+REACHED_BANDWIDTH = 0.89  # of the vendor's figure, by a long copy
 READ_BANDWIDTH, WRITTEN_BANDWIDTH = 0.965, 0.87  # of the vendor's figure, that reading and writing alone would reach
 EVICTED = 0.8  # of what must leave a cold L2: the rest leaves while nothing else is moved
 USABLE_L2 = 0.75  # of the cache: for data that is used again, or full of somebody else's writes when a timing starts

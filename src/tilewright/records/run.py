@@ -12,6 +12,7 @@ from typing import ClassVar
 from tilewright.records.conversation import Reply, Usage
 from tilewright.records.display import Displayed
 from tilewright.records.json_form import formerly
+from tilewright.records.lint import LintFinding
 from tilewright.records.measurement import Measurement, is_beyond_noise
 from tilewright.records.task import Task
 from tilewright.records.verdict import JudgedAnswer, Passed, Rejected, Unsupported, Verdict, label_says_emulated
@@ -275,6 +276,7 @@ class Situation:
     emulated_only: bool = False  # no GPU at hand: what the emulator cannot run can be neither verified nor ranked
     noise: float = 0.01  # `Settings.noise`, to tell in the history which steps were kept
     skill: str = ""  # `Settings.skill`
+    lint: tuple[LintFinding, ...] = ()  # of the file that is shown, where it was built: what its compiled code tells
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ class Proposal:
     text: str | None
     summary: str
     problem: str = ""  # what was wrong with the reply, where `text` is None
+    passes: bool = False  # it has nothing better than the best file; `summary` says why
     recipe: str = ""  # the author's own name for what it did, by which it knows it again; "" where it needs none
     notes: tuple[str, ...] = ()  # what the file does not compute because algebra makes it unneeded, a sentence each
 

@@ -194,6 +194,11 @@ class BoundPlan:
         return [step for step in self.steps if isinstance(step, PackedLaunch)]
 
     def last_user(self, name: str) -> PackedLaunch | None:
-        """The last launch that gets the tensor."""
-        users = [launch for launch in self.launches if any(field.tensor == name for field in launch.pointers)]
+        """The last launch that gets the tensor, by its address or through a map."""
+        maps = {one.name for one in self.maps if one.tensor == name}
+        users = [
+            launch
+            for launch in self.launches
+            if any(field.tensor == name for field in launch.pointers) or any(field.map in maps for field in launch.maps)
+        ]
         return users[-1] if users else None

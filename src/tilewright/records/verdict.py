@@ -253,8 +253,25 @@ class NotFaster:
     attempt: int  # that the best is of
 
 
+@dataclass(frozen=True)
+class NothingBetter:
+    """The author saw nothing to gain on the best file, and said so instead of sending one."""
+
+    reason: str
+
+
 Evidence = (
-    BadReply | BadPlan | NotBuilt | Declined | Crashed | WrongValues | Unstable | Impossible | Duplicate | NotFaster
+    BadReply
+    | BadPlan
+    | NotBuilt
+    | Declined
+    | Crashed
+    | WrongValues
+    | Unstable
+    | Impossible
+    | Duplicate
+    | NotFaster
+    | NothingBetter
 )
 
 
@@ -289,4 +306,5 @@ _REASONS: dict[type, str] = {
     Impossible: "cannot have done the work",
     Duplicate: "seen before",
     NotFaster: "not faster",
+    NothingBetter: "nothing better seen",
 }

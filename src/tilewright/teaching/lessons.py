@@ -20,7 +20,12 @@ from tilewright.teaching.cleaning import Clean
 KERNEL = "kernel.cu"
 _MOST_CHANGED_LINES = 60
 _QUICK_ELEMENTS = 40_000  # of all inputs, in a case that is emulated again
-_NO_FAULT = (records.Duplicate, records.NotFaster, records.BadReply)  # of a kernel: nothing to learn from its text
+_NO_FAULT = (
+    records.Duplicate,
+    records.NotFaster,
+    records.NothingBetter,
+    records.BadReply,
+)  # of a kernel: nothing to learn from its text
 
 
 @dataclass(frozen=True)

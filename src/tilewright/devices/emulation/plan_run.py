@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright.devices.emulation.plan_memory import Circumstances, PlanMemory, storage_bytes, tensor_copy
 from tilewright.ptx.launching import LaunchOptions, LaunchRequest, LaunchResult
 from tilewright.ptx.syntax import PtxError, UnsupportedPtx
+from tilewright.ptx.tensor_maps import MAP_BYTES, encoded_map
 from tilewright.records import (
     BoundPlan,
     Buffer,
@@ -27,6 +28,7 @@ from tilewright.records import (
     LibraryCall,
     PackedLaunch,
     TensorArgument,
+    TensorMap,
     TouchRecord,
 )
 from tilewright.records.emulation import kernel_line
@@ -144,11 +146,16 @@ def edge_blocks(grid: Dim3, wanted: int | None) -> tuple[int, ...] | None:
     return tuple(sorted([*chosen][:wanted]))
 
 
-def launch_request(launch: PackedLaunch, memory: PlanMemory, options: LaunchOptions) -> LaunchRequest:
-    """What the emulator is asked for, with the tensors' addresses written in."""
+def launch_request(
+    launch: PackedLaunch, maps: Sequence[TensorMap], memory: PlanMemory, options: LaunchOptions
+) -> LaunchRequest:
+    """What the emulator is asked for, with the tensors' addresses and the descriptors written in."""
     block = bytearray(launch.block_template)
     for pointer in launch.pointers:
         struct.pack_into("<Q", block, pointer.offset, memory.address(pointer.tensor))
+    for place in launch.maps:
+        record = next(one for one in maps if one.name == place.map)
+        block[place.offset : place.offset + MAP_BYTES] = encoded_map(record, memory.address(record.tensor))
     return LaunchRequest(
         kernel=launch.symbol,
         grid=launch.grid,
@@ -222,7 +229,6 @@ class _Run:
     def _launch(self, launch: PackedLaunch) -> LaunchResult:
         if self.program is None:
             raise ValueError("the plan launches kernels and no program was given")
-        refuse_features(launch)
         total = math.prod(launch.grid)
         blocks = self._blocks(launch)
         if blocks is not None and launch.cooperative:
@@ -234,7 +240,7 @@ class _Run:
         seed, poison = self.circumstances.seed, self.circumstances.poison
         options = LaunchOptions(self.emulation.checks, seed, left, self.emulation.workers, blocks, poison=poison)
         try:
-            request = launch_request(launch, self.memory, options)
+            request = launch_request(launch, self.plan.maps, self.memory, options)
             if not self.program.overlaps_launches:
                 request = replace(request, overlaps=False)
             return self.program.launch(self.memory.memory, request)
@@ -318,19 +324,9 @@ def _at_the_end(kind: FindingKind, last: PackedLaunch, where: str, detail: str, 
     )
 
 
-def refuse_features(launch: PackedLaunch) -> None:
-    """Raise `LaunchNotEmulable` for what can be seen without the code."""
-    if launch.maps:
-        raise LaunchNotEmulable("it takes tensor maps, and TMA copies are not emulated yet", launch)
-    blocks = math.prod(launch.cluster or ())
-    if blocks > 1:
-        raise LaunchNotEmulable(f"it is launched in clusters of {blocks} blocks, which are not emulated yet", launch)
-
-
 def refuse_unsupported(program: Program, plan: BoundPlan) -> None:
     """Raise `LaunchNotEmulable` for the first launch that cannot be emulated, running nothing."""
     for launch in plan.launches:
-        refuse_features(launch)
         try:
             program.prepare(launch.symbol)
         except PtxError as error:

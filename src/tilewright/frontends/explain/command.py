@@ -14,11 +14,12 @@ from tilewright.frontends.view.templating import render
 from tilewright.store import Store, write_text
 
 _MARKDOWN, _HTML = (".md", ".markdown"), (".html", ".htm")
+_ALSO = {".markdown": ".md", ".htm": ".html"}
 
 
 def explain_run(name: str, output: Path | None) -> None:
     if output is not None:
-        _check(output)
+        check_page(output)
     folder = Store().open_run(name)
     run = folder.load()
     if not run.attempts:
@@ -28,20 +29,24 @@ def explain_run(name: str, output: Path | None) -> None:
     if output is None:
         print_exactly(markdown(lesson, None))
         return
-    count = _write(lesson, output)
+    count = write_page(lesson, output)
     pictures = f" and {count} pictures in {_pictures(output)}" if count else ""
     print(f"wrote {output}{pictures}")
 
 
-def _check(output: Path) -> None:
-    if output.suffix.lower() not in (*_MARKDOWN, *_HTML):
-        raise BadArgument(f"-o {output}: give a name that ends in .md or .html")
+def check_page(output: Path, endings: tuple[str, ...] = (".md", ".html"), option: str = "-o") -> None:
+    """Refuse what cannot be written before anything is made."""
+    ending = output.suffix.lower()
+    if _ALSO.get(ending, ending) not in endings:
+        raise BadArgument(f"{option} {output}: give a name that ends in {' or '.join(endings)}")
     if not output.resolve().parent.is_dir():
-        raise BadArgument(f"-o {output}: there is no folder {output.resolve().parent}")
+        raise BadArgument(f"{option} {output}: there is no folder {output.resolve().parent}")
     if output.is_dir():
-        raise BadArgument(f"-o {output}: a folder; give the name of a file")
+        raise BadArgument(f"{option} {output}: a folder; give the name of a file")
     if output.suffix.lower() in _MARKDOWN and _pictures(output).exists() and not _pictures(output).is_dir():
-        raise BadArgument(f"-o {output}: its pictures go to {_pictures(output)}, which is a file; give another name")
+        raise BadArgument(
+            f"{option} {output}: its pictures go to {_pictures(output)}, which is a file; give another name"
+        )
 
 
 def _pictures(output: Path) -> Path:
@@ -49,8 +54,8 @@ def _pictures(output: Path) -> Path:
     return output.with_name(f"{output.stem}_pictures")
 
 
-def _write(lesson: Lesson, output: Path) -> int:
-    """Returns how many files there are beside it."""
+def write_page(lesson: Lesson, output: Path) -> int:
+    """As the file's name says. Returns how many files there are beside it."""
     if output.suffix.lower() in _HTML:
         output.write_bytes(encoded(lesson_page(lesson)))
         return 0

@@ -53,6 +53,7 @@ _LESSONS: dict[type, str] = {
     records.Unstable: "Its results differ from run to run, so they depend on which thread happens to come first.",
     records.Impossible: "It was faster than the hardware can be, so it cannot have done the work.",
     records.Duplicate: "It is the same file as an earlier attempt, so it was not tried again.",
+    records.NothingBetter: "The author looked for something better and found nothing, which is an answer too.",
     records.NotFaster: "It was quickly seen to be slower than the best so far, so the rest was spared.",
 }  # fmt: skip
 

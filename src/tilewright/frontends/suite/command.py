@@ -194,8 +194,13 @@ def _pool(
     if cluster is not None:
         gpu = "" if device.is_emulated else device.label
         return RayPool(folder, PROGRAM, cluster, gpu=gpu, size=wanted.workers, doing=display.doing)
+    return local_pool(folder, wanted.workers, display)
+
+
+def local_pool(folder: SuiteFolder, workers: int | None, display: SuiteDisplay) -> LocalPool:
+    """Processes of this machine, half as many as it has cores unless told otherwise."""
     cores = len(os.sched_getaffinity(0))
-    return LocalPool(folder, PROGRAM, wanted.workers or min(MOST_WORKERS, max(1, cores // 2)), display.doing)
+    return LocalPool(folder, PROGRAM, workers or min(MOST_WORKERS, max(1, cores // 2)), display.doing)
 
 
 def _close(folder: SuiteFolder, as_json: bool) -> None:

@@ -8,6 +8,7 @@ parent, whose end it notices by its standard input.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilewright.child.family import kill_below
-from tilewright.frontends.choices import ChosenDevice, choose_device
+from tilewright.frontends.choices import PLAYBOOK, ChosenDevice, choose_device
 from tilewright.frontends.conduct import Addition, KernelFound, MakeResult, conduct, read_task, resume
 from tilewright.frontends.judging import turned_judges
 from tilewright.frontends.kernel_arguments import BadArgument
@@ -28,6 +29,7 @@ from tilewright.frontends.remedies import in_options
 from tilewright.frontends.run_words import verdict_words, why_words
 from tilewright.frontends.talk import NotAcceptedYet, Talk
 from tilewright.frontends.terminal import exit_code
+from tilewright.models import providers
 from tilewright.playbook.errors import PlaybookProblem
 from tilewright.records import Attempt, Run, Settings, Situation, Specification
 from tilewright.reference import ReferenceProblem
@@ -46,8 +48,16 @@ def main(arguments: Sequence[str]) -> int:
     folder = SuiteFolder(Path(path))
     suite = folder.suite()
     task = next(one for one in suite.tasks if one.id == id)
-    folder.record(outcome(folder, suite, task))
+    author = own_author(suite.settings.author, task)
+    folder.record(outcome(folder, replace(suite, settings=replace(suite.settings, author=author)), task))
     return 0
+
+
+def own_author(author: str, task: SuiteTask) -> str:
+    """A relay or a replay has a folder of its own for every task: its files are called alike in every run."""
+    takes_path = author != PLAYBOOK and providers()[author.partition(":")[0]].takes_path
+    own = re.sub(r"[^\w.-]", "_", task.id)
+    return f"{author}/{own}" if takes_path else author
 
 
 def _end_with_parent() -> None:

@@ -1,16 +1,14 @@
 """`tilewright exam`: students write kernels for held-out tasks, with a skill and without, and a report follows.
 
-Each student has a suite's folder for either way, so that what is stopped goes on where it stopped. A relay and a replay
-have a folder of their own for every sitting, below the one that is named: their files are called alike in every run.
+Each student has a suite's folder for either way, so that what is stopped goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +21,8 @@ from tilewright.frontends.choices import ChosenDevice, author_name, check_key, c
 from tilewright.frontends.conduct import task_of
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.named_objects import resolved
-from tilewright.frontends.suite.task_program import outcome
+from tilewright.frontends.suite.command import local_pool
+from tilewright.frontends.suite.display import SuiteDisplay
 from tilewright.frontends.teaching.exam_picture import exam_picture
 from tilewright.frontends.teaching.exam_report import report_text
 from tilewright.frontends.terminal import (
@@ -31,14 +30,23 @@ from tilewright.frontends.terminal import (
     INTERRUPTED,
     NotDone,
     print_json,
-    progress,
     stderr_console,
     stdout_console,
 )
 from tilewright.models import providers
 from tilewright.records import Settings
 from tilewright.store import Store, durable, write_text
-from tilewright.suites import NoTasks, OtherSuite, Status, Suite, SuiteFolder, SuiteTask, TaskRecord, folder_tasks
+from tilewright.suites import (
+    NoTasks,
+    OtherSuite,
+    Status,
+    Suite,
+    SuiteFolder,
+    SuiteTask,
+    TaskRecord,
+    carry_out,
+    folder_tasks,
+)
 from tilewright.teaching.cleaning import cleaner
 from tilewright.teaching.exam import Arm, Exam, Sitting, figures_of, sitting_of, skill_text, taught_before
 from tilewright.teaching.skill import NoSkill, SkillProvenance, read_provenance
@@ -52,6 +60,7 @@ class Wanted:
     models: tuple[str, ...]
     tasks: Path
     gpu: str | None
+    workers: int | None
     output: Path | None
     as_json: bool
 
@@ -72,9 +81,9 @@ def exam_command(wanted: Wanted, settings: Settings) -> None:
     for student, label in zip(students, labels, strict=True):
         place = re.sub(r"[^\w.-]+", "-", label)
         for arm in Arm:
-            asked = replace(settings, author=student, skill=text if arm is Arm.WITH else "")
+            asked = replace(settings, author=_arm_author(student, arm), skill=text if arm is Arm.WITH else "")
             suite = _suite(f"exam {name}, {arm.value}", tasks, asked, device)
-            sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm)
+            sittings += _held(SuiteFolder(out / place / arm.value), suite, label, arm, wanted.workers)
     exam = Exam(
         skill=name,
         held_out=provenance is not None,
@@ -136,41 +145,27 @@ def _suite(title: str, tasks: tuple[SuiteTask, ...], settings: Settings, device:
 # -- sittings --
 
 
-def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm) -> list[Sitting]:
+def _held(folder: SuiteFolder, suite: Suite, label: str, arm: Arm, workers: int | None) -> list[Sitting]:
     """A student's sittings one way, those on record and those that are held now."""
     try:
         suite = folder.begin(suite)
     except OtherSuite as error:
         raise BadArgument(f"{error}".replace("--out", "-o")) from None
-    console = stderr_console()
-    with folder.lock():
-        for task in folder.waiting():
-            author = _sitting_author(suite.settings.author, task, arm)
-            console.print(Text(f"{author}: {task.name}, {arm.value} the skill"), soft_wrap=True)
-            asked = replace(suite, settings=replace(suite.settings, author=author))
-            try:
-                with progress() as say, contextlib.redirect_stdout(_Told(say)):
-                    folder.record(outcome(folder, asked, task))
-            except KeyboardInterrupt:
-                raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
-        return [_sitting(one, label, arm) for one in folder.records()]
+    console, waiting = stderr_console(), folder.waiting()
+    if waiting:
+        console.print(Text(f"{label}, {arm.value} the skill: {len(waiting)} of {len(suite.tasks)} tasks"))
+    display = SuiteDisplay(console, len(suite.tasks), len(suite.tasks) - len(waiting))
+    with folder.lock(), contextlib.closing(local_pool(folder, workers, display)) as pool:
+        try:
+            with display.live():
+                carry_out(folder, pool, display)
+        except KeyboardInterrupt:
+            raise NotDone("interrupted; the same command goes on where it stopped", INTERRUPTED) from None
+    return [_sitting(one, label, arm) for one in folder.records()]
 
 
-class _Told(io.TextIOBase):
-    """What a task of a suite prints about itself, as a line that goes away."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def write(self, text: str) -> int:
-        if text.strip():
-            self._say(text.strip())
-        return len(text)
-
-
-def _sitting_author(student: str, task: SuiteTask, arm: Arm) -> str:
-    own = re.sub(r"[^\w.-]", "_", f"{task.id}-{arm.value}")
-    return f"{student}/{own}" if providers()[student.partition(":")[0]].takes_path else student
+def _arm_author(student: str, arm: Arm) -> str:
+    return f"{student}/{arm.value}" if providers()[student.partition(":")[0]].takes_path else student
 
 
 def _sitting(record: TaskRecord, student: str, arm: Arm) -> Sitting:

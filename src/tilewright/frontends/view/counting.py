@@ -8,10 +8,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilewright.devices.emulation.listing import CostlyLine, LineCounts, costly_lines, render_summary
 from tilewright.frontends.view.roofline_plot import Roofline
 from tilewright.records import WARP_LANES, Attempt, GpuProfile, Measured, ModelTerm, Run
+
+if TYPE_CHECKING:
+    from tilewright.measure.performance_model import PlanModel
 
 _ONE_AT_A_TIME = threading.Lock()  # each wants a core, and memory for the inputs
 
@@ -66,11 +70,6 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     except (KernelFileError, NotPrepared, NotCounted, DeviceError, ToolchainError) as problem:
         raise NotCountable(str(problem)) from None
     listings = [launch.facts.listing for launch in model.launches]
-    operations: Counter[str] = Counter()
-    for launch, listing in zip(model.launches, listings, strict=True):
-        for one in (*listing.summary.flops, *listing.summary.tensor_operations):
-            operations[one.kind.value] += round(one.count * launch.facts.counted.scale)
-    moved = sum(launch.facts.traffic.total_bytes for launch in model.launches)
     launches = tuple(
         CountedLaunch(one.summary.kernel, render_summary(one.summary), _lines(one.lines, costly_lines(one)))
         for one in listings
@@ -79,7 +78,7 @@ def count_lines(run: Run, attempt: Attempt, text: str) -> Counted:
     seen = f"{model.modelled.sampled_blocks:,} of {model.modelled.grid_blocks:,} blocks, run at {sizes}"
     time_us = attempt.measurement.time_us if attempt.measurement else model.modelled.time_us
     measured = isinstance(attempt.measurement, Measured)
-    roofline = _roofline(run.task.profile, operations, moved, time_us, measured)
+    roofline = roofline_of(model, run.task.profile, time_us, measured)
     return Counted(launches, seen, roofline, model.modelled.terms)
 
 
@@ -102,12 +101,17 @@ def _for_each(actual: int, ideal: int, requests: int) -> str:
     return f"{actual / requests:.1f} ({ideal / requests:.1f})" if requests else ""
 
 
-def _roofline(
-    gpu: GpuProfile, operations: Counter[str], moved: float, time_us: float, measured: bool
-) -> Roofline | None:
+def roofline_of(model: PlanModel, gpu: GpuProfile, time_us: float, measured: bool) -> Roofline | None:
+    """Where a counted plan stands under the roofline; None where it does no arithmetic that counts."""
     from tilewright.measure.performance_model import tensor_tflops
     from tilewright.ptx.classes import FlopKind
 
+    operations: Counter[str] = Counter()
+    for launch in model.launches:
+        summary = launch.facts.listing.summary
+        for one in (*summary.flops, *summary.tensor_operations):
+            operations[one.kind.value] += round(one.count * launch.facts.counted.scale)
+    moved = sum(launch.facts.traffic.total_bytes for launch in model.launches)
     total = sum(operations.values())
     if not total or not moved or not time_us or not gpu.bandwidth_gbs:
         return None

@@ -262,8 +262,19 @@ def f32_tiles_text(form: Form) -> list[str]:
         "if (!wide[0]) return;",
         "const int thread = threadIdx.x, tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLUMNS - 1) / COLUMNS;",
         "const int flags_n = (N + BN - 1) / BN, m_of = thread / 16 * 8, n_of = thread % 16 * 4;",
-        f"for (int job = blockIdx.x; job < {jobs}; job += gridDim.x) {{",
-        *indented(_f32_tile(form, a, b)),
+        "// The block looks at 256 of its tiles at once. Blocks are odd in number: so a row or a column of tiles is",
+        "// spread over all of them.",
+        f"const int jobs = {jobs};",
+        "__shared__ bool is_wide[256];",
+        "for (int from = blockIdx.x; from < jobs; from += 256 * gridDim.x) {",
+        "  __syncthreads();",
+        *indented(_flag(form)),
+        "  __syncthreads();",
+        "  for (int looked = 0; looked < 256; ++looked) {",
+        "    if (!is_wide[looked]) continue;",
+        "    const int job = from + looked * gridDim.x;",
+        *indented(_f32_tile(form, a, b), 2),
+        "  }",
         "}",
     ]
     pairs = f32_tiles_parameters(form)
@@ -275,19 +286,23 @@ def f32_tiles_text(form: Form) -> list[str]:
     ]
 
 
-def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
-    flags = (
-        ["if (!wide[1 + ((long long)matrix * tiles_m + m0 / ROWS) * flags_n + n0 / BN]) continue;"]
-        if form.fused
-        else [
-            "const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);",
-            "if (!flags[m0 / ROWS] && !flags[tiles_m + n0 / BN]) continue;",
-        ]
+def _flag(form: Form) -> list[str]:
+    """Whether one of the block's tiles is too wide, told by the thread that looks at it."""
+    flag = (
+        "wide[1 + ((long long)matrix * tiles_m + m) * flags_n + n]" if form.fused else "flags[m] || flags[tiles_m + n]"
     )
+    return [
+        "const int mine = from + thread * gridDim.x, m = mine % tiles_m;",
+        "const int matrix = mine / tiles_m / tiles_n, n = mine / tiles_m % tiles_n * COLUMNS / BN;",
+        *([] if form.fused else ["const int* flags = wide + 1 + (long long)matrix * (tiles_m + flags_n);"]),
+        f"is_wide[thread] = mine < jobs && ({flag});",
+    ]
+
+
+def _f32_tile(form: Form, a: Operand, b: Operand) -> list[str]:
     lines = [
         "const int m0 = job % tiles_m * ROWS, n0 = job / tiles_m % tiles_n * COLUMNS;",
         "const int matrix = job / tiles_m / tiles_n;",
-        *flags,
     ]
     if form.pieces:
         lines += [

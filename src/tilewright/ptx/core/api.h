@@ -43,7 +43,8 @@ typedef struct {
 enum { TW_REGION_WRITABLE = 1, TW_REGION_INPUT = 2, TW_REGION_CONSTANT = 4 };
 // Bits of `recent`: what this launch has done to a byte, and what the launch before it did.
 enum { TW_RECENT_WRITTEN = 1, TW_RECENT_READ = 2, TW_RECENT_WRITTEN_BEFORE = 4, TW_RECENT_READ_BEFORE = 8 };
-enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3 };
+enum { TW_STATE_NEVER = 0, TW_STATE_WRITTEN = 1, TW_STATE_IN_FLIGHT = 2, TW_STATE_OUTSIDE = 3,
+       TW_STATE_READING = 4 };  // written, and a bulk copy still reads it
 
 enum {
   TW_CHECK_UNINITIALISED = 1,
@@ -106,6 +107,13 @@ enum {
   TW_FIND_STALE_READ,    // through the read-only cache, of what this launch wrote
   TW_FIND_NOT_AWAITED,   // before griddepcontrol.wait, of what the launch before writes or reads
   TW_FIND_LATER_BLOCK,   // waits for a block that need not have started
+  TW_FIND_PEER_ABSENT,   // shared memory of another block of the cluster, which may have ended or not begun
+  TW_FIND_MBARRIER,      // used as no mbarrier may be; the detail is one of TW_MBARRIER_*
+  TW_FIND_NO_PROXY_FENCE,  // the asynchronous proxy reads what threads wrote and no fence.proxy.async showed it
+  TW_FIND_BULK_COPY,       // a bulk copy that the hardware refuses
+  TW_FIND_WGMMA_IN_FLIGHT,   // a register of a wgmma that nobody has waited for is touched
+  TW_FIND_WGMMA_NOT_FENCED,  // a wgmma uses registers that were written since the last wgmma.fence
+  TW_FIND_WARPGROUP,         // an instruction of a warpgroup that its warps do not execute as one
   TW_FIND_KINDS
 };
 
@@ -129,7 +137,8 @@ typedef struct {
   const tw_program* program;
   const tw_region* regions;  // sorted by address
   int64_t region_count;
-  int32_t grid[3], block[3];
+  int32_t grid[3], block[3], cluster[3];
+  int32_t explicit_cluster;  // the launch or the kernel asks for clusters
   const uint8_t* parameters;
   int64_t parameter_bytes;
   int32_t dynamic_shared_bytes;
@@ -144,7 +153,7 @@ typedef struct {
   int64_t race_bytes;  // most memory of the race detector
   int32_t workers;
   int32_t max_findings;
-  const int32_t* blocks;  // linear indices to run; NULL: all
+  const int32_t* blocks;  // linear indices of the clusters to run (of the blocks, without clusters); NULL: all
   int64_t block_count;
   // results
   tw_finding* findings;

@@ -6,8 +6,6 @@
 
 #include "memory.h"
 
-#define TW_POISON 0xc5
-
 static bool tw_room_for_copies(tw_warp* w, int more) {
   if (w->copy_count + more <= w->copy_capacity) return true;
   int32_t capacity = w->copy_capacity ? 2 * w->copy_capacity : 256;
@@ -42,7 +40,7 @@ TW_HANDLER(cp_async) {
   int size = i->count, index = tw_index_of(w, i);
   to.size = from.size = size;
   tw_addresses(w, i, 1, &from);
-  to.shared = to.global = 0, to.contiguous = false;
+  to.shared = to.global = to.peers = 0, to.contiguous = false;
   if (i->flags & 1) {
     const uint64_t* a = TW_SRC(uint64_t, 0);
     TW_LOOP to.address[l] = a[l] + (uint64_t)i->o[4];

@@ -84,6 +84,8 @@ static inline int tw_perhaps_others(tw_warp* w, const tw_instr* i) {
   return TW_JUMP;
 }
 
+static void tw_observe_peers(tw_warp* w, const tw_access* x, int order);
+
 // o: d (or the sink), -, b, c, address. flags: TW_ATOM_*; count: the type
 TW_HANDLER(atom) {
   static const uint8_t sizes[] = {4, 4, 8, 8, 4, 8, 2, 2, 4, 4, 2};
@@ -101,6 +103,7 @@ TW_HANDLER(atom) {
   if (!changed) tw_polled(w);
   else w->cta->wrote = true;
   if (w->cta->races && mask) {
+    if (x.peers) tw_observe_peers(w, &x, order);
     if (x.shared) tw_race_observe_shared(w->cta->races, w->index, x.shared, x.offset, bytes, order);
     if (x.global)
       tw_race_observe_global(w->cta->engine->races, w->cta->races, w->index, x.global, x.address, bytes, order);

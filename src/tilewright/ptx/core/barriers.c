@@ -5,7 +5,8 @@
 
 enum { BAR_SYNC = 0, BAR_ARRIVE = 1, BAR_RED = 2 };  // flags of the instruction, low two bits
 enum { RED_POPC = 0, RED_AND = 1, RED_OR = 2 };      // mod
-enum { DIVERGED_WARP = 1, DIVERGED_BLOCK = 2, DIVERGED_EXITED = 3, DIVERGED_NUMBER = 4, DIVERGED_COUNT = 5 };
+enum { DIVERGED_WARP = 1, DIVERGED_BLOCK = 2, DIVERGED_EXITED = 3, DIVERGED_NUMBER = 4, DIVERGED_COUNT = 5,
+       DIVERGED_COUNTS = 8 };  // 6 and 7 are cluster.c's
 
 static void report_divergence(tw_warp* w, int pc, int lane, int detail, int other_pc, int other_thread) {
   if (!(w->cta->engine->checks & TW_CHECK_WARP)) return;
@@ -71,6 +72,11 @@ static void open_barrier(tw_cta* cta, int id) {
   cta->progressed = true;
 }
 
+// A barrier without a count waits for all threads, of which a warp counts as 32.
+static int64_t threads_wanted(const tw_cta* cta, int64_t expected) {
+  return expected ? expected : (int64_t)cta->warp_count * TW_LANES;
+}
+
 static bool is_complete(const tw_cta* cta, const tw_barrier* b) {
   return b->open && (b->expected ? b->arrived >= b->expected : all_here(cta, b));
 }
@@ -102,6 +108,22 @@ static void arrive(tw_warp* w, const tw_instr* i, uint32_t exec, tw_barrier* b, 
     b->arrived += TW_LANES - __builtin_popcount(b->lanes[w->index]);
 }
 
+// These lanes of the running context wait at `pc`; the others, which a guard keeps from it, go on.
+void tw_stand(tw_warp* w, uint32_t lanes, int pc, tw_context_state state, uint8_t barrier) {
+  if (lanes != w->mask) {
+    uint32_t masks[2] = {lanes, w->mask & ~lanes};
+    int32_t targets[2] = {pc, pc + 1};
+    w->pc = pc;
+    tw_fan_out(w, 2, masks, targets, -1);
+    for (int32_t c = 0; c < w->context_count; c++)
+      if (w->contexts[c].pc == pc && w->contexts[c].mask == lanes)
+        w->contexts[c].state = (uint8_t)state, w->contexts[c].barrier = barrier;
+    if (w->mask != lanes) return;
+  }
+  tw_set_aside(w, state, pc, false);
+  w->contexts[w->context_count - 1].barrier = barrier;
+}
+
 int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
   if (!exec) return TW_NEXT;
   tw_cta* cta = w->cta;
@@ -117,6 +139,8 @@ int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
     report_divergence(w, pc, lane, DIVERGED_COUNT, -1, (int)expected);
     if (!expected) return TW_NEXT;
   }
+  if (b->open && threads_wanted(cta, b->expected) != threads_wanted(cta, expected))
+    report_divergence(w, pc, lane, DIVERGED_COUNTS, b->first_pc, b->first_thread);
   arrive(w, i, exec, b, pc);
   b->expected = expected;
   if (how == BAR_RED) {
@@ -131,25 +155,9 @@ int tw_barrier_reach(tw_warp* w, const tw_instr* i, uint32_t exec) {
     return TW_NEXT;
   }
   b->waiting[w->index] |= exec;
-  if (exec != w->mask) {  // a guarded barrier: the lanes that do not take part go on
-    uint32_t masks[2] = {exec, w->mask & ~exec};
-    int32_t targets[2] = {pc, pc + 1};
-    w->pc = pc;
-    tw_fan_out(w, 2, masks, targets, -1);
-    for (int32_t c = 0; c < w->context_count; c++)
-      if (w->contexts[c].pc == pc && w->contexts[c].mask == exec)
-        w->contexts[c].state = TW_AT_BARRIER, w->contexts[c].barrier = (uint8_t)id;
-    if (w->mask == exec) {
-      tw_set_aside(w, TW_AT_BARRIER, pc, false);
-      w->contexts[w->context_count - 1].barrier = (uint8_t)id;
-    }
-    if (is_complete(cta, b)) open_barrier(cta, (int)id);
-    return w->running ? TW_JUMP : TW_SWITCH;
-  }
-  tw_set_aside(w, TW_AT_BARRIER, pc, false);
-  w->contexts[w->context_count - 1].barrier = (uint8_t)id;
+  tw_stand(w, exec, pc, TW_AT_BARRIER, (uint8_t)id);
   if (is_complete(cta, b)) open_barrier(cta, (int)id);
-  return TW_SWITCH;
+  return w->running ? TW_JUMP : TW_SWITCH;
 }
 
 // -- collectives of a warp --
@@ -239,7 +247,14 @@ void tw_describe_waits(tw_cta* cta) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
       const tw_context* x = &w->contexts[c];
-      tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      tw_message(cta->engine, "%d %d %u %d %d %d", cta->linear, k, x->mask, x->pc, (int)x->state, (int)x->barrier);
+      if (x->state == TW_AT_MBARRIER) tw_mbarrier_describe(cta, x->barrier);
+      if (x->state == TW_AT_CLUSTER) tw_cluster_describe(cta);
+      if (x->state == TW_AT_BARRIER) {
+        const tw_barrier* b = &cta->barriers[x->barrier];
+        tw_message(cta->engine, " %lld %lld", (long long)b->arrived, (long long)threads_wanted(cta, b->expected));
+      }
+      tw_message(cta->engine, "\n");
     }
     if (w->running) tw_message(cta->engine, "%d %d %u %d %d %d\n", cta->linear, k, w->mask, w->pc, (int)TW_READY, 0);
   }

@@ -66,12 +66,15 @@ static int tw_end_lanes(tw_warp* w, const tw_instr* i, uint32_t exec) {
   if (!exec) return TW_NEXT;
   w->pc = tw_index_of(w, i);
   if (w->copy_count) tw_async_abandoned(w, exec);
+  if (w->cta->bulk) tw_bulk_abandoned(w, exec);
   if (w->cta->races) {
     tw_race_report race;
     tw_race_exit(w->cta->races, w->index, exec, &race);
   }
-  int then = tw_leave(w, exec);
+  int pc = w->pc, then = tw_leave(w, exec);
   tw_barriers_recheck(w->cta);
+  tw_cluster_leave(w, pc, exec);
+  tw_wgmma_recheck(w);
   return then;
 }
 TW_HANDLER(exit) { return tw_end_lanes(w, i, exec); }

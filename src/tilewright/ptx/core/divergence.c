@@ -301,6 +301,7 @@ bool tw_warp_begin(tw_warp* w) {
   w->forced_pc = -1;
   w->context_count = 0;
   w->carry = 0;
+  w->cluster_arrived = w->cluster_passes = w->cluster_opening = 0;
   w->copy_count = 0;
   if (w->trips) memset(w->trips, 0, (size_t)p->loop_count * sizeof *w->trips);
   memset(w->open_group, 0, sizeof w->open_group);
@@ -322,5 +323,6 @@ void tw_warp_free(tw_warp* w) {
   free(w->local);
   free(w->local_state);
   free(w->copies);
+  free(w->flights);
   free(w->trips);
 }

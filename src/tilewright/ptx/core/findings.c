@@ -51,6 +51,7 @@ void tw_report_race(tw_warp* w, int kind, int instruction, int size, const tw_ra
   }
   if (race->kind == TW_RACE_ASYNC_NOT_WAITED) kind = TW_FIND_ASYNC_NOT_WAITED;
   if (race->kind == TW_RACE_ASYNC_NOT_CONSUMED) kind = TW_FIND_ASYNC_NOT_CONSUMED;
+  if (race->kind == TW_RACE_NOT_FENCED) kind = TW_FIND_NO_PROXY_FENCE;
   tw_finding f = {.kind = kind,
                   .instruction = race->instr >= 0 ? race->instr : instruction,
                   .block = (int32_t)race->cta,

@@ -14,8 +14,12 @@
 #include "memory.h"
 #include "atomics.h"
 #include "async.h"
+#include "distributed.h"
+#include "mbarrier.h"
+#include "bulk.h"
 #include "collective.h"
 #include "matrix.h"
+#include "wgmma.h"
 #include "control.h"
 
 // flags: which register
@@ -26,7 +30,23 @@ enum {
   SPECIAL_LANEMASK_EQ, SPECIAL_LANEMASK_LE, SPECIAL_LANEMASK_LT, SPECIAL_LANEMASK_GE, SPECIAL_LANEMASK_GT,
   SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_DYNAMIC_SHARED, SPECIAL_TOTAL_SHARED, SPECIAL_ZERO, SPECIAL_ONE,
   SPECIAL_ENVREG1, SPECIAL_ENVREG2,
+  SPECIAL_CLUSTER_CTAID_X, SPECIAL_CLUSTER_CTAID_Y, SPECIAL_CLUSTER_CTAID_Z,
+  SPECIAL_CLUSTER_NCTAID_X, SPECIAL_CLUSTER_NCTAID_Y, SPECIAL_CLUSTER_NCTAID_Z,
+  SPECIAL_CLUSTERID_X, SPECIAL_CLUSTERID_Y, SPECIAL_CLUSTERID_Z,
+  SPECIAL_NCLUSTERID_X, SPECIAL_NCLUSTERID_Y, SPECIAL_NCLUSTERID_Z,
+  SPECIAL_CTARANK, SPECIAL_NCTARANK, SPECIAL_EXPLICIT_CLUSTER,
 };
+// Those from SPECIAL_CLUSTER_CTAID_X to SPECIAL_NCLUSTERID_Z.
+static uint32_t tw_special_of_cluster(const tw_warp* w, int which) {
+  const tw_launch* launch = w->cta->engine->launch;
+  int axis = (which - SPECIAL_CLUSTER_CTAID_X) % 3;
+  uint32_t blocks = (uint32_t)launch->cluster[axis], id = w->cta->id[axis];
+  if (which < SPECIAL_CLUSTER_NCTAID_X) return id % blocks;
+  if (which < SPECIAL_CLUSTERID_X) return blocks;
+  if (which < SPECIAL_NCLUSTERID_X) return id / blocks;
+  return (uint32_t)launch->grid[axis] / blocks;
+}
+
 static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
   const tw_launch* launch = w->cta->engine->launch;
   switch (which) {
@@ -53,7 +73,10 @@ static uint32_t tw_special(tw_warp* w, int which, uint32_t lane) {
     case SPECIAL_ONE: return 1;
     case SPECIAL_ENVREG1: return (uint32_t)(launch->workspace >> 32);
     case SPECIAL_ENVREG2: return (uint32_t)launch->workspace;
-    default: return 0;
+    case SPECIAL_CTARANK: return (uint32_t)w->cta->rank;
+    case SPECIAL_NCTARANK: return (uint32_t)w->cta->cluster->size;
+    case SPECIAL_EXPLICIT_CLUSTER: return (uint32_t)launch->explicit_cluster;
+    default: return which >= SPECIAL_CLUSTER_CTAID_X ? tw_special_of_cluster(w, which) : 0;
   }
 }
 // count: bytes of the destination's lanes. A clock moves each time it is read, the same in every run.

@@ -21,9 +21,12 @@
 #define TW_MAX_CONTEXTS 32
 #define TW_MAX_CALL_DEPTH 256
 #define TW_MAX_WARPS 32
+#define TW_MAX_CLUSTER 16  // blocks
 #define TW_LOCAL_LIMIT (512 * 1024)  // bytes of local memory of one thread, as the hardware has it
 #define TW_FRAME_LIMIT (64 << 20)    // bytes of frames of one warp
 #define TW_ASYNC_LIMIT (1 << 16)     // copies in flight of one warp
+
+#define TW_POISON 0xc5  // what an asynchronous copy has yet to bring
 
 #define TW_SHARED_WINDOW 0x7e0000000000ull
 #define TW_LOCAL_WINDOW 0x7d0000000000ull
@@ -57,13 +60,16 @@ enum {
 };
 #define TW_ORDER_OF(mod) ((int)((mod) >> 6 & 15))
 #define TW_SPACE_OF(mod) ((mod) >> 10 & 7)
-enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4 };
+enum { TW_SPACE_GENERIC = 0, TW_SPACE_GLOBAL = 1, TW_SPACE_SHARED = 2, TW_SPACE_LOCAL = 3, TW_SPACE_PARAMETER = 4,
+       TW_SPACE_CLUSTER = 5 };
 
 typedef struct tw_warp tw_warp;
 typedef struct tw_instr tw_instr;
 typedef struct tw_cta tw_cta;
+typedef struct tw_cluster tw_cluster;
 typedef struct tw_engine tw_engine;
 typedef struct tw_worker tw_worker;
+typedef struct tw_bulk tw_bulk;
 
 // What a handler tells the loop.
 enum { TW_NEXT = 0, TW_JUMP = 1, TW_SWITCH = 2, TW_STOP = 3 };
@@ -101,7 +107,9 @@ struct tw_program {
   bool has_guard_zones;  // between variables in shared memory
 };
 
-typedef enum { TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC } tw_context_state;
+typedef enum {
+  TW_READY = 0, TW_AT_BARRIER, TW_AT_SYNC, TW_AT_MBARRIER, TW_AT_CLUSTER, TW_AT_WARPGROUP
+} tw_context_state;
 
 typedef struct {
   uint32_t mask;
@@ -109,7 +117,7 @@ typedef struct {
   int32_t node;   // innermost node it belongs to, or -1
   int32_t frame;  // index into the warp's frames
   uint8_t state;  // tw_context_state
-  uint8_t barrier;
+  uint16_t barrier;
   uint32_t wanted;  // lanes a collective waits for
 } tw_context;
 
@@ -140,6 +148,13 @@ typedef struct {
   int32_t instruction;
   uint8_t bytes, lane;
 } tw_async_copy;
+
+// A register that a wgmma is still writing or reading.
+typedef struct {
+  uint32_t group;  // of the warp's commits, plus one; 0: none
+  int32_t pc;      // the wgmma
+  bool sum;        // of the accumulator, not of a
+} tw_register_flight;
 
 struct tw_warp {
   uint8_t* base[2];  // frame, constants
@@ -172,9 +187,18 @@ struct tw_warp {
   uint32_t local_stride;
   uint32_t* trips;  // begun so far, of each loop; NULL where nobody asks
   uint32_t carry;  // condition-code register, one bit per lane
+  uint32_t cluster_arrived;  // at the cluster's barrier, which has not opened since
+  uint32_t cluster_passes;   // it has opened since, and they have yet to wait
+  uint32_t cluster_opening;  // the last of its openings that lanes have waited for, from 1
   tw_async_copy* copies;
   int32_t copy_count, copy_capacity;
   uint32_t open_group[TW_LANES];
+  // wgmma
+  uint32_t issued, committed, retired;  // instructions; groups
+  bool fenced;                          // has executed wgmma.fence
+  tw_register_flight* flights;          // by register of the kernel's frame; NULL until one is needed
+  int32_t flight_count;
+  uint32_t registers;                   // that setmaxnreg gave each thread; 0: not known
   uint32_t tid[3][TW_LANES] __attribute__((aligned(64)));
 };
 
@@ -189,12 +213,53 @@ typedef struct {
   uint32_t predicate_and, predicate_or, predicate_count;
 } tw_barrier;
 
+// Blocks that run side by side; a block of a launch without clusters is one of its own.
+struct tw_cluster {
+  tw_cta* blocks[TW_MAX_CLUSTER];  // by rank
+  int32_t size;
+  int32_t running;  // blocks that have not ended
+  uint32_t openings;  // of its barrier, so far
+  bool open;          // somebody has arrived at it
+  bool relaxed;       // without releasing what it did
+  const tw_past* arrivals;  // what those who arrived know, for races
+  const tw_past* opened;    // and what those who wait are told
+};
+
+// An operand of a wgmma in shared memory, as its descriptor has it.
+typedef struct {
+  uint32_t start, lead, stride, base, pitch, swizzle;
+  bool transposed;  // contiguous along m or n rather than along k
+} tw_tile;
+
+// One that is read until the group it belongs to is waited for.
+typedef struct {
+  tw_tile tile;
+  int32_t blocks;  // of 8 rows or columns
+  int32_t pc;
+  uint32_t group;
+} tw_tile_read;
+
+// Four warps that execute wgmma together.
+#define TW_WARPGROUP_MEMORY 64
+typedef struct {
+  uint32_t issued;                   // by the warp that is furthest
+  int32_t pcs[TW_WARPGROUP_MEMORY];  // of the last ones
+  uint32_t completed;                // groups that a warp has waited for
+  tw_tile_read* reads;
+  int32_t read_count, read_capacity;
+  const tw_past* known;  // what its warps knew when they committed
+} tw_warpgroup;
+
 struct tw_cta {
   tw_engine* engine;
   tw_worker* worker;
   const tw_program* program;
   int32_t linear;
   uint32_t id[3];
+  tw_cluster* cluster;
+  tw_cluster own_cluster;  // used by the block of rank 0
+  int32_t rank;
+  int32_t end_pc;  // where its last threads ended
   int32_t warp_count;
   int32_t thread_count;
   int32_t live_threads;
@@ -204,11 +269,15 @@ struct tw_cta {
   bool watch_shared;  // reads look at shared_state
   tw_barrier barriers[TW_BARRIERS];
   tw_cta_races* races;
+  tw_bulk* bulk;  // mbarriers and bulk copies; NULL until there are any
+  tw_warpgroup warpgroups[TW_MAX_WARPS / 4];
+  uint8_t* tile_readers;  // of each 16 bytes of shared memory: operands of unfinished wgmmas that hold it; NULL: none yet
   bool progressed, only_polls;  // in the last pass over its warps
   int32_t turn;
   int32_t idle_rounds;  // in a row that it has only polled, with no other block running
   bool wrote;           // in memory, since that was last asked
   tw_warp* warps;
+  tw_visit* visits;  // of other blocks of the cluster to its shared memory, by rank and warp; NULL: nobody asks
 };
 
 struct tw_worker {
@@ -233,8 +302,9 @@ struct tw_engine {
   atomic_llong next_block;
   atomic_llong executed;
   atomic_llong finished;
-  int64_t block_total;
-  int32_t* order;  // of the blocks, when seeded
+  int64_t block_total;  // to run: of clusters, where a block without one is a cluster of its own
+  int32_t cluster_size;
+  int32_t* order;  // of the same, when seeded
   uint32_t shared_bytes;
   uint32_t local_stride;
   tw_races* races;
@@ -270,9 +340,75 @@ int tw_gather_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t
 bool tw_force_collective(tw_cta* cta);
 void tw_describe_waits(tw_cta* cta);
 
+void tw_stand(tw_warp* w, uint32_t lanes, int pc, tw_context_state state, uint8_t barrier);
+
+// -- cluster.c --
+void tw_cluster_begin(tw_cta** blocks, int32_t size);
+void tw_cluster_recheck(tw_cluster* cluster);
+int tw_cluster_arrive(tw_warp* w, const tw_instr* i, uint32_t exec);
+int tw_cluster_wait(tw_warp* w, const tw_instr* i, uint32_t exec);
+bool tw_block_can_run(const tw_cta* cta);
+void tw_cluster_describe(const tw_cta* cta);
+void tw_cluster_leave(tw_warp* w, int pc, uint32_t lanes);
+// Whether a block is there to be reached, which is reported where it may not be; and that lanes reach it.
+bool tw_cluster_present(tw_warp* w, int pc, int lane, tw_cta* home, uint32_t offset, int size);
+void tw_cluster_visit(tw_warp* w, int pc, uint32_t lanes, tw_cta* home, uint32_t offset, int size);
+
 // -- async.c --
 void tw_async_complete(tw_warp* w, uint32_t mask, uint32_t keep);
 void tw_async_abandoned(tw_warp* w, uint32_t mask);
+
+// -- bulk.c --
+void tw_bulk_begin(tw_cta* cta);
+void tw_bulk_end(tw_cta* cta);
+void tw_bulk_free(tw_cta* cta);
+void tw_bulk_abandoned(tw_warp* w, uint32_t exec);
+bool tw_bulk_overwrites(tw_warp* w, int instruction, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);
+
+// -- mbarrier.c; flags of its instructions --
+enum { TW_MBARRIER_PARITY = 1, TW_MBARRIER_NO_COMPLETE = 1, TW_MBARRIER_DROPS = 2, TW_MBARRIER_RELAXED = 4 };
+int tw_mbarrier_init(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* count);
+int tw_mbarrier_invalidate(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
+int tw_mbarrier_arrive(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* count,
+                       const uint32_t* bytes, uint64_t* states);
+int tw_mbarrier_bytes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const uint32_t* bytes);
+int tw_mbarrier_after_copies(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address);
+int tw_mbarrier_wait(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t* address, const void* which);
+bool tw_mbarrier_expire(tw_cta* cta);
+bool tw_mbarrier_has_begun(const tw_cta* cta, uint32_t number);
+void tw_mbarrier_describe(const tw_cta* cta, uint32_t number);
+
+// -- wgmma.c --
+enum {  // details of TW_FIND_WARPGROUP
+  TW_WARPGROUP_INCOMPLETE = 1,
+  TW_WARPGROUP_PARTED,
+  TW_WARPGROUP_ENDED,
+  TW_WARPGROUP_DIFFERS,
+  TW_WARPGROUP_REGISTERS,
+};
+#define TW_REGISTERS_OF_A_MULTIPROCESSOR 65536
+tw_tile tw_tile_of(uint64_t descriptor, bool transposed);
+void tw_wgmma_begin(tw_cta* cta);  // forgets the block before
+void tw_wgmma_free(tw_cta* cta);
+void tw_warpgroup_whole(tw_warp* w, int32_t pc, int lane);
+bool tw_wgmma_issue(tw_warp* w, int32_t pc, int lane, const tw_tile* a, const tw_tile* b, int blocks);
+void tw_wgmma_commit(tw_warp* w, uint32_t together);
+bool tw_wgmma_ready(const tw_warp* w, uint32_t pending);
+void tw_wgmma_retire(tw_warp* w, int32_t pc, uint32_t pending, uint32_t together);
+void tw_wgmma_recheck(tw_warp* w);
+void tw_wgmma_overwritten(tw_warp* w, int32_t pc, int lane, const tw_cta* home, uint32_t offset, uint32_t bytes);
+void tw_wgmma_mark(tw_warp* w, int32_t slot, int32_t pc, bool sum);
+void tw_wgmma_touch(tw_warp* w, int32_t pc, int lane, int32_t slot, bool writes);
+void tw_wgmma_copy(tw_warp* w, int32_t pc, int lane, int32_t to, int32_t from);
+
+// Where 16 bytes of a tile lie: row `row` of the core matrix at `block` (of 8 rows or columns) and `half` of k.
+static inline uint32_t tw_tile_chunk(const tw_tile* t, int block, int half, int row) {
+  uint32_t b = (uint32_t)block, h = (uint32_t)half, at = t->start + (uint32_t)row * t->pitch, wide = t->pitch / 16;
+  if (!t->swizzle) at += b * t->stride + h * t->lead;
+  else if (t->transposed) at += b % wide * 16 + b / wide * t->lead + h * t->stride;
+  else at += b * t->stride + h * 16;
+  return at ^ (((at >> 7) - t->base) & t->swizzle) << 4;
+}
 
 // -- printing.c --
 void tw_print(tw_warp* w, const tw_instr* i, uint32_t exec);

@@ -94,7 +94,7 @@ TW_HANDLER(mma) {
 static void tw_fragment_places(const tw_warp* w, const tw_instr* i, tw_access* x, const uint64_t* base, int reg, int element, int bits) {
   const uint32_t* stride = i->o[5] < 0 ? NULL : TW_SRC(uint32_t, 5);
   int64_t usual = tw_fragment_default_stride(i->o[6]);
-  x->shared = x->global = 0, x->contiguous = false;
+  x->shared = x->global = x->peers = 0, x->contiguous = false;
   for (int l = 0; l < TW_LANES; l++) {
     int64_t at = tw_fragment_offset(i->o[6], l, reg, element, stride ? (int64_t)(int32_t)stride[l] : usual);
     x->address[l] = base[l] + (uint64_t)(at * bits / 8);

@@ -3,6 +3,7 @@
 #ifndef TW_MEMORY_H
 #define TW_MEMORY_H
 
+#include "cluster.h"
 #include "lanes.h"
 
 typedef struct {
@@ -10,6 +11,7 @@ typedef struct {
   uint8_t* at[TW_LANES] __attribute__((aligned(64)));  // where the bytes really are, for lanes that may touch them
   uint32_t offset[TW_LANES] __attribute__((aligned(64)));  // in shared memory
   uint32_t shared, global;  // lanes by space, of those that may
+  uint32_t peers;           // lanes in the shared memory of other blocks of the cluster
   uint32_t mask;            // lanes that may
   int size;                 // bytes per lane
   bool contiguous;          // all 32 lanes, one after the other
@@ -25,7 +27,7 @@ static inline void tw_addresses(const tw_warp* w, const tw_instr* i, int operand
     const uint32_t* a = TW_SRC(uint32_t, operand);
     TW_LOOP x->address[l] = (uint32_t)(a[l] + (uint32_t)i->imm);
   }
-  x->shared = x->global = x->mask = 0;
+  x->shared = x->global = x->peers = x->mask = 0;
   x->contiguous = false;
 }
 
@@ -61,9 +63,11 @@ static bool tw_state_slow(tw_warp* w, const tw_instr* i, int lane, const uint8_t
       return false;
     }
   }
+  if (how != TW_READ && memchr(state, TW_STATE_READING, (size_t)size))
+    tw_bulk_overwrites(w, tw_index_of(w, i), lane, w->cta, (uint32_t)(address - TW_SHARED_WINDOW), (uint32_t)size);
   if (how == TW_WRITE) return true;
   for (int k = 0; k < size; k++) {
-    if (state[k] == TW_STATE_WRITTEN) continue;
+    if (state[k] == TW_STATE_WRITTEN || state[k] == TW_STATE_READING) continue;
     if (state[k] == TW_STATE_IN_FLIGHT) {
       if (!w->cta->races) tw_report(w, TW_FIND_ASYNC_NOT_WAITED, tw_index_of(w, i), lane, address + (uint64_t)k, size, 0);
     } else if (w->cta->engine->checks & TW_CHECK_UNINITIALISED) {
@@ -219,10 +223,12 @@ static uint32_t tw_global(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
 
 // -- shared: `address` holds offsets --
 
-static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
-  tw_cta* cta = w->cta;
-  exec = tw_only_aligned(w, i, exec, x, TW_SHARED_WINDOW);
-  if (!exec) return 0;
+static uint32_t tw_distributed(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how);
+static void tw_tell_peers(tw_warp* w, const tw_instr* i, const tw_access* x, int how, int order, const void* values);
+
+// `cta` is whose shared memory it is, `window` what its offsets are told apart by.
+static inline __attribute__((always_inline)) uint32_t tw_shared_of(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x,
+                                                                   int how, tw_cta* cta, uint64_t window) {
   uint64_t room = (uint64_t)cta->shared_bytes - (uint64_t)x->size;
   uint64_t wrong = cta->shared_bytes < (uint32_t)x->size, step = 0;
   uint32_t good = exec;
@@ -235,9 +241,10 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   }
   if (__builtin_expect(wrong != 0, 0)) {
     x->contiguous = false;
+    if (tw_address_bits(x, exec) >> TW_RANK_SHIFT) return tw_distributed(w, i, exec, x, how);
     TW_EACH(exec) {
       if (x->address[l] + (uint64_t)x->size > cta->shared_bytes || x->address[l] > cta->shared_bytes) {
-        tw_report(w, TW_FIND_SHARED_BOUNDS, tw_index_of(w, i), (int)l, TW_SHARED_WINDOW + x->address[l], x->size, how);
+        tw_report(w, TW_FIND_SHARED_BOUNDS, tw_index_of(w, i), (int)l, window + x->address[l], x->size, how);
         good &= ~(1u << l);
       }
     }
@@ -245,11 +252,18 @@ static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acces
   TW_LOOP x->at[l] = cta->shared + (good & tw_lane_bit[l] ? x->address[l] : 0);
   TW_LOOP x->offset[l] = (uint32_t)x->address[l];
   if (cta->watch_shared)
-    good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, TW_SHARED_WINDOW, how, TW_FIND_SHARED_BOUNDS,
+    good = tw_check_state(w, i, good, x, cta->shared, cta->shared_state, window, how, TW_FIND_SHARED_BOUNDS,
                           TW_FIND_UNINITIALISED_SHARED);
+  if (how != TW_READ && cta->tile_readers)
+    TW_EACH(good) tw_wgmma_overwritten(w, tw_index_of(w, i), (int)l, cta, x->offset[l], (uint32_t)x->size);
   if (cta->worker->counts) tw_count_shared(&cta->worker->counts[tw_index_of(w, i)], good, x->offset, x->size, x->contiguous);
   x->shared |= good;
   return good;
+}
+
+static uint32_t tw_shared(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
+  exec = tw_only_aligned(w, i, exec, x, TW_SHARED_WINDOW);
+  return exec ? tw_shared_of(w, i, exec, x, how, w->cta, TW_SHARED_WINDOW) : 0;
 }
 
 // -- local and parameters: `address` holds offsets --
@@ -315,11 +329,11 @@ static uint32_t tw_generic(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acce
       return spaces[k].access(w, i, exec, x, how);
     }
     part = *x;
-    part.shared = part.global = 0;
+    part.shared = part.global = part.peers = 0;
     TW_LOOP part.address[l] -= spaces[k].window;
     uint32_t lanes = spaces[k].access(w, i, spaces[k].lanes, &part, how);
     TW_EACH(lanes) x->at[l] = part.at[l], x->offset[l] = part.offset[l];
-    x->shared |= part.shared, x->global |= part.global;
+    x->shared |= part.shared, x->global |= part.global, x->peers |= part.peers;
     good |= lanes;
   }
   x->contiguous = false;
@@ -329,7 +343,7 @@ static uint32_t tw_generic(tw_warp* w, const tw_instr* i, uint32_t exec, tw_acce
 static inline uint32_t tw_reach(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x, int how) {
   switch (TW_SPACE_OF(i->mod)) {
     case TW_SPACE_GLOBAL: return x->mask = tw_global(w, i, exec, x, how);
-    case TW_SPACE_SHARED:
+    case TW_SPACE_SHARED: case TW_SPACE_CLUSTER:
       // A shared address may also be given as a 64-bit number; only its window's offset is meant.
       return x->mask = tw_shared(w, i, exec, x, how);
     case TW_SPACE_LOCAL: return x->mask = tw_local(w, i, exec, x, how);
@@ -348,6 +362,7 @@ static void tw_tell(tw_warp* w, const tw_instr* i, const tw_access* x, int how, 
     found = tw_race_shared(cta->races, w->index, x->shared, x->offset, x->size, how, order, values, x->size, index, &race);
     if (found) tw_report_race(w, TW_FIND_RACE_SHARED, index, x->size, &race, found);
   }
+  if (__builtin_expect(x->peers != 0, 0)) tw_tell_peers(w, i, x, how, order, values);
   if (x->global) {
     const tw_region* r = cta->worker->cache[index];
     if (how == TW_READ && !(r->flags & TW_REGION_WRITABLE) && !(x->shared)) return;
@@ -432,7 +447,7 @@ static int tw_load(tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x) {
       if (i->o[k] >= 0) tw_load_part(w, i, exec, x, tw_slot(w, i->o[k]), k << element);
   }
   if (TW_ORDER_OF(i->mod) && !tw_is_guess(i)) tw_polled(w);
-  if (w->cta->races && (x->shared | x->global)) tw_tell(w, i, x, TW_READ, TW_ORDER_OF(i->mod), NULL);
+  if (w->cta->races && (x->shared | x->global | x->peers)) tw_tell(w, i, x, TW_READ, TW_ORDER_OF(i->mod), NULL);
   return TW_NEXT;
 }
 
@@ -448,7 +463,7 @@ static void tw_pack_values(const tw_warp* w, const tw_instr* i, uint8_t* values,
 static int tw_store(tw_warp* w, const tw_instr* i, tw_access* x) {
   int element = 1 << (i->mod & TW_MEM_ELEMENT), held = 1 << (i->mod >> 2 & 3);
   w->cta->wrote = true;
-  if (w->cta->races && (x->shared | x->global)) {
+  if (w->cta->races && (x->shared | x->global | x->peers)) {
     uint8_t values[TW_LANES * 32];
     tw_pack_values(w, i, values, x->size);
     tw_tell(w, i, x, TW_WRITE, TW_ORDER_OF(i->mod), values);
@@ -493,7 +508,7 @@ TW_MEMORY(_local, tw_local)
 TW_HANDLER(ld_param) {
   tw_access x;
   x.mask = exec;
-  x.shared = x.global = 0;
+  x.shared = x.global = x.peers = 0;
   int size = i->count << (i->mod & TW_MEM_ELEMENT);
   const tw_launch* launch = w->cta->engine->launch;
   if (i->imm < 0 || i->imm + size > launch->parameter_bytes) x.mask = 0;
@@ -507,7 +522,7 @@ TW_HANDLER(ld_param) {
 static inline void tw_frame_places(const tw_warp* w, const tw_instr* i, uint32_t exec, tw_access* x) {
   uint8_t* base = tw_slot(w, i->o[4]);
   x->mask = exec;
-  x->shared = x->global = 0;
+  x->shared = x->global = x->peers = 0;
   x->contiguous = false;
   TW_LOOP x->at[l] = base + l * i->o[5] + i->imm;
 }
@@ -529,7 +544,7 @@ TW_HANDLER(st_frame) {
 
 // mod: the space; imm is not used. cvta adds the window, cvta.to takes it away; global is generic already.
 static inline uint64_t tw_window_of(uint32_t space) {
-  return space == TW_SPACE_SHARED ? TW_SHARED_WINDOW : space == TW_SPACE_LOCAL ? TW_LOCAL_WINDOW : 0;
+  return space == TW_SPACE_SHARED || space == TW_SPACE_CLUSTER ? TW_SHARED_WINDOW : space == TW_SPACE_LOCAL ? TW_LOCAL_WINDOW : 0;
 }
 TW_HANDLER(cvta) {
   const uint64_t* a = TW_SRC(uint64_t, 1);
@@ -547,7 +562,9 @@ TW_HANDLER(isspacep) {
   TW_EACH(exec) {
     bool shared = a[l] - TW_SHARED_WINDOW < TW_WINDOW_BYTES, local = a[l] - TW_LOCAL_WINDOW < TW_WINDOW_BYTES;
     bool parameter = a[l] - TW_PARAMETER_WINDOW < TW_WINDOW_BYTES;
-    bool yes = space == TW_SPACE_SHARED   ? shared
+    uint32_t rank = (uint32_t)a[l] >> TW_RANK_SHIFT;  // plus one; 0: the block's own
+    bool yes = space == TW_SPACE_CLUSTER  ? shared
+               : space == TW_SPACE_SHARED ? shared && (!rank || rank == (uint32_t)w->cta->rank + 1)
                : space == TW_SPACE_LOCAL  ? local
                : space == TW_SPACE_PARAMETER ? parameter
                                              : !shared && !local && !parameter;

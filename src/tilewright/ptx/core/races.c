@@ -5,8 +5,10 @@
 typedef struct {
   tw_races* races;
   tw_cta_races* cta;
-  tw_page* page;  // locked while it is here
+  tw_cta_races* home;  // whose shared memory it is
+  tw_page* page;       // locked while it is here
   bool shared, is_async;
+  bool one_cta;  // the stamps there are all of this CTA, or old
   int warp, kind, order, instr;
   uint32_t clock;
   uint32_t who;       // of a write by lane 0
@@ -53,7 +55,7 @@ static void conflict(tw_race_access* a, int kind, const tw_cell* cell, uint32_t 
       .cta = a->cta->index,
       .thread = (uint32_t)a->warp * 32 + lane,
       .instr = a->instr,
-      .other_cta = a->shared ? a->cta->index : index_of(a->races, other.ordinal),
+      .other_cta = a->one_cta ? a->cta->index : index_of(a->races, other.ordinal),
       .other_thread = other.thread,
       .other_instr = (int32_t)other.instr,
       .is_atomic = a->order != TW_ORDER_WEAK || a->kind == TW_RACE_ATOMIC,
@@ -67,7 +69,7 @@ static void conflict(tw_race_access* a, int kind, const tw_cell* cell, uint32_t 
 
 // Before the last barrier of the whole CTA, which costs one comparison to see.
 static inline bool before_barrier(const tw_race_access* a, uint32_t ordinal, uint32_t clock) {
-  return clock < a->cta->barrier_clock && (a->shared || ordinal == a->cta->ordinal);
+  return clock < a->cta->barrier_clock && (a->one_cta || ordinal == a->cta->ordinal);
 }
 
 static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_cell* cell, uint32_t lanes,
@@ -77,7 +79,7 @@ static __attribute__((noinline)) void check_write(tw_race_access* a, const tw_ce
                     .is_async = (write->what & TW_WRITE_ASYNC) != 0};
   if (write->what & TW_WRITE_IN_FLIGHT) {
     bool reads = a->kind == TW_RACE_READ;
-    if (write->clock < a->cta->start_clock) return;  // of an earlier CTA
+    if (a->one_cta && write->clock < a->cta->start_clock) return;  // of an earlier CTA
     conflict(a, reads ? TW_RACE_ASYNC_NOT_WAITED : TW_RACE_ASYNC_OVERWRITTEN, cell, tw_lowest(lanes), other);
     return;
   }
@@ -170,7 +172,7 @@ static bool replaces(const tw_race_access* a, const tw_record* old) {
 // and races with whatever it would have raced with.
 static uint32_t still_needed(tw_race_access* a, const tw_record* old, uint32_t lanes) {
   uint32_t ordinal = old->who >> 5, flags = old->what & 0xff;
-  if (before_barrier(a, ordinal, old->clock) && (a->shared || flags == a->flags)) return 0;
+  if (before_barrier(a, ordinal, old->clock) && (a->one_cta || flags == a->flags)) return 0;
   if (replaces(a, old)) return 0;
   if (flags != a->flags) return old->lanes;
   bool same_warp = old->who == a->warp_who;
@@ -279,7 +281,7 @@ static void add_to_list(tw_race_access* a, tw_record* head, uint32_t lanes, cons
 static __attribute__((noinline)) void remember(tw_race_access* a, tw_record* record, uint32_t lanes) {
   tw_record fresh = {.who = a->warp_who, .lanes = lanes, .clock = a->clock, .what = (uint32_t)a->instr << 8 | a->flags};
   if (record->clock && record->what & TW_RECORD_MANY) {
-    if (a->shared && record->clock < a->cta->barrier_clock) {
+    if (a->one_cta && record->clock < a->cta->barrier_clock) {
       tw_links_drop(a->page, record);
     } else {
       add_to_list(a, record, lanes, &fresh);
@@ -372,7 +374,7 @@ static inline void leave_page(tw_race_access* a) {
 
 static bool enter_page(tw_race_access* a, uint64_t id, int shift) {
   leave_page(a);
-  tw_page* page = a->shared ? tw_page_shared(a->cta, (uint32_t)id, shift) : tw_page_global(a->races, a->cta, id, shift);
+  tw_page* page = a->shared ? tw_page_shared(a->home, (uint32_t)id, shift) : tw_page_global(a->races, a->cta, id, shift);
   if (!page) return false;
   if (!a->shared) tw_page_lock(a->races, page);
   a->page = page;
@@ -406,7 +408,7 @@ static inline void touch(tw_race_access* a, uint64_t address, int shift, uint32_
   tw_cell* end = cell + ((size_t)1 << (shift - fine));
   if (a->order != TW_ORDER_WEAK) {
     for (; cell < end; cell++) strong_cell(a, cell, lanes);
-    bool orders = (a->order & TW_ORDER_MASK) != TW_ORDER_GUESS;
+    bool orders = (a->order & TW_ORDER_MASK) < TW_ORDER_GUESS;
     for (uint32_t rest = orders ? lanes : 0; rest; rest &= rest - 1) synchronise(a, address, shift, tw_lowest(rest));
   } else if (a->kind == TW_RACE_READ) {
     for (; cell < end; cell++) read_cell(a, cell, lanes);
@@ -435,7 +437,7 @@ static bool start(tw_race_access* a, tw_races* races, tw_cta_races* cta, int war
   if (cta->ignored || warp < 0 || warp >= cta->warps) return false;
   if (kind == TW_RACE_ATOMIC && !(order & TW_ORDER_MASK)) order |= TW_ORDER_RELAXED;
   if (!(order & TW_ORDER_MASK)) order = TW_ORDER_WEAK;
-  *a = (tw_race_access){.races = races, .cta = cta, .warp = warp, .kind = kind, .order = order, .out = out};
+  *a = (tw_race_access){.races = races, .cta = cta, .home = cta, .warp = warp, .kind = kind, .order = order, .out = out};
   a->instr = instr < 0 ? 0 : instr > TW_MAX_INSTR ? TW_MAX_INSTR : instr;
   a->clock = cta->warp_clock[warp];
   a->who = cta->ordinal << 10 | (uint32_t)warp << 5;
@@ -474,7 +476,7 @@ static inline uint32_t is_loud(const tw_race_access* a, const tw_cell* cell, uin
                                uint32_t loud) {
   const tw_write* w = &cell->write;
   const tw_record* r = &cell->record;
-  uint32_t other_cta = a->shared ? 0 : ~0u;  // stamps in shared memory are all of this CTA, or old
+  uint32_t other_cta = a->one_cta ? 0 : ~0u;
   uint32_t write_elsewhere = (w->who ^ a->who) >> 10 & other_cta;
   uint32_t record_elsewhere = (r->who ^ a->warp_who) >> 5 & other_cta;
   uint32_t write_late = (write_elsewhere != 0) | (w->clock >= barrier);
@@ -528,6 +530,12 @@ static int touch_lanes(tw_race_access* a, uint32_t mask, const uint64_t address[
 #define FOR_EACH_LANE(lane, mask) \
   for (uint32_t rest_ = (mask), lane; rest_ && (lane = tw_lowest(rest_), 1); rest_ &= rest_ - 1)
 
+static void in_shared_memory(tw_race_access* a, tw_cta_races* home) {
+  a->shared = true;
+  a->home = home;
+  a->one_cta = !home->open;
+}
+
 static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32], int size, const void* values,
                         int stride) {
   uint64_t address[32];
@@ -537,7 +545,7 @@ static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32
     address[lane] = addr[lane];
     inside |= (uint32_t)(address[lane] + (uint32_t)size <= a->cta->shared_bytes) << lane;
   }
-  a->shared = true;
+  in_shared_memory(a, a->home);
   return touch_lanes(a, mask & inside, address, size, values, stride);
 }
 
@@ -545,8 +553,14 @@ static int touch_shared(tw_race_access* a, uint32_t mask, const uint32_t addr[32
 
 int tw_race_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int kind, int order,
                    const void* values, int value_stride, int instr, tw_race_report* out) {
+  return tw_race_peer(cta, cta, warp, mask, addr, size, kind, order, values, value_stride, instr, out);
+}
+
+int tw_race_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size,
+                 int kind, int order, const void* values, int value_stride, int instr, tw_race_report* out) {
   tw_race_access a;
-  if (!start(&a, cta->launch, cta, warp, kind, order, instr, out)) return 0;
+  if (!start(&a, cta->launch, cta, warp, kind, order, instr, out) || home->ignored) return 0;
+  a.home = home;
   if ((a.order & TW_ORDER_MASK) == TW_ORDER_VOLATILE) a.flags |= TW_RECORD_LOCKSTEP;
   if (a.order == TW_ORDER_WEAK && kind == TW_RACE_WRITE && !values) a.flags = TW_WRITE_VALUE_NONE;
   return touch_shared(&a, mask, addr, size, values, value_stride);
@@ -572,9 +586,14 @@ static void observe(tw_race_access* a, uint64_t address, int size, uint32_t lane
 }
 
 void tw_race_observe_shared(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size, int order) {
+  tw_race_observe_peer(cta, cta, warp, mask, addr, size, order);
+}
+
+void tw_race_observe_peer(tw_cta_races* home, tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32],
+                          int size, int order) {
   tw_race_access a;
-  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, order, 0, NULL)) return;
-  a.shared = true;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, order, 0, NULL) || home->ignored) return;
+  in_shared_memory(&a, home);
   FOR_EACH_LANE(lane, mask) {
     if (addr[lane] < cta->shared_bytes) observe(&a, addr[lane], size, lane);
   }
@@ -605,34 +624,141 @@ int tw_race_async_issue(tw_cta_races* cta, int warp, uint32_t mask, const uint32
   return touch_shared(&a, mask, addr, size, values, value_stride);
 }
 
-static void arrived(tw_race_access* a, uint64_t address, int shift, uint32_t lane) {
-  if (!at_page(a, address, shift)) return;
-  tw_cell* cell = &a->page->cells[address % TW_PAGE_BYTES >> a->page->shift];
-  tw_cell* end = cell + ((size_t)1 << (shift - a->page->shift));
-  for (; cell < end; cell++) {
-    tw_write* write = &cell->write;
-    if (write->who != a->who + lane || !(write->what & TW_WRITE_IN_FLIGHT)) continue;
-    write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
-    write->clock = a->clock;
+// Calls `visit` for every cell of a range, which may be split for it.
+typedef void cell_visit(tw_race_access* a, tw_cell* cell, uint32_t lane);
+static void each_cell(tw_race_access* a, uint64_t address, uint64_t bytes, uint32_t lane, cell_visit* visit) {
+  for (uint64_t end = address + bytes; address < end;) {
+    int shift = TW_MAX_GRANULE_SHIFT;
+    while (1ull << shift > end - address || address & ((1u << shift) - 1)) shift--;
+    if (at_page(a, address, shift)) {
+      tw_cell* cell = &a->page->cells[address % TW_PAGE_BYTES >> a->page->shift];
+      tw_cell* last = cell + ((size_t)1 << (shift - a->page->shift));
+      for (; cell < last; cell++) visit(a, cell, lane);
+    }
+    address += 1u << shift;
   }
+}
+
+static void arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  tw_write* write = &cell->write;
+  if (write->who != a->who + lane || !(write->what & TW_WRITE_IN_FLIGHT)) return;
+  write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
+  write->clock = a->clock;
 }
 
 void tw_race_async_complete(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int size) {
   tw_race_access a;
   if (!start(&a, cta->launch, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, 0, NULL)) return;
-  a.shared = true;
+  in_shared_memory(&a, cta);
   if (size < 1 || size > 64 || (uint32_t)size > cta->shared_bytes) return;
   FOR_EACH_LANE(lane, mask) {
     uint32_t thread = (uint32_t)warp * 32 + lane, address = addr[lane];
     if (cta->in_flight[thread]) cta->in_flight[thread]--;
     if (address > cta->shared_bytes - (uint32_t)size) continue;
-    for (int done = 0; done < size;) {
-      int shift = TW_MAX_GRANULE_SHIFT;
-      while (1 << shift > size - done || (address + (uint32_t)done) & ((1u << shift) - 1)) shift--;
-      arrived(&a, address + (uint32_t)done, shift, lane);
-      done += 1 << shift;
-    }
+    each_cell(&a, address, (uint64_t)size, lane, arrived);
   }
+}
+
+// -- public: the asynchronous proxy --
+
+static bool inside_shared(const tw_cta_races* cta, uint32_t offset, uint32_t bytes) {
+  return offset <= cta->shared_bytes && bytes <= cta->shared_bytes - offset;
+}
+
+// A fence of the writer's warp or of the reader's, later than the write, is taken for one on the way between them.
+static void check_fenced(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  const tw_write* write = &cell->write;
+  if (write->clock < a->cta->start_clock || write->what & TW_WRITE_ASYNC) return;
+  if (write->who >> 10 != a->cta->ordinal) return;
+  uint32_t thread = write->who & 1023;
+  if (write->clock < a->cta->proxy_clock[thread / 32] || write->clock < a->cta->proxy_clock[a->warp]) return;
+  conflict(a, TW_RACE_NOT_FENCED, cell, lane,
+           (tw_other){.ordinal = a->cta->ordinal, .thread = thread, .instr = write->what >> 8});
+}
+
+int tw_race_bulk_read(tw_cta_races* cta, int warp, int lane, uint32_t offset, uint32_t bytes, int instr,
+                      tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, TW_ORDER_WEAK, instr, out)) return 0;
+  if (!inside_shared(cta, offset, bytes)) return 0;
+  in_shared_memory(&a, cta);
+  a.is_async = true;
+  touch_oddly(&a, offset, (int)bytes, 1u << lane, NULL);
+  if (!a.conflicts) each_cell(&a, offset, bytes, (uint32_t)lane, check_fenced);
+  return a.conflicts;
+}
+
+int tw_race_tile_read(tw_cta_races* cta, int warp, uint32_t mask, const uint32_t addr[32], int instr,
+                      tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_READ, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  if (touch_shared(&a, mask, addr, TW_TILE_CHUNK, NULL, 0)) return a.conflicts;
+  FOR_EACH_LANE(lane, mask) {
+    if (inside_shared(cta, addr[lane], TW_TILE_CHUNK)) each_cell(&a, addr[lane], TW_TILE_CHUNK, lane, check_fenced);
+  }
+  return a.conflicts;
+}
+
+int tw_race_bulk_global(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
+                        int kind, int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, kind, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  touch_oddly(&a, address, (int)bytes, 1u << lane, NULL);
+  finish(&a);
+  return a.conflicts;
+}
+
+int tw_race_bulk_issue(tw_cta_races* cta, tw_cta_races* home, int warp, int lane, uint32_t offset, uint32_t bytes,
+                       int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, cta->launch, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, instr, out)) return 0;
+  if (!inside_shared(home, offset, bytes)) return 0;
+  in_shared_memory(&a, home);
+  a.is_async = true;
+  a.flags = TW_WRITE_IN_FLIGHT | TW_WRITE_ASYNC | TW_WRITE_VALUE_NONE;
+  touch_oddly(&a, offset, (int)bytes, 1u << lane, NULL);
+  return a.conflicts;
+}
+
+static void has_arrived(tw_race_access* a, tw_cell* cell, uint32_t lane) {
+  tw_write* write = &cell->write;
+  if (!(write->what & TW_WRITE_IN_FLIGHT) || write->what >> 8 != (uint32_t)a->instr) return;
+  write->what &= ~(uint32_t)TW_WRITE_IN_FLIGHT;
+  bool foreign = write->who >> 10 != a->cta->ordinal;
+  // Without a thread to stand for the proxy a copy that another CTA sent is forgotten: its stamp would be of no clock.
+  write->clock = foreign && !tw_has_proxy_thread(a->cta) ? 0 : a->clock;
+  if (tw_has_proxy_thread(a->cta)) write->who = a->cta->ordinal << 10 | lane;
+}
+
+const tw_past* tw_race_bulk_arrived(tw_cta_races* home, uint32_t offset, uint32_t bytes, int instr,
+                                    const tw_past* so_far) {
+  tw_race_access a;
+  if (!start(&a, home->launch, home, 0, TW_RACE_WRITE, TW_ORDER_WEAK, instr, NULL)) return so_far;
+  if (!inside_shared(home, offset, bytes)) return so_far;
+  in_shared_memory(&a, home);
+  const tw_past* past = tw_proxy_past(home, so_far, &a.clock);
+  each_cell(&a, offset, bytes, TW_PROXY_THREAD, has_arrived);
+  return past;
+}
+
+int tw_race_bulk_store(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes,
+                       int instr, tw_race_report* out) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, instr, out)) return 0;
+  a.is_async = true;
+  a.flags = TW_WRITE_IN_FLIGHT | TW_WRITE_ASYNC | TW_WRITE_VALUE_NONE;
+  touch_oddly(&a, address, (int)bytes, 1u << lane, NULL);
+  finish(&a);
+  return a.conflicts;
+}
+
+void tw_race_bulk_stored(tw_races* races, tw_cta_races* cta, int warp, int lane, uint64_t address, uint64_t bytes) {
+  tw_race_access a;
+  if (!start(&a, races, cta, warp, TW_RACE_WRITE, TW_ORDER_WEAK, 0, NULL)) return;
+  each_cell(&a, address, bytes, (uint32_t)lane, arrived);
+  leave_page(&a);
 }
 
 int tw_race_exit(tw_cta_races* cta, int warp, uint32_t mask, tw_race_report* out) {

@@ -8,7 +8,8 @@
 //   lane_known[w][l][k]  lane l knows lane k: synchronisations of part of a warp
 //   roots                everything else (named barriers, acquired releases, other CTAs): a graph of tw_past
 // A tw_past never changes, so a synchronisation is a new node that points to older ones. Only a question that the first
-// three cannot answer walks the graph, and what was walked is kept in a table (tw_known).
+// three cannot answer walks the graph, and what was walked is kept in a table (tw_known). Where the graph has become
+// deep, as in a pipeline of many steps, it is replaced by what a walk finds: one node for each CTA.
 #ifndef TW_RACES_INTERNAL_H
 #define TW_RACES_INTERNAL_H
 
@@ -33,13 +34,13 @@ enum {
   TW_MAX_ORDINAL = (1 << 22) - 1,
   TW_MAX_INSTR = (1 << 24) - 1,
   TW_KEY_WHOLE_CTA = 63,
+  TW_PROXY_THREAD = 1023,  // stands for bulk copies that have arrived, in CTAs that have no such thread
 };
 
 #define TW_NOW_LIMIT 0xfffffff0u
 
 // -- what is known to have happened before --
 
-typedef struct tw_past tw_past;
 struct tw_past {
   const tw_past* parent[2];  // known too
   const uint32_t* lane_row;  // 32 stamps: lane k of `warp` up to lane_row[k]; or NULL
@@ -48,6 +49,9 @@ struct tw_past {
   uint32_t whole_cta;        // any thread up to here
   uint32_t whole_warp;       // any lane of `warp` up to here
   uint32_t lanes, clock;     // these lanes of `warp` up to here
+  uint32_t depth;            // of the graph above it
+  const tw_past* shallow;    // the same with no graph above it, once it was needed; of nodes of the own CTA
+  uint32_t proxy;            // the CTA's asynchronous proxy up to here, as far as the parents show at once
   uint16_t warp;
   uint16_t threads;  // length of cta_row
   bool foreign;      // knows of another CTA
@@ -170,6 +174,7 @@ struct tw_cta_races {
   uint32_t ordinal, index;
   int threads, warps;
   bool ignored;  // more CTAs than ordinals: nothing is checked
+  bool open;     // others reach its shared memory
   uint32_t now, start_clock, barrier_clock;
   uint32_t warp_clock[32], warp_sync[32], live[32];
   uint32_t partial;  // warps with entries in lane_known since their last full synchronisation
@@ -180,6 +185,7 @@ struct tw_cta_races {
   const tw_past* thread_root[TW_RACE_MAX_THREADS];
   uint32_t rooted[32];  // lanes with a thread_root
   tw_known cta_known, warp_known[32];
+  tw_known walked;  // scratch
   tw_known* thread_known;  // [TW_RACE_MAX_THREADS], or NULL
   const tw_past** stack;   // scratch of the walk
   uint32_t stack_capacity;
@@ -202,6 +208,8 @@ struct tw_cta_races {
   uint32_t in_flight[TW_RACE_MAX_THREADS];
   int32_t async_instr[TW_RACE_MAX_THREADS];
   uint32_t async_address[TW_RACE_MAX_THREADS];
+  uint32_t proxy_clock[32];  // of each warp's last fence.proxy.async
+  uint32_t proxy_known[32];  // what bulk copies brought is known to all lanes of the warp up to here
   // shared memory
   uint32_t shared_bytes, shared_pages;
   tw_page** pages;
@@ -215,6 +223,7 @@ const tw_past* tw_past_join(tw_cta_races* cta, const tw_past* a, const tw_past* 
 tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b);
 void tw_known_reset(tw_known* known);
 void tw_known_free(tw_known* known);
+const tw_past* tw_past_shallow(tw_cta_races* cta, const tw_past* past);
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock);
 
 // -- races_order.c --
@@ -222,6 +231,7 @@ void tw_order_begin(tw_cta_races* cta);
 void tw_observe(tw_cta_races* cta, int warp, int lane, const tw_sync* sync, int order);
 void tw_release(tw_cta_races* cta, int warp, int lane, tw_sync* sync, int order, bool keeps);
 void tw_tick(tw_cta_races* cta, int warp);
+const tw_past* tw_proxy_past(tw_cta_races* cta, const tw_past* so_far, uint32_t* stamp);
 
 // -- races_shadow.c --
 tw_page* tw_page_global(tw_races* races, tw_cta_races* cta, uint64_t id, int shift);
@@ -231,6 +241,7 @@ tw_sync* tw_page_sync(tw_races* races, tw_page* page);
 void tw_page_lock(const tw_races* races, tw_page* page);
 void tw_page_unlock(const tw_races* races, tw_page* page);
 void tw_page_free(tw_page* page);
+void tw_page_clear(tw_page* page);
 uint32_t tw_link_new(tw_races* races, tw_page* page);
 void tw_links_drop(tw_page* page, tw_record* record);
 
@@ -241,6 +252,8 @@ static inline bool tw_from_elsewhere(const tw_cta_races* cta, const tw_past* pas
 static inline void tw_miss(tw_races* races, uint32_t what) {
   if (~atomic_load_explicit(&races->missed, memory_order_relaxed) & what) atomic_fetch_or(&races->missed, what);
 }
+
+static inline bool tw_has_proxy_thread(const tw_cta_races* cta) { return cta->threads <= TW_PROXY_THREAD / 32 * 32; }
 
 static inline uint32_t tw_lowest(uint32_t mask) { return (uint32_t)__builtin_ctz(mask); }
 
@@ -253,6 +266,8 @@ static inline bool tw_ordered(tw_cta_races* cta, int warp, int lane, uint32_t or
       uint32_t other = thread & 31;
       if (other == (uint32_t)lane || clock < cta->warp_sync[warp]) return true;
       if (clock < cta->lane_known[warp][lane][other]) return true;
+    } else if (thread == TW_PROXY_THREAD && clock < cta->proxy_known[warp]) {
+      return true;
     }
   }
   if (!cta->any_roots && !atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) return false;

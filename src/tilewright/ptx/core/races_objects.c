@@ -93,13 +93,20 @@ void tw_cta_races_begin(tw_cta_races* cta, uint32_t cta_index, int threads) {
     memset(cta->lane_known, 0, sizeof cta->lane_known);
     cta->now = 1;
   }
+  // Stamps of another CTA are compared with nothing of this one: what the CTA before left must not be taken for those.
+  for (uint32_t i = 0; cta->open && i < cta->shared_pages; i++) {
+    if (cta->pages[i]) tw_page_clear(cta->pages[i]);
+  }
   tw_order_begin(cta);
 }
+
+void tw_cta_races_open(tw_cta_races* cta) { cta->open = true; }
 
 void tw_cta_races_destroy(tw_cta_races* cta) {
   if (!cta) return;
   forget_shared(cta);
   tw_known_free(&cta->cta_known);
+  tw_known_free(&cta->walked);
   for (int warp = 0; warp < 32; warp++) tw_known_free(&cta->warp_known[warp]);
   for (int thread = 0; cta->thread_known && thread < TW_RACE_MAX_THREADS; thread++) {
     tw_known_free(&cta->thread_known[thread]);

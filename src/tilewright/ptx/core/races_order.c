@@ -46,10 +46,14 @@ static const tw_past* root_of(tw_cta_races* cta, int warp, int lane) {
   if (!cta->any_roots) return NULL;
   const tw_past** warp_root = &cta->warp_root[warp];
   const tw_past** thread_root = &cta->thread_root[warp * 32 + lane];
-  if (*warp_root) *warp_root = tw_past_join(cta, *warp_root, cta->cta_root);
+  if (*warp_root) {
+    *warp_root = tw_past_join(cta, *warp_root, cta->cta_root);
+    *warp_root = tw_past_shallow(cta, *warp_root);
+  }
   const tw_past* wider = *warp_root ? *warp_root : cta->cta_root;
   if (!*thread_root) return wider;
-  return *thread_root = tw_past_join(cta, *thread_root, wider);
+  *thread_root = tw_past_join(cta, *thread_root, wider);
+  return *thread_root = tw_past_shallow(cta, *thread_root);
 }
 
 static uint32_t* joined_lane_row(tw_cta_races* cta, int warp, uint32_t mask) {
@@ -251,6 +255,7 @@ static void give_root(tw_cta_races* cta, int warp, uint32_t mask, bool whole, co
   if (!root) return;
   cta->any_roots = true;
   if (whole) {
+    if (root->ordinal == cta->ordinal && root->proxy > cta->proxy_known[warp]) cta->proxy_known[warp] = root->proxy;
     cta->warp_root[warp] = tw_past_join(cta, root, cta->warp_root[warp]);
     for (uint32_t rest = cta->rooted[warp]; rest; rest &= rest - 1) {
       cta->thread_root[warp * 32 + (int)tw_lowest(rest)] = NULL;
@@ -404,6 +409,95 @@ void tw_race_barrier_arrive(tw_cta_races* cta, int id, int warp, uint32_t mask) 
   if (mask) arrive(cta, id, warp, mask, advance(cta));
 }
 
+// -- clusters --
+
+void tw_race_cluster_arrive(tw_cta_races* cta, int warp, uint32_t mask, int relaxed, const tw_past** arrivals) {
+  if (cta->ignored) return;
+  uint32_t clock = advance(cta);
+  // One who arrives relaxed passes on what it has fenced, no more.
+  const tw_past* fenced = tw_past_join(cta, fenced_by_warp(cta, TW_LEVEL_GPU, warp, mask), shared_release(cta));
+  *arrivals = relaxed ? tw_past_join(cta, fenced, *arrivals) : snapshot(cta, warp, mask, clock, *arrivals);
+  cta->warp_clock[warp] = clock;
+}
+
+void tw_race_cluster_wait(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* arrivals) {
+  mask &= cta->live[warp];
+  if (!cta->ignored && mask) give_root(cta, warp, mask, mask == cta->live[warp], arrivals);
+}
+
+void tw_race_cluster_all(tw_cta_races* cta, const tw_past* arrivals) {
+  if (cta->ignored) return;
+  barrier_of_all(cta);
+  cta->cta_root = tw_past_join(cta, arrivals, cta->cta_root);
+  cta->any_roots = cta->cta_root != NULL;
+}
+
+void tw_race_visit(const tw_cta_races* cta, int warp, uint32_t lanes, tw_visit* visit) {
+  uint32_t clock = cta->warp_clock[warp];
+  if (cta->ignored) return;
+  visit->lanes = visit->clock == clock ? visit->lanes | lanes : lanes;
+  visit->clock = clock;
+  visit->ordinal = cta->ordinal;
+}
+
+int tw_race_after_beginning(const tw_cta_races* home, tw_cta_races* cta, int warp, int lane) {
+  for (uint32_t thread = 0; thread < (uint32_t)home->threads; thread++)
+    if (tw_ordered(cta, warp, lane, home->ordinal, thread, home->start_clock)) return 1;
+  return home->ignored || cta->ignored;
+}
+
+int tw_race_after_visit(tw_cta_races* cta, int warp, uint32_t lanes, int visitor, const tw_visit* visit) {
+  for (uint32_t mine = lanes; mine; mine &= mine - 1) {
+    uint32_t left = visit->lanes;
+    for (; left; left &= left - 1) {
+      uint32_t thread = (uint32_t)visitor * 32 + tw_lowest(left);
+      if (!tw_ordered(cta, warp, (int)tw_lowest(mine), visit->ordinal, thread, visit->clock)) break;
+    }
+    if (!left) return 1;
+  }
+  return 0;
+}
+
+// -- objects that the caller keeps --
+
+const tw_past* tw_race_publish(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* so_far) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps) return so_far;
+  mask &= cta->live[warp];
+  if (!mask) return so_far;
+  uint32_t clock = advance(cta);
+  const tw_past* past = snapshot(cta, warp, mask, clock, so_far);
+  cta->warp_clock[warp] = clock;
+  return tw_past_shallow(cta, past);
+}
+
+void tw_race_learn(tw_cta_races* cta, int warp, uint32_t mask, const tw_past* past) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps) return;
+  mask &= cta->live[warp];
+  if (mask) give_root(cta, warp, mask, mask == cta->live[warp], past);
+}
+
+const tw_past* tw_race_join(tw_cta_races* cta, const tw_past* one, const tw_past* other) {
+  return tw_past_join(cta, one, other);
+}
+
+void tw_race_proxy_fence(tw_cta_races* cta, int warp, uint32_t mask) {
+  if (cta->ignored || warp < 0 || warp >= cta->warps || !(mask & cta->live[warp])) return;
+  tw_tick(cta, warp);
+  cta->proxy_clock[warp] = cta->warp_clock[warp];
+}
+
+// The thread that stands for the asynchronous proxy has got to a stamp of its own: what those know who are told.
+const tw_past* tw_proxy_past(tw_cta_races* cta, const tw_past* so_far, uint32_t* stamp) {
+  *stamp = advance(cta);
+  if (!tw_has_proxy_thread(cta)) return so_far;
+  tw_past* past = tw_past_new(cta, so_far, NULL);
+  if (!past) return so_far;
+  past->warp = TW_PROXY_THREAD / 32;
+  past->lanes = 1u << TW_PROXY_THREAD % 32;
+  past->clock = past->proxy = *stamp + 1;
+  return past;
+}
+
 // -- a new CTA --
 
 void tw_order_begin(tw_cta_races* cta) {
@@ -424,6 +518,8 @@ void tw_order_begin(tw_cta_races* cta) {
   memset(cta->arrivals, 0, sizeof cta->arrivals);
   memset(cta->arrival_releases, 0, sizeof cta->arrival_releases);
   memset(cta->in_flight, 0, sizeof cta->in_flight);
+  memset(cta->proxy_clock, 0, sizeof cta->proxy_clock);
+  memset(cta->proxy_known, 0, sizeof cta->proxy_known);
   cta->any_roots = cta->any_pending = cta->any_fenced = cta->shared_release = false;
   cta->release_whole_cta = 0;
   cta->partial = 0;

@@ -5,6 +5,10 @@
 enum {
   BLOCK_BYTES = 1 << 16,
   GLANCE_NODES = 32,
+  DEEP = 256,    // nodes above one another; beyond, they are replaced
+  MOST_CTAS = 16,  // that one who is replaced may know of
+  MOST_WALKED = 1 << 16,
+  FORGOTTEN = 1 << 11,  // nodes that were walked
   KEPT_SLOTS = 1 << 10,  // larger tables are not kept for the next CTA
 };
 
@@ -44,6 +48,9 @@ tw_past* tw_past_new(tw_cta_races* cta, const tw_past* a, const tw_past* b) {
   past->parent[1] = b;
   past->ordinal = cta->ordinal;
   past->foreign = tw_from_elsewhere(cta, a) || tw_from_elsewhere(cta, b);
+  past->depth = 1 + (a && (!b || a->depth > b->depth) ? a->depth : b ? b->depth : 0);
+  if (a && a->ordinal == cta->ordinal) past->proxy = a->proxy;
+  if (b && b->ordinal == cta->ordinal && b->proxy > past->proxy) past->proxy = b->proxy;
   return past;
 }
 
@@ -204,6 +211,11 @@ static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
   uint32_t depth = 0;
   if (known->absorbed == root) return;
   known->absorbed = root;
+  // What is already in the table is walked once more, and no more than that: nodes have little above them.
+  if (known->visited_count > FORGOTTEN) {
+    memset(known->visited, 0, known->visited_capacity * sizeof *known->visited);
+    known->visited_count = 0;
+  }
   if (!push(cta, &depth, root)) known->overflow = true;
   while (depth && !known->overflow) {
     const tw_past* past = cta->stack[--depth];
@@ -213,6 +225,62 @@ static void absorb(tw_cta_races* cta, tw_known* known, const tw_past* root) {
       if (past->parent[i] && !push(cta, &depth, past->parent[i])) known->overflow = true;
     }
   }
+}
+
+// What the table holds of one CTA, as a node.
+static tw_past* summary_of(tw_cta_races* cta, const tw_known* known, uint32_t ordinal, const tw_past* also) {
+  tw_past* past = tw_past_new(cta, also, NULL);
+  uint32_t* row = past ? tw_past_memory(cta, TW_RACE_MAX_THREADS * sizeof *row) : NULL;
+  if (!row) return NULL;
+  memset(row, 0, TW_RACE_MAX_THREADS * sizeof *row);
+  past->foreign = past->foreign || ordinal != cta->ordinal;
+  past->ordinal = ordinal;
+  past->cta_row = row;
+  for (uint32_t warp = 0; warp < 32; warp++) {
+    const tw_known_entry* entry = find(known, key_of(ordinal, warp));
+    if (!entry) continue;
+    past->threads = (uint16_t)(32 * warp + 32);
+    for (uint32_t lane = 0; lane < 32; lane++)
+      row[32 * warp + lane] = entry->all > entry->lanes[lane] ? entry->all : entry->lanes[lane];
+  }
+  const tw_known_entry* whole = find(known, key_of(ordinal, TW_KEY_WHOLE_CTA));
+  past->whole_cta = whole ? whole->all : 0;
+  return past;
+}
+
+// What the table holds, one node for each CTA, the own one below the others; NULL: too much, or no memory.
+static const tw_past* summary(tw_cta_races* cta, const tw_known* known, uint32_t proxy) {
+  uint32_t ordinals[MOST_CTAS], count = 0;
+  for (uint32_t i = 0; i < known->entry_capacity; i++) {
+    uint32_t ordinal = (uint32_t)((known->entries[i].key - 1) >> 6), k = 0;
+    if (!known->entries[i].key) continue;
+    while (k < count && ordinals[k] != ordinal) k++;
+    if (k == MOST_CTAS) return NULL;
+    if (k == count) ordinals[count++] = ordinal;
+  }
+  const tw_past* made = NULL;
+  for (uint32_t k = 0; k < count; k++) {
+    if (ordinals[k] == cta->ordinal) continue;
+    made = summary_of(cta, known, ordinals[k], made);
+    if (!made) return NULL;
+  }
+  tw_past* own = summary_of(cta, known, cta->ordinal, made);
+  if (own) own->proxy = proxy;
+  return own;
+}
+
+// The same knowledge with no history above it, where that has become deep; else, or where it cannot be, itself.
+const tw_past* tw_past_shallow(tw_cta_races* cta, const tw_past* past) {
+  if (!past || past->depth <= DEEP || past->ordinal != cta->ordinal) return past;
+  if (!past->shallow) {
+    tw_known_reset(&cta->walked);
+    cta->walked.launch = cta->launch;
+    cta->walked.limit = MOST_WALKED;
+    absorb(cta, &cta->walked, past);
+    const tw_past* made = cta->walked.overflow ? NULL : summary(cta, &cta->walked, past->proxy);
+    ((tw_past*)past)->shallow = made ? made : past;
+  }
+  return past->shallow;
 }
 
 static bool tells(const tw_past* past, uint32_t ordinal, uint32_t thread, uint32_t clock) {
@@ -238,13 +306,14 @@ static bool glance(const tw_past* root, uint32_t ordinal, uint32_t thread, uint3
   return false;
 }
 
-static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw_past* root, uint32_t ordinal,
+static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw_past** root, uint32_t ordinal,
                     uint32_t thread, uint32_t clock) {
-  if (!root) return false;
-  if (known->absorbed != root && glance(root, ordinal, thread, clock)) return true;
+  if (!*root) return false;
+  if (known->absorbed != *root && glance(*root, ordinal, thread, clock)) return true;
   known->launch = cta->launch;
   known->limit = limit;
-  absorb(cta, known, root);
+  *root = tw_past_shallow(cta, *root);
+  absorb(cta, known, *root);
   if (known->overflow) {
     tw_miss(cta->launch, TW_MISSED_ORDER);
     return true;
@@ -261,8 +330,8 @@ bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t 
     tw_miss(cta->launch, TW_MISSED_ORDER);
     return true;
   }
-  if (answers(cta, &cta->cta_known, LIMIT_CTA, cta->cta_root, ordinal, thread, clock)) return true;
-  if (answers(cta, &cta->warp_known[warp], LIMIT_WARP, cta->warp_root[warp], ordinal, thread, clock)) return true;
+  if (answers(cta, &cta->cta_known, LIMIT_CTA, &cta->cta_root, ordinal, thread, clock)) return true;
+  if (answers(cta, &cta->warp_known[warp], LIMIT_WARP, &cta->warp_root[warp], ordinal, thread, clock)) return true;
   int self = warp * 32 + lane;
   if (!cta->thread_root[self]) return false;
   if (!cta->thread_known) cta->thread_known = calloc(TW_RACE_MAX_THREADS, sizeof *cta->thread_known);
@@ -270,5 +339,5 @@ bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t 
     tw_miss(cta->launch, TW_MISSED_ORDER);
     return true;
   }
-  return answers(cta, &cta->thread_known[self], LIMIT_THREAD, cta->thread_root[self], ordinal, thread, clock);
+  return answers(cta, &cta->thread_known[self], LIMIT_THREAD, &cta->thread_root[self], ordinal, thread, clock);
 }

@@ -46,6 +46,14 @@ void tw_page_free(tw_page* page) {
   free(page);
 }
 
+// As it was when it was made, but as fine as it has become.
+void tw_page_clear(tw_page* page) {
+  memset(page->cells, 0, cell_bytes(page->shift));
+  if (page->sync) memset(page->sync, 0, TW_PAGE_WORDS * sizeof *page->sync);
+  page->link_count = page->link_capacity ? 1 : 0;
+  page->link_free = 0;
+}
+
 static tw_page* search(tw_page* page, uint64_t id) {
   while (page && page->id != id) page = page->next;
   return page;

@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "machine.h"
+#include "cluster.h"
 
 enum { TURN = 8192, PASSES_BEFORE_OTHERS = 256, MOST_RESIDENT = 4096, IDLE_ROUNDS = 256, FEW_RESIDENT = 4 };
 enum { CTA_DONE, CTA_WAITS, CTA_STOPPED };
@@ -16,7 +16,10 @@ static void free_cta(tw_cta* cta) {
   free(cta->warps);
   free(cta->shared);
   free(cta->shared_state);
+  free(cta->visits);
+  tw_bulk_free(cta);
   if (cta->races) tw_cta_races_destroy(cta->races);
+  tw_wgmma_free(cta);
   free(cta);
 }
 
@@ -56,10 +59,13 @@ static tw_cta* new_cta(tw_worker* worker) {
   cta->shared = aligned_alloc(128, ((size_t)cta->shared_bytes + 255) / 128 * 128);
   cta->shared_state = malloc((size_t)cta->shared_bytes + 64);
   if (e->races) cta->races = tw_cta_races_create(e->races, cta->shared_bytes);
-  if (!cta->warps || !cta->shared || !cta->shared_state || (e->races && !cta->races)) {
+  bool reached = e->races && e->cluster_size > 1;
+  if (reached) cta->visits = calloc(TW_MAX_CLUSTER * TW_MAX_WARPS, sizeof *cta->visits);
+  if (!cta->warps || !cta->shared || !cta->shared_state || (e->races && !cta->races) || (reached && !cta->visits)) {
     free_cta(cta);
     return NULL;
   }
+  if (reached) tw_cta_races_open(cta->races);
   memset(cta->warps, 0, warp_bytes);
   cta->watch_shared = e->checks & TW_CHECK_UNINITIALISED || e->program->has_guard_zones;
   cta->warp_count = warps;
@@ -80,10 +86,13 @@ static bool begin_cta(tw_cta* cta, int32_t linear) {
   cta->id[2] = (uint32_t)(linear / launch->grid[0] / launch->grid[1]);
   cta->live_threads = cta->thread_count;
   cta->turn = cta->idle_rounds = 0;
+  cta->only_polls = false;
   memset(cta->barriers, 0, sizeof cta->barriers);
+  tw_wgmma_begin(cta);
   memset(cta->shared, launch->poison, cta->shared_bytes);
   memset(cta->shared_state, TW_STATE_NEVER, cta->shared_bytes);
   if (p->static_shared_bytes) memcpy(cta->shared_state, p->shared_state, (size_t)p->static_shared_bytes);
+  tw_bulk_begin(cta);
   if (cta->races) tw_cta_races_begin(cta->races, (uint32_t)linear, cta->thread_count);
   for (int k = 0; k < cta->warp_count; k++)
     if (!tw_warp_begin(&cta->warps[k])) return false;
@@ -106,15 +115,46 @@ static bool budget_is_spent(tw_cta* cta, tw_warp* w) {
   return true;
 }
 
+// Nothing of the block runs: lanes that wait to meet others of their warp, which wait for something else, go ahead.
+static bool release_early(tw_cta* cta) {
+  bool released = false;
+  for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
+  return released;
+}
+
+static bool peers_can_run(const tw_cta* cta, bool if_only_to_poll) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    const tw_cta* peer = cta->cluster->blocks[rank];
+    if (tw_block_can_run(peer) && (if_only_to_poll || !peer->only_polls)) return true;
+  }
+  return false;
+}
+
+// Nothing of the cluster runs: who waits for lanes that never come, or for an mbarrier, goes on without.
+static bool give_up(tw_cta* cta) { return tw_force_collective(cta) || tw_mbarrier_expire(cta); }
+
+static bool peers_give_up(tw_cta* cta) {
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) {
+    tw_cta* peer = cta->cluster->blocks[rank];
+    if (peer != cta && !tw_has_ended(peer) && (release_early(peer) || give_up(peer))) return true;
+  }
+  return false;
+}
+
 static void report_deadlock(tw_cta* cta) {
+  const tw_context* shown = NULL;  // the one that tells most: an mbarrier for which some have come and some not
+  tw_warp* whose = NULL;
+  int most = -1;
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
-    if (!w->context_count) continue;
-    const tw_context* c = &w->contexts[0];
-    tw_report(w, TW_FIND_DEADLOCK, c->pc, __builtin_ctz(c->mask), c->barrier, 0, c->state);
-    break;
+    for (int32_t c = 0; c < w->context_count; c++) {
+      const tw_context* x = &w->contexts[c];
+      int tells = x->state != TW_AT_MBARRIER ? 0 : 1 + tw_mbarrier_has_begun(cta, x->barrier);
+      if (tells > most) most = tells, shown = x, whose = w;
+    }
   }
-  tw_describe_waits(cta);
+  if (shown) tw_report(whose, TW_FIND_DEADLOCK, shown->pc, __builtin_ctz(shown->mask), shown->barrier, 0, shown->state);
+  for (int32_t rank = 0; rank < cta->cluster->size; rank++) tw_describe_waits(cta->cluster->blocks[rank]);
   atomic_store(&cta->engine->stop, 1);
 }
 
@@ -148,9 +188,11 @@ static int run_cta(tw_cta* cta) {
     if (!cta->live_threads) return CTA_DONE;
     if (atomic_load_explicit(&e->stop, memory_order_relaxed)) return CTA_STOPPED;
     if (!ran) {
-      bool released = false;  // lanes that wait to meet others of their warp, which wait for something else
-      for (int k = 0; k < cta->warp_count; k++) released |= tw_release_early(&cta->warps[k]);
-      if (released || tw_force_collective(cta)) continue;
+      if (peers_can_run(cta, false)) return CTA_WAITS;  // what they do may bring its lanes together again
+      if (release_early(cta)) continue;
+      if (peers_can_run(cta, true)) return CTA_WAITS;
+      if (give_up(cta)) continue;
+      if (peers_give_up(cta)) return CTA_WAITS;
       report_deadlock(cta);
       return CTA_STOPPED;
     }
@@ -184,33 +226,75 @@ static bool polled_enough_alone(tw_cta* cta) {
 
 // -- one OS thread --
 
+// Blocks are started by clusters, and taken again when all of their cluster have ended: until then others may look at
+// their shared memory.
 typedef struct {
   tw_cta** resident;
   int count, capacity;
   tw_cta** idle;
   int idle_count;
+  tw_cta** made;
+  int made_count;
 } pool;
 
-static int64_t next_block(tw_engine* e) {
+static int64_t next_cluster(tw_engine* e) {
   long long at = atomic_fetch_add(&e->next_block, 1);
   if (at >= e->block_total) return -1;
   if (e->order) return e->order[at];
   return e->launch->blocks ? e->launch->blocks[at] : at;
 }
 
+// The block of that rank, in the order of the grid.
+static int32_t block_of(const tw_launch* launch, int64_t cluster, int32_t rank) {
+  const int32_t* extent = launch->cluster;
+  int32_t x = launch->grid[0] / extent[0], y = launch->grid[1] / extent[1];
+  int32_t first[3] = {(int32_t)(cluster % x) * extent[0], (int32_t)(cluster / x % y) * extent[1],
+                      (int32_t)(cluster / x / y) * extent[2]};
+  int32_t i = first[0] + rank % extent[0], j = first[1] + rank / extent[0] % extent[1];
+  return i + launch->grid[0] * (j + launch->grid[1] * (first[2] + rank / extent[0] / extent[1]));
+}
+
+static tw_cta* idle_cta(tw_worker* worker, pool* p) {
+  if (p->idle_count) return p->idle[--p->idle_count];
+  tw_cta* cta = new_cta(worker);
+  if (cta) p->made[p->made_count++] = cta;
+  return cta;
+}
+
 static bool start_another(tw_worker* worker, pool* p) {
-  if (p->count >= p->capacity) return false;
-  int64_t linear = next_block(worker->engine);
-  if (linear < 0) return false;
-  tw_cta* cta = p->idle_count ? p->idle[--p->idle_count] : new_cta(worker);
-  if (!cta || !begin_cta(cta, (int32_t)linear)) {
-    free_cta(cta);
-    worker->engine->out_of_memory = 1;
-    atomic_store(&worker->engine->stop, 1);
-    return false;
+  tw_engine* e = worker->engine;
+  tw_cta* blocks[TW_MAX_CLUSTER];
+  if (p->made_count - p->idle_count + e->cluster_size > p->capacity) return false;
+  int64_t cluster = next_cluster(e);
+  if (cluster < 0) return false;
+  for (int32_t rank = 0; rank < e->cluster_size; rank++) {
+    tw_cta* cta = blocks[rank] = idle_cta(worker, p);
+    if (!cta || !begin_cta(cta, block_of(e->launch, cluster, rank))) {
+      e->out_of_memory = 1;
+      atomic_store(&e->stop, 1);
+      return false;
+    }
+    p->resident[p->count++] = cta;
   }
-  p->resident[p->count++] = cta;
+  tw_cluster_begin(blocks, e->cluster_size);
   return true;
+}
+
+static void end_block(pool* p, int at) {
+  tw_cluster* cluster = p->resident[at]->cluster;
+  tw_bulk_end(p->resident[at]);
+  tw_cover_end(p->resident[at], false);
+  p->resident[at] = p->resident[--p->count];
+  if (--cluster->running) return;
+  for (int32_t rank = 0; rank < cluster->size; rank++) p->idle[p->idle_count++] = cluster->blocks[rank];
+}
+
+// In order, a cluster is carried to its end before another begins, unless it only polls: perhaps for one to come.
+static bool wants_another(const tw_engine* e, const pool* p) {
+  bool works = false;
+  for (int k = 0; e->cluster_size > 1 && k < p->count; k++)
+    works |= !p->resident[k]->only_polls && tw_block_can_run(p->resident[k]);
+  return !works;
 }
 
 static int64_t bytes_of_a_cta(const tw_engine* e) {
@@ -224,17 +308,19 @@ static void* run_worker(void* argument) {
   tw_worker* worker = argument;
   tw_engine* e = worker->engine;
   int64_t room = RESIDENT_BYTES / bytes_of_a_cta(e) + 1;
+  if (room < e->cluster_size) room = e->cluster_size;
   pool p = {.capacity = room > MOST_RESIDENT ? MOST_RESIDENT : (int)room};
   p.resident = calloc((size_t)p.capacity, sizeof *p.resident);
   p.idle = calloc((size_t)p.capacity, sizeof *p.idle);
-  if (!p.resident || !p.idle) e->out_of_memory = 1, atomic_store(&e->stop, 1);
-  int at = 0, wanted = FEW_RESIDENT;  // blocks that run side by side, when seeded
+  p.made = calloc((size_t)p.capacity, sizeof *p.made);
+  if (!p.resident || !p.idle || !p.made) e->out_of_memory = 1, atomic_store(&e->stop, 1);
+  int at = 0, wanted = e->cluster_size > 1 ? 2 * e->cluster_size : FEW_RESIDENT;  // blocks side by side, when seeded
   while (!atomic_load(&e->stop)) {
     if (e->launch->seeded) {
       while (p.count < wanted && start_another(worker, &p)) {}
       at = p.count ? (int)(tw_random(&worker->random) % (uint64_t)p.count) : 0;
     }
-    if (at >= p.count && !start_another(worker, &p)) {
+    if (at >= p.count && !(wants_another(e, &p) && start_another(worker, &p))) {
       if (!p.count) break;
       at = 0;
       if (p.count == 1) sched_yield();
@@ -243,9 +329,7 @@ static void* run_worker(void* argument) {
     int ended = run_cta(p.resident[at]);
     if (ended == CTA_WAITS && p.count == 1 && !polled_enough_alone(p.resident[0])) continue;
     if (ended == CTA_DONE) {
-      tw_cover_end(p.resident[at], false);
-      p.idle[p.idle_count++] = p.resident[at];
-      p.resident[at] = p.resident[--p.count];
+      end_block(&p, at);
       if (at >= p.count) at = p.count;  // a new one first, then the others again
     } else if (ended == CTA_WAITS) {
       if (p.resident[at]->only_polls && wanted == p.count) wanted++;  // perhaps for one that has not started
@@ -254,13 +338,11 @@ static void* run_worker(void* argument) {
       break;
     }
   }
-  for (int k = 0; p.resident && k < p.count; k++) {
-    tw_cover_end(p.resident[k], true);
-    free_cta(p.resident[k]);
-  }
-  for (int k = 0; p.idle && k < p.idle_count; k++) free_cta(p.idle[k]);
+  for (int k = 0; p.resident && k < p.count; k++) tw_cover_end(p.resident[k], true);
+  for (int k = 0; p.made && k < p.made_count; k++) free_cta(p.made[k]);
   free(p.resident);
   free(p.idle);
+  free(p.made);
   return NULL;
 }
 
@@ -336,7 +418,9 @@ static void run_workers(tw_engine* e, int count) {
 int32_t tw_run(tw_launch* launch) {
   tw_engine engine = {.launch = launch, .program = launch->program, .checks = launch->checks};
   const tw_program* p = launch->program;
-  engine.block_total = launch->blocks ? launch->block_count : (int64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+  engine.cluster_size = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
+  int64_t blocks = (int64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+  engine.block_total = launch->blocks ? launch->block_count : blocks / engine.cluster_size;
   engine.shared_bytes = (uint32_t)p->static_shared_bytes + (uint32_t)launch->dynamic_shared_bytes;
   engine.local_stride = p->local_bytes;
   pthread_mutex_init(&engine.lock, NULL);

@@ -152,7 +152,7 @@ static tw_mma_shape tw_shape_of(int mma) {
   const tw_known* known = &tw_known_shapes[mma & 63];
   tw_mma_shape shape = {known->m, known->n, known->k,
                         mma >> TW_A_AT & 15, mma >> TW_B_AT & 15, mma >> TW_C_AT & 15, mma >> TW_D_AT & 15,
-                        mma >> TW_SATURATE_AT & 1, mma >> TW_AND_AT & 1};
+                        mma >> TW_SATURATE_AT & 1, mma >> TW_AND_AT & 1, 0};
   return shape;
 }
 
@@ -236,12 +236,56 @@ static int tw_has_wide_vectors(void) {
 #endif
 }
 
-void tw_mma(int mma, void* const d[], const void* const a[], const void* const b[], const void* const c[]) {
-  tw_mma_shape shape = tw_shape_of(mma);
+static void tw_multiply(tw_mma_shape shape, void* const d[], const void* const a[], const void* const b[],
+                        const void* const c[]) {
   if (tw_has_wide_vectors())
     tw_multiply_wide(&shape, d, a, b, c);
   else
     tw_multiply_plain(&shape, d, a, b, c);
+}
+
+void tw_mma(int mma, void* const d[], const void* const a[], const void* const b[], const void* const c[]) {
+  tw_multiply(tw_shape_of(mma), d, a, b, c);
+}
+
+// -- wgmma --
+
+// An instruction as one integer: columns / 8, then the types and what is left open.
+enum { TW_WGMMA_A_AT = 6, TW_WGMMA_B_AT = 10, TW_WGMMA_D_AT = 14, TW_WGMMA_SATURATE_AT = 18 };
+
+static tw_mma_shape tw_wgmma_shape(int wgmma) {
+  int a = wgmma >> TW_WGMMA_A_AT & 15, d = wgmma >> TW_WGMMA_D_AT & 15;
+  return (tw_mma_shape){.m = 16, .n = 8 * (wgmma & 63), .k = 256 / tw_types[a].bits, .a = a,
+                        .b = wgmma >> TW_WGMMA_B_AT & 15, .c = d, .d = d,
+                        .saturate = wgmma >> TW_WGMMA_SATURATE_AT & 1, .bit_and = 1, .warpgroup = 1};
+}
+
+static int tw_wgmma_types_fit(const int t[3]) {
+  const int d = 1 << t[0], both = 1 << t[1] | 1 << t[2];
+  if (both == S(F16) || !(both & ~TW_FP8)) return (d & (S(F16) | S(F32))) != 0;
+  if (both == S(BF16) || both == S(TF32)) return d == S(F32);
+  return (!(both & ~TW_BYTES) || both == S(B1)) && d == S(S32);
+}
+
+int tw_wgmma_find(const char* modifiers) {
+  tw_words words = {0};
+  if (!tw_read_words(modifiers, &words) || words.type_count != 3 || words.layout_count || !tw_flags_fit(&words)) return -1;
+  const tw_mma_shape* shape = &words.shape;
+  const int* t = words.types; // d, a, b
+  int integers = t[0] == TW_MMA_S32, n = shape->n;
+  if (!tw_wgmma_types_fit(t) || words.rn || words.xor_popc || shape->m != 64 || shape->k != 256 / tw_types[t[1]].bits) return -1;
+  if (n % 8 || n > 256 || (integers && n > 32 && n % 16)) return -1;
+  return n / 8 | t[1] << TW_WGMMA_A_AT | t[2] << TW_WGMMA_B_AT | t[0] << TW_WGMMA_D_AT |
+         shape->saturate << TW_WGMMA_SATURATE_AT;
+}
+
+int tw_wgmma_columns(int wgmma) { return 8 * (wgmma & 63); }
+int tw_wgmma_sums(int wgmma) { return tw_wgmma_columns(wgmma) / (tw_wgmma_shape(wgmma).d == TW_MMA_F16 ? 4 : 2); }
+int tw_wgmma_element_bits(int wgmma) { return tw_types[wgmma >> TW_WGMMA_A_AT & 15].bits; }
+int tw_wgmma_is_float(int wgmma) { return (wgmma >> TW_WGMMA_D_AT & 15) != TW_MMA_S32; }
+
+void tw_wgmma(int wgmma, void* const d[], const void* const a[], const void* const b[], const void* const c[]) {
+  tw_multiply(tw_wgmma_shape(wgmma), d, a, b, c);
 }
 
 // -- fragments of wmma in memory --

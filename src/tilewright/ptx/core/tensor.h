@@ -30,6 +30,20 @@ int tw_mma_multiply_adds(int mma);
 // d = a * b + c. Each pointer leads to the 32 lanes of one register (uint32_t or uint64_t); d may be c.
 void tw_mma(int mma, void* const d[], const void* const a[], const void* const b[], const void* const c[]);
 
+// -- wgmma --
+
+// From the modifiers after "wgmma.mma_async." ("sync.aligned.m64n128k16.f32.bf16.bf16"); -1: not known here.
+int tw_wgmma_find(const char* modifiers);
+int tw_wgmma_columns(int wgmma);
+int tw_wgmma_sums(int wgmma);          // registers of the accumulator; a in registers has four
+int tw_wgmma_element_bits(int wgmma);  // of a and b: a row of k is 32 bytes, whatever they are
+int tw_wgmma_is_float(int wgmma);      // may negate a and b
+
+// One warp's 16 rows: d = a * b + c. `a`: the four registers of mma.sync's layout; `b`: for each 8 columns the two
+// registers of that layout, which are the 8 x 16 bytes of a core matrix. The sums are those of mma.sync, but for
+// fp8: there all products and the accumulator are added at once, with 13 bits.
+void tw_wgmma(int wgmma, void* const d[], const void* const a[], const void* const b[], const void* const c[]);
+
 // -- wmma.load and wmma.store --
 
 // A fragment of wmma in registers. The layout is ours to choose: it is that of mma.sync's fragments, block after block,

@@ -61,12 +61,12 @@ TW_INLINE void tw_decode_floats(int type, const void* source, float* out) {
   }
 }
 
-// Operands as f32 with the exponents of their leading bits, b's rows along n.
+// Operands as f32 with the exponents of their leading bits: all of a, and eight columns of b at a time.
 typedef struct {
   float left[TW_MMA_MAX_M][TW_MMA_MAX_K];
-  float right[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
   int32_t left_exponent[TW_MMA_MAX_M][TW_MMA_MAX_K];
-  int32_t right_exponent[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
+  float right[TW_MMA_MAX_K][8];
+  int32_t right_exponent[TW_MMA_MAX_K][8];
 } tw_operands;
 
 // Far below every exponent, and far above: sums of two stay far out, so that a product's exponent tells them apart.
@@ -81,16 +81,18 @@ TW_INLINE int32_t tw_exponent(float value, int32_t least) {
   return magnitude ? exponent : TW_EXPONENT_ZERO;
 }
 
-// fp8 is multiplied as f16, the even pairs of elements before the odd ones.
-TW_INLINE int tw_is_fp8_shape(const tw_mma_shape* shape) {
-  return shape->a == TW_MMA_E4M3 || shape->a == TW_MMA_E5M2;
-}
+// mma.sync multiplies fp8 as f16, the even pairs of elements before the odd ones.
+TW_INLINE int tw_is_fp8(int type) { return type == TW_MMA_E4M3 || type == TW_MMA_E5M2; }
+TW_INLINE int tw_is_fp8_as_f16(const tw_mma_shape* shape) { return tw_is_fp8(shape->a) && !shape->warpgroup; }
 TW_INLINE int tw_column(const tw_mma_shape* shape, int k) {
-  return tw_is_fp8_shape(shape) ? (k / 4) * 2 + k % 2 + (k / 2 % 2) * (shape->k / 2) : k;
+  return tw_is_fp8_as_f16(shape) ? (k / 4) * 2 + k % 2 + (k / 2 % 2) * (shape->k / 2) : k;
+}
+TW_INLINE int32_t tw_least_exponent(const tw_mma_shape* shape, int type) {
+  if (type == TW_MMA_BF16 || type == TW_MMA_TF32) return -126;
+  return type == TW_MMA_E4M3 && shape->warpgroup ? -6 : -14;
 }
 
-TW_INLINE void tw_load_floats(const tw_mma_shape* shape, const void* const a[], const void* const b[],
-                              tw_operands* operands) {
+TW_INLINE void tw_load_left(const tw_mma_shape* shape, const void* const a[], tw_operands* operands) {
   float block[128];
   int width = 4 * tw_elements(shape->a); // columns of a that one register covers
   int row_blocks = shape->m / 8, k_blocks = shape->k / width, r = 0;
@@ -101,36 +103,41 @@ TW_INLINE void tw_load_floats(const tw_mma_shape* shape, const void* const a[], 
         for (int k = 0; k < width; ++k)
           operands->left[g + 8 * rb][tw_column(shape, width * kb + k)] = block[g * width + k];
     }
-  r = 0;
-  for (int nb = 0; nb < shape->n / 8; ++nb)
-    for (int kb = 0; kb < k_blocks; ++kb) {
-      tw_decode_floats(shape->b, b[r++], block);
-      for (int k = 0; k < width; ++k)
-        for (int g = 0; g < 8; ++g)
-          operands->right[nb][tw_column(shape, width * kb + k)][g] = block[g * width + k];
-    }
-  int least = shape->a == TW_MMA_BF16 || shape->a == TW_MMA_TF32 ? -126 : -14;
+  int32_t least = tw_least_exponent(shape, shape->a);
   for (int row = 0; row < shape->m; ++row)
     for (int k = 0; k < shape->k; ++k) operands->left_exponent[row][k] = tw_exponent(operands->left[row][k], least);
-  for (int nb = 0; nb < shape->n / 8; ++nb)
-    for (int k = 0; k < shape->k; ++k)
-      for (int g = 0; g < 8; ++g)
-        operands->right_exponent[nb][k][g] = tw_exponent(operands->right[nb][k][g], least);
 }
 
-TW_INLINE void tw_load_accumulator(const tw_mma_shape* shape, const void* const c[],
-                                float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
-  int row_blocks = shape->m / 8;
-  for (int p = 0; p < row_blocks * (shape->n / 8); ++p) {
-    float(*block)[8] = sum[p / row_blocks] + 8 * (p % row_blocks);
+// `b`: the registers of these eight columns.
+TW_INLINE void tw_load_right(const tw_mma_shape* shape, const void* const b[], tw_operands* operands) {
+  float block[128];
+  int width = 4 * tw_elements(shape->b), k_blocks = shape->k / width;
+  for (int kb = 0; kb < k_blocks; ++kb) {
+    tw_decode_floats(shape->b, b[kb], block);
+    for (int k = 0; k < width; ++k)
+      for (int g = 0; g < 8; ++g) operands->right[tw_column(shape, width * kb + k)][g] = block[g * width + k];
+  }
+  int32_t least = tw_least_exponent(shape, shape->b);
+  for (int k = 0; k < shape->k; ++k)
+    for (int g = 0; g < 8; ++g) operands->right_exponent[k][g] = tw_exponent(operands->right[k][g], least);
+}
+
+// Registers of an accumulator that hold eight columns.
+TW_INLINE int tw_accumulator_registers(const tw_mma_shape* shape, int type) {
+  return shape->m / 8 * (type == TW_MMA_F16 ? 1 : 2);
+}
+
+TW_INLINE void tw_load_accumulator(const tw_mma_shape* shape, const void* const c[], float sum[TW_MMA_MAX_M][8]) {
+  for (int rb = 0; rb < shape->m / 8; ++rb) {
+    float(*block)[8] = sum + 8 * rb;
     if (shape->c == TW_MMA_F16) {
       float pairs[64];
-      tw_decode_floats(TW_MMA_F16, c[p], pairs);
+      tw_decode_floats(TW_MMA_F16, c[rb], pairs);
       memcpy(block, pairs, sizeof pairs);
     } else {
       float first[32], second[32];
-      memcpy(first, c[2 * p], sizeof first);
-      memcpy(second, c[2 * p + 1], sizeof second);
+      memcpy(first, c[2 * rb], sizeof first);
+      memcpy(second, c[2 * rb + 1], sizeof second);
       float* flat = &block[0][0]; // the 64 values of the block, lane by lane
       for (int lane = 0; lane < 32; ++lane) {
         flat[2 * lane] = first[lane];
@@ -140,23 +147,21 @@ TW_INLINE void tw_load_accumulator(const tw_mma_shape* shape, const void* const 
   }
 }
 
-TW_INLINE void tw_store_accumulator(const tw_mma_shape* shape, void* const d[],
-                                 float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
-  int row_blocks = shape->m / 8;
-  for (int p = 0; p < row_blocks * (shape->n / 8); ++p) {
-    const float* block = &sum[p / row_blocks][8 * (p % row_blocks)][0]; // 64 values, lane by lane
+TW_INLINE void tw_store_accumulator(const tw_mma_shape* shape, void* const d[], float sum[TW_MMA_MAX_M][8]) {
+  for (int rb = 0; rb < shape->m / 8; ++rb) {
+    const float* block = &sum[8 * rb][0]; // 64 values, lane by lane
     if (shape->d == TW_MMA_F16) {
       uint16_t pairs[64];
       for (int i = 0; i < 64; ++i) pairs[i] = tw_f32_to_f16(block[i]);
-      memcpy(d[p], pairs, sizeof pairs);
+      memcpy(d[rb], pairs, sizeof pairs);
     } else {
       float first[32], second[32];
       for (int lane = 0; lane < 32; ++lane) {
         first[lane] = tw_canonical_f32(block[2 * lane]);
         second[lane] = tw_canonical_f32(block[2 * lane + 1]);
       }
-      memcpy(d[2 * p], first, sizeof first);
-      memcpy(d[2 * p + 1], second, sizeof second);
+      memcpy(d[2 * rb], first, sizeof first);
+      memcpy(d[2 * rb + 1], second, sizeof second);
     }
   }
 }
@@ -164,17 +169,29 @@ TW_INLINE void tw_store_accumulator(const tw_mma_shape* shape, void* const d[],
 // -- one addition of many terms, as the hardware does it --
 //
 // All products of a group and the accumulator are shifted to the largest exponent among them (a product's is the sum of
-// its operands'), cut off 25 bits below it, and added exactly; the sum is cut off to f32, or rounded to f16.
+// its operands'), cut off 25 bits below it, and added exactly; the sum is cut off to f32, or rounded to f16. wgmma of fp8
+// keeps 13 bits, of the terms and of the sum.
 
 // A range of columns of the operands.
 typedef struct {
   int first, end;
 } tw_group;
 
-enum { TW_KEPT_BITS = 25, TW_EXPONENT_LIMIT = 100 };
+enum { TW_EXPONENT_LIMIT = 100 };
+
+typedef struct {
+  int kept;      // bits of a term below the largest exponent
+  int to_f16;    // the sum is to become an f16
+  uint32_t cut;  // bits of an f32 result that are always zero
+} tw_sum_rule;
+
+TW_INLINE tw_sum_rule tw_rule_of(const tw_mma_shape* shape) {
+  int narrow = shape->warpgroup && tw_is_fp8(shape->a);
+  return (tw_sum_rule){narrow ? 13 : 25, shape->d == TW_MMA_F16, narrow && shape->d != TW_MMA_F16 ? 0x3ffu : 0u};
+}
 
 // One sum in general: special values, and exponents that f32 cannot scale by.
-static double tw_add_terms(const double* terms, const int* exponents, int count) {
+static double tw_add_terms(const double* terms, const int* exponents, int count, int kept) {
   int largest = TW_EXPONENT_ZERO;
   double plain = 0.0, total = 0.0;
   for (int i = 0; i < count; ++i) {
@@ -182,30 +199,31 @@ static double tw_add_terms(const double* terms, const int* exponents, int count)
     if (terms[i] != 0.0 && exponents[i] > largest) largest = exponents[i];
   }
   if (!(plain - plain == 0.0) || largest < TW_EXPONENT_NONE) return plain;
-  double unit = tw_f64_of((uint64_t)(1023 + largest - TW_KEPT_BITS) << 52);
+  double unit = tw_f64_of((uint64_t)(1023 + largest - kept) << 52);
   for (int i = 0; i < count; ++i) total += __builtin_trunc(terms[i] / unit);
   return total * unit;
 }
 
 // The last step of a sum: cut off to f32, the last bit set if that lost anything and an f16 is to come of it. Too large
 // becomes infinite.
-static float tw_finish_sum(double value, int to_f16) {
+static float tw_finish_sum(double value, tw_sum_rule rule) {
   if (!(value < 0x1p128 && value > -0x1p128)) return (float)value; // NaN too
   float cut = tw_f64_to_f32_mode(value, TW_RZ);
-  return to_f16 && (double)cut != value ? tw_f32_of(tw_f32_bits(cut) | 1) : cut;
+  uint32_t lost = rule.to_f16 && (double)cut != value;
+  return tw_f32_of((tw_f32_bits(cut) | lost) & ~rule.cut);
 }
 
-static void tw_add_group_slowly(const tw_operands* o, tw_group group, int block, int row, float sum[8], int to_f16) {
+static void tw_add_group_slowly(const tw_operands* o, tw_group group, int row, float sum[8], tw_sum_rule rule) {
   for (int n = 0; n < 8; ++n) {
     double terms[TW_MMA_MAX_K + 1];
     int exponents[TW_MMA_MAX_K + 1], count = 0;
     for (int k = group.first; k < group.end; ++k) {
-      terms[count] = (double)o->left[row][k] * (double)o->right[block][k][n];
-      exponents[count++] = o->left_exponent[row][k] + o->right_exponent[block][k][n];
+      terms[count] = (double)o->left[row][k] * (double)o->right[k][n];
+      exponents[count++] = o->left_exponent[row][k] + o->right_exponent[k][n];
     }
     terms[count] = sum[n];
     exponents[count++] = tw_exponent(sum[n], -126);
-    sum[n] = tw_finish_sum(tw_add_terms(terms, exponents, count), to_f16);
+    sum[n] = tw_finish_sum(tw_add_terms(terms, exponents, count, rule.kept), rule);
   }
 }
 
@@ -219,14 +237,14 @@ TW_INLINE tw_s32x8 tw_larger(tw_s32x8 a, tw_s32x8 b) {
 #endif
 
 // Eight sums of a row, in place, `exponents` theirs; an f16 result is rounded when it is stored.
-TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int row, const int32_t exponents[8],
-                            float sum[8], int to_f16) {
+TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int row, const int32_t exponents[8], float sum[8],
+                            tw_sum_rule rule) {
   int32_t evens[8], odds[8], units[8];
   tw_s32x8 largest, exponent;
   memcpy(&largest, exponents, sizeof largest);
 #pragma GCC unroll 16
   for (int k = group.first; k < group.end; ++k) {
-    memcpy(&exponent, o->right_exponent[block][k], sizeof exponent);
+    memcpy(&exponent, o->right_exponent[k], sizeof exponent);
     exponent += o->left_exponent[row][k];
     largest = tw_larger(exponent, largest);
   }
@@ -234,11 +252,11 @@ TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int
   uint64_t any[4];
   memcpy(any, &far, sizeof any);
   if (any[0] | any[1] | any[2] | any[3]) {
-    tw_add_group_slowly(o, group, block, row, sum, to_f16);
+    tw_add_group_slowly(o, group, row, sum, rule);
     return;
   }
   largest &= ~(largest < -TW_EXPONENT_LIMIT); // nothing but zeros: any scale will do
-  tw_s32x8 scale_bits = (127 + TW_KEPT_BITS - largest) << 23;
+  tw_s32x8 scale_bits = (127 + rule.kept - largest) << 23;
   tw_f32x8 scale, column, start;
   memcpy(&scale, &scale_bits, sizeof scale);
   memcpy(&start, sum, sizeof start);
@@ -246,9 +264,9 @@ TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int
   tw_s32x8 even = __builtin_convertvector(start * scale, tw_s32x8), odd = {0};
 #pragma GCC unroll 8
   for (int k = group.first; k < group.end; k += 2) {
-    memcpy(&column, o->right[block][k], sizeof column);
+    memcpy(&column, o->right[k], sizeof column);
     even += __builtin_convertvector(o->left[row][k] * column * scale, tw_s32x8);
-    memcpy(&column, o->right[block][k + 1], sizeof column);
+    memcpy(&column, o->right[k + 1], sizeof column);
     odd += __builtin_convertvector(o->left[row][k + 1] * column * scale, tw_s32x8);
   }
   memcpy(evens, &even, sizeof evens);
@@ -256,44 +274,48 @@ TW_INLINE void tw_add_group(const tw_operands* o, tw_group group, int block, int
   memcpy(units, &largest, sizeof units);
   double exact[8];
   for (int n = 0; n < 8; ++n)
-    exact[n] = ((double)evens[n] + (double)odds[n]) * tw_f64_of((uint64_t)(1023 - TW_KEPT_BITS + units[n]) << 52);
+    exact[n] = ((double)evens[n] + (double)odds[n]) * tw_f64_of((uint64_t)(1023 - rule.kept + units[n]) << 52);
   for (int n = 0; n < 8; ++n) { // 24 bits, of a number well inside f32's range
     uint64_t bits = tw_f64_bits(exact[n]), lost = bits & 0x1fffffffull;
     float cut = (float)tw_f64_of(bits - lost);
-    sum[n] = to_f16 ? tw_f32_of(tw_f32_bits(cut) | (lost != 0)) : cut;
+    uint32_t sticky = rule.to_f16 ? lost != 0 : 0;
+    sum[n] = tw_f32_of((tw_f32_bits(cut) | sticky) & ~rule.cut);
   }
+}
+
+// One row of eight sums where mma.sync multiplies fp8 as f16: two halves from zero, then the accumulator.
+TW_INLINE void tw_add_halves(const tw_operands* o, int k, int row, float sum[8], tw_sum_rule rule) {
+  tw_group halves[2] = {{0, k / 2}, {k / 2, k}};
+  float part[8] = {0};
+  int32_t exponents[8];
+  for (int half = 0; half < 2; ++half) {
+    for (int n = 0; n < 8; ++n) exponents[n] = tw_exponent(part[n], -126);
+    tw_add_group(o, halves[half], row, exponents, part, rule);
+    for (int n = 0; n < 8; ++n) part[n] = rule.to_f16 ? tw_f16_to_f32(tw_f32_to_f16(part[n])) : part[n];
+  }
+  for (int n = 0; n < 8; ++n) sum[n] += part[n];
 }
 
 TW_INLINE void tw_multiply_floats(const tw_mma_shape* shape, void* const d[], const void* const a[],
                                   const void* const b[], const void* const c[]) {
   tw_operands operands;
-  float sum[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
-  tw_load_floats(shape, a, b, &operands);
-  tw_load_accumulator(shape, c, sum);
-  int fp8 = tw_is_fp8_shape(shape), to_f16 = shape->d == TW_MMA_F16;
-  tw_group whole = {0, shape->k}, first = {0, shape->k / 2}, second = {shape->k / 2, shape->k};
+  float sum[TW_MMA_MAX_M][8];
+  int32_t exponents[TW_MMA_MAX_M][8];
+  tw_sum_rule rule = tw_rule_of(shape);
+  tw_group whole = {0, shape->k};
+  int b_registers = shape->k / (4 * tw_elements(shape->b));
+  tw_load_left(shape, a, &operands);
   for (int block = 0; block < shape->n / 8; ++block) {
-    int32_t exponents[TW_MMA_MAX_M][8];
-    float(*lines)[8] = sum[block];
+    tw_load_right(shape, b + block * b_registers, &operands);
+    tw_load_accumulator(shape, c + block * tw_accumulator_registers(shape, shape->c), sum);
     for (int row = 0; row < shape->m; ++row)
-      for (int n = 0; n < 8; ++n) exponents[row][n] = tw_exponent(lines[row][n], -126);
+      for (int n = 0; n < 8; ++n) exponents[row][n] = tw_exponent(sum[row][n], -126);
     for (int row = 0; row < shape->m; ++row) {
-      if (!fp8) {
-        tw_add_group(&operands, whole, block, row, exponents[row], lines[row], to_f16);
-        continue;
-      }
-      float part[8] = {0};
-      int32_t part_exponents[8];
-      for (int n = 0; n < 8; ++n) part_exponents[n] = TW_EXPONENT_ZERO;
-      tw_add_group(&operands, first, block, row, part_exponents, part, to_f16);
-      for (int n = 0; n < 8; ++n) part[n] = to_f16 ? tw_f16_to_f32(tw_f32_to_f16(part[n])) : part[n];
-      for (int n = 0; n < 8; ++n) part_exponents[n] = tw_exponent(part[n], -126);
-      tw_add_group(&operands, second, block, row, part_exponents, part, to_f16);
-      for (int n = 0; n < 8; ++n) part[n] = to_f16 ? tw_f16_to_f32(tw_f32_to_f16(part[n])) : part[n];
-      for (int n = 0; n < 8; ++n) lines[row][n] += part[n];
+      if (tw_is_fp8_as_f16(shape)) tw_add_halves(&operands, shape->k, row, sum[row], rule);
+      else tw_add_group(&operands, whole, row, exponents[row], sum[row], rule);
     }
+    tw_store_accumulator(shape, d + block * tw_accumulator_registers(shape, shape->d), sum);
   }
-  tw_store_accumulator(shape, d, sum);
 }
 
 // -- f64 --
@@ -344,22 +366,25 @@ TW_INLINE void tw_decode_integers(int type, const void* source, int32_t* out) {
     for (int i = 0; i < 128; ++i) out[i] = bytes[i];
 }
 
-TW_INLINE void tw_load_integers(const tw_mma_shape* shape, const void* const a[], const void* const b[],
-                             int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K], int32_t right[][TW_MMA_MAX_K][8]) {
+TW_INLINE void tw_load_left_integers(const tw_mma_shape* shape, const void* const a[],
+                                     int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K]) {
   int32_t block[256];
-  int width = 4 * tw_elements(shape->a), row_blocks = shape->m / 8, k_blocks = shape->k / width, r = 0;
-  for (int kb = 0; kb < k_blocks; ++kb)
+  int width = 4 * tw_elements(shape->a), row_blocks = shape->m / 8, r = 0;
+  for (int kb = 0; kb < shape->k / width; ++kb)
     for (int rb = 0; rb < row_blocks; ++rb) {
       tw_decode_integers(shape->a, a[r++], block);
       for (int g = 0; g < 8; ++g) memcpy(&left[g + 8 * rb][width * kb], block + g * width, (size_t)width * 4);
     }
-  r = 0;
-  for (int nb = 0; nb < shape->n / 8; ++nb)
-    for (int kb = 0; kb < k_blocks; ++kb) {
-      tw_decode_integers(shape->b, b[r++], block);
-      for (int k = 0; k < width; ++k)
-        for (int g = 0; g < 8; ++g) right[nb][k + width * kb][g] = block[g * width + k];
-    }
+}
+TW_INLINE void tw_load_right_integers(const tw_mma_shape* shape, const void* const b[],
+                                      int32_t right[TW_MMA_MAX_K][8]) {
+  int32_t block[256];
+  int width = 4 * tw_elements(shape->b);
+  for (int kb = 0; kb < shape->k / width; ++kb) {
+    tw_decode_integers(shape->b, b[kb], block);
+    for (int k = 0; k < width; ++k)
+      for (int g = 0; g < 8; ++g) right[k + width * kb][g] = block[g * width + k];
+  }
 }
 
 static uint32_t tw_add_products(uint32_t start, int32_t products, int saturate) {
@@ -368,63 +393,60 @@ static uint32_t tw_add_products(uint32_t start, int32_t products, int saturate) 
   return (uint32_t)(total > INT32_MAX ? INT32_MAX : total < INT32_MIN ? INT32_MIN : total);
 }
 
-// Register j of the accumulator in one lane: its row and column.
-TW_INLINE void tw_place(const tw_mma_shape* shape, int j, int lane, int* row, int* column) {
-  int row_blocks = shape->m / 8, pair = j / 2;
-  *row = (lane >> 2) + 8 * (pair % row_blocks);
-  *column = 8 * (pair / row_blocks) + 2 * (lane & 3) + j % 2;
-}
-
+// Eight columns of products, added to the accumulator's registers of these columns.
 TW_INLINE void tw_store_integers(const tw_mma_shape* shape, void* const d[], const void* const c[],
-                              int32_t products[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8]) {
-  for (int j = 0; j < shape->m * shape->n / 32; ++j) {
+                                 int32_t products[TW_MMA_MAX_M][8]) {
+  for (int j = 0; j < shape->m / 4; ++j) {
     uint32_t lanes[32];
     memcpy(lanes, c[j], sizeof lanes);
     for (int lane = 0; lane < 32; ++lane) {
-      int row, column;
-      tw_place(shape, j, lane, &row, &column);
-      lanes[lane] = tw_add_products(lanes[lane], products[column / 8][row][column % 8], shape->saturate);
+      int row = (lane >> 2) + 8 * (j / 2), column = 2 * (lane & 3) + j % 2;
+      lanes[lane] = tw_add_products(lanes[lane], products[row][column], shape->saturate);
     }
     memcpy(d[j], lanes, sizeof lanes);
   }
 }
 
 TW_INLINE void tw_multiply_integers(const tw_mma_shape* shape, void* const d[], const void* const a[],
-                                 const void* const b[], const void* const c[]) {
-  int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K], right[TW_MMA_MAX_N / 8][TW_MMA_MAX_K][8];
-  int32_t products[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
-  tw_load_integers(shape, a, b, left, right);
-  for (int block = 0; block < shape->n / 8; ++block)
+                                    const void* const b[], const void* const c[]) {
+  int32_t left[TW_MMA_MAX_M][TW_MMA_MAX_K], right[TW_MMA_MAX_K][8], products[TW_MMA_MAX_M][8];
+  int b_registers = shape->k / (4 * tw_elements(shape->b)), sums = shape->m / 4;
+  tw_load_left_integers(shape, a, left);
+  for (int block = 0; block < shape->n / 8; ++block) {
+    tw_load_right_integers(shape, b + block * b_registers, right);
     for (int row = 0; row < shape->m; row += 8) {
       tw_s32x8 total[8] = {{0}}; // at most 64 * 255 * 255: no overflow
       for (int k = 0; k < shape->k; ++k) {
         tw_s32x8 column;
-        memcpy(&column, right[block][k], sizeof column);
+        memcpy(&column, right[k], sizeof column);
 #pragma GCC unroll 8
         for (int i = 0; i < 8; ++i) total[i] += left[row + i][k] * column;
       }
-      memcpy(products[block][row], total, sizeof total);
+      memcpy(products[row], total, sizeof total);
     }
-  tw_store_integers(shape, d, c, products);
+    tw_store_integers(shape, d + block * sums, c + block * sums, products);
+  }
 }
 
 static void tw_multiply_bits(const tw_mma_shape* shape, void* const d[], const void* const a[], const void* const b[],
                              const void* const c[]) {
-  uint32_t left[8][32], right[8][32]; // registers
-  int words = shape->k / 32, row_blocks = shape->m / 8;
-  int32_t products[TW_MMA_MAX_N / 8][TW_MMA_MAX_M][8];
+  uint32_t left[8][32], right[2][32]; // registers
+  int words = shape->k / 32, row_blocks = shape->m / 8, sums = shape->m / 4;
+  int32_t products[TW_MMA_MAX_M][8];
   for (int r = 0; r < row_blocks * words / 4; ++r) memcpy(left[r], a[r], sizeof left[r]);
-  for (int r = 0; r < words / 4; ++r) memcpy(right[r], b[r], sizeof right[r]);
-  for (int row = 0; row < shape->m; ++row)
-    for (int n = 0; n < 8; ++n) {
-      int ones = 0;
-      for (int w = 0; w < words; ++w) {
-        uint32_t x = left[row / 8 + row_blocks * (w / 4)][4 * (row % 8) + w % 4], y = right[w / 4][4 * n + w % 4];
-        ones += __builtin_popcount(shape->bit_and ? x & y : x ^ y);
+  for (int block = 0; block < shape->n / 8; ++block) {
+    for (int r = 0; r < words / 4; ++r) memcpy(right[r], b[block * (words / 4) + r], sizeof right[r]);
+    for (int row = 0; row < shape->m; ++row)
+      for (int n = 0; n < 8; ++n) {
+        int ones = 0;
+        for (int w = 0; w < words; ++w) {
+          uint32_t x = left[row / 8 + row_blocks * (w / 4)][4 * (row % 8) + w % 4], y = right[w / 4][4 * n + w % 4];
+          ones += __builtin_popcount(shape->bit_and ? x & y : x ^ y);
+        }
+        products[row][n] = ones;
       }
-      products[0][row][n] = ones;
-    }
-  tw_store_integers(shape, d, c, products);
+    tw_store_integers(shape, d + block * sums, c + block * sums, products);
+  }
 }
 
 // -- the choice --
@@ -438,18 +460,19 @@ static void tw_multiply_any_integers(const tw_mma_shape* shape, void* const d[],
   tw_multiply_integers(shape, d, a, b, c);
 }
 
-// The common ones, with constants the compiler unrolls by.
-#define TW_FIXED(name, m, n, k, operand, accumulator)                                                            \
-  static void name(void* const d[], const void* const a[], const void* const b[], const void* const c[]) {      \
-    const tw_mma_shape fixed = {m, n, k, operand, operand, accumulator, accumulator, 0, 0};                      \
-    tw_multiply_floats(&fixed, d, a, b, c);                                                                      \
+// The common ones, with constants the compiler unrolls by; any number of columns.
+#define TW_FIXED(name, k, operand, accumulator, warpgroup)                                                             \
+  static void name(int n, void* const d[], const void* const a[], const void* const b[], const void* const c[]) {     \
+    const tw_mma_shape fixed = {16, n, k, operand, operand, accumulator, accumulator, 0, 0, warpgroup};                \
+    tw_multiply_floats(&fixed, d, a, b, c);                                                                            \
   }
-TW_FIXED(tw_f16_k16_f32, 16, 8, 16, TW_MMA_F16, TW_MMA_F32)
-TW_FIXED(tw_f16_k16_f16, 16, 8, 16, TW_MMA_F16, TW_MMA_F16)
-TW_FIXED(tw_f16_k8_f32, 16, 8, 8, TW_MMA_F16, TW_MMA_F32)
-TW_FIXED(tw_bf16_k16_f32, 16, 8, 16, TW_MMA_BF16, TW_MMA_F32)
-TW_FIXED(tw_tf32_k8_f32, 16, 8, 8, TW_MMA_TF32, TW_MMA_F32)
-TW_FIXED(tw_e4m3_k32_f32, 16, 8, 32, TW_MMA_E4M3, TW_MMA_F32)
+TW_FIXED(tw_f16_k16_f32, 16, TW_MMA_F16, TW_MMA_F32, 0)
+TW_FIXED(tw_f16_k16_f16, 16, TW_MMA_F16, TW_MMA_F16, 0)
+TW_FIXED(tw_f16_k8_f32, 8, TW_MMA_F16, TW_MMA_F32, 0)
+TW_FIXED(tw_bf16_k16_f32, 16, TW_MMA_BF16, TW_MMA_F32, 0)
+TW_FIXED(tw_tf32_k8_f32, 8, TW_MMA_TF32, TW_MMA_F32, 0)
+TW_FIXED(tw_e4m3_k32_f32, 32, TW_MMA_E4M3, TW_MMA_F32, 0)
+TW_FIXED(tw_e4m3_k32_f32_warpgroup, 32, TW_MMA_E4M3, TW_MMA_F32, 1)
 #undef TW_FIXED
 
 void TW_MULTIPLY(const tw_mma_shape* shape, void* const d[], const void* const a[], const void* const b[],
@@ -457,13 +480,14 @@ void TW_MULTIPLY(const tw_mma_shape* shape, void* const d[], const void* const a
   if (shape->a == TW_MMA_F64) return tw_multiply_f64(shape, d, a, b, c);
   if (shape->a == TW_MMA_B1) return tw_multiply_bits(shape, d, a, b, c);
   if (shape->d == TW_MMA_S32) return tw_multiply_any_integers(shape, d, a, b, c);
-  if (shape->m == 16 && shape->n == 8 && shape->c == shape->d) {
-    int wide = shape->d == TW_MMA_F32;
-    if (shape->a == TW_MMA_F16 && shape->k == 16) return wide ? tw_f16_k16_f32(d, a, b, c) : tw_f16_k16_f16(d, a, b, c);
-    if (shape->a == TW_MMA_F16 && wide) return tw_f16_k8_f32(d, a, b, c);
-    if (shape->a == TW_MMA_BF16 && shape->k == 16) return tw_bf16_k16_f32(d, a, b, c);
-    if (shape->a == TW_MMA_TF32 && shape->k == 8) return tw_tf32_k8_f32(d, a, b, c);
-    if (shape->a == TW_MMA_E4M3 && shape->b == TW_MMA_E4M3 && shape->k == 32 && wide) return tw_e4m3_k32_f32(d, a, b, c);
+  if (shape->m == 16 && shape->c == shape->d && shape->a == shape->b) {
+    int wide = shape->d == TW_MMA_F32, n = shape->n;
+    if (shape->a == TW_MMA_F16 && shape->k == 16) return wide ? tw_f16_k16_f32(n, d, a, b, c) : tw_f16_k16_f16(n, d, a, b, c);
+    if (shape->a == TW_MMA_F16 && wide) return tw_f16_k8_f32(n, d, a, b, c);
+    if (shape->a == TW_MMA_BF16 && shape->k == 16) return tw_bf16_k16_f32(n, d, a, b, c);
+    if (shape->a == TW_MMA_TF32 && shape->k == 8) return tw_tf32_k8_f32(n, d, a, b, c);
+    if (shape->a == TW_MMA_E4M3 && shape->k == 32 && wide)
+      return shape->warpgroup ? tw_e4m3_k32_f32_warpgroup(n, d, a, b, c) : tw_e4m3_k32_f32(n, d, a, b, c);
   }
   tw_multiply_any_floats(shape, d, a, b, c);
 }

@@ -16,10 +16,10 @@ typedef struct {
   int a, b, c, d; // tw_mma_type
   int saturate;
   int bit_and;    // .b1: and.popc instead of xor.popc
+  int warpgroup;  // one warp's 16 rows of a wgmma
 } tw_mma_shape;
 
-#define TW_MMA_MAX_M 32
-#define TW_MMA_MAX_N 32
+#define TW_MMA_MAX_M 32 // n: any multiple of 8
 #define TW_MMA_MAX_K 64 // elements; .b1 is handled in 32-bit words
 
 // The layout of every fragment, in blocks of 8 rows (8 columns for b). In lane 4 * g + t:

@@ -1,0 +1,167 @@
+"""Whether a kernel is right: the referee's verdict where there is a reference, else every checker at odd sizes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright import records
+from tilewright.frontends.audit.report import Correctness, Suggestion, Weight
+from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.importing.calls import Given
+from tilewright.importing.sizes import ODD, ROUND, small_arguments
+from tilewright.kernel_file import ArgumentValue, KernelFile
+from tilewright.prompts.verdict_text import remedy_of, verdict_text, verdict_words
+from tilewright.records import Emulation, FindingRecord, GpuProfile, TensorSpec
+
+Say = Callable[[str], None]
+Judged = tuple[Correctness, tuple[Suggestion, ...]]
+_SCHEDULES = 3
+_SAMPLED_BLOCKS = 8
+_WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run whole
+_SECONDS = 60.0
+_SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
+_WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
+
+
+# -- by the referee --
+
+
+def judged_by_referee(verdict: records.Verdict, judged: KernelFile, file: KernelFile) -> Judged:
+    """`judged` is the file as the referee had it, with lines that `file` does not have."""
+    told = verdict_text(verdict, judged.text)
+    if isinstance(verdict, records.Passed):
+        count = sum(one.status is records.CaseStatus.RIGHT for one in verdict.cases)
+        judge = f"the referee, against the reference, in {count} cases: sizes, values and layouts that go wrong"
+        return Correctness(True, verdict_words(verdict), judge, "", (*verdict.notes, *verdict.unjudged)), ()
+    judge = "the referee, against the reference"
+    if isinstance(verdict, records.Unsupported):
+        return Correctness(None, verdict_words(verdict), judge, told), ()
+    lines = _own_lines(judged.text, file.text)
+    evidence = verdict.evidence
+    found: tuple[FindingRecord, ...] = evidence.findings if isinstance(evidence, records.Crashed) else ()
+    suggestions = _of_findings(found, file, lines)
+    if not suggestions:
+        line = lines.get(evidence.line or 0) if isinstance(evidence, records.Crashed) else None
+        suggestions = (_wrong(verdict_words(verdict), told, line, file),)
+    return Correctness(False, verdict_words(verdict), judge, told), suggestions
+
+
+def _own_lines(judged: str, own: str) -> dict[int, int]:
+    """The number of each line that both texts have, in the text that its owner knows."""
+    blocks = difflib.SequenceMatcher(a=judged.splitlines(), b=own.splitlines(), autojunk=False).get_matching_blocks()
+    return {one.a + k + 1: one.b + k + 1 for one in blocks for k in range(one.size)}
+
+
+# -- by the checkers --
+
+
+def judged_by_checkers(
+    file: KernelFile,
+    arguments: Mapping[str, ArgumentValue],
+    gpu: GpuProfile,
+    reference: tuple[Path, str] | None,
+    say: Say,
+) -> Judged:
+    """Small calls, of odd sizes and of round ones, for they take different ways through many kernels."""
+    calls = _small_calls(file, arguments, gpu)
+    blocks = None if calls or _elements(arguments) <= _WHOLE_ELEMENTS else _SAMPLED_BLOCKS
+    options = CheckOptions(
+        gpu,
+        Emulation(schedules=_SCHEDULES, sampled_blocks=blocks),
+        reference if blocks is None else None,
+        seconds=_SECONDS,
+    )
+    reports = [check_file(file, call, False, options, say) for call in calls or [dict(arguments)]]
+    worst = next((one for one in reports if one.outcome.exit_status == 1), None) or max(
+        reports, key=lambda one: one.outcome.exit_status
+    )
+    found = _of_reports(reports, file)
+    whom = "against the reference" if worst.compared else "with nothing to compare results with"
+    part = f"{blocks} blocks of each launch" if blocks is not None else "all blocks"
+    sizes = "; ".join(", ".join(f"{name} = {text}" for name, text in one.arguments.items()) for one in reports)
+    judge = f"the emulator's checkers, {whom}, {part} under {_SCHEDULES} schedules at {sizes}"
+    passed = {CheckOutcome.CLEAN: True, CheckOutcome.NOT_EMULABLE: None}.get(worst.outcome, False)
+    agrees = "right at these sizes" if passed and worst.compared else ""
+    text = "\n".join((worst.reason, *map(str, worst.diagnostics))).strip()
+    notes = dict.fromkeys(f"not checked to the end: {one}" for report in reports for one in report.incomplete)
+    words = agrees or _WORDS.get(worst.outcome, worst.outcome.value)
+    return Correctness(passed, words, judge, text, tuple(notes)), found
+
+
+def _small_calls(
+    file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile
+) -> list[dict[str, ArgumentValue]]:
+    """None where a number may be a size that no tensor has: it would not follow where tensors are made smaller."""
+    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape}
+    numbers = [one for one in arguments.values() if isinstance(one, int) and not isinstance(one, bool)]
+    if any(one > _SMALL and one not in sizes for one in numbers):
+        return []
+    call = [_given(name, value) for name, value in arguments.items()]
+    tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
+    found = [one for one in tried if one is not None]
+    return found[:1] if found[1:] == found[:1] else found
+
+
+def _elements(arguments: Mapping[str, ArgumentValue]) -> int:
+    return sum(math.prod(one.shape) for one in arguments.values() if isinstance(one, TensorSpec))
+
+
+def _given(name: str, value: ArgumentValue) -> Given:
+    if isinstance(value, TensorSpec):
+        return Given(name, "tensor", value.dtype.value, value.shape)
+    if value is None:
+        return Given(name, "tensor", value=None)
+    if isinstance(value, tuple):
+        return Given(name, "ints", value=tuple(int(one) for one in value))
+    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+    return Given(name, kind, value=value)
+
+
+def _of_reports(reports: Sequence[CheckReport], file: KernelFile) -> tuple[Suggestion, ...]:
+    """Each fault once, with the call it was seen in; one of odd sizes alone weighs less."""
+    found: dict[tuple[str, int | None], Suggestion] = {}
+    for number, report in reversed(tuple(enumerate(reports))):
+        sizes = ", ".join(f"{name} = {text}" for name, text in report.arguments.items())
+        odd = number == 0 and len(reports) > 1
+        for one in _of_report(report, file):
+            told = replace(one, evidence=f"{one.evidence} (at {'the odd sizes ' if odd else ''}{sizes})")
+            found.setdefault((one.what, one.line), replace(told, weight=Weight.FAULT) if odd else told)
+    return tuple(found.values())
+
+
+def _of_report(report: CheckReport, file: KernelFile) -> tuple[Suggestion, ...]:
+    made = list(_of_findings(report.findings, file))
+    made += [_wrong(f"{one.name} is wrong", one.message, None, file) for one in report.results if not one.agrees]
+    if not made and report.outcome not in (CheckOutcome.CLEAN, CheckOutcome.NOT_EMULABLE):
+        first = next((one for one in report.diagnostics if one.severity is records.Severity.ERROR), None)
+        line = first.line if first is not None else None
+        made.append(_wrong(report.outcome.value, str(first) if first is not None else report.reason, line, file))
+    return tuple(made)
+
+
+def _of_findings(
+    findings: Iterable[FindingRecord], file: KernelFile, lines: Mapping[int, int] | None = None
+) -> tuple[Suggestion, ...]:
+    """One for each kind of fault at each line."""
+    made: dict[tuple[records.FindingKind, int | None], Suggestion] = {}
+    for one in findings:
+        line = one.line if lines is None else lines.get(one.line or 0)
+        told = ": ".join(part for part in (str(one.thread or ""), one.where, one.detail) if part)
+        found = Suggestion(
+            Weight.WRONG, one.kind.value, one.kernel, line, source_at(file, line), told, "", remedy_of(one.kind)
+        )
+        made.setdefault((one.kind, line), found)
+    return tuple(made.values())
+
+
+def _wrong(what: str, evidence: str, line: int | None, file: KernelFile) -> Suggestion:
+    return Suggestion(Weight.WRONG, what, "", line, source_at(file, line), evidence, "", "")
+
+
+def source_at(file: KernelFile, line: int | None) -> str:
+    lines: Sequence[str] = file.text.splitlines()
+    return lines[line - 1].strip() if line is not None and 0 < line <= len(lines) else ""

@@ -1,0 +1,128 @@
+"""What is audited: a kernel file as it stands, or CUDA as it is found, imported into one first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilewright.frontends.importing import ImportedFile, ImportReport, Wanted, import_files
+from tilewright.frontends.kernel_arguments import BadArgument, complete_arguments, parse_arguments
+from tilewright.frontends.terminal import FAULT, NotDone
+from tilewright.kernel_file import ArgumentValue, KernelFile, parse
+from tilewright.records import GpuProfile, ScalarType
+
+Say = Callable[[str], None]
+_BARE = "nobody says how much is there: such tensors are taken large, and the roofline counts them whole"
+_PLAN = re.compile(r"^\s*//!", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """As it was written on the command line."""
+
+    file: Path
+    function: str  # of the launchers of a file that is imported; "" for its only one
+    reference: tuple[Path, str] | None
+    shapes: tuple[str, ...]
+    numbers: tuple[str, ...]
+    include: tuple[Path, ...] = ()  # for a file that is imported
+    defines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    file: KernelFile
+    arguments: Mapping[str, ArgumentValue]
+    guessed: bool
+    imported_from: str = ""
+    notes: tuple[str, ...] = ()
+    reference: str = ""  # text with the function `imported_reference`, where the source itself says what is right
+
+
+def read_subject(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
+    """Raises `BadArgument`, `KernelFileError`, and `NotDone` with the reasons where nothing could be imported."""
+    text = _text(asked.file)
+    if asked.file.suffix == ".py" or not _PLAN.search(text):
+        return _imported(asked, gpu, say)
+    if asked.function:
+        raise BadArgument(f"--function {asked.function}: {asked.file} is a kernel file; drop it")
+    return _with_arguments(parse(text, str(asked.file)), asked, gpu, (), ())
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise BadArgument(f"{path}: a folder; give one file (.cu or .py)")
+    if not path.exists():
+        raise BadArgument(f"{path}: no such file; give a kernel file, or CUDA as it is found (.cu or .py)")
+    if path.suffix not in (".cu", ".cuh", ".py"):
+        raise BadArgument(f"{path}: give a .cu or .py file")
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise BadArgument(f"{path}: not UTF-8 text; save it as UTF-8") from None
+
+
+def _with_arguments(
+    file: KernelFile, asked: Asked, gpu: GpuProfile, sizes: tuple[str, ...], numbers: tuple[str, ...]
+) -> Subject:
+    """At the sizes that were said; else at those it was imported at; else at some that fit."""
+    op = file.plan.op
+    said = parse_arguments(op, asked.shapes, asked.numbers)
+    known = {**parse_arguments(op, sizes, numbers), **said}
+    arguments, guessed = complete_arguments(file, known, gpu)
+    return Subject(file, arguments, guessed)
+
+
+def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
+    say(f"importing {asked.file.name}")
+    functions = (asked.function,) if asked.function else ()
+    with tempfile.TemporaryDirectory() as folder:
+        said = (asked.reference, asked.shapes, asked.numbers, asked.include, asked.defines)
+        wanted = Wanted(asked.file, Path(folder), functions, *said, keep_references=True)
+        report = import_files(wanted, say)
+        one = _only(asked, report)
+        text = Path(one.file).read_text("utf-8")
+        reference = Path(one.reference).read_text("utf-8") if one.reference else ""
+    file = parse(text, f"{one.function}.cu")
+    subject = _sized(file, _only_of(asked, file), gpu, one)
+    refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
+    pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
+    compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
+    bare = f"behind plain pointers {_BARE}" if one.has_bare_pointers else ""
+    notes = (*one.notes, *pinned, *filter(None, (compared, bare)), *refused)
+    return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
+
+
+def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile) -> Subject:
+    """At the sizes that the source's own call has; where those were tried out, rather at some of usual size."""
+    recorded = asked.file.suffix == ".py"
+    told = any(parameter.scalar is ScalarType.INT for parameter in file.plan.op.parameters)
+    if not recorded and not asked.shapes and not told:
+        with contextlib.suppress(BadArgument):
+            return _with_arguments(file, asked, gpu, (), one.call_numbers)
+    subject = _with_arguments(file, asked, gpu, one.call_shapes, one.call_numbers)
+    return replace(subject, guessed=not recorded and not asked.shapes)
+
+
+def _only(asked: Asked, report: ImportReport) -> ImportedFile:
+    if len(report.imported) == 1:
+        return report.imported[0]
+    if report.imported:
+        names = ", ".join(one.function for one in report.imported)
+        raise BadArgument(f"{asked.file}: {len(report.imported)} launchers; choose one with --function: {names}")
+    reasons = "; ".join(one.reason for one in report.refused)
+    raise NotDone(f"{asked.file} could not be imported: {reasons}", FAULT)
+
+
+def _only_of(asked: Asked, file: KernelFile) -> Asked:
+    """What was said of the launcher's parameters, as far as the op has them: some become sizes of tensors."""
+    names = {one.name for one in file.plan.op.parameters}
+
+    def kept(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(text for text in texts if text.partition("=")[0].strip() in names)
+
+    return replace(asked, shapes=kept(asked.shapes), numbers=kept(asked.numbers))

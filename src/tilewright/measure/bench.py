@@ -1,0 +1,64 @@
+"""Several kernel files and baselines of one task on a GPU: rounds there and back, each on a cold cache.
+
+As `gpu_timing`, which times one candidate for the loop; here nobody is kept or rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.devices.protocol import Device
+from tilewright.measure.baselines import BaselineRequest
+from tilewright.measure.gpu_timing import (
+    CONTROL,
+    GpuFault,
+    Rounds,
+    Say,
+    baseline_round,
+    rounds_and_runs,
+    time_candidate,
+)
+from tilewright.records import Task, Timing
+from tilewright.reference import AnyReference
+from tilewright.toolchain import BuiltPlan
+
+
+def bench_on_gpu(
+    kernels: Mapping[str, BuiltPlan],
+    task: Task,
+    gpu: Device,
+    baselines: tuple[AnyReference, tuple[str, ...]] | None,
+    floor_us: float,
+    say: Say,
+) -> Rounds:
+    """The first kernel takes part twice, at either end of a round. Who fails is left out, with a note."""
+    rounds = Rounds()
+    count, runs = rounds_and_runs(floor_us)
+    running = dict(kernels)
+    contenders = baselines[1] if baselines is not None else ()
+    first = next(iter(kernels))
+    for number in range(count):
+        say(f"timing, round {number + 1} of {count}")
+        back = number % 2 == 1
+        order = [*running, CONTROL] if first in running else [*running]
+        for name in reversed(order) if back else order:
+            built = running.get(first if name == CONTROL else name)
+            if built is None:
+                continue
+            try:
+                timed = time_candidate(built, task, gpu, runs, f"bench-{number}-{name}", digests=False)
+            except GpuFault as fault:
+                rounds.note(f"{name} failed: {fault}")
+                running.pop(name, None)
+                continue
+            rounds.add(Timing(name, timed.run_us))
+            if timed.conditions is not None:
+                seen = rounds.conditions
+                rounds.conditions = timed.conditions if seen is None else seen.with_later(timed.conditions)
+        if baselines is not None and contenders:
+            request = BaselineRequest(
+                task, runs, contenders[::-1] if back else contenders, "", getattr(gpu, "index", 0)
+            )
+            known = baseline_round(rounds, request, baselines[0], first=number == 0)
+            contenders = tuple(name for name in contenders if name in known)
+    return rounds

@@ -1,0 +1,106 @@
+"""What the model gives a plan in which one thing were as it should be: the most that mending it can gain.
+
+Counts are changed and the plan is modelled again; nothing is emulated anew.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from tilewright.measure.emulated_counts import CountedLaunch
+from tilewright.measure.performance_model import PlanModel, model_plan
+from tilewright.records import InstructionRecord, Task
+from tilewright.records.emulation import kernel_line
+
+Change = Callable[[CountedLaunch], CountedLaunch]
+
+_WIDEST_BYTES, _LANES = 16, 32
+_LOCAL = re.compile(r"(?:@!?\S+\s+)?(?:ld|st)\.\S*\blocal\b")
+
+
+def times_as_fast(model: PlanModel, task: Task, change: Change) -> float:
+    """The plan's time over what it would be with every launch changed so.
+
+    No resource is taken to need longer for it: fewer sectors come from further away on the average, but no later.
+    """
+    counted = replace(model.counted, launches=tuple(map(change, model.counted.launches)))
+    changed = model_plan(counted, task, model.modelled.floor_us)
+    saved_us = 0.0
+    for old, new in zip(model.launches, changed.launches, strict=True):
+        now = {term.name: term.time_us for term in new.terms}
+        shorter = (replace(term, time_us=min(term.time_us, now.get(term.name, 0.0))) for term in old.terms)
+        saved_us += old.time_us - replace(old, terms=tuple(shorter)).time_us
+    return _times(model, saved_us)
+
+
+def without_term(model: PlanModel, name: str) -> float:
+    """How many times as fast it were, if one resource took no time at all."""
+    left = (replace(one, terms=tuple(term for term in one.terms if term.name != name)) for one in model.launches)
+    return _times(model, math.fsum(one.time_us for one in model.launches) - math.fsum(one.time_us for one in left))
+
+
+def _times(model: PlanModel, saved_us: float) -> float:
+    left_us = model.modelled.time_us - saved_us
+    return model.modelled.time_us / left_us if left_us > 0 else 1.0
+
+
+# -- changes --
+
+
+def at_lines(kernel: str, lines: Collection[int], change: Callable[[InstructionRecord], InstructionRecord]) -> Change:
+    """Change the instructions of some lines of one kernel."""
+
+    def changed(launch: CountedLaunch) -> CountedLaunch:
+        if launch.counts.kernel != kernel:
+            return launch
+        instructions = tuple(
+            change(one) if kernel_line(one.places) in lines else one for one in launch.counts.instructions
+        )
+        return replace(launch, counts=replace(launch.counts, instructions=instructions))
+
+    return changed
+
+
+def ideal(one: InstructionRecord) -> InstructionRecord:
+    """As few sectors and passes as can carry its bytes."""
+    return replace(
+        one, sectors=min(one.sectors, one.ideal_sectors), passes=min(one.passes, one.ideal_passes or one.passes)
+    )
+
+
+def in_registers(one: InstructionRecord) -> InstructionRecord:
+    """An access to local memory that is no longer there."""
+    gone = _LOCAL.match(one.ptx_text) is not None
+    return replace(one, executions=0, active_lanes=0, requests=0, bytes=0) if gone else one
+
+
+def in_single(one: InstructionRecord) -> InstructionRecord:
+    """Arithmetic in f32 where it is in f64."""
+    return replace(one, ptx_text=one.ptx_text.replace(".f64", ".f32"))
+
+
+def wide(one: InstructionRecord) -> InstructionRecord:
+    """16 bytes for each lane of a request, so fewer requests; the sectors are the same."""
+    each = one.bytes / max(one.requests * _LANES, 1)
+    if not one.sectors or not one.requests or each >= _WIDEST_BYTES:
+        return one
+    fewer = max(each, 1.0) / _WIDEST_BYTES
+    return replace(
+        one,
+        requests=max(1, round(one.requests * fewer)),
+        executions=max(1, round(one.executions * fewer)),
+        active_lanes=max(1, round(one.active_lanes * fewer)),
+    )
+
+
+def without_spills(kernel: str) -> Change:
+    def changed(launch: CountedLaunch) -> CountedLaunch:
+        if launch.counts.kernel != kernel:
+            return launch
+        resources = replace(launch.kernel.resources, spill_store_bytes=0, spill_load_bytes=0)
+        return replace(launch, kernel=replace(launch.kernel, resources=resources))
+
+    return changed

@@ -1,0 +1,36 @@
+// The parity is not flipped, so from the second tile on nobody waits.
+
+//! op      sum_of_tiles(x) -> y
+//! out     y: f32[128]
+//! need    x.dtype == f32 and device.cc >= 90
+//! launch  sum_of_tiles<<<1, 128>>>(x, y, x.shape[0])
+
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+#define INIT(barrier, count) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(barrier)), "r"(count) : "memory")
+#define EXPECT(barrier, bytes) \
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(barrier)), "r"(bytes) : "memory")
+#define WAIT(barrier, parity) \
+  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }" \
+               ::"r"(at(barrier)), "r"(parity) : "memory")
+#define LOAD(to, from, bytes, barrier) \
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" \
+               ::"r"(at(to)), "l"(from), "r"(bytes), "r"(at(barrier)) : "memory")
+
+__global__ void sum_of_tiles(const float* x, float* y, int rows) {
+  __shared__ __align__(128) float tile[128];
+  __shared__ __align__(8) unsigned long long barrier;
+  if (threadIdx.x == 0) INIT(&barrier, 1);
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    if (threadIdx.x == 0) {
+      EXPECT(&barrier, 512);
+      LOAD(tile, x + row * 128, 512, &barrier);  // BUG
+    }
+    WAIT(&barrier, 0);  // mend: WAIT(&barrier, row & 1);
+    sum += tile[threadIdx.x];  // BUG
+    __syncthreads();
+  }
+  y[threadIdx.x] = sum;
+}

@@ -1,0 +1,69 @@
+"""mbarriers, bulk copies and tensor maps in the emulator against a real GPU, byte by byte.
+
+`benchmarks/golden_copies.py` makes the file.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.golden_copies import CopyProbe, probes
+from tests.ptx.harness import prepare, shown
+
+from tilewright.kernel_file import parse
+from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import PROFILES
+
+GOLDEN = Path(__file__).parent / "golden" / "h200_copies.npz"
+PROBES = {probe.name: probe for probe in probes()}
+QUICK = (
+    "load_2d_corner",
+    "load_swizzle_128_moved",
+    "store_3d",
+    "reduce_float16_add",
+    "mbarrier_counts",
+    "mbarrier_bytes",
+)
+
+
+@lru_cache(maxsize=1)
+def stored() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as file:
+        return dict(file)
+
+
+def emulate(probe: CopyProbe, seed: int | None = None) -> np.ndarray:
+    """The bytes of `y`; the kernel must run without a finding."""
+    x = torch.from_numpy(probe.input_words().copy())
+    x = x.bfloat16() if probe.dtype == "bfloat16" else x
+    call = prepare(parse(probe.source, f"{probe.name}.cu"), (x,), PROFILES["H200"])
+    outcome = call.run(LaunchOptions(seed=seed, workers=1), probe.pixel_box)
+    assert outcome.completed
+    assert outcome.findings == (), shown(outcome.findings)
+    return outcome.results[0].contiguous().view(torch.uint8).numpy().ravel()
+
+
+def _check(probe: CopyProbe) -> None:
+    if probe.name not in stored():  # not recorded yet
+        emulate(probe)
+        return
+    assert str(stored()[f"{probe.name}.identity"]) == probe.identity, "the probe has changed: record it again"
+    expected, found = stored()[probe.name], emulate(probe)
+    wrong = np.flatnonzero(expected != found)
+    first = wrong[:8].tolist()
+    assert not len(wrong), f"{len(wrong)} of {len(found)} bytes; at {first} {expected[first]}, here {found[first]}"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_does_what_the_gpu_does(name: str) -> None:
+    _check(PROBES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PROBES if name not in QUICK])
+def test_all_do_what_the_gpu_does(name: str) -> None:
+    _check(PROBES[name])

@@ -1,0 +1,87 @@
+"""What is said of threads that wait at mbarriers, and that waiting costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.ptx.harness import Outcome, prepare
+
+from tilewright.kernel_file import parse
+from tilewright.ptx.launching import LaunchOptions
+from tilewright.records import PROFILES, FindingKind, FindingRecord
+
+SEEDED, SAMPLES = Path(__file__).parent / "seeded", Path(__file__).parent / "samples"
+
+POLLS = """\
+//! op      handed_over(x) -> y
+//! out     y: f32[32]
+//! need    x.dtype == f32 and device.cc >= 90
+//! launch  handed_over<<<1, 64>>>(x, y)
+
+__global__ void handed_over(const float* x, float* y) {
+  __shared__ float tile[32];
+  __shared__ __align__(8) unsigned long long barrier;
+  unsigned b = (unsigned)__cvta_generic_to_shared(&barrier);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(b) : "memory");
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    int done = 0, rounds = 0;
+    while (!done) {
+      asm volatile("{ .reg .pred p; mbarrier.FORM p, [%1], %2; selp.s32 %0, 1, 0, p; }"
+                   : "=r"(done) : "r"(b), "r"(0) : "memory");
+      ++rounds;
+    }
+    y[threadIdx.x] = tile[31 - threadIdx.x] + (rounds < 1000 ? 0.0f : 1.0f);
+  } else {
+    float value = x[threadIdx.x - 32];
+    for (int k = 0; k < 4000; ++k) value = -value;
+    tile[threadIdx.x - 32] = value;
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+  }
+}
+"""
+
+
+def run(text: str, x: torch.Tensor, seed: int | None = None) -> Outcome:
+    call = prepare(parse(text, "mbarriers.cu"), (x,), PROFILES["H200"])
+    return call.run(LaunchOptions(seed=seed, workers=1, instruction_budget=2_000_000))
+
+
+def stuck(name: str, shape: tuple[int, ...]) -> FindingRecord:
+    outcome = run((SEEDED / f"{name}.cu").read_text(), torch.ones(shape))
+    (finding,) = (one for one in outcome.findings if one.kind is FindingKind.DEADLOCK)
+    return finding
+
+
+@pytest.mark.parametrize("form", ["try_wait.parity.shared::cta.b64", "test_wait.parity.acquire.cta.shared::cta.b64"])
+def test_a_thread_that_polls_sleeps_until_the_phase_ends(form: str) -> None:
+    x = torch.arange(32.0)
+    for seed in (None, 5):
+        outcome = run(POLLS.replace("FORM", form), x, seed)
+        assert outcome.findings == ()
+        assert outcome.results[0].equal(x.flip(0))
+
+
+def test_a_deadlock_names_the_missing_arrivals() -> None:
+    finding = stuck("ring_arrival_missing", (5, 128))
+    assert (finding.where, finding.line) == ("mbarrier", 29)  # of all that wait, where some have come and some not
+    assert "byte 0 of empty in shared memory, initialised at line 24 (32 of 128 arrivals missing)" in finding.detail
+
+
+def test_a_deadlock_names_the_missing_bytes() -> None:
+    finding = stuck("bulk_expects_too_many", (256,))
+    assert "phase 0 of the mbarrier at byte 0 of barrier" in finding.detail
+    assert "(16 bytes missing) at line 28" in finding.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["libcu_barrier", "libcu_pipeline", "tensormap_replace"])
+def test_what_headers_and_grouped_products_write(name: str) -> None:
+    """cuda::barrier, cuda::memcpy_async and cuda::pipeline, and a map that the kernel changes: without a finding."""
+    x = torch.arange(1088.0).reshape(17, 64) if name == "tensormap_replace" else torch.arange(1024.0)
+    for seed in (None, 1, 2):
+        outcome = run((SAMPLES / f"{name}.cu").read_text(), x, seed)
+        assert outcome.findings == ()
+        assert outcome.results[0].equal(2 * x)
