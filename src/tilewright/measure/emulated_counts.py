@@ -176,7 +176,7 @@ def _alike(one: records.CountsRecord, other: records.CountsRecord) -> bool:
 def _beyond(one: records.CountsRecord, fewer: records.CountsRecord, step: float) -> records.CountsRecord:
     """Every number so many times as far beyond `one` as that is beyond `fewer`."""
 
-    def further(now: Any, before: Any) -> dict[str, int]:
+    def further(now: Any, before: Any) -> dict[str, Any]:
         pairs = ((name, getattr(now, name), getattr(before, name)) for name in _COUNTED if hasattr(now, name))
         return {name: max(0, round(value + step * (value - earlier))) for name, value, earlier in pairs}
 

@@ -262,13 +262,13 @@ def _operands(one: SassInstruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     name, *forms = one.opcode.split(".")
     body = one.text.partition(one.opcode)[2]
     guard = _OPERAND.findall(one.text.partition(one.opcode)[0])
-    found = [_expanded(*each, name) for each in _OPERAND.findall(body)]
+    found = [_expanded(kind, number, wide, name) for kind, number, wide in _OPERAND.findall(body)]
     needed = [f"{kind}{number}" for kind, number, _ in guard]
     if name in _NO_RESULT or not found:
         return (), (*needed, *(register for each in found for register in each))
     words = 4 if name in _TENSOR else next((_WIDE[form] for form in forms if form in _WIDE), 1)
-    kind, number = found[0][0].rstrip("0123456789"), int(found[0][0].lstrip("UPR"))
-    results = [f"{kind}{number + place}" for place in range(words)]
+    letters, first = found[0][0].rstrip("0123456789"), int(found[0][0].lstrip("UPR"))
+    results = [f"{letters}{first + place}" for place in range(words)]
     rest = found[1:]
     if rest and _BESIDE.match(body):  # a predicate beside the result
         results += rest.pop(0)
