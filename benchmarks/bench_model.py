@@ -1,159 +1,293 @@
-"""The performance model beside measured times: every example that can be emulated, at the sizes of bench_examples.
+"""The performance model beside measured times: kernels that a GPU timed, each modelled from emulated counts.
 
-    python benchmarks/bench_model.py [--measured FILE] [--only NAME ...] [--out FILE]
+    python benchmarks/bench_model.py [--measured FILE] [--counts FOLDER] [--out FILE] [--plot FILE] [--all]
+    python benchmarks/bench_model.py --measure FILE          on a GPU: time the rows of FILE anew, in place
 
-No GPU is needed: the times are those of a result of bench_examples on an H200, the scores are made here, with the
-choice that was measured. What counts is the order, so Spearman's rank correlation is shown over all rows, beside the
-ratio of score to time. The model's constants were set with these very rows in view: they say how well it can fit, and
-the versions of one operation in tests/measure, which were not, whether it ranks.
+FILE has kernel texts, tasks without their references, and rows: a kernel, a task, a choice of its `tune` constants, and
+the median of cold-cache times in microseconds. A third of the operations, picked by a digest of their names, was held
+back from setting the model's constants; figures are of that third unless `--all` is given. `--counts` keeps what was
+emulated, so that another model is tried in seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import itertools
 import json
-import math
+import pickle
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bench_examples import SIZES
-from examples.cases import EXAMPLES
+from model_plot import picture
 from recording import ROOT, write_result
 from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile, parse
-from tilewright.measure.emulated_counts import NotCounted, count_plan
+from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan, NotCounted, count_plan
 from tilewright.measure.performance_model import model_plan
-from tilewright.measure.preparation import NotPrepared
-from tilewright.records import (
-    PROFILES,
-    Dimension,
-    IntegerValues,
-    NormalValues,
-    NumberInput,
-    ScalarType,
-    Task,
-    TaskOutput,
-    TensorInput,
-)
-from tilewright.runtime.specs import spec_of
+from tilewright.measure.preparation import NotPrepared, prepare
+from tilewright.measure.sweep_choices import FEW_CHOICES, PROMISING
+from tilewright.records import MODELLED_NOISE, PROFILES, PackedLaunch, Task, from_json
 
-MEASURED = ROOT / "benchmarks" / "results" / "2026-11-15-h200-examples.json"
+MEASURED = ROOT / "benchmarks" / "results" / "2026-11-16-h200-model-rows.json"
+GPU = "H200"
+HELD_BACK = 3  # one operation in so many
+SPREAD = 1.1  # slowest over fastest of an operation's tunings; below, their order is little more than noise
+_RUNS = 9
 
 
 @dataclass(frozen=True)
 class Row:
-    case: str
-    size: str
+    """One kernel at one task's sizes with one choice of its constants."""
+
+    op: str
+    source: str
+    kernel: str
+    task: str
+    choice: dict[str, int | bool]
+    measured_us: float | None = None
+
+    @property
+    def is_held_back(self) -> bool:
+        name = self.op.split(" ")[0]
+        return int(hashlib.sha256(name.encode()).hexdigest(), 16) % HELD_BACK == 0
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps([self.kernel, self.task, self.choice], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A file of rows. Kernels and tasks have digests for names."""
+
+    kernels: dict[str, str]
+    tasks: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Data:
+        found = json.loads(path.read_text())
+        return cls(found["kernels"], found["tasks"], tuple(Row(**row) for row in found["rows"]))
+
+    def write(self, path: Path) -> None:
+        rows = ",\n".join(json.dumps(asdict(row)) for row in self.rows)
+        kernels, tasks = json.dumps(self.kernels, indent=0), json.dumps(self.tasks)
+        path.write_text(f'{{"kernels": {kernels},\n"tasks": {tasks},\n"rows": [\n{rows}\n]}}\n')
+
+    def of(self, row: Row) -> tuple[KernelFile, Task]:
+        return _parsed(self.kernels[row.kernel]), from_json(Task, self.tasks[row.task])
+
+
+@cache
+def _parsed(text: str) -> KernelFile:
+    return parse(text, "kernel.cu", allow_library=True)
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A row with its score; `bound` is the longest of the model's terms."""
+
+    row: Row
     measured_us: float
     modelled_us: float
+    bound: str
     terms_us: dict[str, float]
-    seconds: float
 
     @property
     def ratio(self) -> float:
         return self.modelled_us / self.measured_us
 
 
-def task_of(file: KernelFile, values: Sequence[Any], gpu: str) -> Task:
-    """A task with these arguments. Sizes that are equal are one dimension, unless a single tensor has them both."""
-    alone = sum(isinstance(value, torch.Tensor) and value.ndim > 1 for value in values) == 1
-    inputs: list[TensorInput | NumberInput] = []
-    dimensions: dict[str, Dimension] = {}
-    for parameter, value in zip(file.plan.op.parameters, values, strict=False):
-        if isinstance(value, torch.Tensor):
-            spec = spec_of(value)
-            names = tuple(
-                f"d{size}" + (f"_{axis}" if alone and spec.shape.count(size) > 1 else "")
-                for axis, size in enumerate(spec.shape)
-            )
-            dimensions |= {name: Dimension(name, size) for name, size in zip(names, spec.shape, strict=True)}
-            order = tuple(sorted(range(spec.ndim), key=lambda axis: -spec.stride[axis]))
-            drawn = NormalValues() if spec.dtype.is_float else IntegerValues(0, 100)
-            dense = () if spec.is_contiguous else order
-            inputs.append(TensorInput(parameter.name, spec.dtype, names, drawn, dense, parameter.in_place))
-        elif value is not None:
-            kind = ScalarType.FLOAT if isinstance(value, float) else ScalarType.INT
-            inputs.append(NumberInput(parameter.name, kind, value))
-    outputs: tuple[TaskOutput, ...] = ()  # the model takes them from the plan
-    return Task(file.plan.op.name, "", "f", tuple(inputs), outputs, tuple(dimensions.values()), gpu=gpu)
+# -- rows modelled --
 
 
-def modelled(row: dict[str, Any], emulator: EmulatedDevice, gpu: str) -> Row:
-    size = next(one for one in SIZES if (one.case, one.label) == (row["case"], row["size"]))
-    path = EXAMPLES / row["file"]
-    file = parse(path.read_text(), path.name, allow_library=True)
-    task = task_of(file, size.make(torch.device("meta")), gpu)
-    start = time.perf_counter()
-    made = model_plan(count_plan(file, task, row["choice"], emulator), task, row["floor_us"]).modelled
-    terms = {term.name: round(term.time_us, 2) for term in made.terms}
-    return Row(row["case"], row["size"], row["median_us"]["ours"], made.time_us, terms, time.perf_counter() - start)
+def counted(data: Data, row: Row, emulator: EmulatedDevice, kept: Path | None) -> CountedPlan:
+    """The row's counts, from the folder where they are there. Raises `NotCounted` and `NotPrepared`."""
+    file, task = data.of(row)
+    path = kept / f"{row.digest}.pkl" if kept is not None else None
+    refusal = path.with_suffix(".txt") if path is not None else None
+    if refusal is not None and refusal.exists():
+        raise NotCounted(refusal.read_text())
+    if path is None or not path.exists():
+        try:
+            made = count_plan(file, task, row.choice, emulator)
+        except (NotCounted, NotPrepared) as problem:
+            if refusal is not None:
+                refusal.write_text(str(problem))
+            raise
+        if path is not None:
+            path.write_bytes(pickle.dumps([(launch.counts, launch.scale) for launch in made.launches]))
+        return made
+    prepared = prepare(file, task, row.choice)
+    assert prepared.build is not None
+    launches = [step for step in prepared.plan.steps if isinstance(step, PackedLaunch)]
+    return CountedPlan(
+        prepared,
+        tuple(
+            CountedLaunch(launch, prepared.build.kernel(launch.kernel), counts, scale)
+            for launch, (counts, scale) in zip(launches, pickle.loads(path.read_bytes()), strict=True)
+        ),
+        task.sizes,
+    )
 
 
-def rank_correlation(rows: Sequence[Row]) -> float:
-    """Spearman's, of score and time."""
-    ranks = [
-        [sorted(values).index(value) for value in values]
-        for values in ([row.modelled_us for row in rows], [row.measured_us for row in rows])
+def modelled(data: Data, kept: Path | None) -> Iterator[Modelled | str]:
+    """Every measured row with its score, or why it has none."""
+    with EmulatedDevice(PROFILES[GPU]) as emulator:
+        for row in data.rows:
+            if row.measured_us is None:
+                continue
+            try:
+                made = model_plan(counted(data, row, emulator, kept), data.of(row)[1], 0.0).modelled
+            except (NotCounted, NotPrepared) as problem:
+                yield f"{row.op} {row.choice}: {str(problem)[:200]}"
+                continue
+            terms = {term.name: round(term.time_us, 2) for term in made.terms}
+            bound = next((name for name in terms if name not in ("launches", "library steps")), "launches")
+            yield Modelled(row, row.measured_us, made.time_us, bound, terms)
+
+
+# -- figures --
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Of each value; equal ones share the mean of theirs."""
+    ordered = sorted(values)
+    first = {value: ordered.index(value) for value in set(values)}
+    return [first[value] + (ordered.count(value) - 1) / 2 for value in values]
+
+
+def spearman(rows: Sequence[Modelled]) -> float:
+    pairs = [ranks([row.modelled_us for row in rows]), ranks([row.measured_us for row in rows])]
+    return statistics.correlation(*pairs) if all(len(set(one)) > 1 for one in pairs) else 0.0
+
+
+def median_error(rows: Iterable[Modelled]) -> float:
+    return statistics.median(abs(row.ratio - 1.0) for row in rows)
+
+
+def tunings(rows: Iterable[Modelled]) -> dict[str, list[Modelled]]:
+    """The rows of an operation at one size, where they are several and their times differ."""
+    groups: dict[str, list[Modelled]] = {}
+    for row in rows:
+        groups.setdefault(f"{row.row.op} {row.row.task}", []).append(row)
+    return {name: found for name, found in groups.items() if len(found) >= 4 and _spread(found) >= SPREAD}
+
+
+def _spread(rows: Sequence[Modelled]) -> float:
+    times = [row.measured_us for row in rows]
+    return max(times) / min(times)
+
+
+def pruned_loss(rows: Sequence[Modelled]) -> float:
+    """By what factor the best of the choices that are timed is slower than the best of all, where the model says which:
+    as in `sweep_choices.promising`, a quarter of them with the default, which is the first."""
+    others = sorted(rows[1:], key=lambda row: row.modelled_us)
+    timed = [rows[0], *others[: max(1, int(PROMISING * len(rows)) - 1)]]
+    return min(row.measured_us for row in timed) / min(row.measured_us for row in rows)
+
+
+def right_pairs(groups: Iterable[Sequence[Modelled]], gain: float) -> tuple[int, int]:
+    """Of an operation's rows two by two, where the model tells them apart by more than the gain: those that the GPU
+    puts in the same order, and all."""
+    pairs = [
+        (one, other)
+        for rows in groups
+        for one, other in itertools.permutations(rows, 2)
+        if one.modelled_us < other.modelled_us * (1.0 - gain)
     ]
-    return statistics.correlation(*ranks)
+    return sum(one.measured_us < other.measured_us for one, other in pairs), len(pairs)
 
 
-def mean_factor(rows: Sequence[Row]) -> float:
-    """By what factor score and time differ, in the geometric mean."""
-    return math.exp(statistics.fmean(abs(math.log(row.ratio)) for row in rows))
+def figures(rows: Sequence[Modelled]) -> dict[str, Any]:
+    memory = [row for row in rows if row.bound == "device memory"]
+    groups = tunings(rows)
+    within = [spearman(found) for found in groups.values()]
+    losses = [pruned_loss(found) for found in groups.values() if len(found) > FEW_CHOICES]
+    right, pairs = right_pairs(groups.values(), MODELLED_NOISE)
+    return {
+        "rows": len(rows),
+        "operations": len({row.row.op for row in rows}),
+        "spearman": round(spearman(rows), 4),
+        "median_error": round(median_error(rows), 4),
+        "memory_bound_rows": len(memory),
+        "median_error_memory_bound": round(median_error(memory), 4) if memory else None,
+        "geomean_modelled_over_measured": round(statistics.geometric_mean(row.ratio for row in rows), 4),
+        "tuned_operations": len(groups),
+        "spearman_within_one": {
+            "mean": round(statistics.fmean(within), 3) if within else None,
+            "median": round(statistics.median(within), 3) if within else None,
+        },
+        "pairs_beyond_the_models_noise_in_order": f"{right} of {pairs}",
+        "pruned_sweeps_within_3_percent": f"{sum(loss <= 1.03 for loss in losses)} of {len(losses)}",
+        "worst_pruned_sweep": round(max(losses, default=1.0), 3),
+    }
+
+
+# -- on a GPU --
+
+
+def measure(path: Path) -> None:
+    """Time every row of the file on this machine's GPU and write the medians back."""
+    from tilewright.devices.cuda_device import CudaDevice
+    from tilewright.measure.gpu_timing import GpuFault, time_candidate
+
+    data = Data.read(path)
+    rows = []
+    with CudaDevice(0) as gpu:
+        for row in data.rows:
+            file, task = data.of(row)
+            try:
+                prepared = prepare(file, task, row.choice, gpu=gpu.profile)
+                times = time_candidate(prepared, task, gpu, _RUNS, digests=False).run_us
+            except (NotPrepared, GpuFault) as problem:
+                print(f"LEFT OUT: {row.op} {row.choice}: {problem}")
+                continue
+            rows.append(replace(row, measured_us=round(statistics.median(times), 3)))
+            print(f"{row.op:<40}{rows[-1].measured_us:>12.1f} us  {row.choice}", flush=True)
+    replace(data, rows=tuple(rows)).write(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measured", type=Path, default=MEASURED, help="a result of bench_examples")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose name contains one of these")
+    parser.add_argument("--measured", type=Path, default=MEASURED, help="a file of measured rows")
+    parser.add_argument("--measure", type=Path, metavar="FILE", help="time the rows of this file on a GPU")
+    parser.add_argument("--counts", type=Path, metavar="FOLDER", help="where emulated counts are kept")
+    parser.add_argument("--all", action="store_true", help="figures of all rows, the held-back ones among them")
     parser.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
+    parser.add_argument("--plot", type=Path, help="and a picture to this SVG file")
     options = parser.parse_args()
-    measured = json.loads(options.measured.read_text())
-    gpu = next(name for name in PROFILES if name in measured["gpu"])
-    known = {(one.case, one.label) for one in SIZES}
-    rows: list[Row] = []
+    if options.measure is not None:
+        return measure(options.measure)
+    if options.counts is not None:
+        options.counts.mkdir(parents=True, exist_ok=True)
+    rows: list[Modelled] = []
     left_out: list[str] = []
-    with EmulatedDevice(PROFILES[gpu]) as emulator:
-        for one in measured["rows"]:
-            if (one["case"], one["size"]) not in known or not _is_wanted(one["case"], options.only):
-                continue
-            try:
-                rows.append(modelled(one, emulator, gpu))
-            except (NotCounted, NotPrepared) as problem:
-                left_out.append(f"{one['case']} {one['size']}: {problem}")
-                continue
-            row = rows[-1]
-            times = f"{row.measured_us:>9.1f} us {row.modelled_us:>9.1f} {row.ratio:>6.2f}"
-            print(f"{row.case:<24}{row.size:<22}{times}   {next(iter(row.terms_us))}", flush=True)
-    for reason in left_out:
-        print(f"LEFT OUT: {reason}")
-    if len(rows) < 3:
-        raise SystemExit("fewer than three rows: there is nothing to correlate")
-    spearman, factor = rank_correlation(rows), mean_factor(rows)
-    print(f"{len(rows)} rows: rank correlation {spearman:.3f}, score and time differ by a factor of {factor:.3f}")
+    for one in modelled(Data.read(options.measured), options.counts):
+        if isinstance(one, str):
+            left_out.append(one)
+            continue
+        rows.append(one)
+        mark = "held back" if one.row.is_held_back else ""
+        times = f"{one.measured_us:>10.1f} us {one.modelled_us:>10.1f} {one.ratio:>6.2f}"
+        print(f"{one.row.op:<44}{times}  {one.bound:<22}{mark:<10} {one.row.choice}", flush=True)
+    held_back = [row for row in rows if row.row.is_held_back]
+    result = {"held_back": figures(held_back), "all": figures(rows)}
+    print(json.dumps(result["all" if options.all else "held_back"], indent=1), f"{len(left_out)} left out", sep="\n")
+    if options.plot is not None:
+        options.plot.write_text(picture([(row.measured_us, row.modelled_us, row.bound) for row in rows], GPU))
     if options.out is not None:
-        write_result(
-            options.out,
-            {
-                "gpu": f"{gpu} (modelled), {measured['gpu']} (measured)",
-                "measured": options.measured.name,
-                "rank_correlation": spearman,
-                "mean_factor": factor,
-                "rows": [asdict(row) for row in rows],
-                "left_out": left_out,
-            },
-        )
-
-
-def _is_wanted(case: str, only: list[str] | None) -> bool:
-    return only is None or any(part in case for part in only)
+        named = [{"op": row.row.op, **asdict(row.row), **asdict(row)} for row in rows]
+        for one in named:
+            del one["row"], one["kernel"], one["task"]
+        write_result(options.out, {"gpu": GPU, **result, "rows": named, "left_out": left_out})
+    return None
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tests.measure import kernels
 from tilewright.kernel_file import Choice, KernelFile, combinations, parse
 from tilewright.measure import autotune, slower_than
 from tilewright.measure.race import LONG_US, RUNGS, Items, faster_than_default, race
-from tilewright.measure.sweep_choices import BuiltChoice, built_choices, worth_timing
+from tilewright.measure.sweep_choices import BuiltChoice, built_choices, promising, worth_timing
 from tilewright.measure.sweep_memory import SweepMemory
 from tilewright.records import PROFILES, GpuProfile, Passed, Task
 
@@ -105,6 +105,22 @@ def test_what_cannot_win_is_not_timed_but_the_default_is() -> None:
     assert [one.choice[0][1] for one in worth_timing([spilling, fine, *others])] == [0, 1, 7, 6]
 
 
+def test_on_a_far_gpu_the_default_and_the_models_first_quarter_are_timed() -> None:
+    choices = [built(number) for number in range(24)]
+
+    def numbers(found: list[BuiltChoice]) -> list[int]:
+        return [int(one.choice[0][1]) for one in found]
+
+    def modelled_us(one: BuiltChoice) -> float | None:
+        return abs(int(one.choice[0][1]) - 11.2)
+
+    assert numbers(promising(choices, modelled_us)) == [0, 9, 10, 11, 12, 13]
+    assert numbers(promising(choices[:8], modelled_us)) == list(range(8))  # so few are timed as they are
+    unknown = promising(choices, lambda one: None if one.choice[0][1] in (5, 20) else modelled_us(one))
+    assert numbers(unknown) == [0, 5, 9, 10, 11, 12, 13, 20]
+    assert promising(choices, lambda one: None) == choices
+
+
 @dataclass
 class Bench:
     """A stopwatch that counts what it times, and a referee that finds all right."""
@@ -113,6 +129,7 @@ class Bench:
     timed: list[Items] = field(default_factory=list)
     profile: GpuProfile = PROFILES["H200"]
     scatters: bool = True
+    is_far: bool = False
     floor_us: float = 1.0
 
     def turn(self) -> AbstractContextManager[None]:

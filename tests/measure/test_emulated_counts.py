@@ -32,19 +32,30 @@ def test_what_sampled_blocks_count_is_the_whole_launch(emulator: EmulatedDevice)
     assert sectors * 32 == 2 * 256 * 1024 * 4
 
 
-def test_large_inputs_are_counted_at_smaller_sizes_and_scaled(emulator: EmulatedDevice) -> None:
-    task = kernels.scale_task(8192, 4096)
-    small = count_plan(kernels.VECTOR, task, None, emulator, 1 << 20)
-    assert small.counted_at == {"rows": 256, "cols": 4096}
-    (launch,) = small.launches
-    assert launch.grid_blocks == 8192 * 4096 // 1024
-    assert launch.scale * sum(one.sectors for one in launch.counts.instructions) * 32 == 2 * 8192 * 4096 * 4
-    assert dict(small.prepared.evaluation.tensors)["x"].shape == (8192, 4096)
+def test_large_inputs_are_counted_at_the_tasks_own_sizes(emulator: EmulatedDevice) -> None:
+    task = kernels.scale_task(8192, 65536)  # two gigabytes, of which a few rows are drawn
+    counted = count_plan(kernels.VECTOR, task, None, emulator)
+    (launch,) = counted.launches
+    assert counted.counted_at == task.sizes
+    assert launch.scale * sum(one.sectors for one in launch.counts.instructions) * 32 == 2 * 8192 * 65536 * 4
 
 
 def test_blocks_that_wait_for_each_other_all_run(emulator: EmulatedDevice) -> None:
     counted = count_plan(parse(GRID_WAITS, "k.cu"), kernels.scale_task(1024, 64), None, emulator)
     assert [one.counts.blocks for one in counted.launches] == [64]
+
+
+def test_what_a_whole_grid_does_once_is_not_scaled_up(emulator: EmulatedDevice) -> None:
+    """Counts of two sizes lie on a line: the loop grows with the rows, the rest of the kernel does not."""
+    small = count_plan(parse(GRID_WAITS, "k.cu"), kernels.scale_task(16384, 64), None, emulator)
+    counted = count_plan(parse(GRID_WAITS, "k.cu"), kernels.scale_task(1 << 20, 64), None, emulator)
+    assert counted.counted_at["rows"] < 1 << 20
+    (few,), (many,) = small.launches, counted.launches
+    assert many.scale == 1.0
+    sectors = [max(one.sectors for one in each.counts.instructions) for each in (few, many)]  # of the loop's store
+    assert sectors[1] == 64 * sectors[0]
+    first = [next(one.executions for one in each.counts.instructions) for each in (few, many)]
+    assert first == [64 * 8, 64 * 8]
 
 
 def test_what_cannot_be_emulated_and_what_does_not_apply_are_told_apart(emulator: EmulatedDevice) -> None:

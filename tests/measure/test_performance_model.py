@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.measure import kernels
 
@@ -9,11 +11,11 @@ from tilewright.devices.emulated_device import EmulatedDevice
 from tilewright.kernel_file import KernelFile
 from tilewright.measure.emulated_counts import count_plan
 from tilewright.measure.performance_model import PlanModel, model_plan, norm
-from tilewright.records import Task
+from tilewright.records import ModelTerm, Task
 
 
 def model(file: KernelFile, task: Task, emulator: EmulatedDevice) -> PlanModel:
-    return model_plan(count_plan(file, task, None, emulator, 4 << 20), task, floor_us=30.0)
+    return model_plan(count_plan(file, task, None, emulator), task, floor_us=30.0)
 
 
 def term(made: PlanModel, name: str) -> float:
@@ -68,10 +70,20 @@ def test_bank_conflicts_and_scattered_stores_cost(emulator: EmulatedDevice) -> N
 
 
 def test_the_combination_of_terms_is_the_stated_norm() -> None:
-    assert norm([10.0]) == pytest.approx(10.0)
-    assert norm([10.0, 10.0]) == pytest.approx(10.0 * 2**0.25)
-    assert norm([10.0, 1.0]) == pytest.approx(10.0, rel=1e-3)
-    assert norm([]) == 0.0
+    assert norm([10.0], 4.0) == pytest.approx(10.0)
+    assert norm([10.0, 10.0], 4.0) == pytest.approx(10.0 * 2**0.25)
+    assert norm([10.0, 2.0], 1.0) == pytest.approx(12.0)
+    assert norm([], 4.0) == norm([0.0], 4.0) == 0.0
+
+
+def test_one_block_that_loads_then_works_takes_the_time_of_both(emulator: EmulatedDevice) -> None:
+    """Loading and working overlap as far as there is somebody to take turns."""
+    (launch,) = model(kernels.VECTOR, kernels.scale_task(16384, 4096), emulator).launches
+    terms = (ModelTerm("device memory", 100.0, ""), ModelTerm("issue slots", 60.0, ""))
+    resident = replace(launch.facts.occupancy, blocks_per_sm=1)
+    phased = replace(launch.facts, occupancy=resident, code=replace(launch.facts.code, barriers=2.0))
+    assert replace(launch, terms=terms, facts=phased).time_us > 115
+    assert replace(launch, terms=terms).time_us < 103
 
 
 def test_a_model_says_what_it_rests_on(emulator: EmulatedDevice) -> None:

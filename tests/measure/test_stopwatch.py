@@ -125,6 +125,7 @@ class _Scores:
     profile: GpuProfile = PROFILES["H200"]
     judged: list[dict[str, int | bool]] = field(default_factory=list)
     scatters: bool = False
+    is_far: bool = False
     floor_us: float = 1.0
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
 

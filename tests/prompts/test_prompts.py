@@ -201,7 +201,7 @@ def test_the_task_is_told_in_full() -> None:
         "TF32",
         "Vendor steps",
         "The floor: 5.5 us, of which 3.5 us are for 16.8 MB",
-        "About 8.39 us is the best that is reached where memory alone bounds the time",
+        "About 8.83 us is the best that is reached where memory alone bounds the time",
         "latency of a single call",
     ):
         assert part in text

@@ -13,7 +13,7 @@ from tilewright.measure.floor import floor_us
 from tilewright.measure.work import least_traffic
 from tilewright.prompts.question import system_text
 from tilewright.prompts.task_text import memory_bounds
-from tilewright.records import FIRST_LAUNCH_US, PROFILES, REACHED_BANDWIDTH, Task
+from tilewright.records import FIRST_LAUNCH_US, PROFILES, Task, memory_us
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
@@ -25,8 +25,8 @@ def test_the_bounds_are_the_stopwatch_s(task: Task) -> None:
         assert bounds.floor_us == pytest.approx(floor_us(one))
         least = least_traffic(one, one.profile)
         assert bounds.written_back_bytes == pytest.approx(least.evicted_bytes)
-        rate = one.profile.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH
-        assert bounds.reached_us == pytest.approx(FIRST_LAUNCH_US + least.total_bytes / rate)
+        moved = (least.read_bytes, least.written_bytes, least.evicted_bytes)
+        assert bounds.reached_us == pytest.approx(FIRST_LAUNCH_US + memory_us(*moved, one.profile.bandwidth_gbs))
 
 
 def test_a_gpu_of_unknown_bandwidth_has_none() -> None:

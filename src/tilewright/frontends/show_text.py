@@ -163,7 +163,9 @@ def _show_model(console: Console, measurement: records.Modelled) -> None:
         console.print(Text(f"  {term.name:<20} {microseconds(term.time_us):>9} us  {term.detail}"))
     sampled = f"{measurement.sampled_blocks} of {measurement.grid_blocks:,} blocks sampled"
     rest = f"occupancy {measurement.occupancy:.0%}, {measurement.spill_bytes} bytes spilled"
-    console.print(Text(f"  {rest}, {sampled}; a modelled time ranks candidates and is no measurement", style="dim"))
+    told = f" (+- {measurement.uncertainty:.0%})" if measurement.uncertainty else ""
+    said = f"a modelled time{told} ranks candidates and is no measurement"
+    console.print(Text(f"  {rest}, {sampled}; {said}", style="dim"))
 
 
 def show_notes(console: Console, best: Attempt) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from tilewright.kernel_file import Choice, KernelFile, combinations
 from tilewright.measure.race import Items, Runner, faster_than_default, race
 from tilewright.measure.stopwatch import Stopwatch
-from tilewright.measure.sweep_choices import BuiltChoice, built_choices, sweep_key, worth_timing
+from tilewright.measure.sweep_choices import BuiltChoice, built_choices, promising, sweep_key, worth_timing
 from tilewright.measure.sweep_memory import ProcessMemory, Sweep, SweepMemory
 from tilewright.records import MEASURED_NOISE, JudgedAnswer, Passed, RefusedChoice, TuneResult
 from tilewright.verify import Referee
@@ -102,7 +102,8 @@ def _swept(file: KernelFile, stopwatch: Stopwatch, limit: int, say: Say, memory:
 def _timed(
     file: KernelFile, stopwatch: Stopwatch, choices: list[BuiltChoice], say: Say, memory: SweepMemory
 ) -> tuple[list[Runner], int]:
-    """The choices with their times, from memory where the same was timed before; and how many failed."""
+    """The choices with their times, from memory where the same was timed before; and how many failed. Where the GPU is
+    on another machine, only what the model puts first is timed."""
     if not choices:
         return [], 0
     if len(choices) == 1 and stopwatch.scatters:
@@ -112,6 +113,9 @@ def _timed(
     if known is not None:
         say("tuning: timed before")
         return [Runner(choice, list(rounds)) for choice, rounds in known.times_us], 0
+    if stopwatch.is_far:
+        say("tuning: modelling")
+        choices = promising(choices, lambda one: stopwatch.modelled_us(file, dict(one.choice)))
     floor_us = stopwatch.floor_us
     with stopwatch.turn():  # a GPU that others use meanwhile cools down
         runners, failed = race(

@@ -1,28 +1,32 @@
 """Counts of a candidate at the task's sizes, from a few emulated blocks of each launch.
 
-Large inputs take longer to draw than blocks take to run, so beyond a limit the dimensions that rows are made of are
-halved until the inputs are small enough, and the counts are multiplied by what was taken away. That is exact for work
-that grows in proportion to the dimension; the plan, its grids and its buffers are always those of the task's sizes.
+Blocks run at the task's own addresses: inputs hold a few drawn rows over and over, so that nobody waits for gigabytes
+to be drawn. Only where blocks wait for each other do all of them run, on smaller inputs, at two sizes: what every
+instruction then did is continued on the straight line through both, so what a launch does once is not scaled up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright import records
+from tilewright.devices.emulation.input_content import Seeded, drawn
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.measure.preparation import NotPrepared, job_inputs, prepare
 from tilewright.records import FaultKind, PackedLaunch, Task
 from tilewright.toolchain import BuiltPlan
 
-SAMPLED_BLOCKS = 8
-DRAWN_ELEMENTS = 16 << 20  # of all inputs together: about half a second
-FEW_ELEMENTS = 4 << 20  # where all blocks must run, because they wait for each other
-_BUDGET = 600_000_000  # thread instructions: ten to twenty seconds
+DRAWN_ELEMENTS = 1 << 19  # of an input; the rest repeats them
+FEW_ELEMENTS = 2 << 20  # of all inputs, where all blocks must run because they wait for each other
 _SECONDS = 90.0
+_COUNTED = (
+    *("warp_instructions", "thread_instructions", "executions", "active_lanes", "requests"),
+    *("sectors", "ideal_sectors", "passes", "ideal_passes", "bytes"),
+)
 _KEPT_RESIDUE = 16  # a halved size keeps its remainder, so that the same vector width applies
 
 
@@ -69,72 +73,119 @@ class CountedPlan:
         return sum(one.grid_blocks for one in self.launches)
 
 
-@dataclass(frozen=True)
-class _Way:
-    elements: int  # most that inputs may have
-    blocks: int | None
+_Way = tuple[int | None, int]  # blocks of a launch, None: all; thread instructions of all launches
+_SAMPLES: tuple[_Way, ...] = ((8, 16_000_000), (1, 400_000_000))
+_WHOLE: _Way = (None, 600_000_000)
+_RAN_OUT = (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY)  # then fewer blocks or smaller inputs may do
 
 
-_SAMPLED_SMALL = _Way(FEW_ELEMENTS // 4, 2)
-_ALL_BLOCKS = _Way(FEW_ELEMENTS, None)
-
-
-def count_plan(
-    file: KernelFile, task: Task, choice: Choice | None, emulator: Device, most_elements: int = DRAWN_ELEMENTS
-) -> CountedPlan:
-    """Emulate sampled blocks, on inputs of at most so many elements. Raises `NotPrepared` and `NotCounted`."""
+def count_plan(file: KernelFile, task: Task, choice: Choice | None, emulator: Device) -> CountedPlan:
+    """Emulate sampled blocks at the task's sizes. Raises `NotPrepared` and `NotCounted`."""
     real = prepare(file, task, choice)
     if real.build is None:
         return CountedPlan(real, (), task.sizes)
-    waits = any(isinstance(step, PackedLaunch) and step.cooperative for step in real.plan.steps)
-    ways = (_ALL_BLOCKS,) if waits else (_Way(most_elements, SAMPLED_BLOCKS), _SAMPLED_SMALL, _ALL_BLOCKS)
-    problem = ""
-    for way in ways:
-        outcome = _counted(file, task, real, way, emulator)
-        if isinstance(outcome, CountedPlan):
-            return outcome
-        problem = outcome.message
-        if outcome.kind not in (FaultKind.STOPPED, FaultKind.TIME, FaultKind.MEMORY):
-            break  # fewer blocks or smaller inputs change nothing
-    raise NotCounted(problem)
+    waits = any(launch.cooperative for launch in _launches(real))
+    inputs = _repeated_inputs(task)
+    for way in () if waits else _SAMPLES:
+        outcome = _run(real, inputs, way, emulator)
+        if not isinstance(outcome, records.Faulted):
+            return CountedPlan(real, _counted(real, outcome), task.sizes)
+        if outcome.kind not in _RAN_OUT:
+            raise NotCounted(outcome.message)
+    return _continued(file, task, real, emulator)
 
 
-def _counted(
-    file: KernelFile, task: Task, real: BuiltPlan, way: _Way, emulator: Device
-) -> CountedPlan | records.Faulted:
-    sizes = affordable_sizes(task, way.elements)
-    seen = real
-    if sizes != task.sizes:
-        try:
-            seen = prepare(file, task, real.evaluation.choice, sizes)
-        except NotPrepared:
-            sizes, seen = task.sizes, real  # it takes no other sizes
-        if not _same_launches(seen, real):
-            sizes, seen = task.sizes, real
-    assert real.build is not None
+def _run(
+    prepared: BuiltPlan, inputs: tuple[records.InputTensor, ...], way: _Way, emulator: Device
+) -> tuple[records.CountsRecord, ...] | records.Faulted:
+    blocks, budget = way
     how = records.Emulation(
-        (records.Check.COUNTERS,), 1, instruction_budget=_BUDGET, sampled_blocks=way.blocks, sample_edges=False
+        (records.Check.COUNTERS,), 1, instruction_budget=budget, sampled_blocks=blocks, sample_edges=False
     )
-    launched = replace(seen, plan=replace(seen.plan, steps=_launches(seen)))
-    job = launched.job("count", job_inputs(task, sizes), limits=records.Limits(seconds=_SECONDS), emulation=how)
-    execution = emulator.execute(job)
+    launched = replace(prepared, plan=replace(prepared.plan, steps=_launches(prepared)))
+    memory = records.Limits(_SECONDS, prepared.evaluation.gpu.memory_bytes)
+    execution = emulator.execute(launched.job("count", inputs, limits=memory, emulation=how))
     if not isinstance(execution, records.Completed):
         return execution
     assert execution.emulated is not None
-    ratio = math.prod(one.size / sizes[one.name] for one in task.free if sizes[one.name])
-    counted = tuple(
-        CountedLaunch(launch, real.build.kernel(launch.kernel), counts, ratio * counts.grid_blocks / counts.blocks)
-        for launch, counts in zip(_launches(real), execution.emulated.counts, strict=True)
+    return execution.emulated.counts
+
+
+def _counted(real: BuiltPlan, counts: Iterable[records.CountsRecord], ratio: float = 1.0) -> tuple[CountedLaunch, ...]:
+    assert real.build is not None
+    return tuple(
+        CountedLaunch(launch, real.build.kernel(launch.kernel), one, ratio * one.grid_blocks / one.blocks)
+        for launch, one in zip(_launches(real), counts, strict=True)
     )
-    return CountedPlan(real, counted, dict(sizes))
+
+
+def _repeated_inputs(task: Task) -> tuple[records.InputTensor, ...]:
+    """The task's inputs at its own sizes, each as few drawn places over and over."""
+    made = []
+    for one in job_inputs(task):
+        few, rest = [], one.spec.numel
+        for size in one.spec.shape:
+            rest //= max(size, 1)
+            most = min(size, max(1, DRAWN_ELEMENTS // max(rest, 1)))
+            few.append(next((part for part in range(most, most // 2, -1) if size % part == 0), most))
+        if math.prod(few) < one.spec.numel and isinstance(one.content, Seeded):
+            content = drawn(records.TensorSpec.contiguous(one.spec.dtype, tuple(few)), one.content)
+            one = replace(one, content=records.Repeated(content.tobytes(), tuple(few)))
+        made.append(one)
+    return tuple(made)
+
+
+# -- where all blocks must run: at two smaller sizes --
+
+
+def _continued(file: KernelFile, task: Task, real: BuiltPlan, emulator: Device) -> CountedPlan:
+    """The whole grid at two affordable sizes, and from them at the task's."""
+    found: list[tuple[float, tuple[records.CountsRecord, ...]]] = []
+    counted_at: dict[str, int] = {}
+    for most in (FEW_ELEMENTS, FEW_ELEMENTS // 2):
+        sizes = affordable_sizes(task, most)
+        try:
+            seen = real if sizes == task.sizes else prepare(file, task, real.evaluation.choice, sizes)
+        except NotPrepared:
+            sizes, seen = task.sizes, real  # it takes no other sizes
+        if [one.kernel for one in _launches(seen)] != [one.kernel for one in _launches(real)]:
+            sizes, seen = task.sizes, real
+        outcome = _run(seen, job_inputs(task, sizes), _WHOLE, emulator)
+        if isinstance(outcome, records.Faulted):
+            raise NotCounted(outcome.message)
+        counted_at = counted_at or dict(sizes)
+        found.append((math.prod(sizes[one.name] / one.size for one in task.free if one.size), outcome))
+        if sizes == task.sizes:
+            break
+    (part, counts), (less, fewer) = found[0], found[-1]
+    if less == part or any(not _alike(*pair) for pair in zip(counts, fewer, strict=True)):
+        return CountedPlan(real, _counted(real, counts, 1.0 / part), counted_at)
+    step = (1.0 - part) / (part - less)
+    grids = [math.prod(launch.grid) for launch in _launches(real)]
+    straight = [
+        replace(_beyond(one, other, step), blocks=grid, grid_blocks=grid)
+        for one, other, grid in zip(counts, fewer, grids, strict=True)
+    ]
+    return CountedPlan(real, _counted(real, straight), counted_at)
+
+
+def _alike(one: records.CountsRecord, other: records.CountsRecord) -> bool:
+    return [each.ptx_text for each in one.instructions] == [each.ptx_text for each in other.instructions]
+
+
+def _beyond(one: records.CountsRecord, fewer: records.CountsRecord, step: float) -> records.CountsRecord:
+    """Every number so many times as far beyond `one` as that is beyond `fewer`."""
+
+    def further(now: Any, before: Any) -> dict[str, Any]:
+        pairs = ((name, getattr(now, name), getattr(before, name)) for name in _COUNTED if hasattr(now, name))
+        return {name: max(0, round(value + step * (value - earlier))) for name, value, earlier in pairs}
+
+    each = zip(one.instructions, fewer.instructions, strict=True)
+    return replace(one, **further(one, fewer), instructions=tuple(replace(a, **further(a, b)) for a, b in each))
 
 
 def _launches(prepared: BuiltPlan) -> tuple[PackedLaunch, ...]:
     return tuple(step for step in prepared.plan.steps if isinstance(step, PackedLaunch))
-
-
-def _same_launches(one: BuiltPlan, other: BuiltPlan) -> bool:
-    return [step.kernel for step in _launches(one)] == [step.kernel for step in _launches(other)]
 
 
 # -- smaller sizes --

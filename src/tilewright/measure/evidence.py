@@ -41,7 +41,7 @@ def evidence_text(model: PlanModel, measured: Measured | None = None) -> str:
     parts = _measured(measured)
     parts.append(
         f"Emulated and modelled for {modelled.gpu} at {sizes} (no GPU ran this; the model ranks, it is no clock): "
-        f"score {modelled.time_us:.1f} us, roofline floor {modelled.floor_us:.1f} us."
+        f"score {modelled.time_us:.1f} us +- {modelled.uncertainty:.0%}, roofline floor {modelled.floor_us:.1f} us."
     )
     seen = model.counted.counted_at
     if seen != modelled.sizes:
@@ -84,7 +84,7 @@ def _measured(measured: Measured | None) -> list[str]:
 def _terms(model: PlanModel) -> list[str]:
     """The bounds of the plan, the longest first."""
     terms = model.modelled.terms
-    lines = ["Time each resource alone would need (fourth powers add up; launches come on top):"]
+    lines = ["Time each resource alone would need (they overlap as far as blocks take turns; launches come on top):"]
     lines += [f"  {term.name:<22}{term.time_us:>9.2f} us   {term.detail}" for term in terms]
     bounds = [term for term in terms if term.name not in ("launches", "library steps")]
     if bounds:
@@ -100,7 +100,7 @@ def _launch(launch: LaunchModel, sass: Mapping[str, Mapping[str, int]]) -> list[
     return [
         f"{_grid(packed, facts.waves)}: {launch.time_us:.1f} us",
         _resources(packed, facts.counted.kernel.resources, facts.occupancy),
-        f"  a warp has about {facts.in_flight:.1f} loads in flight when it waits; "
+        f"  a warp has about {facts.code.in_flight:.1f} loads in flight when it waits; "
         f"{summary.active_lanes:.1f} of 32 lanes active",
         f"  instructions: {mix}",
         *_code(sass.get(packed.kernel, {})),

@@ -1,8 +1,9 @@
 """The performance model: emulated counts in, one stated score out. docs/measurement.md has the formula and its limits.
 
-Each launch has a time for every resource it uses, as if the launch used nothing else. They overlap, but not perfectly:
-the launch takes their norm of order 4, which is the largest where one stands out and 1.19 times as much where two are
-equal. Launches add up. The constants are those of Hopper; other GPUs differ in the figures of their profile.
+Each launch has a time for every resource it uses, as if the launch used nothing else. What moves data and what works on
+it overlap as far as there are blocks, warps or copies ahead to take turns; no launch is faster than its warps, one
+after the other, would be alone. Launches add up. The constants are those of Hopper; other GPUs differ in the figures of
+their profile.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 
 from tilewright.devices.emulation.listing import Listing, listing_of
 from tilewright.measure.emulated_counts import CountedLaunch, CountedPlan
-from tilewright.measure.in_flight import loads_in_flight
+from tilewright.measure.machine_code import CodeCost, code_cost
 from tilewright.measure.work import SCHEDULERS, LaunchTraffic, Work, least_traffic, library_work, plan_traffic, work_of
 from tilewright.records import (
     FIRST_LAUNCH_US,
-    REACHED_BANDWIDTH,
+    WARP_LANES,
+    Build,
     Clearing,
     GpuProfile,
     LibraryCall,
@@ -25,23 +27,29 @@ from tilewright.records import (
     ModelTerm,
     Occupancy,
     Task,
+    memory_us,
 )
 from tilewright.toolchain import launch_occupancy
 
-ORDER = 4.0
-L2_BYTES_PER_CYCLE = 40.0  # for each multiprocessor of the GPU, all together
+# Set by benchmarks/bench_model.py's rows, without the third of them that is held back.
+L2_BYTES_PER_CYCLE = 29.0  # for each multiprocessor of the GPU, all together
 SM_BYTES_PER_CYCLE = 64.0  # that one multiprocessor can take from L2
-MEMORY_LATENCY_US = 0.8
-L2_LATENCY_US = 0.2
-CHAIN_CYCLES = 3.0  # of a warp for each of its instructions, were it alone
-EXCHANGE_CYCLES = 10.0  # more, for a shared load or a shuffle
-BARRIER_CYCLES = 40.0
+MEMORY_LATENCY_US, L2_LATENCY_US, L1_LATENCY_US = 0.6, 0.37, 0.02
+DELAYED = 1.5  # times a warp's own cycles that it takes among others
 ATOMIC_TIMES = 4.0  # what an atomic sector costs in L2 beside a plain one
-NEXT_LAUNCH_US = 1.0
-COUNTED_WAVES = 8  # up to so many waves of blocks, a last one that is not full counts as full
+NEXT_LAUNCH_US = 0.95
+L1_BYTES, LINE_BYTES = 200 << 10, 128  # of a multiprocessor's cache that is there for global memory, and of its lines
+# Orders of the norms of times that overlap: 1 adds them up, and the higher, the more the longest alone counts.
+SIDE_ORDER = 6.0  # of resources that data pass one after the other, or that work at once
+TURNS_ORDER = 0.65  # more than 1, of loading and working, for each doubling of those who take turns
+LATENCY_ORDER = 2.7  # of those two and of what one warp would take alone
 # Of the vendor's figure for tensor cores, by instruction: what is reached in a long product.
 _SYNCHRONOUS_TENSOR = {90: 0.62, 100: 0.45, 103: 0.45}
 _REACHED_TENSOR = 0.85
+# What two out of three measured rows lie within, by what binds them.
+UNCERTAIN = {"device memory": 0.09}
+UNCERTAIN_ELSE = 0.17
+_MEMORY_SIDE = ("device memory", "L2 cache")
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,24 @@ class LaunchFacts:
     traffic: LaunchTraffic
     occupancy: Occupancy
     waves: float
-    in_flight: float  # loads of a warp
+    code: CodeCost
+
+    @property
+    def rounds(self) -> float:
+        """Blocks that one place of a multiprocessor runs, one after the other: of few, the last counts as a whole."""
+        return self.waves + (math.ceil(self.waves) - self.waves) * min(1.0, 4.0 / max(self.waves, 1.0))
+
+    @property
+    def l1_bytes(self) -> float:
+        """What L1 caches provide: of small tensors, and of sectors that a warp comes back to while they are there."""
+        room = LINE_BYTES * WARP_LANES * self.occupancy.warps_per_sm <= L1_BYTES
+        return min(self.work.load_bytes, self.traffic.l1_bytes + (self.work.strided_bytes if room else 0.0))
+
+    @property
+    def takers(self) -> float:
+        """Who take turns on a multiprocessor at loading and working: blocks, or warps that wait for no others."""
+        blocks = max(1.0, min(self.occupancy.blocks_per_sm, self.waves * self.occupancy.blocks_per_sm))
+        return blocks * (self.code.stages if self.code.barriers else self.counted.block_warps * self.code.stages)
 
 
 @dataclass(frozen=True)
@@ -66,7 +91,13 @@ class LaunchModel:
 
     @property
     def time_us(self) -> float:
-        return norm(term.time_us for term in self.terms)
+        """Loading and working take turns, and no turn is shorter than its latency."""
+        times = {term.name: term.time_us for term in self.terms}
+        latency_us = times.pop("latency", 0.0)
+        moving = norm((time for name, time in times.items() if name in _MEMORY_SIDE), SIDE_ORDER)
+        working = norm((time for name, time in times.items() if name not in _MEMORY_SIDE), SIDE_ORDER)
+        turns = 1.0 + TURNS_ORDER * math.log2(1.0 + self.facts.takers)
+        return norm((norm((moving, working), turns), latency_us), LATENCY_ORDER)
 
 
 @dataclass(frozen=True)
@@ -78,8 +109,10 @@ class PlanModel:
     modelled: Modelled
 
 
-def norm(times_us: Iterable[float]) -> float:
-    return math.pow(math.fsum(math.pow(time, ORDER) for time in times_us), 1.0 / ORDER)
+def norm(times_us: Iterable[float], order: float) -> float:
+    times = list(times_us)
+    longest = max(times, default=0.0)
+    return longest * math.fsum((time / longest) ** order for time in times) ** (1.0 / order) if longest else 0.0
 
 
 def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
@@ -93,11 +126,11 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
     resident_blocks = [gpu.sms * max(one.blocks_per_sm, 1) for one in residents]
     waves = [one.grid_blocks / blocks for one, blocks in zip(counted.launches, resident_blocks, strict=True)]
     traffics = plan_traffic(prepared, works, waves, gpu)
-    flights = loads_in_flight(prepared.build) if prepared.build else {}
+    codes = [_code(prepared.build, one, work, gpu) for one, work in zip(counted.launches, works, strict=True)]
     launches = tuple(
-        _launch(LaunchFacts(one, listing, work, traffic, resident, count, flights[one.launch.kernel]), gpu)
-        for one, listing, work, traffic, resident, count in zip(
-            counted.launches, listings, works, traffics, residents, waves, strict=True
+        _launch(LaunchFacts(one, listing, work, traffic, resident, count, code), gpu)
+        for one, listing, work, traffic, resident, count, code in zip(
+            counted.launches, listings, works, traffics, residents, waves, codes, strict=True
         )
     )
     library_us = math.fsum(_library_us(call, counted, task) for call in counted.library_calls)
@@ -116,14 +149,20 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         grid_blocks=counted.grid_blocks,
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
+        uncertainty=_uncertainty(launches),
     )
     return PlanModel(counted, launches, modelled)
 
 
+def _uncertainty(launches: tuple[LaunchModel, ...]) -> float:
+    """By what binds most of the time."""
+    terms = _plan_terms(launches, 0.0, 0.0)
+    return UNCERTAIN.get(terms[0].name, UNCERTAIN_ELSE) if launches else UNCERTAIN_ELSE
+
+
 def _reachable_us(task: Task, gpu: GpuProfile) -> float:
     """What is left of the score when nothing but the least traffic and one launch is counted."""
-    rate = gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH
-    return FIRST_LAUNCH_US + (least_traffic(task, gpu).total_bytes / rate if rate else 0.0)
+    return FIRST_LAUNCH_US + _memory_us(least_traffic(task, gpu), gpu)
 
 
 def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
@@ -132,7 +171,6 @@ def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
         _l2(facts, gpu),
         _pipe(facts, gpu),
         _issue(facts, gpu),
-        _special(facts, gpu),
         _tensor(facts, gpu),
         _latency(facts, gpu),
     )
@@ -144,18 +182,17 @@ def _launch(facts: LaunchFacts, gpu: GpuProfile) -> LaunchModel:
 
 def _device_memory(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     traffic = facts.traffic
-    rate = gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH  # bytes per microsecond
     detail = f"{_mb(traffic.read_bytes)} read, {_mb(traffic.written_bytes)} written"
     if traffic.again_bytes:
         detail += f", {_mb(traffic.again_bytes)} again because L2 does not hold them"
     if traffic.evicted_bytes:
         detail += f", {_mb(traffic.evicted_bytes)} written back from a cold L2"
-    return ModelTerm("device memory", traffic.total_bytes / rate if rate else 0.0, detail)
+    return ModelTerm("device memory", _memory_us(traffic, gpu), detail)
 
 
 def _l2(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
     work = facts.work
-    plain = work.load_bytes - facts.traffic.l1_bytes + work.store_bytes + work.local_bytes
+    plain = work.load_bytes - facts.l1_bytes + work.store_bytes + work.local_bytes
     moved = plain + ATOMIC_TIMES * work.atomic_bytes
     cycles_us = gpu.clock_ghz * 1e3
     all_us = moved / (L2_BYTES_PER_CYCLE * gpu.sms * cycles_us)
@@ -173,15 +210,14 @@ def _pipe(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
 
 
 def _issue(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    work = facts.work
-    time_us = _share(facts.counted, gpu) * work.issue_slots / (SCHEDULERS * gpu.clock_ghz * 1e3)
-    return ModelTerm("issue slots", time_us, f"{work.issue_slots / max(work.warps, 1):.0f} slots for each warp")
-
-
-def _special(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    work = facts.work
-    time_us = _share(facts.counted, gpu) * work.special_slots / (SCHEDULERS * gpu.clock_ghz * 1e3)
-    return ModelTerm("special functions", time_us, f"{work.special_slots / 8 / max(work.warps, 1):.1f} for each warp")
+    """Slots of the schedulers, or the cycles of the busiest of the units behind them."""
+    code = facts.code
+    busiest, cycles = max(code.unit_cycles.items(), key=lambda unit: unit[1], default=("", 0.0))
+    needed = max(code.slots, cycles)
+    whole = facts.counted.scale * needed
+    time_us = _share(facts.counted, gpu) * whole / (SCHEDULERS * gpu.clock_ghz * 1e3)
+    detail = f"{facts.counted.scale * code.slots / max(facts.work.warps, 1):.0f} slots for each warp"
+    return ModelTerm("issue slots", time_us, detail if needed == code.slots else f"{detail}; {busiest} units bind")
 
 
 def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
@@ -199,19 +235,27 @@ def _tensor(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
 
 
 def _latency(facts: LaunchFacts, gpu: GpuProfile) -> ModelTerm:
-    """What one block takes from its first load to its last store, once for each wave of blocks."""
-    work, traffic, waves, in_flight = facts.work, facts.traffic, facts.waves, facts.in_flight
-    warps = max(work.warps, 1.0)
-    batches = work.load_requests / warps / in_flight
-    from_memory = min(1.0, (traffic.read_bytes + traffic.again_bytes) / work.load_bytes) if work.load_bytes else 0.0
-    wait_us = MEMORY_LATENCY_US * from_memory + L2_LATENCY_US * (1.0 - from_memory)
-    cycles = (
-        CHAIN_CYCLES * work.issue_slots + EXCHANGE_CYCLES * work.exchanges + BARRIER_CYCLES * work.barriers
-    ) / warps
-    one_us = batches * wait_us + cycles / (gpu.clock_ghz * 1e3)
-    counted_waves = max(1.0, math.ceil(waves) if waves <= COUNTED_WAVES else waves)
-    detail = f"{waves:.2f} waves of blocks, {batches:.1f} waits of {in_flight:.1f} loads in each warp"
-    return ModelTerm("latency", counted_waves * one_us, detail)
+    """What a warp takes from its first instruction to its last, were it alone; once for each round of blocks."""
+    work, traffic, code = facts.work, facts.traffic, facts.code
+    loaded = max(work.load_bytes, 1.0)
+    near = facts.l1_bytes / loaded
+    far = min(1.0 - near, (traffic.read_bytes + traffic.again_bytes) / loaded)
+    wait_us = MEMORY_LATENCY_US * far + L2_LATENCY_US * (1.0 - far - near) + L1_LATENCY_US * near
+    one_us = code.waits * wait_us + DELAYED * code.alone_cycles / (gpu.clock_ghz * 1e3)
+    detail = f"{facts.waves:.2f} waves of blocks, {code.waits:.1f} waits of {code.in_flight:.1f} loads in each warp"
+    return ModelTerm("latency", max(1.0, facts.rounds) * one_us, detail)
+
+
+def _memory_us(traffic: LaunchTraffic, gpu: GpuProfile) -> float:
+    read = traffic.read_bytes + traffic.again_bytes
+    return memory_us(read, traffic.written_bytes, traffic.evicted_bytes, gpu.bandwidth_gbs)
+
+
+def _code(build: Build | None, one: CountedLaunch, work: Work, gpu: GpuProfile) -> CodeCost:
+    """What the machine code costs; where nothing can disassemble it, what its PTX would."""
+    warps = max(one.counts.blocks * one.block_warps, 1)
+    found = code_cost(build, one.launch.kernel, one.counts.instructions, warps, gpu) if build is not None else None
+    return found or work.ptx_cost
 
 
 def tensor_tflops(kind: str, gpu: GpuProfile) -> float:
@@ -238,9 +282,9 @@ def _library_us(call: LibraryCall, counted: CountedPlan, task: Task) -> float:
     """A vendor step: the memory it must move or the products it must do, at the share of the peak that is reached."""
     gpu = task.profile
     moved, flops, dtype = library_work(call, counted.prepared)
-    memory_us = moved / (gpu.bandwidth_gbs * 1e3 * REACHED_BANDWIDTH) if gpu.bandwidth_gbs else 0.0
     peak = gpu.f32_tflops if dtype == "f32" else gpu.f64_tflops if dtype == "f64" else gpu.half_tflops
-    return norm((memory_us, flops / (peak * _REACHED_TENSOR * 1e6) if peak else 0.0))
+    products_us = flops / (peak * _REACHED_TENSOR * 1e6) if peak else 0.0
+    return norm((memory_us(moved, 0.0, 0.0, gpu.bandwidth_gbs), products_us), SIDE_ORDER)
 
 
 def _overhead_us(counted: CountedPlan, gpu: GpuProfile) -> float:

@@ -13,7 +13,7 @@ from functools import cached_property
 from tilewright.devices.protocol import Device
 from tilewright.kernel_file import Choice, KernelFile
 from tilewright.lint import lint_plan
-from tilewright.measure.emulated_counts import DRAWN_ELEMENTS, FEW_ELEMENTS, NotCounted, count_plan
+from tilewright.measure.emulated_counts import NotCounted, count_plan
 from tilewright.measure.evidence import evidence_text, profile, profile_text, static_text
 from tilewright.measure.floor import floor_us
 from tilewright.measure.gpu_timing import (
@@ -37,7 +37,7 @@ from tilewright.records import (
 )
 from tilewright.reference import AnyReference, Reference, ReferenceLimits
 
-_KEPT_MODELS = 8
+_KEPT_MODELS = 32
 
 Say = Callable[[str], None]
 _Key = tuple[str, tuple[tuple[str, int | bool], ...]]  # a file's identity and a choice
@@ -150,15 +150,25 @@ class Stopwatch:
         """Whether the same is timed otherwise each time: measured times are, modelled ones are not."""
         return self._gpu is not None
 
+    @property
+    def is_far(self) -> bool:
+        """Whether the GPU is on another machine, where others wait for it too."""
+        return self._gpu is not None and self._gpu_reference is not None
+
+    def modelled_us(self, file: KernelFile, choice: Choice | None) -> float | None:
+        """What the model says of it, with a GPU or without; None where it cannot be emulated."""
+        with contextlib.suppress(NotPrepared, NotCounted):
+            return self.model(file, choice).modelled.time_us
+        return None
+
     def times_us(self, file: KernelFile, choice: Choice | None, runs: int) -> tuple[float, ...] | None:
         """So many times to compare choices of a file by, quicker to have than a measurement; None where there are none.
 
-        They are compared with each other only: inputs may be smaller, and no baselines run. A model has one.
+        They are compared with each other only: no baselines run. A model has one, that of `measure`.
         """
         try:
             if self._gpu is None:
-                counted = count_plan(file, self.task, choice, self._emulator, FEW_ELEMENTS)
-                return (model_plan(counted, self.task, self.floor_us).modelled.time_us,)
+                return (self.model(file, choice).modelled.time_us,)
             prepared = prepare(file, self.task, choice, gpu=self._gpu.profile)
             return time_candidate(prepared, self.task, self._gpu, runs, digests=False).run_us
         except (NotPrepared, NotCounted, GpuFault):
@@ -204,7 +214,7 @@ class Stopwatch:
         """The candidate in the performance model. Raises `NotPrepared`, `NotCounted`."""
         key = _key(file, choice)
         if key not in self._models:
-            counted = count_plan(file, self.task, choice, self._emulator, DRAWN_ELEMENTS)
+            counted = count_plan(file, self.task, choice, self._emulator)
             while len(self._models) >= _KEPT_MODELS:
                 del self._models[next(iter(self._models))]
             self._models[key] = model_plan(counted, self.task, self.floor_us)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.kernel_file import Choice, Evaluation, KernelFile, KernelFileError, evaluate
@@ -19,6 +19,8 @@ from tilewright.toolchain import BuiltPlan, build_many, launch_occupancy
 from tilewright.toolchain.ptx_text import parse_ptx
 
 FAR_LESS = 0.25  # of the threads that the fullest choice has on the GPU at once
+FEW_CHOICES = 8  # beside the default: so many are timed without asking the model
+PROMISING = 0.25  # of all choices, the default among them
 MORE_SPILLED = 256  # bytes beyond the choice that spills least: a few outside of loops cost nothing
 
 Items = tuple[tuple[str, int | bool], ...]
@@ -106,6 +108,18 @@ def worth_timing(built: Sequence[BuiltChoice]) -> list[BuiltChoice]:
         kept.append(one)
         seen.add(one.code)
     return kept
+
+
+def promising(choices: Sequence[BuiltChoice], modelled_us: Callable[[BuiltChoice], float | None]) -> list[BuiltChoice]:
+    """The default, and of the others the part that a model puts first; what it knows nothing of stays."""
+    default, *others = choices
+    if len(others) < FEW_CHOICES:
+        return list(choices)
+    scores = {one.choice: modelled_us(one) for one in others}
+    known = sorted(score for score in scores.values() if score is not None)
+    count = max(1, int(PROMISING * len(choices)) - 1)
+    most_us = known[min(count, len(known)) - 1] if known else math.inf
+    return [default, *(one for one in others if (score := scores[one.choice]) is None or score <= most_us)]
 
 
 def sweep_key(built: Sequence[BuiltChoice], task: Task, gpu: GpuProfile, measured: bool) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tilewright.measure.emulated_counts import CountedLaunch
-from tilewright.measure.performance_model import PlanModel, model_plan, norm
+from tilewright.measure.performance_model import PlanModel, model_plan
 from tilewright.records import InstructionRecord, Task
 from tilewright.records.emulation import kernel_line
 
@@ -31,14 +31,15 @@ def times_as_fast(model: PlanModel, task: Task, change: Change) -> float:
     saved_us = 0.0
     for old, new in zip(model.launches, changed.launches, strict=True):
         now = {term.name: term.time_us for term in new.terms}
-        saved_us += old.time_us - norm(min(term.time_us, now.get(term.name, 0.0)) for term in old.terms)
+        shorter = (replace(term, time_us=min(term.time_us, now.get(term.name, 0.0))) for term in old.terms)
+        saved_us += old.time_us - replace(old, terms=tuple(shorter)).time_us
     return _times(model, saved_us)
 
 
 def without_term(model: PlanModel, name: str) -> float:
     """How many times as fast it were, if one resource took no time at all."""
-    saved = (one.time_us - norm(term.time_us for term in one.terms if term.name != name) for one in model.launches)
-    return _times(model, math.fsum(saved))
+    left = (replace(one, terms=tuple(term for term in one.terms if term.name != name)) for one in model.launches)
+    return _times(model, math.fsum(one.time_us for one in model.launches) - math.fsum(one.time_us for one in left))
 
 
 def _times(model: PlanModel, saved_us: float) -> float:

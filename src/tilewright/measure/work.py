@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tilewright import records
 from tilewright.devices.emulation.listing import Listing
 from tilewright.measure.emulated_counts import CountedLaunch
+from tilewright.measure.machine_code import CodeCost, f64_cycles
 from tilewright.records import SECTOR_BYTES, USABLE_L2, WARP_LANES, GpuProfile, InstructionRecord, LibraryCall
 from tilewright.toolchain import BuiltPlan
 
@@ -22,7 +23,6 @@ SECTORS_PER_CYCLE = 4  # that the L1 cache of one multiprocessor passes on
 # Instructions of a class that one PTX instruction becomes, roughly; those not named count 1. Moves and parameters are
 # folded into the instructions that use them.
 _ISSUED = {"move": 0.0, "parameter": 0.0, "constant load": 0.5, "other": 0.5}
-_WIDE_F64 = (80, 90, 100)  # elsewhere two lanes of a multiprocessor do f64
 _EXACT = re.compile(r"(?:@!?\S+\s+)?(?:div|sqrt|rcp)\.rn")
 _EXACT_ISSUED = 8.0  # a correctly rounded division or root is a short routine
 _LOADS = ("global load", "generic load", "asynchronous copy")
@@ -30,6 +30,7 @@ _STORES = ("global store", "generic store")
 _ATOMICS = ("global atomic", "generic atomic")
 _LOCAL = ("local load", "local store")
 _EXCHANGES = ("shared load", "warp exchange")
+_BARRIERS = ("synchronisation",)
 
 SMALL_BYTES = 4 << 20  # a tensor up to this stays in L2 beside whatever streams through
 HELD_BY_L1 = 64 << 10  # small tensors up to this, all together, stay in the L1 caches
@@ -43,18 +44,16 @@ class Work:
     """One launch over its whole grid. Cycles are of the unit named, summed over the grid."""
 
     warps: float
-    issue_slots: float  # of one scheduler
-    special_slots: float  # of one scheduler's special function unit, 4 lanes wide
     pipe_cycles: float  # of one multiprocessor's path to L1 and shared memory
     conflict_cycles: float  # the part of them that bank conflicts and scattered requests add
     load_bytes: float  # in whole sectors
+    aligned_bytes: float  # of these, without the one more that a request touches where it is merely misaligned
     store_bytes: float
     atomic_bytes: float
     local_bytes: float
     ideal_bytes: float  # the fewest sectors that carry what the lanes asked for
-    load_requests: float
-    exchanges: float  # shared loads and shuffles
-    barriers: float
+    strided_bytes: float  # of the loads: sectors of which one lane takes a part, and the next instruction the next
+    ptx_cost: CodeCost  # what its PTX would cost, for want of machine code
     tensor_operations: tuple[tuple[str, float], ...]  # by kind
 
     @property
@@ -79,28 +78,41 @@ def work_of(counted: CountedLaunch, listing: Listing, gpu: GpuProfile) -> Work:
     pipe = scale * sum(_pipe_cycles(one) for one in instructions) + scale * mix.get("warp exchange", 0)
     return Work(
         warps=warps,
-        issue_slots=scale * _issue_slots(mix, instructions, gpu),
-        special_slots=scale * 8 * mix.get("special function", 0),
         pipe_cycles=pipe + local / (SECTOR_BYTES * SECTORS_PER_CYCLE),
         conflict_cycles=excess,
         load_bytes=sector_bytes(_LOADS),
+        aligned_bytes=sector_bytes(_LOADS) - scale * SECTOR_BYTES * _misaligned(listing),
         store_bytes=sector_bytes(_STORES),
         atomic_bytes=sector_bytes(_ATOMICS),
         local_bytes=local,
+        strided_bytes=scale * SECTOR_BYTES * _strided(listing),
         ideal_bytes=scale * SECTOR_BYTES * sum(one.ideal_sectors for one in traffic.values()),
-        load_requests=scale * sum(traffic[kind].requests for kind in _LOADS if kind in traffic),
-        exchanges=scale * sum(mix.get(kind, 0) for kind in _EXCHANGES),
-        barriers=scale * mix.get("synchronisation", 0),
+        ptx_cost=_ptx_cost(mix, instructions, counted.counts.blocks * counted.block_warps, gpu),
         tensor_operations=tuple((one.kind.value, scale * one.count) for one in listing.summary.tensor_operations),
     )
 
 
-def _issue_slots(mix: dict[str, int], instructions: Iterable[InstructionRecord], gpu: GpuProfile) -> float:
-    lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
-    narrow_f32 = max(1.0, 128.0 / max(lanes, 1.0))  # 64 lanes on some multiprocessors
-    costs = {**_ISSUED, "fp32": narrow_f32, "fp64": 4.0 if gpu.cc in _WIDE_F64 else 64.0}
+def _misaligned(listing: Listing) -> int:
+    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
+    return sum(min(one.requests, one.sectors - one.ideal_sectors) for one in loads)
+
+
+def _strided(listing: Listing) -> int:
+    loads = [one for one in listing.summary.traffic if one.kind.value in _LOADS]
+    return sum(max(0, one.sectors - one.ideal_sectors - one.requests) for one in loads)
+
+
+def _ptx_cost(mix: dict[str, int], instructions: Iterable[InstructionRecord], warps: int, gpu: GpuProfile) -> CodeCost:
+    """Rougher than the machine code's: what the assembler makes of the PTX, and what a warp waits for, are guessed."""
     exact = sum(one.executions for one in instructions if _EXACT.match(one.ptx_text))
-    return sum(costs.get(kind, 1.0) * count for kind, count in mix.items()) + _EXACT_ISSUED * exact
+    slots = sum(_ISSUED.get(kind, 1.0) * count for kind, count in mix.items()) + _EXACT_ISSUED * exact
+    loads, exchanges, barriers = (sum(mix.get(kind, 0) for kind in kinds) for kinds in (_LOADS, _EXCHANGES, _BARRIERS))
+    units = {
+        unit: cycles * mix.get(kind, 0)
+        for unit, (kind, cycles) in {"special": ("special function", 8.0), "f64": ("fp64", f64_cycles(gpu))}.items()
+    }
+    alone = (3.0 * slots + 10.0 * exchanges + 40.0 * barriers) / warps
+    return CodeCost(slots, units, loads / 2.0 / warps, loads / warps, alone, barriers / warps, 1)
 
 
 def _pipe_cycles(one: InstructionRecord) -> float:
@@ -182,15 +194,22 @@ def _launch_traffic(
     hot = float(sum(size for name, size in readable.items() if name in in_cache))
     read = min(work.load_bytes, distinct) * (1.0 - hot / distinct) if distinct else 0.0
     written = min(work.store_bytes + work.atomic_bytes, float(writable))
-    excess = max(0.0, work.load_bytes - distinct)
+    excess = max(0.0, work.aligned_bytes - distinct)
     small = [size for size in readable.values() if size <= SMALL_BYTES]
     large = distinct - sum(small)
     of_small = min(excess, len(small) * large) if large else excess
     working = distinct * min(1.0, 1.0 / max(waves, 1e-9))
     lost = max(0.0, 1.0 - usable / working) if working else 0.0
-    again = min(excess - of_small, large) * lost
+    beyond = excess - of_small
+    again = min(beyond, large) * lost * _far_apart(beyond / large if large else 0.0)
     held = L1_HITS * of_small if sum(small) <= HELD_BY_L1 else 0.0
     return LaunchTraffic(read, written, again, 0.0, held)
+
+
+def _far_apart(times: float) -> float:
+    """Of what is read so many times more than once, the part that is not read again at once: up to a third, these are
+    the edges of neighbouring tiles; all of it is a second pass."""
+    return min(1.0, max(0.0, (times - 0.35) / 0.4))
 
 
 def least_traffic(task: records.Task, gpu: GpuProfile) -> LaunchTraffic:

@@ -110,9 +110,8 @@ def memory_bounds(task: Task) -> MemoryBounds | None:
     written += sum(specs[one.name].storage_bytes for one in task.tensors if one.in_place)
     back = max(0, min(usable, moved) - min(usable, written))
     rate = gpu.bandwidth_gbs * 1e3  # bytes per microsecond
-    return MemoryBounds(
-        moved, moved / rate, back, records.FIRST_LAUNCH_US + (moved + back) / (rate * records.REACHED_BANDWIDTH)
-    )
+    reached_us = records.FIRST_LAUNCH_US + records.memory_us(moved - written, written, back, gpu.bandwidth_gbs)
+    return MemoryBounds(moved, moved / rate, back, reached_us)
 
 
 # -- inputs and outputs --

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.records import KERNEL_FILE_NAME, Build
@@ -54,6 +55,8 @@ _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+),", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(.*?)\s*;\s*(?:/\*.*)?$")
 _LINE = re.compile(r'(?:File|inlined at) "([^"]*)", line (\d+)')
 _LOADS_CONSTANT = re.compile(r"^HFMA2.* -RZ, RZ,")  # how the compiler spells moving a constant
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
 _GUARD = re.compile(r"^@!?U?P\w+\s+")
 
 
@@ -62,6 +65,8 @@ class SassInstruction:
     address: int
     text: str
     line: int | None  # of the kernel file
+    target: int | None = None  # the address that a branch leads to
+    callers: tuple[int, ...] = ()  # lines of the kernel file that it was inlined at, the nearest first
 
     @property
     def opcode(self) -> str:
@@ -134,23 +139,33 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def _instructions(section: str) -> tuple[SassInstruction, ...]:
-    instructions = []
-    line: int | None = None
+    instructions: list[SassInstruction] = []
+    labels: dict[str, int] = {}  # and the number of the instruction that follows
+    lines: list[int] = []
     open_chain = False  # whether the last text line was a place, too: the chain of an inlined call
     for text in section.splitlines():
         if "//##" in text:
             if not open_chain:
-                line = None
+                lines = []
             open_chain = True
-            for file, number in _LINE.findall(text):
-                if file == KERNEL_FILE_NAME and line is None:
-                    line = int(number)
+            found_lines = [int(number) for file, number in _LINE.findall(text) if file == KERNEL_FILE_NAME]
+            lines += [line for line in found_lines if line not in lines]  # each link of a chain is told twice
             continue
         open_chain = False
+        if label := _LABEL.match(text):
+            labels[label.group(1)] = len(instructions)
         found = _INSTRUCTION.match(text)
         if found is not None:
-            instructions.append(SassInstruction(int(found.group(1), 16), found.group(2), line))
+            place, callers = (lines[0], tuple(lines[1:])) if lines else (None, ())
+            instructions.append(SassInstruction(int(found.group(1), 16), found.group(2), place, callers=callers))
     # The code is padded to its alignment behind a branch to itself.
     while instructions and instructions[-1].text == "NOP":
         instructions.pop()
-    return tuple(instructions)
+    return tuple(_led(one, instructions, labels) for one in instructions)
+
+
+def _led(one: SassInstruction, code: list[SassInstruction], labels: Mapping[str, int]) -> SassInstruction:
+    """With the place that a branch leads to."""
+    found = _BRANCH.search(one.text)
+    number = labels.get(found.group(1), len(code)) if found else len(code)
+    return replace(one, target=code[number].address) if number < len(code) else one

@@ -60,6 +60,8 @@ def row_major(spec: TensorSpec, content: bytes) -> bytes:
 def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
     """Axis by axis, the outermost last: then most of the copying is of whole rows, and of many rows there is none."""
     elements = np.frombuffer(content.content, dtype=f"u{spec.dtype.itemsize}").reshape(content.shape)
+    if spec.is_contiguous and spec.numel and _is_flat(spec.shape, content.shape):
+        return sparse_memory.repeated(elements.reshape(-1).view(np.uint8), spec.storage_bytes)
     for axis in reversed(range(1, len(spec.shape))):
         elements = _along(elements, axis, spec.shape[axis])
     if spec.is_contiguous and spec.numel:
@@ -70,6 +72,12 @@ def _repeated(spec: TensorSpec, content: Repeated) -> Bytes:
         target: Any = np.lib.stride_tricks.as_strided(storage.view(elements.dtype), spec.shape, strides)
         target[...] = _along(elements, 0, spec.shape[0])
     return storage
+
+
+def _is_flat(shape: tuple[int, ...], few: tuple[int, ...]) -> bool:
+    """Whether the few elements simply follow each other: single ones outside, an even part of an axis, whole axes."""
+    cut = next((axis for axis, size in enumerate(few) if size > 1), len(few))
+    return few[cut + 1 :] == shape[cut + 1 :] and (cut == len(few) or shape[cut] % few[cut] == 0)
 
 
 def _along(elements: npt.NDArray[Any], axis: int, extent: int) -> npt.NDArray[Any]:

@@ -119,11 +119,14 @@ def sampled_blocks(total: int, wanted: int | None, edges: bool = True) -> tuple[
     """`wanted` of `total` blocks, or None for all.
 
     With `edges` evenly spread, the first and the last among them: faults are there. Without, one from each of `wanted`
-    equal parts, at uneven distances: a fair sample, also of a grid whose blocks differ at every eighth or so.
+    equal parts, at uneven distances: a fair sample, also of a grid whose blocks differ at every eighth or so. A single
+    one is from the middle.
     """
     if wanted is None or wanted >= total:
         return None
     if not edges:
+        if wanted == 1:
+            return (total // 2,)
         return tuple(int((part + part * _GOLDEN % 1.0) * total / wanted) for part in range(wanted))
     if wanted == 1:
         return (0,)

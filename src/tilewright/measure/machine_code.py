@@ -1,0 +1,280 @@
+"""What a launch asks of the schedulers, read off the machine code: issue slots by unit, and one warp's time alone.
+
+The emulator counts PTX; what runs is what the assembler made of it. Both know the lines of the kernel file, so each
+machine instruction is given the executions of the PTX of its line: the deepest in loops the most frequent ones. The
+warp then walks the code in order, every loop a few times, and waits where a register, a barrier or a group of copies
+is not there yet. Latencies are Hopper's, in cycles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.records import KERNEL_FILE_NAME, Build, GpuProfile, InstructionRecord
+from tilewright.records.emulation import kernel_line
+from tilewright.toolchain import SassInstruction, ToolchainError, disassemble
+
+_PASSES = 3  # through a loop, until what it copies ahead is there when it is needed
+_FOLDED = re.compile(r"(?:@!?\S+\s+)?(?:mov|ld\.param|cvta|ret|exit|bra)\b")  # PTX that stands for little or nothing
+_OPERAND = re.compile(r"\b(UP|UR|R|P)(\d+)(\.64)?")
+_BESIDE = re.compile(r"\s*U?R?P?\d+, U?P\d")
+_PENDING = re.compile(r"DEPBAR\.LE SB0, (0x[0-9a-f]+)")
+_WIDE = {"128": 4, "64": 2, "WIDE": 2}
+
+# Cycles from issue until a result can be used, by the first part of the opcode; others take `_PLAIN`.
+_PLAIN = 4.5
+_LATENCY = {
+    **dict.fromkeys(("LDS", "LDSM", "ATOMS"), 30.0),
+    **dict.fromkeys(("SHFL", "S2R", "REDUX"), 24.0),
+    **dict.fromkeys(("LDC", "ULDC", "S2UR", "R2UR"), 12.0),
+    **dict.fromkeys(("MUFU", "F2F", "F2I", "I2F", "FRND", "POPC", "FLO"), 20.0),
+    **dict.fromkeys(("HMMA", "IMMA", "DMMA"), 33.0),
+    **dict.fromkeys(("DFMA", "DADD", "DMUL", "DSETP"), 9.0),
+    **dict.fromkeys(("VOTE", "MATCH", "R2P"), 12.0),
+    "LDL": 40.0,
+}
+_LOADS = ("LDG", "LD")
+_TENSOR = ("HMMA", "IMMA")
+_ATOMICS = ("ATOMG", "ATOM")
+_NO_RESULT = ("ST", "STG", "STS", "STL", "RED", "BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "NOP", "LDGSTS")
+_BARRIERS = ("BAR", "SYNCS", "UCGABAR_WAIT", "WARPSYNC")
+BARRIER_CYCLES = 30.0
+BRANCH_CYCLES = 8.0
+_NEAR, _FAR = 400.0, 800.0  # latencies of memory between which a walk is compared
+
+# Cycles of a scheduler's unit that an instruction holds; units work side by side, each instruction takes one slot.
+_UNITS = {
+    "special": (8.0, re.compile(r"MUFU|F2F\b|F2I|I2F|FRND|POPC|FLO|BREV")),
+    "integer": (
+        2.0,
+        re.compile(
+            r"I(?:ADD3?|SETP|MNMX|ABS)|LOP3|SHF|SHL|SHR|LEA|SEL|FSEL|FSETP|FMNMX|PRMT|VIADD|VIMNMX|PLOP3|SGXT|BMSK|F2FP|CS2R|H(?:SETP|MNMX)2?"
+        ),
+    ),
+    "multiply": (2.0, re.compile(r"IMAD|HFMA2\.MMA")),
+}
+_F32 = re.compile(r"F(?:FMA|ADD|MUL)\b")
+_F64 = re.compile(r"D(?:FMA|ADD|MUL|SETP)")
+_WIDE_F64 = (80, 90, 100)  # elsewhere two lanes of a multiprocessor do f64
+
+
+@dataclass(frozen=True)
+class CodeCost:
+    """One launch of the sampled blocks. Slots are summed over its warps; `alone` is of a mean warp."""
+
+    slots: float
+    unit_cycles: dict[str, float]  # of one scheduler's units
+    waits: float  # of a warp, in which it does nothing but wait for global memory
+    loads: float  # of a warp, from global memory
+    alone_cycles: float  # of a warp that has the multiprocessor to itself, beside those waits
+    barriers: float  # of a warp, at which it waits for others of its block
+    stages: int  # groups of copies to shared memory that are on their way while one is worked on, and that one
+
+    @property
+    def in_flight(self) -> float:
+        """Loads of a warp that are on their way when it waits."""
+        return self.loads / self.waits if self.waits > 0 else max(self.loads, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _listings(build: Build) -> dict[str, tuple[SassInstruction, ...]]:
+    try:
+        return {listing.kernel: listing.instructions for listing in disassemble(build)}
+    except ToolchainError:
+        return {}
+
+
+def f32_cycles(gpu: GpuProfile) -> float:
+    """Of a scheduler's units for one instruction: 64 lanes of a multiprocessor do f32 on some."""
+    lanes = gpu.f32_tflops * 1e3 / (2 * gpu.sms * gpu.clock_ghz) if gpu.clock_ghz else 128.0
+    return max(1.0, 128.0 / max(lanes, 1.0))
+
+
+def f64_cycles(gpu: GpuProfile) -> float:
+    return 2.0 if gpu.cc in _WIDE_F64 else 64.0
+
+
+def code_cost(
+    build: Build, kernel: str, counted: Sequence[InstructionRecord], warps: float, gpu: GpuProfile
+) -> CodeCost | None:
+    """Of the counts of so many warps; None where there is no disassembler."""
+    code = _listings(build).get(kernel)
+    if not code:
+        return None
+    executions = spread_executions(code, counted)
+    in_double = {kernel_line(one.places) for one in counted if ".f64" in one.ptx_text}
+    known = {**_UNITS, "f32": (f32_cycles(gpu), _F32), "f64": (f64_cycles(gpu), _F64)}
+    units = dict.fromkeys(known, 0.0)
+    for one, ran in zip(code, executions, strict=True):
+        for name, (cycles, pattern) in known.items():
+            if pattern.match(one.opcode) and (name != "f64" or one.line in in_double):
+                units[name] += cycles * ran
+
+    def executed(*names: str) -> float:
+        return sum(ran for one, ran in zip(code, executions, strict=True) if _name(one) in names)
+
+    pending = [int(found.group(1), 16) for one in code if (found := _PENDING.search(one.text))]
+    stages = 1 + max(pending, default=0) if executed("LDGSTS") else 1
+    waits, alone = one_warp(code, [ran / warps for ran in executions])
+    return CodeCost(
+        slots=sum(executions),
+        unit_cycles=units,
+        waits=waits,
+        loads=executed(*_LOADS, "LDGSTS") / warps,
+        alone_cycles=alone,
+        barriers=executed("BAR") / warps,
+        stages=stages,
+    )
+
+
+# -- how often each machine instruction runs --
+
+
+_Place = tuple[int | None, ...]  # a line of the kernel file, and those it was inlined at
+
+
+def spread_executions(code: Sequence[SassInstruction], counted: Iterable[InstructionRecord]) -> list[float]:
+    """For each machine instruction, the warps that came to it: of the PTX of its place, by depth in loops."""
+    real: dict[_Place, list[int]] = {}
+    folded: dict[_Place, list[int]] = {}
+    for one in counted:
+        lines = [place.line for place in one.places if place.file == KERNEL_FILE_NAME]
+        chain: _Place = tuple(dict.fromkeys(lines)) or (None,)
+        for place in {chain, chain[:1]}:
+            (folded if _FOLDED.match(one.ptx_text) else real).setdefault(place, []).append(one.executions)
+    by_place = {**folded, **real}
+    depth, called = loop_depths(code), _called(code)
+    places: dict[_Place, list[int]] = {}
+    for number, instruction in enumerate(code):
+        chain = (instruction.line, *instruction.callers)
+        if number not in called:
+            places.setdefault(chain if chain in by_place else chain[:1], []).append(number)
+    executions = [-1.0] * len(code)
+    for place, numbers in places.items():
+        ran = sorted(by_place.get(place, ()), reverse=True)
+        for rank, number in enumerate(sorted(numbers, key=lambda number: -depth[number])):
+            if ran:
+                executions[number] = float(ran[int((rank + 0.5) / len(numbers) * len(ran))])
+    last = 0.0
+    for number, ran_here in enumerate(executions):  # code of no known place runs as what stands before it
+        last = executions[number] = 0.0 if number in called else ran_here if ran_here >= 0 else last
+    return executions
+
+
+def _called(code: Sequence[SassInstruction]) -> set[int]:
+    """Routines behind the end, for operands that are hardly ever met: those of a division, say."""
+    ends = [number for number, one in enumerate(code) if one.text == "EXIT"]
+    returns = [number for number, one in enumerate(code) if _name(one) == "RET"]
+    if not returns or not ends:
+        return set()
+    start = max((end for end in ends if end < returns[0]), default=len(code)) + 1
+    return set(range(start, len(code)))
+
+
+def loop_depths(code: Sequence[SassInstruction]) -> list[int]:
+    depth = [0] * len(code)
+    for end, target in _backward(code).items():
+        for number in range(target, end + 1):
+            depth[number] += 1
+    return depth
+
+
+def _backward(code: Sequence[SassInstruction]) -> dict[int, int]:
+    """Branches to an earlier place: where they stand and where they lead."""
+    at = {one.address: number for number, one in enumerate(code)}
+    found = {}
+    for number, one in enumerate(code):
+        if _name(one) == "BRA" and one.target is not None and one.target in at and at[one.target] < number:
+            found[number] = at[one.target]
+    return found
+
+
+# -- one warp alone --
+
+
+def one_warp(code: Sequence[SassInstruction], executions: Sequence[float]) -> tuple[float, float]:
+    """Waits for global memory, and cycles beside them, of a warp that runs each instruction so often."""
+    near, far = (
+        sum(gap * ran for gap, ran in zip(_Walk(code, cycles).gaps(), executions, strict=True))
+        for cycles in (_NEAR, _FAR)
+    )
+    waits = (far - near) / (_FAR - _NEAR)
+    return waits, near - _NEAR * waits
+
+
+class _Walk:
+    """A warp on its way through the code, in order."""
+
+    def __init__(self, code: Sequence[SassInstruction], memory_cycles: float) -> None:
+        self._code = code
+        self._memory = memory_cycles
+        self._clock = 0.0
+        self._ready: dict[str, float] = {}
+        self._copied = 0.0  # when the copies since the last commit are there
+        self._groups: list[float] = []
+
+    def gaps(self) -> list[float]:
+        """For each instruction, the cycles from the one before to it, as they were when it was last passed."""
+        gaps = [0.0] * len(self._code)
+        parsed = [_operands(one) for one in self._code]
+        back, taken = _backward(self._code), dict[int, int]()
+        number = 0
+        while number < len(self._code):
+            before = self._clock
+            self._step(self._code[number], *parsed[number])
+            gaps[number] = self._clock - before
+            if number in back and taken.get(number, 0) < _PASSES:
+                taken[number] = taken.get(number, 0) + 1
+                number = back[number]
+            else:
+                number += 1
+        return gaps
+
+    def _step(self, one: SassInstruction, results: tuple[str, ...], needed: tuple[str, ...]) -> None:
+        name = _name(one)
+        clock = max(self._clock + 1.0, *(self._ready.get(register, 0.0) for register in needed), 0.0)
+        if name == "LDGSTS":
+            self._copied = clock + self._memory
+        elif name == "LDGDEPBAR":
+            self._groups.append(self._copied)
+        elif name == "DEPBAR" and (found := _PENDING.search(one.text)):
+            done = self._groups[: len(self._groups) - int(found.group(1), 16)]
+            clock = max(clock, *done, 0.0)
+        elif name in _BARRIERS:
+            clock += BARRIER_CYCLES
+        elif name == "BRA":
+            clock += BRANCH_CYCLES
+        self._clock = clock
+        latency = self._memory if name in _LOADS or name in _ATOMICS else _LATENCY.get(name, _PLAIN)
+        for register in results:
+            self._ready[register] = clock + latency
+
+
+def _name(one: SassInstruction) -> str:
+    return one.opcode.split(".")[0]
+
+
+def _operands(one: SassInstruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Registers that it writes, and those it needs."""
+    name, *forms = one.opcode.split(".")
+    body = one.text.partition(one.opcode)[2]
+    guard = _OPERAND.findall(one.text.partition(one.opcode)[0])
+    found = [_expanded(kind, number, wide, name) for kind, number, wide in _OPERAND.findall(body)]
+    needed = [f"{kind}{number}" for kind, number, _ in guard]
+    if name in _NO_RESULT or not found:
+        return (), (*needed, *(register for each in found for register in each))
+    words = 4 if name in _TENSOR else next((_WIDE[form] for form in forms if form in _WIDE), 1)
+    letters, first = found[0][0].rstrip("0123456789"), int(found[0][0].lstrip("UPR"))
+    results = [f"{letters}{first + place}" for place in range(words)]
+    rest = found[1:]
+    if rest and _BESIDE.match(body):  # a predicate beside the result
+        results += rest.pop(0)
+    return tuple(results), (*needed, *(register for each in rest for register in each))
+
+
+def _expanded(kind: str, number: str, wide: str, name: str) -> list[str]:
+    words = 4 if name in _TENSOR and kind == "R" else 2 if wide else 1
+    return [f"{kind}{int(number) + place}" for place in range(words)]

@@ -1,0 +1,103 @@
+"""A warp's walk through machine code, and how often each instruction of it runs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.measure import kernels
+
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.kernel_file import KernelFile
+from tilewright.measure.emulated_counts import count_plan
+from tilewright.measure.machine_code import CodeCost, code_cost, one_warp, spread_executions
+from tilewright.records import KERNEL_FILE_NAME, PROFILES, InstructionRecord, SourcePlace
+from tilewright.toolchain import SassInstruction
+
+LOAD = "LDG.E.128 R{}, desc[UR4][R2.64]"
+
+
+def code(*texts: str) -> tuple[SassInstruction, ...]:
+    return tuple(SassInstruction(16 * number, text, None) for number, text in enumerate(texts))
+
+
+def waits(*texts: str) -> float:
+    listing = code(*texts)
+    return one_warp(listing, [1.0] * len(listing))[0]
+
+
+def test_a_warp_waits_once_for_all_loads_that_are_on_their_way() -> None:
+    assert waits(LOAD.format(4), LOAD.format(8), "FADD R0, R9, R1") == pytest.approx(1)
+    assert waits(LOAD.format(4), "FADD R0, R7, R1", LOAD.format(8), "FADD R0, R8, R1") == pytest.approx(2)
+    assert waits("LDG.E R4, desc[UR4][R2.64]", "LDG.E R6, desc[UR4][R4.64]", "FADD R0, R6, R1") == pytest.approx(2)
+    assert waits(LOAD.format(4), LOAD.format(8), "FADD R0, R1, R2") == 0  # nobody needs them
+
+
+def test_a_predicate_beside_a_result_and_the_four_registers_of_a_tensor_product_are_waited_for() -> None:
+    assert waits("LDG.E R4, desc[UR4][R2.64]", "IADD3 R6, P1, R4, 0x1, RZ", "@P1 EXIT") == pytest.approx(1)
+    alone = [
+        one_warp(listing, [1.0] * 2)[1]
+        for listing in (
+            code("HMMA.16816.F32 R4, R8, R12, RZ", "FADD R0, R7, R1"),
+            code("HMMA.16816.F32 R4, R8, R12, RZ", "FADD R0, R20, R1"),
+        )
+    ]
+    assert alone[0] > alone[1] + 20
+
+
+def test_copies_ahead_are_there_when_a_loop_comes_back_to_them() -> None:
+    """Groups of copies are waited for by those left pending: with one ahead, a long loop waits for none."""
+    copy, commit, work = "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R2.64]", "LDGDEPBAR", ["MUFU.EX2 R0, R0"] * 60
+    for pending, expected in ((0, 1.0), (1, 0.0)):
+        texts = [copy, commit, copy, commit, f"DEPBAR.LE SB0, 0x{pending:x}", *work, "@P0 BRA `(.L_x_0)"]
+        listing = list(code(*texts))
+        listing[-1] = SassInstruction(listing[-1].address, listing[-1].text, None, target=32)
+        ran = [0.0] * 2 + [1.0] * (len(listing) - 2)
+        assert one_warp(listing, ran)[0] == pytest.approx(expected, abs=0.05)
+
+
+def record(line: int, executions: int, *callers: int) -> InstructionRecord:
+    places = tuple(SourcePlace(KERNEL_FILE_NAME, each) for each in (line, *callers))
+    return InstructionRecord(1, "add.f32 %f1, %f2, %f3;", places, executions, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_executions_go_by_place_and_the_deepest_in_loops_run_most() -> None:
+    listing = [
+        SassInstruction(0, "FADD R0, R0, R1", 5),
+        SassInstruction(16, "FADD R0, R0, R1", 5),
+        SassInstruction(32, "@P0 BRA `(.L_x_0)", 5, target=16),
+        SassInstruction(48, "FADD R0, R0, R1", 9, callers=(20,)),
+        SassInstruction(64, "FADD R0, R0, R1", 9, callers=(30,)),
+        SassInstruction(80, "EXIT", 7),
+        SassInstruction(96, "FADD R0, R0, R1", 5),  # a routine that is hardly ever called
+        SassInstruction(112, "RET.REL.NODEC R4", 5),
+    ]
+    counted = [record(5, 1), record(5, 40), record(5, 40), record(9, 8, 20), record(9, 0, 30), record(7, 1)]
+    assert spread_executions(listing, counted) == [1, 40, 40, 8, 0, 1, 0, 0]
+
+
+def cost_of(file: KernelFile, emulator: EmulatedDevice) -> CodeCost:
+    counted = count_plan(file, kernels.scale_task(64, 1024), None, emulator)
+    (launch,), build = counted.launches, counted.prepared.build
+    assert build is not None
+    warps = launch.counts.blocks * launch.block_warps
+    made = code_cost(build, "scale", launch.counts.instructions, warps, PROFILES["H200"])
+    assert made is not None
+    return made
+
+
+def test_unrolled_loads_are_in_flight_together_and_chained_ones_are_not(emulator: EmulatedDevice) -> None:
+    together = kernels.scale(
+        """float held[8];
+  #pragma unroll
+  for (int k = 0; k < 8; ++k) held[k] = x[i + k * 256];
+  #pragma unroll
+  for (int k = 0; k < 8; ++k) y[i + k * 256] = 2 * held[k];""",
+        8,
+    )
+    chained = kernels.scale(
+        """long long at = i;
+  #pragma unroll 1
+  for (int k = 0; k < 8; ++k) { const float v = x[at]; y[at] = 2 * v; at = (at + (long long)v) % n; }""",
+        8,
+    )
+    assert cost_of(together, emulator).in_flight >= 6
+    assert cost_of(chained, emulator).in_flight == pytest.approx(1, abs=0.2)
