@@ -82,6 +82,8 @@ def test_what_a_launch_depends_on(statements: str, made: str) -> None:
 def test_a_kernel_of_a_namespace() -> None:
     text = "namespace n { __global__ void k(float* x) { x[0] = 1; } }\nvoid f(Pool* p) { n::k<<<1, 32>>>(p->x()); }"
     assert "n::k<<<1, 32>>>(x);" in cut(text, "k")
+    assert read_source("k.cu", text, None).scope("k") == "n::"
+    assert read_source("k.cu", "namespace { namespace a { } }" + text, None).scope("k") == "n::"
 
 
 def test_a_block_that_a_branch_changes_is_refused() -> None:

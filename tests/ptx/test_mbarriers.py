@@ -118,3 +118,14 @@ def test_a_block_of_all_threads_may_wait_for_a_copy() -> None:
         outcome = run(WHOLE_BLOCK, x, seed)
         assert outcome.findings == ()
         assert outcome.results[0].equal(x.flip(0))
+
+
+def test_lanes_that_meet_later_are_not_to_blame() -> None:
+    """One lane waits for ever, the others of its warp for that lane: it is the mbarrier's fault, not the mask's."""
+    text = POLLS.replace("mbarrier.FORM p, [%1], %2", "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2")
+    text = text.replace("[%0], 32;", "[%0], 33;").replace("while (!done)", "while (!done && threadIdx.x == 0)")
+    text = text.replace("    y[threadIdx.x] = tile", "    __syncwarp();\n    y[threadIdx.x] = tile")
+    for seed in (None, 5):
+        (finding,) = run(text, torch.arange(32.0), seed).findings
+        assert finding.kind is FindingKind.DEADLOCK
+        assert "(1 of 33 arrivals missing)" in finding.detail

@@ -6,7 +6,6 @@ Sources are read here; their host code and Python run in limited children (`tile
 from __future__ import annotations
 
 import ast
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,8 +207,8 @@ class _Importer:
             outcome, reason, compared = _check(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
-        guessed = (_GUESSED,) if is_guessed and re.search(r"outside every|out of bounds", reason) else ()
-        notes = (*made.notes, *guessed, *self._at_odd_sizes(made, file, arguments, reference if compared else None))
+        odd = self._at_odd_sizes(made, file, arguments, reference if compared else None)
+        notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
         bare = any(one.is_bare for one in made.arguments)

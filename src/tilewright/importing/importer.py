@@ -83,7 +83,8 @@ def import_function(
         why = str(problem)
     made: list[Imported] = []
     problems: list[str] = []
-    for site in launch_sites(source, function):
+    hosts = source.reachable([function], source.of_kind(Kind.HOST, Kind.MACRO))
+    for site in (one for one in launch_sites(source) if one.host in hosts):
         try:
             cut, entry = cut_out(source, site)
             given = said if isinstance(said, Mapping) else {}

@@ -52,12 +52,12 @@ class Site:
         return self.host.name if alone and self.host.name != "main" else self.kernel.name
 
 
-def launch_sites(source: Source, host: str = "") -> list[Site]:
-    """The launches in one host function, or in all; each kernel once per function."""
+def launch_sites(source: Source) -> list[Site]:
+    """The launches in host functions; each kernel once per function."""
     kernels = {item.name: item for item in source.of_kind(Kind.KERNEL) if item.body is not None}
     found: dict[tuple[str, str], Site] = {}
     for item in source.of_kind(Kind.HOST):
-        if item.body is None or (host and item.name != host):
+        if item.body is None:
             continue
         for at, token in enumerate(item.tokens):
             callee = item.tokens[_callee(item.tokens, at)] if token.text == "<<<" else None

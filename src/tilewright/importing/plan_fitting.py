@@ -230,7 +230,7 @@ class PlanFitter:
         smem = self._number(f"{place}: its shared memory", lambda run: run.launches[index].smem)
         config = f"{grid}, {block}" + (f", {smem}" if smem != "0" else "")
         arguments = [self._argument(place, index, i) for i in range(len(launch.arguments))]
-        line = f"launch  {launch.kernel}{shown}<<<{config}>>>({', '.join(arguments)})"
+        line = f"launch  {self.source.scope(launch.kernel)}{launch.kernel}{shown}<<<{config}>>>({', '.join(arguments)})"
         return line if len(line) < 110 else line.replace(">>>(", ">>>(\n//!             ", 1)
 
     def _template(self, place: str, index: int, position: int) -> str:

@@ -68,6 +68,20 @@ class Source:
     def of_kind(self, *kinds: Kind) -> tuple[Item, ...]:
         return tuple(item for item in self.items if item.kind in kinds)
 
+    def scope(self, kernel: str) -> str:
+        """The namespaces around a kernel: `a::b::`."""
+        around: list[str] = []
+        for item in self.items:
+            words = [token.text for token in item.tokens]
+            if item.kind is Kind.KERNEL and item.name == kernel and item.body is not None:
+                return "".join(around)
+            if item.kind is Kind.SCOPE and words[-1] == "{":
+                named = [token.text for token in item.tokens if token.is_identifier and token.text != "inline"]
+                around.append("".join(f"{name}::" for name in named[1:]) if named[:1] == ["namespace"] else "")
+            elif item.kind is Kind.SCOPE and words == ["}"] and around:
+                around.pop()
+        return ""
+
     def reachable(self, seeds: Iterable[str], items: Iterable[Item]) -> set[Item]:
         """The items with a name that the seeds mention, directly or through others."""
         named: dict[str, list[Item]] = {}

@@ -222,13 +222,21 @@ int tw_gather_lanes(tw_warp* w, const tw_instr* i, uint32_t exec, const uint32_t
   return TW_NEXT;
 }
 
-// Nothing runs any more, but lanes wait for others of their warp: the mask named lanes that never come.
+static uint32_t lanes_at_mbarriers(const tw_warp* w) {
+  uint32_t lanes = 0;
+  for (int32_t c = 0; c < w->context_count; c++)
+    if (w->contexts[c].state == TW_AT_MBARRIER) lanes |= w->contexts[c].mask;
+  return lanes;
+}
+
+// Nothing runs any more, but lanes wait for others of their warp: the mask named lanes that never come. Those that wait
+// at an mbarrier may come yet; if not, it is the mbarrier that is to blame.
 bool tw_force_collective(tw_cta* cta) {
   for (int k = 0; k < cta->warp_count; k++) {
     tw_warp* w = &cta->warps[k];
     for (int32_t c = 0; c < w->context_count; c++) {
       tw_context* x = &w->contexts[c];
-      if (x->state != TW_AT_SYNC) continue;
+      if (x->state != TW_AT_SYNC || x->wanted & ~x->mask & lanes_at_mbarriers(w)) continue;
       if (cta->engine->checks & TW_CHECK_WARP) {
         uint32_t missing = x->wanted & ~x->mask;
         tw_report(w, TW_FIND_SHUFFLE_MASK, x->pc, __builtin_ctz(x->mask), missing, 0, 2);

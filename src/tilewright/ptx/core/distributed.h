@@ -128,7 +128,7 @@ TW_HANDLER(st_async) {
 TW_HANDLER(red_async) {
   tw_access x;
   int bytes = i->count == TW_ATOM_U64 || i->count == TW_ATOM_S64 ? 8 : 4;
-  bool changed;
+  bool changed = false;
   x.size = bytes;
   tw_addresses(w, i, 4, &x);
   uint32_t mask = tw_reach(w, i, exec, &x, TW_BOTH);
