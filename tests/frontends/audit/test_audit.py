@@ -116,6 +116,32 @@ def test_a_reference_decides(folder: Path) -> None:
     assert "wrong values" in done.stdout
 
 
+# All its sizes come as numbers, of which a plain pointer's tensor does not know.
+TOLD = """\
+//! op      add(a, b, c!, n: int)
+//! need    a.dtype == f32 and b.dtype == f32 and c.dtype == f32
+//! launch  add<<<ceil_div(n, 256), 256>>>(a, b, c, n)
+__global__ void add(const float* a, const float* b, float* c, int n) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [777, 900])
+def test_sizes_that_come_as_numbers_are_not_left_behind(folder: Path, size: int) -> None:
+    (folder / "told.cu").write_text(TOLD)
+    (folder / "wrong.cu").write_text(TOLD.replace("i < n", "i < n - 1"))
+    (folder / "told.py").write_text("def add(a, b, c, n: int):\n    c[:n] = a[:n] + b[:n]\n")
+    shapes = [part for name in "abc" for part in ("--shape", f"{name}={size}:f32")]
+    arguments = (*shapes, "--set", "n=777", "--reference", f"{folder}/told.py:add")
+    right = tilewright(folder, "audit", folder / "told.cu", *arguments)
+    assert right.returncode == 0, right.stdout
+    assert "right at these sizes" in right.stdout
+    assert tilewright(folder, "audit", folder / "wrong.cu", *arguments).returncode == 1
+
+
 @pytest.mark.slow
 def test_parameters_called_otherwise_are_a_bad_reference(folder: Path) -> None:
     done = tilewright(folder, "audit", folder / "right.cu", "--reference", f"{folder}/reference.py:other_names")

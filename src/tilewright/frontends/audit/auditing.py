@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilewright.frontends.audit.correctness import Judged, judged_by_checkers, judged_by_referee
+from tilewright.frontends.audit.correctness import (
+    Judged,
+    judged_by_checkers,
+    judged_by_referee,
+    sizes_follow,
+    told_sizes,
+)
 from tilewright.frontends.audit.report import Audit, Suggestion, Weight
 from tilewright.frontends.audit.speed import Timed, cost_suggestions, not_modelled, timed
 from tilewright.frontends.audit.subject import Asked, Subject, read_subject
@@ -76,7 +82,8 @@ class _Auditor:
             judged = judged_by_checkers(subject.file, subject.arguments, gpu, None, self.say)
             return self._made(None, judged, not_modelled("it does not build"), (), ())
         self.say("reading the compiled code")
-        lint, unread = lint_plan(built, subject.arguments)
+        others = not told_sizes(subject.file, subject.arguments) or sizes_follow(subject.file, subject.arguments)
+        lint, unread = lint_plan(built, subject.arguments, other_sizes=others)
         if self.asked.reference is None:
             return self._without_reference(lint, unread)
         return self._with_reference(lint, unread)
@@ -85,7 +92,7 @@ class _Auditor:
 
     def _with_reference(self, lint: tuple[LintFinding, ...], unread: tuple[str, ...]) -> Audit:
         assert self.asked.reference is not None
-        file, gpu = self.subject.file, PROFILES[self.device.gpu]
+        file = self.subject.file
         self.say("reading the reference")
         task = task_of_reference(self.asked.reference, self.subject.arguments, self.device.gpu)
         task = replace(task, name=file.plan.op.name)
@@ -93,9 +100,9 @@ class _Auditor:
         with judges(task, Settings(author=""), self.device, self.say) as (referee, stopwatch):
             answer: JudgedAnswer | None = None
             if isinstance(own, BadPlan):  # its parameters come otherwise, or are called otherwise
-                judged = judged_by_checkers(file, self.subject.arguments, gpu, self.asked.reference, self.say)
-                why = f"the referee was not asked: {own.problems[0].message}"
-                judged = (replace(judged[0], notes=(*judged[0].notes, why)), judged[1])
+                judged = self._by_checkers(own.problems[0].message)
+            elif told_sizes(file, self.subject.arguments):
+                judged = self._by_checkers("sizes come as numbers here, and it changes tensors apart from them")
             else:
                 self.say("judging")
                 verdict = referee.judge(own)
@@ -104,6 +111,11 @@ class _Auditor:
             found = self._timed(stopwatch, answer)
         found = replace(found, speed=replace(found.speed, floor_is=_BYTES_AND_PRODUCTS))
         return self._made(task, judged, found, lint, unread)
+
+    def _by_checkers(self, why: str) -> Judged:
+        gpu, arguments = PROFILES[self.device.gpu], self.subject.arguments
+        correctness, found = judged_by_checkers(self.subject.file, arguments, gpu, self.asked.reference, self.say)
+        return replace(correctness, notes=(*correctness.notes, f"the referee was not asked: {why}")), found
 
     # -- without one --
 

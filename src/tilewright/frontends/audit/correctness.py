@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ _SAMPLED_BLOCKS = 8
 _WHOLE_ELEMENTS = 1 << 18  # up to which a call that has no smaller one is run whole
 _SECONDS = 60.0
 _SMALL = 8  # numbers up to this are strides, kernel sizes, dimensions
+_READS_A_SIZE = re.compile(r"^\s*//!.*\.(shape|numel)\b", re.MULTILINE)
 _WORDS = {CheckOutcome.CLEAN: "no fault found", CheckOutcome.FINDINGS: "at fault"}
 
 
@@ -54,6 +56,25 @@ def _own_lines(judged: str, own: str) -> dict[int, int]:
     """The number of each line that both texts have, in the text that its owner knows."""
     blocks = difflib.SequenceMatcher(a=judged.splitlines(), b=own.splitlines(), autojunk=False).get_matching_blocks()
     return {one.a + k + 1: one.b + k + 1 for one in blocks for k in range(one.size)}
+
+
+# -- sizes that come as numbers --
+
+
+def told_sizes(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
+    """No line of the plan reads a size off a tensor: one made smaller while its number stays is a call nobody makes."""
+    return bool(_numbers(arguments)) and _READS_A_SIZE.search(file.text) is None
+
+
+def sizes_follow(file: KernelFile, arguments: Mapping[str, ArgumentValue]) -> bool:
+    """Every number that may be a size is one of a tensor's, and, where sizes come as numbers, the other way round."""
+    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape if size > _SMALL}
+    numbers = _numbers(arguments)
+    return numbers <= sizes and (sizes <= numbers or not told_sizes(file, arguments))
+
+
+def _numbers(arguments: Mapping[str, ArgumentValue]) -> set[int]:
+    return {one for one in arguments.values() if isinstance(one, int) and not isinstance(one, bool) and one > _SMALL}
 
 
 # -- by the checkers --
@@ -95,10 +116,8 @@ def judged_by_checkers(
 def _small_calls(
     file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile
 ) -> list[dict[str, ArgumentValue]]:
-    """None where a number may be a size that no tensor has: it would not follow where tensors are made smaller."""
-    sizes = {size for one in arguments.values() if isinstance(one, TensorSpec) for size in one.shape}
-    numbers = [one for one in arguments.values() if isinstance(one, int) and not isinstance(one, bool)]
-    if any(one > _SMALL and one not in sizes for one in numbers):
+    """None where a size may be left behind: tensors and numbers are made smaller together where they are equal."""
+    if not sizes_follow(file, arguments):
         return []
     call = [_given(name, value) for name, value in arguments.items()]
     tried = (small_arguments(file, call, gpu, ways) for ways in (ODD, ROUND))
