@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,8 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.explain.command import lesson_page
+from tilewright.frontends.explain.command import name_and_place, lesson_page
+from tilewright.frontends.explain.exercises import tuned_first
 from tilewright.frontends.explain.glossary import Glossary
 from tilewright.frontends.explain.lesson import (
     Code,
@@ -29,7 +31,7 @@ from tilewright.frontends.explain.lesson import (
 )
 from tilewright.frontends.explain.markdown import markdown
 from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
-from tilewright.records import DType, ModelTerm, Rejected, Stage, TensorSpec, TouchRecord, WrittenPart
+from tilewright.records import DType, ModelTerm, Rejected, Stage, TensorSpec, TouchRecord, TuneResult, WrittenPart
 from tilewright.records.verdict import Case, WrongValues
 from tilewright.store import RunFolder, Store
 
@@ -40,13 +42,14 @@ KERNEL = """\
 //! out     y: x.dtype[x.shape]
 //! need    x.dtype == f32
 //! let     n = x.numel
+//! tune    SWAP = 0 | 1   # with 0 the barrier is of no use
 //! launch  double_it<<<ceil_div(n, 64), 64>>>(x, y, n)
 __global__ void double_it(const float* x, float* y, long long n) {
   __shared__ float held[64];
   long long i = blockIdx.x * 64LL + threadIdx.x;
-  held[63 - threadIdx.x] = i < n ? x[i] : 0.f;
+  held[threadIdx.x] = i < n ? x[i] : 0.f;
   __syncthreads();
-  if (i < n) y[i] = 2.f * held[63 - threadIdx.x] + 0.f * held[threadIdx.x];
+  if (i < n) y[i] = 2.f * held[threadIdx.x] + 0.f * held[SWAP ? 63 - threadIdx.x : threadIdx.x];
 }
 """
 
@@ -62,7 +65,8 @@ def folder(home: Path) -> RunFolder:
     run = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
     wrong = replace(attempt(1, verdict=Rejected(WrongValues(Case({"n": 7}, 1), ()))), summary=f"each warp ... {EVIL}")
     mended = replace(attempt(2, 20.0), parent=None, stage=Stage.REPAIR_WRONG, tune=None)
-    faster = replace(attempt(3, 12.5), parent=2, tune=None)
+    tune = TuneResult((((("SWAP", 0),), 13.0), ((("SWAP", 1),), 12.5)), (("SWAP", 1),))
+    faster = replace(attempt(3, 12.5), parent=2, tune=tune)
     memory = replace(modelled(13.0), terms=(ModelTerm("latency", 13.0, "more waiting"),))
     slower = replace(attempt(4, measurement=memory), parent=3, verdict=PASSED, tune=None)
     for one, text in ((wrong, "// nothing\n"), (mended, "// less\n"), (faster, KERNEL), (slower, KERNEL + EVIL + "\n")):
@@ -105,8 +109,8 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     assert len(linked) == len(set(linked))
     assert set(linked) <= set(explained)
     part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
-    assert "sed -i '10s/__syncthreads();//' kernel.cu" in part
-    assert "line 11" in part
+    assert "sed -i '5s/SWAP = 0 | 1/SWAP = 1 | 0/' kernel.cu\nsed -i '11s/__syncthreads();//' kernel.cu" in part
+    assert "line 12" in part
     assert "race in shared memory" in part
 
 
@@ -115,15 +119,34 @@ def test_an_exercise_can_be_followed_as_it_stands(home: Path, folder: RunFolder,
     tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     text = (tmp_path / "lesson.md").read_text()
     part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
-    show, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
+    show, tune, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
     words, _, target = show.partition(" > ")
     (tmp_path / target).write_text(tilewright(home, *shlex.split(words)[1:]).stdout)
-    subprocess.run(shlex.split(edit), cwd=tmp_path, check=True)
+    for one in (tune, edit):
+        subprocess.run(shlex.split(one), cwd=tmp_path, check=True)
     found = tilewright(home, *shlex.split(check)[1:], folder=tmp_path)
     assert found.returncode == 1
     answer = part[part.index("Answer") :]
     assert "race in shared memory" in answer
     assert "race in shared memory" in found.stdout
+
+
+def test_commands_name_a_folder_from_beside_the_lesson(folder: RunFolder, tmp_path: Path) -> None:
+    lesson = tmp_path / "lessons" / "lesson.md"
+    lesson.parent.mkdir()
+    given = Path(os.path.relpath(folder.path))
+    called, place = name_and_place(RunFolder(given), str(given), lesson)
+    assert called == f"../home/runs/{folder.path.name}"
+    assert "this lesson" in place
+    assert name_and_place(folder, str(folder.path), lesson)[0] == str(folder.path)
+    assert name_and_place(folder, "last", lesson) == (folder.path.name, "")
+
+
+def test_tuned_values_come_first() -> None:
+    text = "//! tune A=4|2   # of 4 | 2\n//! tune  B = true | false\n//! tune C = 1 | 2;\n"
+    for edit in tuned_first(text, {"A": 2, "B": False, "C": 1}):
+        text = edit.of(text)
+    assert text == "//! tune A=2 | 4   # of 4 | 2\n//! tune  B = false | true\n//! tune C = 1 | 2;\n"
 
 
 def test_hostile_text_stays_text() -> None:

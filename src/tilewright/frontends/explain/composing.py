@@ -36,14 +36,17 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say) -> Lesson:
-    """The whole lesson. `name`: the run as the reader's commands call it. Emulation takes seconds, at most minutes."""
-    return _Writer(folder, run, name, say).lesson()
+def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> Lesson:
+    """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
+
+    Emulation takes seconds, at most minutes.
+    """
+    return _Writer(folder, run, name, say, place).lesson()
 
 
 class _Writer:
-    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say) -> None:
-        self._folder, self._run, self._name, self._say = folder, run, name, say
+    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say, place: str) -> None:
+        self._folder, self._run, self._name, self._say, self._place = folder, run, name, say, place
         self._glossary = Glossary()
         self._best = run.best
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
@@ -242,12 +245,19 @@ class _Writer:
     def _exercises(self) -> Iterator[Section]:
         if self._best is None:
             return
-        made = exercises(self._run, self._name, self._text, self._say)
+        made = exercises(self._run, self._best, self._name, self._text, self._say)
         if not made:
             return
         opening = self._words(
-            "Each has its commands and an answer that was obtained by running them. The edit is made in a copy; the "
-            "run stays as it is."
+            "Each has its commands and an answer that was obtained by running them. ",
+            f"Run them {self._place}. " if self._place else "",
+            "The edit is made in a copy; the run stays as it is. ",
+            Code("check"),
+            " takes the first value of each ",
+            Code("tune"),
+            " line, so where the autotuner took another, ",
+            Code("sed"),
+            " first puts that one there.",
         )
         yield Section("Exercises", (opening,))
         for number, one in enumerate(made, start=1):
