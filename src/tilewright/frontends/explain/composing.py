@@ -162,7 +162,7 @@ class _Writer:
         if look.problem:
             yield self._words(f"The emulator could not look at all of it: {look.problem}.")
         for launch in look.launches:
-            shared = f", {launch.shared_bytes:,} bytes of shared memory for each block" if launch.shared_bytes else ""
+            shared = f" and each block {launch.shared_bytes:,} bytes of shared memory" if launch.shared_bytes else ""
             warps = -(-launch.threads // 32)
             values = ", ".join(f"{name} = {value}" for name, value in launch.constants)
             constants = f", with {values} put in" if values else ""

@@ -78,8 +78,8 @@ def exercises(run: Run, best: Attempt, name: str, text: str, say: Say) -> tuple[
     except KernelFileError:
         return on_paper
     opening = (f"tilewright show {shlex.quote(name)} --kernel > kernel.cu", *(edit.command for edit in edits))
-    smaller, odd = _task_made_smaller(run), _odd_sizes(run, best, file)
-    alike, fragile = _bench(run, file, (smaller,), say), _bench(run, file, (*odd, smaller), say)
+    alike = _bench(run, file, (_task_made_smaller(run),), say)
+    fragile = _bench(run, file, _odd_sizes(run, best, file), say) or alike
     made = [
         _busiest(alike, opening) if alike else None,
         _broken(fragile, opening, _barriers(text), say) if fragile else None,
@@ -220,8 +220,8 @@ def _barriers(text: str) -> _Breakage:
 def _guards(text: str) -> _Breakage:
     edits = tuple(
         Edit(number, found[0], f"{found[1]} {'<=' if found[2] == '<' else '>'} {found[3]}")
-        for number, found in _matches(_GUARD, text)
-        if re.search(r"\bif\b|\breturn\b", text.splitlines()[number - 1]) and not found[3].isdigit()
+        for number, found in sorted(_matches(_GUARD, text), key=lambda pair: pair[1][2] == ">=")  # the commoner first
+        if re.search(r"\bif\b(?! constexpr)|\breturn\b", text.splitlines()[number - 1]) and not found[3].isdigit()
     )
     return _Breakage(
         "Be off by one",
