@@ -32,6 +32,7 @@ def test_what_sampled_blocks_count_is_the_whole_launch(emulator: EmulatedDevice)
     assert sectors * 32 == 2 * 256 * 1024 * 4
 
 
+@pytest.mark.slow
 def test_large_inputs_are_counted_at_the_tasks_own_sizes(emulator: EmulatedDevice) -> None:
     task = kernels.scale_task(8192, 65536)  # two gigabytes, of which a few rows are drawn
     counted = count_plan(kernels.VECTOR, task, None, emulator)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tests.frontends.audit.test_audit import BROKEN, REFERENCE, RIGHT
 from tests.frontends.in_process import tilewright
 
@@ -90,6 +91,7 @@ def test_a_wrong_kernel_is_told_beside_its_time(folder: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_measured_in_turn(folder: Path) -> None:
     asked = ("--reference", "reference.py:row_sums", "--shape", "x=32768x64", "--json")
     done = tilewright(folder, "bench", "warps.cu", "--against", "eager,right.cu", *asked, folder=folder)

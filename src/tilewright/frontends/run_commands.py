@@ -1,0 +1,230 @@
+"""Commands on runs: making kernels, one or many, and looking at what became of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.frontends import options
+from tilewright.frontends.command_line import BASELINES, BUDGET, SUITE_BUDGET, app, read_start, wanted_gpu
+from tilewright.frontends.kernel_arguments import pairs
+from tilewright.frontends.options import JsonOption, SetOption, ShapeOption
+from tilewright.records import Budget, Goal, Precision, Settings
+from tilewright.store import NEWEST, Request
+
+
+@app.command()
+def make(
+    request: options.RequestArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    fill: options.ValuesOption = None,
+    gpu: options.GpuOption = None,
+    arch: options.ArchOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    start: options.StartOption = None,
+    against: options.AgainstOption = "",
+    baselines: options.BaselinesOption = BASELINES,
+    attempts: options.AttemptsOption = BUDGET.attempts,
+    tokens: options.TokensOption = BUDGET.tokens,
+    dollars: options.DollarsOption = BUDGET.dollars,
+    seconds: options.SecondsOption = BUDGET.seconds,
+    candidates: options.CandidatesOption = 1,
+    enough: options.EnoughOption = Settings.good_enough,
+    precision: options.PrecisionOption = Precision.DTYPE,
+    goal: options.GoalOption = Goal.THROUGHPUT,
+    allow_library: options.AllowLibraryOption = False,
+    allow_degenerate: options.AllowDegenerateOption = False,
+    fixed: options.FixedOption = None,
+    backward: options.BackwardOption = False,
+    yes: options.YesOption = False,
+    fresh: options.FreshOption = False,
+    spool: options.SpoolOption = None,
+    output: options.OutputOption = None,
+    licence: options.LicenceOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a kernel: from words, a PyTorch function or module, a KernelBench file or a task folder."""
+    from tilewright.frontends.choices import PLAYBOOK, author_name, checked_baselines, with_checked
+
+    tensors, numbers, values = (pairs(*one) for one in (("--shape", shape), ("--set", set_), ("--fill", fill)))
+    asked = Request(
+        request, tensors, numbers, values, "", precision, goal, allow_library, tuple(fixed or ()), allow_degenerate
+    )
+    chosen = author_name(model, author, os.environ)
+    if chosen == PLAYBOOK:
+        from tilewright.frontends.foreseen import refuse_foreseen
+
+        refuse_foreseen(asked, anew=fresh or bool(start))
+    from tilewright.frontends.make import Delivery, make_run  # which imports torch
+
+    budget, begun = Budget(attempts, tokens, dollars, seconds), read_start(start) if start else ""
+    settings = Settings(author=chosen, budget=budget, candidates=candidates, good_enough=enough, start=begun)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against=against, licence=licence)
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")), backward=backward)
+    delivery = Delivery(as_json, output, author=chosen if model or author else "")
+    make_run(asked, settings, wanted_gpu(gpu, arch), fresh, yes, delivery)
+
+
+@app.command()
+def suite(
+    kind: options.SuiteKindArgument,
+    folder: options.SuiteFolderArgument,
+    level: options.LevelOption = 1,
+    ids: options.IdsOption = "",
+    gpu: options.GpuOption = None,
+    arch: options.ArchOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    baselines: options.BaselinesOption = BASELINES,
+    attempts: options.AttemptsOption = SUITE_BUDGET.attempts,
+    tokens: options.TokensOption = SUITE_BUDGET.tokens,
+    dollars: options.DollarsOption = SUITE_BUDGET.dollars,
+    seconds: options.SecondsOption = SUITE_BUDGET.seconds,
+    enough: options.EnoughOption = Settings.good_enough,
+    precision: options.PrecisionOption = Precision.DTYPE,
+    fixed: options.FixedOption = None,
+    allow_degenerate: options.AllowDegenerateOption = False,
+    fresh: options.FreshOption = False,
+    workers: options.WorkersOption = None,
+    ray: options.RayOption = None,
+    spool: options.SpoolOption = None,
+    out: options.SuiteOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make kernels for many tasks side by side and report on them: KernelBench, or a folder of tasks.
+
+    Budgets are of each task. The same command goes on where it was stopped. `report DIR` writes the report of a suite
+    again.
+    """
+    from tilewright.frontends.choices import author_name, checked_baselines, with_checked
+    from tilewright.frontends.suite.command import Wanted, suite_command
+
+    chosen = author_name(model, author, os.environ)
+    budget = Budget(attempts, tokens, dollars, seconds)
+    settings = Settings(author=chosen, budget=budget, good_enough=enough)
+    settings = with_checked(settings, base_url=base_url, spool=spool, against="", licence="")
+    settings = replace(settings, baselines=checked_baselines(baselines.split(",")))
+    tasks = Wanted(kind, folder, level, ids, wanted_gpu(gpu, arch), precision, allow_degenerate)
+    suite_command(
+        replace(tasks, fixed=tuple(fixed or ()), fresh=fresh, workers=workers, ray=ray, out=out, as_json=as_json),
+        settings,
+    )
+
+
+@app.command()
+def resume(
+    run: options.RunArgument,
+    hint: Annotated[str, typer.Option(metavar="TEXT", help="Something to tell the author.")] = "",
+    attempts: Annotated[int | None, typer.Option(min=1, help="So many more attempts.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="So many more tokens.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0, help="So much more to spend.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="So much more time.")] = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    spool: options.SpoolOption = None,
+    yes: options.YesOption = False,
+    output: options.OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted or has ended, with a hint or more budget."""
+    from tilewright.frontends.choices import author_name, checked_url
+    from tilewright.frontends.conduct import Addition
+    from tilewright.frontends.make import Delivery, resume_run
+
+    chosen = author_name(model, author, os.environ) if model or author else ""
+    place = str(spool.resolve()) if spool else ""
+    addition = Addition(attempts, tokens, dollars, seconds, hint, chosen, checked_url(base_url), place)
+    resume_run(run, addition, yes, Delivery(as_json, output))
+
+
+@app.command()
+def runs(as_json: JsonOption = False) -> None:
+    """List the runs of this machine, newest first."""
+    from tilewright.frontends.show import show_all
+
+    show_all(as_json)
+
+
+@app.command()
+def show(
+    run: options.RunArgument = NEWEST,
+    kernel: Annotated[bool, typer.Option("--kernel", help="Print the best kernel file.")] = False,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="One attempt in full.")] = None,
+    diff: Annotated[int | None, typer.Option(metavar="N", help="What attempt N changed.")] = None,
+    prompt: Annotated[int | None, typer.Option(metavar="N", help="What was asked in attempt N; 0: of words.")] = None,
+    reply: Annotated[int | None, typer.Option(metavar="N", help="What was answered in attempt N; 0: to words.")] = None,
+    provenance: Annotated[bool, typer.Option("--provenance", help="Who wrote which line of the best kernel.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the progress as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: its task, a table of attempts and its progress; or a part of it."""
+    from tilewright.frontends.show import Wanted, show_one
+
+    show_one(run, Wanted(kernel, attempt, diff, prompt, reply, provenance, plot), as_json)
+
+
+@app.command()
+def view(
+    what: options.ViewedArgument = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve at; 0 for any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[str, typer.Option(envvar="TILEWRIGHT_VIEW_TOKEN", help="What a browser must know.")] = "",
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pages as files instead.")] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no window.")] = False,
+) -> None:
+    """Serve pages on which runs can be watched and kernels compared, to a browser on this machine."""
+    from tilewright.frontends.view.command import ViewOptions
+    from tilewright.frontends.view.command import view as view_pages
+
+    view_pages(what, ViewOptions(host, port, token, export, not no_browser))
+
+
+@app.command()
+def explain(
+    run: options.RunArgument = NEWEST,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="FILE.html, all in one; or FILE.md, with its pictures."),
+    ] = None,
+) -> None:
+    """Tell a run as a lesson for somebody new to CUDA: each step with why and what it gained, pictures, exercises."""
+    from tilewright.frontends.explain.command import explain_run
+
+    explain_run(run, output)
+
+
+@app.command()
+def find(
+    model_name: options.ModelArgument,
+    shape: ShapeOption = None,
+    set_: SetOption = None,
+    gpu: options.GpuOption = None,
+    make: options.MakeRegionOption = None,
+    model: options.ModelOption = None,
+    author: options.AuthorOption = None,
+    base_url: options.BaseUrlOption = None,
+    attempts: options.AttemptsOption = BUDGET.attempts,
+    dollars: options.DollarsOption = BUDGET.dollars,
+    seconds: options.SecondsOption = BUDGET.seconds,
+    backward: options.BackwardOption = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the bars as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the regions of a model that are worth a kernel; make kernels for them and try them in the model."""
+    from tilewright.frontends.finding.command import FindOptions, find_in
+
+    making = {"model": model, "author": author, "base_url": base_url or "", "backward": backward}
+    budget = {"attempts": attempts, "dollars": dollars, "seconds": seconds}
+    shapes, numbers = pairs("--shape", shape), pairs("--set", set_)
+    find_in(model_name, FindOptions(shapes, numbers, gpu, plot, as_json, tuple(make or ()), {**making, **budget}))
