@@ -345,6 +345,13 @@ def test_a_duplicate_names_its_twin() -> None:
     assert "seen before: #1" in history_text((attempt(2, Stage.STRUCTURE, Rejected(Duplicate(1))),), 0.01)
 
 
+def test_why_a_faster_file_was_not_kept_is_said() -> None:
+    best = attempt(1, Stage.DRAFT, PASSED, 40.0)
+    unseen = attempt(2, Stage.STRUCTURE, replace(PASSED, unseen="too large"), 20.0)
+    assert "only provisionally right and #1 is verified" in history_text((best, unseen), 0.01)
+    assert "below the 4 % needed" in history_text((best, attempt(2, Stage.STRUCTURE, PASSED, 39.0)), 0.04)
+
+
 def test_modelled_and_measured_times_are_told_apart() -> None:
     best = attempt(2, Stage.DRAFT, PASSED, 41.2)
     modelled = standing_text(best, 0.002, bound=True)

@@ -89,8 +89,6 @@ def why_words(verdict: Verdict) -> str:
             said = f"{first.output}: {first.description}"
         case records.NotFaster(time_us=time_us, best_us=best_us):
             said = f"{microseconds(time_us)} us, the best takes {microseconds(best_us)} us"
-        case records.NothingBetter(reason=reason):
-            said = reason
     if isinstance(verdict, records.Unsupported):
         said = verdict.message
     return textwrap.shorten(said, _WHY_CHARACTERS, placeholder=" ...")

@@ -95,6 +95,8 @@ def _line(one: records.Attempt, kept: list[records.Attempt], noise: float) -> st
     compared = f"{_compared(one.time_us, against.time_us)} #{against.number} ({_time(against.time_us)})"
     if one in kept:
         return f"{said}, {compared}: kept"
+    if one.is_provisional and not against.is_provisional:
+        return f"{said}, {compared}: reverted, because it is only provisionally right and #{against.number} is verified"
     return f"{said}, {compared}{_short(one.time_us, against.time_us, noise)}: reverted"
 
 

@@ -84,8 +84,13 @@ def read_reply(text: str, base: str | None) -> KernelReply:
 
 def read_summary(text: str) -> str:
     """The line after `Summary:`, without marks of emphasis and cut to a table's width; "" where there is none."""
+    return table_line(whole_summary(text))
+
+
+def whole_summary(text: str) -> str:
+    """The same, however long."""
     found = _SUMMARY.search(text)
-    return table_line(found[1]) if found else ""
+    return " ".join(found[1].split()) if found else ""
 
 
 def table_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,8 @@ from tests.frontends.in_process import tilewright
 from tests.frontends.view.served import add, made, parsed, serving
 from tests.store.records_for_store import ENVIRONMENT, PASSED, SETTINGS, TASK, attempt, modelled
 
-from tilewright.frontends.explain.command import lesson_page
+from tilewright.frontends.explain.command import lesson_page, name_and_place
+from tilewright.frontends.explain.exercises import tuned_first
 from tilewright.frontends.explain.glossary import Glossary
 from tilewright.frontends.explain.lesson import (
     Code,
@@ -29,7 +31,18 @@ from tilewright.frontends.explain.lesson import (
 )
 from tilewright.frontends.explain.markdown import markdown
 from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
-from tilewright.records import DType, ModelTerm, Rejected, Stage, TensorSpec, TouchRecord, WrittenPart
+from tilewright.frontends.explain.steps import Prose, same_longest, step_sections
+from tilewright.records import (
+    DType,
+    Modelled,
+    ModelTerm,
+    Rejected,
+    Stage,
+    TensorSpec,
+    TouchRecord,
+    TuneResult,
+    WrittenPart,
+)
 from tilewright.records.verdict import Case, WrongValues
 from tilewright.store import RunFolder, Store
 
@@ -40,13 +53,14 @@ KERNEL = """\
 //! out     y: x.dtype[x.shape]
 //! need    x.dtype == f32
 //! let     n = x.numel
+//! tune    SWAP = 0 | 1   # with 0 the barrier is of no use
 //! launch  double_it<<<ceil_div(n, 64), 64>>>(x, y, n)
 __global__ void double_it(const float* x, float* y, long long n) {
   __shared__ float held[64];
   long long i = blockIdx.x * 64LL + threadIdx.x;
-  held[63 - threadIdx.x] = i < n ? x[i] : 0.f;
+  held[threadIdx.x] = i < n ? x[i] : 0.f;
   __syncthreads();
-  if (i < n) y[i] = 2.f * held[63 - threadIdx.x] + 0.f * held[threadIdx.x];
+  if (i < n) y[i] = 2.f * held[threadIdx.x] + 0.f * held[SWAP ? 63 - threadIdx.x : threadIdx.x];
 }
 """
 
@@ -62,7 +76,8 @@ def folder(home: Path) -> RunFolder:
     run = Store(home).create_run(TASK, SETTINGS, ENVIRONMENT)
     wrong = replace(attempt(1, verdict=Rejected(WrongValues(Case({"n": 7}, 1), ()))), summary=f"each warp ... {EVIL}")
     mended = replace(attempt(2, 20.0), parent=None, stage=Stage.REPAIR_WRONG, tune=None)
-    faster = replace(attempt(3, 12.5), parent=2, tune=None)
+    tune = TuneResult((((("SWAP", 0),), 13.0), ((("SWAP", 1),), 12.5)), (("SWAP", 1),))
+    faster = replace(attempt(3, 12.5), parent=2, tune=tune)
     memory = replace(modelled(13.0), terms=(ModelTerm("latency", 13.0, "more waiting"),))
     slower = replace(attempt(4, measurement=memory), parent=3, verdict=PASSED, tune=None)
     for one, text in ((wrong, "// nothing\n"), (mended, "// less\n"), (faster, KERNEL), (slower, KERNEL + EVIL + "\n")):
@@ -81,6 +96,7 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
         "What this is",
         "What is computed",
         "How fast could it be?",
+        "Reading CUDA",
         "How the finished kernel shares out the work",
         "How it came about, step by step",
         "Step 1: a first version (not kept)",
@@ -97,7 +113,12 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     ]
     assert "What it changed in step 1: 1 lines new, 1 gone" in text  # a repair begins from what failed
     assert "1.60 times as fast as step 2" in text
-    assert "| latency | 0.00 | 13.0 | more waiting |" in text
+    assert re.search(r"^\| \S*latency\S* \| 0.00 \| 13.0 \| more waiting \|$", text, re.MULTILINE)
+    assert "Line 6 of the kernel file says so, with SWAP = 1 put in." in text
+    assert "\n   7  __global__ void double_it" in text
+    assert "| `__syncthreads()` |" in text
+    assert "| `asm(...)` |" not in text
+    assert "costs more than it needs" not in text  # of none of its lines there is anything to say
     pictures = re.findall(r"\]\((lesson_pictures/[^)]*)\)", text)
     assert len(pictures) == 5
     assert all((tmp_path / one).read_text().startswith("<svg") for one in pictures)
@@ -105,8 +126,8 @@ def test_a_lesson_has_its_parts_and_its_answers_are_what_check_finds(
     assert len(linked) == len(set(linked))
     assert set(linked) <= set(explained)
     part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
-    assert "sed -i '10s/__syncthreads();//' kernel.cu" in part
-    assert "line 11" in part
+    assert "sed -i '5s/SWAP = 0 | 1/SWAP = 1 | 0/' kernel.cu\nsed -i '11s/__syncthreads();//' kernel.cu" in part
+    assert "line 12" in part
     assert "race in shared memory" in part
 
 
@@ -115,15 +136,52 @@ def test_an_exercise_can_be_followed_as_it_stands(home: Path, folder: RunFolder,
     tilewright(home, "explain", folder.path.name, "-o", tmp_path / "lesson.md")
     text = (tmp_path / "lesson.md").read_text()
     part = text[text.index("3. Remove a barrier") : text.index("4. Be off by one")]
-    show, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
+    show, tune, edit, check = re.search(r"```sh\n(.*?)\n```", part, re.DOTALL)[1].splitlines()  # type: ignore[index]
     words, _, target = show.partition(" > ")
     (tmp_path / target).write_text(tilewright(home, *shlex.split(words)[1:]).stdout)
-    subprocess.run(shlex.split(edit), cwd=tmp_path, check=True)
+    for one in (tune, edit):
+        subprocess.run(shlex.split(one), cwd=tmp_path, check=True)
     found = tilewright(home, *shlex.split(check)[1:], folder=tmp_path)
     assert found.returncode == 1
     answer = part[part.index("Answer") :]
     assert "race in shared memory" in answer
     assert "race in shared memory" in found.stdout
+
+
+def test_steps_say_whole_sentences_other_constants_and_what_takes_longest() -> None:
+    folder = RunFolder(GALLERY / "masked_softmax")
+    run = folder.load()
+    terms = {one.number: one.measurement.terms for one in run.attempts if isinstance(one.measurement, Modelled)}
+    prose = Prose(lambda text: Paragraph((text,)), lambda text: Quote((text,)), lambda text: text)
+    sections = tuple(step_sections(folder, run, prose, terms))
+    text = markdown(Lesson("", sections, ()), None)
+    assert "(each warp's own maximum, merged with its sum), no block-index division" in text
+    assert "..." not in "".join(line for line in text.splitlines() if line.startswith(">"))
+    assert "kept the file's first, WARPS = 2, GROUP = 2, because none was clearly better. Step 2 has WARPS = 1" in text
+    assert text.count("due to that") == 3  # not of steps that have other constants altogether
+    assert text.count("| device memory | 19.1 | 19.1 |") == 3
+    assert same_longest(list(terms.values())) == terms[6][0]
+    other = ModelTerm("latency", 99.0, "")
+    assert same_longest([*terms.values(), (other,)]) is None
+    assert same_longest([(other,), (replace(other, time_us=90.0),)]) is None
+
+
+def test_commands_name_a_folder_from_beside_the_lesson(folder: RunFolder, tmp_path: Path) -> None:
+    lesson = tmp_path / "lessons" / "lesson.md"
+    lesson.parent.mkdir()
+    given = Path(os.path.relpath(folder.path))
+    called, place = name_and_place(RunFolder(given), str(given), lesson)
+    assert called == f"../home/runs/{folder.path.name}"
+    assert "this lesson" in place
+    assert name_and_place(folder, str(folder.path), lesson)[0] == str(folder.path)
+    assert name_and_place(folder, "last", lesson) == (folder.path.name, "")
+
+
+def test_tuned_values_come_first() -> None:
+    text = "//! tune A=4|2   # of 4 | 2\n//! tune  B = true | false\n//! tune C = 1 | 2;\n"
+    for edit in tuned_first(text, {"A": 2, "B": False, "C": 1}):
+        text = edit.of(text)
+    assert text == "//! tune A=2 | 4   # of 4 | 2\n//! tune  B = false | true\n//! tune C = 1 | 2;\n"
 
 
 def test_hostile_text_stays_text() -> None:
@@ -133,7 +191,8 @@ def test_hostile_text_stays_text() -> None:
         Quote((EVIL,)),
         Source(EVIL + "\n```\n", "cuda"),
         Picture("p", "<svg xmlns='x'></svg>", EVIL),
-        Table((EVIL,), ((EVIL,),)),
+        Picture("q", "<svg xmlns='x'></svg>", spans),
+        Table((EVIL,), ((EVIL,), (spans,))),
         Fold(EVIL, (Source(EVIL),)),
     )
     lesson = Lesson(EVIL, (Section(EVIL, blocks),), ())
@@ -188,9 +247,8 @@ def test_only_terms_that_occur_are_explained_and_each_is_linked_once() -> None:
     spans = [*glossary.linked("Warps wait at barriers; a warp's barrier, warps.")]
     assert [one.text for one in spans if isinstance(one, Link)] == ["barriers", "warp"]
     assert "".join(one if isinstance(one, str) else one.text for one in spans).endswith("a warp's barrier, warps.")
-    glossary.note("bank conflicts")
     terms = [one.term for one in glossary.entries()]
-    assert {"warp", "barrier", "bank conflict", "thread"} <= set(terms)  # thread: by the meaning of warp
+    assert {"warp", "barrier", "thread"} <= set(terms)  # thread: by the meaning of warp
     assert "tensor core" not in terms
     assert terms == sorted(terms, key=str.lower)
 

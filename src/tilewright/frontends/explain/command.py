@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tilewright.frontends.explain.composing import lesson_of
@@ -11,7 +12,7 @@ from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.terminal import print_exactly, progress
 from tilewright.frontends.view.server import encoded, static_files
 from tilewright.frontends.view.templating import render
-from tilewright.store import Store, write_text
+from tilewright.store import RunFolder, Store, write_text
 
 _MARKDOWN, _HTML = (".md", ".markdown"), (".html", ".htm")
 _ALSO = {".markdown": ".md", ".htm": ".html"}
@@ -25,13 +26,25 @@ def explain_run(name: str, output: Path | None) -> None:
     if not run.attempts:
         raise BadArgument(f"run {run.id} has no finished attempt, so there is nothing to explain yet")
     with progress() as say:
-        lesson = lesson_of(folder, run, name, say)
+        called, place = name_and_place(folder, name, output)
+        lesson = lesson_of(folder, run, called, say, place)
     if output is None:
         print_exactly(markdown(lesson, None))
         return
     count = write_page(lesson, output)
     pictures = f" and {count} pictures in {_pictures(output)}" if count else ""
     print(f"wrote {output}{pictures}")
+
+
+def name_and_place(folder: RunFolder, name: str, output: Path | None) -> tuple[str, str]:
+    """How commands name the run, and where: a folder is found from beside the lesson, a name from anywhere."""
+    if folder.path != Path(name):
+        return folder.path.name, ""
+    if folder.path.is_absolute():
+        return name, ""
+    if output is None:
+        return name, f"in the folder {Path.cwd()}"
+    return os.path.relpath(folder.path.resolve(), output.resolve().parent), "in the folder that this lesson is in"
 
 
 def check_page(output: Path, endings: tuple[str, ...] = (".md", ".html"), option: str = "-o") -> None:

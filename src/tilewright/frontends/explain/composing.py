@@ -8,6 +8,7 @@ from tilewright.frontends.explain.exercises import Exercise, exercises
 from tilewright.frontends.explain.glossary import Glossary
 from tilewright.frontends.explain.lesson import (
     Block,
+    Cell,
     Code,
     Fold,
     Lesson,
@@ -21,11 +22,12 @@ from tilewright.frontends.explain.lesson import (
 )
 from tilewright.frontends.explain.looking import Look, look_at
 from tilewright.frontends.explain.pictures import Access, access_picture, tile_picture, tile_words
-from tilewright.frontends.explain.steps import TERMS, Prose, step_sections
+from tilewright.frontends.explain.reading import key_to
+from tilewright.frontends.explain.steps import TERMS, Prose, same_longest, step_sections
 from tilewright.frontends.progress_plot import svg_plot
 from tilewright.frontends.run_words import attempts_words, is_measured, microseconds, rows, task_words, time_words
 from tilewright.frontends.view.counting import Counted, NotCountable, count_lines
-from tilewright.frontends.view.roofline_plot import roofline_picture
+from tilewright.frontends.view.roofline_plot import Roofline, roofline_picture
 from tilewright.measure.floor import peak_tflops
 from tilewright.records import LAUNCH_US, Attempt, Modelled, ModelTerm, Run, TensorSpec, TouchRecord
 from tilewright.store import RunFolder
@@ -36,14 +38,17 @@ _MOST_ACCESSES = 6  # pictures of them
 _MOST_LINES = 6  # that do most, in a table
 
 
-def lesson_of(folder: RunFolder, run: Run, name: str, say: Say) -> Lesson:
-    """The whole lesson. `name`: the run as the reader's commands call it. Emulation takes seconds, at most minutes."""
-    return _Writer(folder, run, name, say).lesson()
+def lesson_of(folder: RunFolder, run: Run, name: str, say: Say, place: str = "") -> Lesson:
+    """The whole lesson. `name`: the run as the reader's commands call it, in the folder that `place` says in words.
+
+    Emulation takes seconds, at most minutes.
+    """
+    return _Writer(folder, run, name, say, place).lesson()
 
 
 class _Writer:
-    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say) -> None:
-        self._folder, self._run, self._name, self._say = folder, run, name, say
+    def __init__(self, folder: RunFolder, run: Run, name: str, say: Say, place: str) -> None:
+        self._folder, self._run, self._name, self._say, self._place = folder, run, name, say, place
         self._glossary = Glossary()
         self._best = run.best
         self._text = folder.attempt(self._best.number).text(KERNEL) if self._best else ""
@@ -54,19 +59,18 @@ class _Writer:
         if self._best is not None:
             self._say("running the best kernel in the emulator")
             self._look = look_at(run, self._best, self._text)
+        terms = self._terms()
         sections = [
             self._opening(),
             Section("What is computed", tuple(self._task())),
             Section("How fast could it be?", tuple(self._roofline())),
+            *([Section("Reading CUDA", tuple(self._key(key)))] if (key := tuple(key_to(self._text))) else []),
             *([Section("How the finished kernel shares out the work", tuple(self._shape()))] if self._look else []),
-            Section("How it came about, step by step", tuple(self._progress())),
-            *step_sections(self._folder, run, Prose(self._words, self._quote), self._terms()),
+            Section("How it came about, step by step", tuple(self._progress(terms))),
+            *step_sections(self._folder, run, Prose(self._words, self._quote, self._cell), terms),
             *([Section("Where the time goes now", tuple(self._costs()))] if self._best else []),
             *self._exercises(),
         ]
-        for section in sections:
-            for said in _unlinked(section):
-                self._glossary.note(said)
         return Lesson(f"How {run.task.name} was made for {run.task.gpu}", tuple(sections), self._glossary.entries())
 
     def _words(self, *parts: str | Code) -> Paragraph:
@@ -78,6 +82,9 @@ class _Writer:
 
     def _quote(self, text: str) -> Quote:
         return Quote(tuple(self._glossary.linked(text)))
+
+    def _cell(self, text: str) -> Cell:
+        return tuple(self._glossary.linked(text))
 
     # -- sections --
 
@@ -121,7 +128,7 @@ class _Writer:
             f"Whatever the code looks like, each input has to be read once and each output written once: "
             f"{task.moved_bytes / 1e6:,.2f} MB. The bandwidth of {gpu.name}'s device memory is "
             f"{gpu.bandwidth_gbs:,.0f} GB/s, so that takes at least {microseconds(memory_us)} us. Starting a kernel "
-            f"takes {LAUNCH_US:g} us more."
+            f"takes {LAUNCH_US:g} us more at the least."
         )
         if measurement is None:
             return
@@ -138,7 +145,16 @@ class _Writer:
         )
         counted = self._look.counted if self._look else None
         if counted and counted.roofline:
-            yield Picture("roofline", roofline_picture(counted.roofline), _roofline_words(run, counted))
+            yield Picture(
+                "roofline",
+                roofline_picture(counted.roofline),
+                self._cell(_roofline_words(run, counted.roofline, counted.terms)),
+            )
+
+    def _key(self, key: tuple[tuple[str, str], ...]) -> Iterator[Block]:
+        yield self._words("CUDA is C++ with a few words more. Those that occur in the finished kernel:")
+        rows_ = tuple(((Code(written),), self._cell(meaning)) for written, meaning in key)
+        yield Table(("it is written", "and it says"), rows_)
 
     def _shape(self) -> Iterator[Block]:
         look = self._look
@@ -146,16 +162,16 @@ class _Writer:
         if look.problem:
             yield self._words(f"The emulator could not look at all of it: {look.problem}.")
         for launch in look.launches:
-            shared = f", {launch.shared_bytes:,} bytes of shared memory for each block" if launch.shared_bytes else ""
+            shared = f" and each block {launch.shared_bytes:,} bytes of shared memory" if launch.shared_bytes else ""
             warps = -(-launch.threads // 32)
+            values = ", ".join(f"{name} = {value}" for name, value in launch.constants)
+            constants = f", with {values} put in" if values else ""
             yield self._words(
                 "One launch of ",
                 Code(launch.kernel),
-                f" runs {launch.blocks:,} blocks of {launch.threads} threads, that is {warps} warps of 32. Each thread "
-                f"has {launch.registers} registers{shared}. Line {launch.line} of the kernel file says so: lines that "
-                "begin with ",
-                Code("//!"),
-                " are its launch plan, all else is CUDA.",
+                f" runs {launch.blocks:,} blocks of {launch.threads} threads, that is {warps} warps of 32. Line "
+                f"{launch.line} of the kernel file says so{constants}. The compiler gave each thread "
+                f"{launch.registers} registers{shared}.",
             )
         if look.sizes:
             yield self._words(f"The pictures that follow are of a smaller call, {look.sizes}, which works alike.")
@@ -163,7 +179,7 @@ class _Writer:
             spec = look.specs.get(part.name)
             if spec is not None and look.launches:
                 svg = tile_picture(part, spec, look.blocks)
-                yield Picture(f"tile-{_plain_name(part.name)}", svg, tile_words(part, spec))
+                yield Picture(f"tile-{_plain_name(part.name)}", svg, self._cell(tile_words(part, spec)))
         chosen = _chosen(look.touches)
         if chosen:
             yield self._words(
@@ -172,9 +188,15 @@ class _Writer:
             )
         for number, touch in enumerate(chosen, start=1):
             svg = access_picture(touch, look.specs.get(touch.tensor))
-            yield Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, _access_words(touch, self._text))
+            yield Picture(f"access-{number}-{_plain_name(touch.tensor)}", svg, self._access(touch))
 
-    def _progress(self) -> Iterator[Block]:
+    def _access(self, touch: TouchRecord) -> Cell:
+        lines = self._text.splitlines()
+        line = touch.line if touch.line and touch.line <= len(lines) else None
+        where = (f" Line {line}: ", Code(lines[line - 1].strip())) if line else ()
+        return (*self._glossary.linked(Access(touch).words), *where)
+
+    def _progress(self, terms: dict[int, tuple[ModelTerm, ...]]) -> Iterator[Block]:
         run = self._run
         yield self._words(
             "Each step begins from the best kernel so far, and is kept only if it is right and faster. What is wrong "
@@ -185,6 +207,12 @@ class _Writer:
             yield Picture("progress", svg_plot(run), f"Times by step; lower is better. Kept: {kept or 'none'}.")
         if not run.attempts:
             yield self._words("No step of this run is finished.")
+        if held := same_longest([found for found in terms.values() if found]):
+            yield self._words(
+                f"In every step {held.name} needs {microseconds(held.time_us)} us, by the model longer than anything "
+                "else. The rest goes on at the same time and mostly hides behind it, so what else gets smaller shows "
+                "little in the times."
+            )
 
     def _terms(self) -> dict[int, tuple[ModelTerm, ...]]:
         """Of each attempt what the model says; of measured ones that were kept, by running them in the emulator."""
@@ -215,11 +243,18 @@ class _Writer:
                 "For each resource the time it alone would need, by the model. They overlap, so the sum is not the "
                 "time; the largest is what holds the kernel up, and what a next step would have to make smaller."
             )
-            table = tuple((one.name, microseconds(one.time_us), one.detail, TERMS.get(one.name, "")) for one in terms)
+            table = tuple(
+                (
+                    self._cell(one.name),
+                    microseconds(one.time_us),
+                    *map(self._cell, (one.detail, TERMS.get(one.name, ""))),
+                )
+                for one in terms
+            )
             yield Table(("resource", "us", "counted", "what it is"), table)
         if self._look and self._look.counted:
             yield from self._lines(self._look.counted)
-        yield Fold("The finished kernel file", (Source(self._text, "cuda"),))
+        yield Fold("The finished kernel file", (Source(_numbered(self._text), "cuda"),))
 
     def _terms_of_best(self, best: Attempt) -> tuple[ModelTerm, ...]:
         counted = self._look.counted.terms if self._look and self._look.counted else ()
@@ -233,21 +268,30 @@ class _Writer:
         ]
         lines.sort(key=lambda pair: (-pair[0].share, pair[1]))
         yield self._words(f"The lines that do most ({counted.seen}):")
-        shown = tuple(
-            (f"{line}", source[line - 1].strip(), f"{one.share:.0%}", one.costs or "")
-            for one, line in lines[:_MOST_LINES]
+        shown = lines[:_MOST_LINES]
+        costly = any(one.costs for one, _ in shown)
+        cells = tuple(
+            (f"{line}", (Code(source[line - 1].strip()),), f"{one.share:.0%}", *([self._cell(one.costs)] * costly))
+            for one, line in shown
         )
-        yield Table(("line", "source", "instructions", "costs more than it needs"), shown)
+        yield Table(("line", "source", "instructions", *(["costs more than it needs"] * costly)), cells)
 
     def _exercises(self) -> Iterator[Section]:
         if self._best is None:
             return
-        made = exercises(self._run, self._name, self._text, self._say)
+        made = exercises(self._run, self._best, self._name, self._text, self._say)
         if not made:
             return
         opening = self._words(
-            "Each has its commands and an answer that was obtained by running them. The edit is made in a copy; the "
-            "run stays as it is."
+            "Each has its commands and an answer that was obtained by running them. ",
+            f"Run them {self._place}. " if self._place else "",
+            "The edit is made in a copy; the run stays as it is. ",
+            Code("check"),
+            " takes the first value of each ",
+            Code("tune"),
+            " line, so where the autotuner took another, ",
+            Code("sed"),
+            " first puts that one there.",
         )
         yield Section("Exercises", (opening,))
         for number, one in enumerate(made, start=1):
@@ -264,13 +308,8 @@ class _Writer:
 # -- pieces --
 
 
-def _unlinked(section: Section) -> Iterator[str]:
-    """Words of ours that have no links: of captions and of tables."""
-    for block in section.blocks:
-        if isinstance(block, Picture):
-            yield block.says
-        elif isinstance(block, Table):
-            yield from (cell for row in block.rows for cell in row)
+def _numbered(text: str) -> str:
+    return "".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
 
 
 def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
@@ -278,14 +317,14 @@ def _tensor_row(name: str, spec: TensorSpec, role: str) -> tuple[str, ...]:
     return name, role, shape, spec.dtype.value, f"{spec.storage_bytes / 1e6:,.2f}"
 
 
-def _roofline_words(run: Run, counted: Counted) -> str:
-    found = counted.roofline
-    assert found is not None
-    ridge = max(peak for _, peak in found.peaks) * 1e3 / found.bandwidth_gbs
-    side = "memory holds it up" if found.intensity < ridge else "arithmetic holds it up"
+def _roofline_words(run: Run, found: Roofline, terms: tuple[ModelTerm, ...]) -> str:
+    side = "memory holds it up" if found.intensity < found.ridge else "arithmetic holds it up"
+    counted = next((f" ({one.detail})" for one in terms if one.name == "device memory"), "")
     return (
-        f"The kernel does {found.intensity:,.3g} operations for each byte it moves; above {ridge:,.3g} arithmetic "
-        f"would be what holds a kernel up on {run.task.gpu}, here {side}."
+        f"The kernel does {found.intensity:,.3g} operations for each byte it moves; above {found.ridge:,.3g} "
+        f"arithmetic would be what holds a kernel up on {run.task.gpu}, here {side}. The {found.share:.0%} in the "
+        f"picture are of what can be done with the {found.bytes / 1e6:,.2f} MB that this kernel moves{counted}, "
+        "without the launch; the percentage above is of the fewest bytes and one launch."
     )
 
 
@@ -295,14 +334,6 @@ def _chosen(touches: tuple[TouchRecord, ...]) -> list[TouchRecord]:
     for one in touches:
         first.setdefault((one.launch_line, one.tensor, one.writes), one)
     return list(first.values())[:_MOST_ACCESSES]
-
-
-def _access_words(touch: TouchRecord, text: str) -> str:
-    lines = text.splitlines()
-    known = touch.line is not None and 0 < touch.line <= len(lines)
-    return f"{Access(touch).words}" + (
-        f" Line {touch.line}: {lines[touch.line - 1].strip()}" if known and touch.line else ""
-    )
 
 
 def _plain_name(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.devices.protocol import DeviceError
@@ -13,14 +13,16 @@ from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, 
 from tilewright.frontends.kernel_arguments import SMALL_SHAPES, BadArgument, complete_arguments
 from tilewright.frontends.run_words import microseconds
 from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
-from tilewright.records import LAUNCH_US, PROFILES, Emulation, GpuProfile, Run, TensorSpec
+from tilewright.records import LAUNCH_US, PROFILES, Attempt, Emulation, GpuProfile, Passed, Run, TensorSpec
 from tilewright.toolchain import ToolchainError
 
 Say = Callable[[str], None]
 _BARRIER = re.compile(r"__syncthreads\(\);")
-_GUARD = re.compile(r"(?<![<\w])(\w+) < (\w+)(?=\))")
+_GUARD = re.compile(r"(?<![<\w])(\w+) (<|>=) (\w+)(?=\)|;| \|\|| &&)")
+_TUNE = re.compile(r"^//!\s*tune\s+(\w+\s*=\s*)([^#;]*[^#;\s])")
 _MOST_TRIED = 3  # edits of one kind: each is compiled and run
 _MOST_FINDINGS = 3
+_MOST_ELEMENTS = 1 << 15  # of all inputs: emulated in a second or two
 _SCHEDULES = 3  # as `check` has it when nobody says
 _SECONDS = 60.0
 
@@ -38,6 +40,11 @@ class Edit:
         """The edit by `sed`, in the file `kernel.cu`."""
         marked = re.sub(r"([\\/&.*\[\]^$])", r"\\\1", self.before), re.sub(r"([\\/&])", r"\\\1", self.after)
         return f"sed -i {shlex.quote(f'{self.line}s/{marked[0]}/{marked[1]}/')} kernel.cu"
+
+    def of(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        lines[self.line - 1] = lines[self.line - 1].replace(self.before, self.after, 1)
+        return "".join(lines)
 
 
 @dataclass(frozen=True)
@@ -60,37 +67,71 @@ class Bench:
     report: CheckReport
 
 
-def exercises(run: Run, name: str, text: str, say: Say) -> tuple[Exercise, ...]:
+def exercises(run: Run, best: Attempt, name: str, text: str, say: Say) -> tuple[Exercise, ...]:
     """Those that could be made and did show something; `name`: the run as the reader calls it."""
     on_paper = (_elsewhere(run),)
-    bench = _bench(run, text, say)
-    if bench is None:
+    edits = tuned_first(text, dict(best.tune.choice) if best.tune else {})
+    for edit in edits:
+        text = edit.of(text)
+    try:
+        file = parse(text, "kernel.cu")
+    except KernelFileError:
         return on_paper
-    opening = f"tilewright show {shlex.quote(name)} --kernel > kernel.cu"
+    opening = (f"tilewright show {shlex.quote(name)} --kernel > kernel.cu", *(edit.command for edit in edits))
+    alike = _bench(run, file, (_task_made_smaller(run),), say)
+    fragile = _bench(run, file, _odd_sizes(run, best, file), say) or alike
     made = [
-        _busiest(bench, opening),
-        _broken(bench, opening, _barriers(text), say),
-        _broken(bench, opening, _guards(text), say),
+        _busiest(alike, opening) if alike else None,
+        _broken(fragile, opening, _barriers(text), say) if fragile else None,
+        _broken(fragile, opening, _guards(text), say) if fragile else None,
     ]
     return (*on_paper, *(one for one in made if one is not None))
 
 
-def _bench(run: Run, text: str, say: Say) -> Bench | None:
-    """At small odd sizes where the file takes them, else at the task's own made smaller."""
+def tuned_first(text: str, choice: Mapping[str, int | bool]) -> tuple[Edit, ...]:
+    """What puts the autotuner's values first, because those are what `check` takes."""
+    edits = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = _TUNE.match(line)
+        chosen = choice.get(found[1].rstrip("= ")) if found else None
+        if found is None or chosen is None:
+            continue
+        values = [value.strip() for value in found[2].split("|")]
+        ordered = sorted(values, key=lambda value: value.lower() != str(chosen).lower())
+        if ordered != values:
+            edits.append(Edit(number, found[1] + found[2], found[1] + " | ".join(ordered)))
+    return tuple(edits)
+
+
+_Arguments = tuple[Mapping[str, ArgumentValue], str]  # and how the command is told of them
+
+
+def _task_made_smaller(run: Run) -> _Arguments:
     from tilewright.measure.emulated_counts import affordable_sizes
 
-    try:
-        file = parse(text, "kernel.cu")
-    except KernelFileError:
-        return None
-    task = run.task
-    given = task.arguments(affordable_sizes(task, 1 << 15))
-    flags = [_flag(one, value) for one, value in given.items() if value is not None]
-    gpu = "" if task.gpu == "H200" else f" --gpu {shlex.quote(task.gpu)}"
-    options: list[tuple[Mapping[str, ArgumentValue], str]] = []
+    return _said(run, affordable_sizes(run.task, _MOST_ELEMENTS))
+
+
+def _odd_sizes(run: Run, best: Attempt, file: KernelFile) -> Iterator[_Arguments]:
+    """At which bounds matter: as the command guesses them, and the first that the kernel was judged at."""
     with contextlib.suppress(BadArgument):
-        options.append((complete_arguments(file, {}, task.profile, SMALL_SHAPES)[0], ""))
-    options.append((given, "".join(f" {flag}" for flag in flags)))
+        yield complete_arguments(file, {}, run.task.profile, SMALL_SHAPES)[0], ""
+    for judged in best.verdict.cases if isinstance(best.verdict, Passed) else ():
+        arguments = _said(run, judged.case.sizes)
+        if sum(one.numel for one in arguments[0].values() if isinstance(one, TensorSpec)) <= _MOST_ELEMENTS:
+            yield arguments
+            return
+
+
+def _said(run: Run, sizes: Mapping[str, int]) -> _Arguments:
+    given = run.task.arguments(sizes)
+    return given, "".join(f" {_flag(one, value)}" for one, value in given.items() if value is not None)
+
+
+def _bench(run: Run, file: KernelFile, options: Iterable[_Arguments], say: Say) -> Bench | None:
+    """The kernel at the first arguments that it is right at."""
+    task = run.task
+    gpu = "" if task.gpu == "H200" else f" --gpu {shlex.quote(task.gpu)}"
     for arguments, said in options:
         report = _checked(file, arguments, task.profile, say)
         if report is not None and report.outcome is CheckOutcome.CLEAN:
@@ -122,8 +163,8 @@ def _elsewhere(run: Run) -> Exercise:
     memory_us = task.moved_bytes / (other.bandwidth_gbs * 1e3)
     return Exercise(
         "On another GPU",
-        f"The memory of {other.name} moves {other.bandwidth_gbs:,.0f} GB/s. By its bytes alone, how long does this "
-        "operation take there at least? Work it out on paper.",
+        f"The memory of {other.name} moves {other.bandwidth_gbs:,.0f} GB/s. How long does this operation take there at "
+        f"least, by its bytes and the {LAUNCH_US:g} us of one launch? Work it out on paper.",
         (),
         (
             f"{task.moved_bytes / 1e6:,.2f} MB at {other.bandwidth_gbs:,.0f} GB/s take {microseconds(memory_us)} us, "
@@ -135,7 +176,7 @@ def _elsewhere(run: Run) -> Exercise:
 # -- read the counters --
 
 
-def _busiest(bench: Bench, opening: str) -> Exercise | None:
+def _busiest(bench: Bench, opening: tuple[str, ...]) -> Exercise | None:
     lines = [line for listing in bench.report.listings for line in listing.lines if line.line]
     if not lines:
         return None
@@ -144,10 +185,10 @@ def _busiest(bench: Bench, opening: str) -> Exercise | None:
         "Which line does most of the work?",
         "Run the finished kernel in the emulator and have it list what each line did. Which line accounts for the "
         "largest share of the instructions, and is it the one you would have guessed?",
-        (opening, f"{bench.command} --counters"),
+        (*opening, f"{bench.command} --counters"),
         (
             f"Line {most.line}, with {most.share:.0%} of the thread instructions:",
-            "The command's sizes are small. At the task's own other lines may matter more: compare the table above.",
+            "The command's sizes are small; at the task's own sizes shares may differ. Compare the table above.",
         ),
         most.source.strip(),
     )
@@ -178,9 +219,9 @@ def _barriers(text: str) -> _Breakage:
 
 def _guards(text: str) -> _Breakage:
     edits = tuple(
-        Edit(number, found[0], f"{found[1]} <= {found[2]}")
-        for number, found in _matches(_GUARD, text)
-        if "if" in text.splitlines()[number - 1] and not found[2].isdigit()
+        Edit(number, found[0], f"{found[1]} {'<=' if found[2] == '<' else '>'} {found[3]}")
+        for number, found in sorted(_matches(_GUARD, text), key=lambda pair: pair[1][2] == ">=")  # the commoner first
+        if re.search(r"\bif\b(?! constexpr)|\breturn\b", text.splitlines()[number - 1]) and not found[3].isdigit()
     )
     return _Breakage(
         "Be off by one",
@@ -198,7 +239,7 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Matc
             yield number, found
 
 
-def _broken(bench: Bench, opening: str, breakage: _Breakage, say: Say) -> Exercise | None:
+def _broken(bench: Bench, opening: tuple[str, ...], breakage: _Breakage, say: Say) -> Exercise | None:
     """The first edit of its kind that `check` finds something wrong with."""
     for edit in breakage.edits[:_MOST_TRIED]:
         say(f"trying an exercise: {breakage.title.lower()} in line {edit.line}")
@@ -210,7 +251,7 @@ def _broken(bench: Bench, opening: str, breakage: _Breakage, say: Say) -> Exerci
         return Exercise(
             breakage.title,
             breakage.question,
-            (opening, edit.command, bench.command),
+            (*opening, edit.command, bench.command),
             (_count(report), breakage.moral),
             "\n".join(said),
         )
@@ -226,10 +267,8 @@ def _count(report: CheckReport) -> str:
 
 
 def _after(bench: Bench, edit: Edit, say: Say) -> CheckReport | None:
-    lines = bench.file.text.splitlines(keepends=True)
-    lines[edit.line - 1] = lines[edit.line - 1].replace(edit.before, edit.after, 1)
     try:
-        file = parse("".join(lines), "kernel.cu")
+        file = parse(edit.of(bench.file.text), "kernel.cu")
     except KernelFileError:
         return None
     return _checked(file, bench.arguments, bench.gpu, say)

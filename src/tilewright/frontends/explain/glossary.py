@@ -16,8 +16,8 @@ _TERMS: dict[str, tuple[str, str]] = {
     ),
     "launch": (
         r"launch(?:es)?",
-        "One start of a kernel: how many blocks of how many threads run it. Each costs about two microseconds, however "
-        "little it does.",
+        "One start of a kernel: how many blocks of how many threads run it. Each costs microseconds, however little "
+        "it does.",
     ),
     "thread": (
         r"threads?",
@@ -66,6 +66,16 @@ _TERMS: dict[str, tuple[str, str]] = {
         r"device memory|global memory",
         "The GPU's large memory, where tensors lie. It is far from the cores: a read takes hundreds of cycles, so many "
         "must be under way at once.",
+    ),
+    "L1": (
+        r"L1(?: cache)?",
+        "Each multiprocessor's own cache, in the same fast memory as shared memory. What is found there need not come "
+        "from L2.",
+    ),
+    "cold L2": (
+        r"cold L2",
+        "Times are taken with the L2 cache full of data that others wrote. As the kernel's data comes in, it has "
+        "to go out to device memory, and that takes part of its bandwidth.",
     ),
     "L2 cache": (r"L2(?: cache)?", "A cache of some tens of megabytes between device memory and all multiprocessors."),
     "register": (
@@ -152,7 +162,6 @@ class Glossary:
 
     def __init__(self) -> None:
         self._used: set[int] = set()
-        self._noted: set[int] = set()
 
     def linked(self, text: str) -> Iterator[str | Link]:
         """The text with a link at the first use of each term."""
@@ -169,13 +178,9 @@ class Glossary:
         if done < len(text):
             yield text[done:]
 
-    def note(self, text: str) -> None:
-        """The terms of a text that is shown without links are explained too."""
-        self._noted |= {_number(found) for found in _PATTERN.finditer(text)}
-
     def entries(self) -> tuple[Entry, ...]:
         """The terms used, in the order of the alphabet; their meanings may use others, which are then among them."""
-        known = self._used | self._noted
+        known = set(self._used)
         pending = sorted(known)
         while pending:
             meaning = list(_TERMS.values())[pending.pop()][1]

@@ -21,6 +21,7 @@ class Link:
 
 
 Span = str | Code | Link
+Cell = str | tuple[Span, ...]  # of a table
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Source:
 class Picture:
     name: str  # of its file, without the ending
     svg: str
-    says: str  # what is to be seen, for who cannot see it
+    says: Cell  # what is to be seen, for who cannot see it
 
 
 @dataclass(frozen=True)
 class Table:
     heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Nothing of this is on record, so it is made when a lesson is written, of any run
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from tilewright.frontends.view.counting import Counted, NotCountable, count_lines
@@ -26,6 +27,7 @@ class LaunchShape:
     threads: int  # of a block
     shared_bytes: int  # of a block
     registers: int  # of a thread
+    constants: tuple[tuple[str, str], ...] = ()  # those tuned, and those in its line
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ def look_at(run: Run, attempt: Attempt, text: str) -> Look:
             math.prod(step.block),
             real.build.kernel(step.kernel).resources.static_smem_bytes + step.dynamic_smem_bytes if real.build else 0,
             real.build.kernel(step.kernel).resources.registers if real.build else 0,
+            tuple(
+                (name, str(value).lower())
+                for name, value in real.evaluation.constants
+                if name in real.evaluation.choice or re.search(rf"\b{name}\b", text.splitlines()[step.line - 1])
+            ),
         )
         for step in real.plan.launches
     )

@@ -7,6 +7,7 @@ from html import escape
 
 from tilewright.frontends.explain.lesson import (
     Block,
+    Cell,
     Code,
     Fold,
     Lesson,
@@ -22,6 +23,7 @@ from tilewright.frontends.explain.lesson import (
 from tilewright.frontends.view.templating import cut, shown
 
 _MARKS = re.compile(r"[\\`*\[\]|~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_BAR = re.compile(r"(?<!\\)\|")  # which ends a cell even within code
 _AT_START = re.compile(r"^(\s*)([-+=:>]|\d+[.)](?=\s))")
 
 
@@ -48,22 +50,30 @@ def _block(block: Block, pictures: str | None) -> str:
         case Source(text, language):
             return _fenced(text, language)
         case Picture(name, _, says):
-            caption = f"*{_marked(_one_line(says))}*"
+            caption = f"*{_cell(says)}*"
             return f"![{name}]({pictures}{name}.svg)\n\n{caption}" if pictures is not None else caption
         case Table(heads, rows):
-            head, *lines = (
-                f"| {' | '.join(_marked(_one_line(cut(cell))) for cell in line)} |" for line in (heads, *rows)
-            )
+            head, *lines = (f"| {' | '.join(map(_table_cell, line))} |" for line in (heads, *rows))
             return "\n".join([head, f"|{'---|' * len(heads)}", *lines])
         case Fold(title, blocks):
             inner = "\n\n".join(_block(one, pictures) for one in blocks)
             return f"<details><summary>{escape(_one_line(title))}</summary>\n\n{inner}\n\n</details>"
 
 
+def _table_cell(cell: Cell) -> str:
+    return _BAR.sub(r"\\|", _cell(cell))
+
+
+def _cell(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return _marked(_one_line(cut(cell)))
+    return "".join(map(_span, cell))
+
+
 def _span(span: Span) -> str:
     match span:
         case Code(text):
-            line = _one_line(text)
+            line = _one_line(cut(text))
             fence = "`" * (_longest_run(line) + 1)
             room = " " if line.startswith("`") or line.endswith("`") else ""
             return f"{fence}{room}{line}{room}{fence}"

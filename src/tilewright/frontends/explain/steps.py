@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright import records
-from tilewright.frontends.explain.lesson import Block, Fold, Paragraph, Quote, Section, Source, Table
+from tilewright.frontends.explain.lesson import Block, Cell, Fold, Paragraph, Quote, Section, Source, Table
 from tilewright.frontends.run_words import Row, microseconds, rows, time_words, why_words
 from tilewright.frontends.show_text import diff_text
+from tilewright.prompts.replies import whole_summary
 from tilewright.prompts.verdict_text import verdict_text
-from tilewright.records import Attempt, Measured, ModelTerm, Run, Stage
+from tilewright.records import LAUNCH_US, Attempt, Measured, ModelTerm, Run, Stage
 from tilewright.store import RunFolder
 from tilewright.store.attempt_folder import KERNEL
 
@@ -35,7 +36,8 @@ TERMS = {
     "it smaller",
     "issue slots": "instructions that have to be started; fewer instructions make it smaller",
     "latency": "waiting that nothing else fills; more loads under way at once, or more warps, make it smaller",
-    "launches": "starting the kernel; fewer launches make it smaller",
+    "launches": f"starting the kernel, as it usually takes (the roofline counts the least, {LAUNCH_US:g} us); "
+    "fewer launches make it smaller",
     "tensor cores": "matrix products; only fewer products make it smaller",
     "special functions": "exponentials, reciprocals and roots; fewer of them make it smaller",
     "library steps": "calls of the vendor's library",
@@ -60,10 +62,11 @@ _LESSONS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Prose:
-    """How paragraphs and quotations are made, with links to the glossary."""
+    """How paragraphs, quotations and cells of tables are made, with links to the glossary."""
 
     words: Callable[[str], Paragraph]
     quote: Callable[[str], Quote]
+    cell: Callable[[str], Cell]
 
 
 def step_sections(
@@ -88,7 +91,7 @@ def _what(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Block]:
     """What the author says it did, and the difference to the file that it was given."""
     if attempt.summary.strip():
         yield prose.words("The author's own words on it:")
-        yield prose.quote(attempt.summary)
+        yield prose.quote(_own_words(folder, attempt))
     for note in attempt.notes:
         yield prose.words(f"By algebra: {note}")
     given = attempt.parent or (attempt.number - 1 if attempt.stage.is_repair and attempt.number > 1 else None)
@@ -104,6 +107,13 @@ def _what(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Block]:
         return
     title = f"What it changed in step {given}: {marks.count('+')} lines new, {marks.count('-')} gone"
     yield Fold(title, (Source(changed, "diff"),))
+
+
+def _own_words(folder: RunFolder, attempt: Attempt) -> str:
+    """The whole sentence from the reply, where the record has as much of it as a table shows."""
+    cut = attempt.summary.removesuffix("...")
+    replies = folder.attempt(attempt.number).replies() if cut != attempt.summary else ()
+    return next((said for one in replies if (said := whole_summary(one.text)).startswith(cut)), attempt.summary)
 
 
 def _verdict(folder: RunFolder, attempt: Attempt, prose: Prose) -> Iterator[Block]:
@@ -148,32 +158,52 @@ def _gain(
         others = [f"{one.name} {microseconds(one.median_us)} us" for one in measurement.baselines]
         if others:
             yield prose.words(f"Measured in turn with: {', '.join(others)}.")
-    yield from _tuned(attempt, prose)
+    yield from _tuned(attempt, before, prose)
     own, earlier = terms.get(attempt.number, ()), terms.get(before.number, ()) if before else ()
     if own and earlier:
         yield from _changed_terms(own, earlier, prose)
 
 
-def _tuned(attempt: Attempt, prose: Prose) -> Iterator[Block]:
+def _tuned(attempt: Attempt, before: Attempt | None, prose: Prose) -> Iterator[Block]:
     tune = attempt.tune
     if tune is None or len(tune.tried) < 2:
         return
-    choice = ", ".join(f"{name} = {value}" for name, value in tune.choice)
     times = [time_us for _, time_us in tune.tried]
     spread = f"from {microseconds(min(times))} to {microseconds(max(times))} us"
-    yield prose.words(f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and took {choice}.")
+    took = f"took {_constants(tune.choice)}"
+    if tune.choice == tune.tried[0][0] and min(times) < times[0]:
+        took = f"kept the file's first, {_constants(tune.choice)}, because none was clearly better"
+    said = f"The autotuner tried {len(times)} choices of the file's constants ({spread}) and {took}."
+    own, other = dict(tune.choice), before.tune.choice if before and before.tune else ()
+    if before and any(own.get(name, value) != value for name, value in other):
+        said += f" Step {before.number} has {_constants(other)}: part of what differs from it may be due to that."
+    yield prose.words(said)
+
+
+def _constants(choice: tuple[tuple[str, int | bool], ...]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in choice)
+
+
+def same_longest(steps: Sequence[tuple[ModelTerm, ...]]) -> ModelTerm | None:
+    """The resource that takes longest in every step, if it takes as long in all of them."""
+    found = [max(terms, key=lambda one: one.time_us) for terms in steps]
+    if len(found) < 2 or len({one.name for one in found}) > 1:
+        return None
+    times = [one.time_us for one in found]
+    return found[-1] if max(times) - min(times) <= _MOVED * max(times) else None
 
 
 def _changed_terms(
     own: tuple[ModelTerm, ...], earlier: tuple[ModelTerm, ...], prose: Prose
 ) -> Iterator[Paragraph | Table]:
-    """The resources whose times moved, the largest change first."""
+    """The resources whose times moved, the largest change first, and the one that takes longest."""
     then = {one.name: one for one in earlier}
     now = {one.name: one for one in own}
     names = list(dict.fromkeys((*now, *then)))
     times = {name: tuple(side[name].time_us if name in side else 0.0 for side in (then, now)) for name in names}
     moved = [name for name, (old, new) in times.items() if abs(new - old) > _MOVED * max(old, new, 1e-9)]
     moved.sort(key=lambda name: -abs(times[name][1] - times[name][0]))
+    longest = max(own, key=lambda one: one.time_us).name
     if not moved:
         yield prose.words("No resource of the model is used differently, so there is nothing to gain or lose.")
         return
@@ -183,11 +213,11 @@ def _changed_terms(
     yield prose.words(f"What changed most: {verb} time for {first} ({TERMS.get(first, 'see the table')}).")
     rows_ = tuple(
         (
-            name,
+            prose.cell(name),
             microseconds(times[name][0]),
             microseconds(times[name][1]),
-            now[name].detail if name in now else "not used any more",
+            prose.cell(now[name].detail if name in now else "not used any more"),
         )
-        for name in moved
+        for name in (*moved, *([] if longest in moved else [longest]))
     )
     yield Table(("resource", "before, us", "now, us", "now"), rows_)

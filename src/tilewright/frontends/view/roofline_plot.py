@@ -29,13 +29,27 @@ class Roofline:
         return self.operations / self.bytes
 
     @property
+    def ridge(self) -> float:
+        """The intensity from which on arithmetic is the limit."""
+        return max(peak for _, peak in self.peaks) * 1e3 / self.bandwidth_gbs
+
+    @property
+    def roof(self) -> float:
+        """What could be done at this intensity, in TFLOP/s."""
+        return min(max(peak for _, peak in self.peaks), self.intensity * self.bandwidth_gbs / 1e3)
+
+    @property
+    def share(self) -> float:
+        return self.tflops / self.roof
+
+    @property
     def tflops(self) -> float:
         return self.operations / (self.time_us * 1e6)
 
 
 def roofline_picture(found: Roofline) -> str:
     """Slanted: what the memory lets through. Level: what each kind of arithmetic can do. The dot is the kernel."""
-    ridge = max(peak for _, peak in found.peaks) * 1e3 / found.bandwidth_gbs
+    ridge = found.ridge
     low, high = min(found.intensity, ridge) / 10, max(found.intensity, ridge) * 10
     top = 2.5 * max(peak for _, peak in found.peaks)
     bottom = min(found.tflops / 4, low * found.bandwidth_gbs / 1e3)
@@ -59,12 +73,11 @@ def roofline_picture(found: Roofline) -> str:
         body.append(svg.polyline([(x(low), y(low * found.bandwidth_gbs / 1e3)), (x(corner), y(peak))], svg.DOT))
         body.append(svg.polyline([(x(corner), y(peak)), (x(high), y(peak))], svg.DOT))
         body.append(svg.text(WIDTH - RIGHT, y(peak) - 6, f"{name}: {peak:g} TFLOP/s", anchor="end"))
-    reached = min(max(peak for _, peak in found.peaks), found.intensity * found.bandwidth_gbs / 1e3)
     here = x(found.intensity)
-    body.append(svg.line(here, y(found.tflops), here, y(reached), svg.INK, dashes="5 4"))
+    body.append(svg.line(here, y(found.tflops), here, y(found.roof), svg.INK, dashes="5 4"))
     said = f"{found.tflops:.3g} TFLOP/s in {microseconds(found.time_us)} us {found.time_is}"
     body.append(svg.titled(said, svg.dot(here, y(found.tflops), svg.GOOD, 6)))
-    share = f"{found.tflops / reached:.0%} of the roof"
+    share = f"{found.share:.0%} of the roof"
     body.append(svg.text(here + 12, y(found.tflops) + 5, share, colour=svg.GOOD, anchor="start"))
     subtitle = (
         f"TFLOP/s against operations a byte, {found.bandwidth_gbs:,.0f} GB/s; time {found.time_is}, counts emulated"

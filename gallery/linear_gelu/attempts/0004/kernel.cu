@@ -1,0 +1,290 @@
+//! op      linear_gelu(x, weight, bias) -> y
+//! lead    x: 2
+//! out     y: bf16[x.shape[0], weight.shape[0]]
+//! need    x.ndim == 2 and weight.ndim == 2 and bias.ndim == 1 and weight.shape[1] == x.shape[1] and bias.shape[0] == weight.shape[0]
+//! need    device.cc == 90 and x.dtype == bf16 and weight.dtype == bf16 and bias.dtype == bf16 and x.shape[1] > 0
+//! let     M = x.shape[0], K = x.shape[1], N = weight.shape[0]
+//! const   BM = 128, BN = 256, BK = 64
+//! const   ALIGNED = K % 8 == 0, WIDE = N % 8 == 0
+//! tune    CLUSTER_M = 4 | 2
+//! tune    CLUSTER_N = 2 | 1
+//! const   STAGES = 4, CLUSTER = CLUSTER_M * CLUSTER_N
+//! let     smem = STAGES * (BM + BN) * BK * 2 + 16 * 2048 + STAGES * 16
+//! need    smem <= device.smem_block
+//! let     tiles = ceil_div(M, CLUSTER_M * BM) * ceil_div(N, CLUSTER_N * BN)      # tiles of whole clusters
+//! let     x_rows = M if K % 8 == 0 else 1, w_rows = N if K % 8 == 0 else 1      # rows off 16 bytes are not for TMA: the maps are not used then
+//! map     x_map = tiled(x, box=[BM / CLUSTER_N, BK], shape=[x_rows, K], stride=[round_up(K, 8), 1], swizzle=128)
+//! map     w_map = tiled(weight, box=[BN / CLUSTER_M, BK], shape=[w_rows, K], stride=[round_up(K, 8), 1], swizzle=128)
+//! launch  linear_gelu<<<min(tiles, device.sms / CLUSTER) * CLUSTER, 640, smem>>>(x_map, w_map, x, weight, bias, y, M, N, K) cluster(CLUSTER)
+#include <cuda_bf16.h>
+
+using bf16 = __nv_bfloat16;
+constexpr uint32_t A_BYTES = BM * BK * 2, SLOT_BYTES = (BM + BN) * BK * 2, OUT_BYTES = 2048;
+constexpr int GROUP = 16 / CLUSTER_M;      // rows of cluster tiles walked together, so that running blocks share L2
+constexpr int X_PART = BM / CLUSTER_N;     // rows of the x tile that one block loads for those beside it along n
+constexpr int W_PART = BN / CLUSTER_M;     // rows of the weight tile that one block loads for those along m
+constexpr int PEERS = CLUSTER_M + CLUSTER_N - 1;   // blocks that write into one block's slots, itself among them
+
+__device__ __forceinline__ uint32_t shared_at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "LAB_WAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra LAB_DONE;\n"
+      "bra LAB_WAIT;\n"
+      "LAB_DONE:\n"
+      "}\n" ::"r"(bar), "r"(parity) : "memory");
+}
+// The same place and the same barrier in every block of the mask.
+__device__ __forceinline__ void tma_multicast(uint32_t to, const CUtensorMap* map, uint32_t bar, int inner, int outer, int mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(to),
+      "l"((uint64_t)map), "r"(bar), "h"((unsigned short)mask), "r"(inner), "r"(outer) : "memory");
+}
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return (int)rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+constexpr int GROUPS = 4;   // consumer warpgroups: 2 x 2 over the tile
+// A warpgroup has read a slot: every block of the cluster that writes there is told, one by each of its first lanes.
+__device__ __forceinline__ void release_slot(uint32_t bar, int lane, int peer) {
+  if constexpr (ALIGNED) {
+    if (lane < PEERS)
+      asm volatile(
+          "{\n"
+          ".reg .b32 remote;\n"
+          "mapa.shared::cluster.u32 remote, %0, %1;\n"
+          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+          "}\n" ::"r"(bar), "r"(peer) : "memory");
+  } else {
+    if (lane == 0) barrier_arrive(bar);
+  }
+}
+
+// K-major tile with 128-byte swizzle: 8 rows of 128 bytes make an atom of 1024 bytes.
+__device__ __forceinline__ uint64_t descriptor(uint32_t at) {
+  return (uint64_t)((at & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+#define ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define ACC32(i) ACC8(i), ACC8(i + 8), ACC8(i + 16), ACC8(i + 24)
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, "
+      "%40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, 0, 0;\n"
+      "}\n"
+      : ACC32(0), ACC32(32)
+      : "l"(a), "l"(b), "r"(1));
+}
+__device__ __forceinline__ void pin(float (&d)[64]) {   // keeps the compiler from moving the sums across the waits
+#pragma unroll
+  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// 0.5 v (1 + tanh u) = v / (1 + exp(-2 u)): no cancellation for negative v.
+__device__ __forceinline__ float gelu(float v) {
+  constexpr double c = 2.0 * 0.7978845608028654 * 1.4426950408889634;
+  const float z = v * fmaf(v * v, (float)(-c * 0.044715), (float)-c);
+  float e, r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+  return v * r;
+}
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+
+__device__ __forceinline__ void tile_origin(int tile, int tiles_m, int tiles_n, int& m0, int& n0) {
+  const int group = tile / (GROUP * tiles_n), within = tile - group * GROUP * tiles_n;
+  const int first = group * GROUP, rows = min(tiles_m - first, GROUP);
+  m0 = ((first + within % rows) * CLUSTER_M + cluster_rank() % CLUSTER_M) * BM;
+  n0 = (within / rows * CLUSTER_N + cluster_rank() / CLUSTER_M) * BN;
+}
+
+__global__ void __launch_bounds__(640, 1) linear_gelu(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+    const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ bias, bf16* __restrict__ y, int M, int N, int K) {
+  extern __shared__ __align__(1024) char shared[];
+  const uint32_t slots = shared_at(shared), out = slots + STAGES * SLOT_BYTES;
+  const uint32_t full = out + 16 * OUT_BYTES, empty = full + STAGES * 8;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      barrier_init(full + s * 8, ALIGNED ? 1 : 128);
+      barrier_init(empty + s * 8, ALIGNED ? GROUPS * PEERS : GROUPS);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_sync();   // every block's barriers are there before anyone's copies arrive at them
+  const int tiles_m = (M + CLUSTER_M * BM - 1) / (CLUSTER_M * BM), tiles_n = (N + CLUSTER_N * BN - 1) / (CLUSTER_N * BN);
+  const int tiles = tiles_m * tiles_n, rank_m = cluster_rank() % CLUSTER_M, rank_n = cluster_rank() / CLUSTER_M;
+  const int first_tile = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER, steps = (K + BK - 1) / BK;
+  int slot = 0;
+  uint32_t phase = 0;
+
+  if (threadIdx.x < 128) {   // the producer warpgroup
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if (!ALIGNED || threadIdx.x == 0) {
+      const int x_part = rank_n * X_PART, w_part = rank_m * W_PART, w_mask = ((1 << CLUSTER_M) - 1) << (rank_n * CLUSTER_M);
+      int x_mask = 0;
+#pragma unroll
+      for (int j = 0; j < CLUSTER_N; ++j) x_mask |= 1 << (rank_m + j * CLUSTER_M);
+#pragma unroll 1
+      for (int tile = first_tile; tile < tiles; tile += clusters) {
+        int m0, n0;
+        tile_origin(tile, tiles_m, tiles_n, m0, n0);
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+          barrier_wait(empty + slot * 8, phase ^ 1);   // passes at once in the first round
+          const uint32_t at = slots + slot * SLOT_BYTES, bar = full + slot * 8;
+          if constexpr (ALIGNED) {
+            barrier_expect(bar, SLOT_BYTES);
+            tma_multicast(at + x_part * BK * 2, &x_map, bar, step * BK, m0 + x_part, x_mask);
+            tma_multicast(at + A_BYTES + w_part * BK * 2, &w_map, bar, step * BK, n0 + w_part, w_mask);
+          } else {
+#pragma unroll 1
+            for (int i = threadIdx.x; i < (BM + BN) * 8; i += 128) {
+              const int row = i / 8, chunk = i % 8, k = step * BK + chunk * 8;
+              const bool of_x = row < BM;
+              const int from = of_x ? m0 + row : n0 + row - BM;
+              const int left = from < (of_x ? M : N) ? K - k : 0;
+              const unsigned short* source = reinterpret_cast<const unsigned short*>(of_x ? x : weight) + (long long)from * K + k;
+              uint32_t v[4];
+#pragma unroll
+              for (int j = 0; j < 4; ++j) {
+                const uint32_t low = 2 * j < left ? source[2 * j] : 0, high = 2 * j + 1 < left ? source[2 * j + 1] : 0;
+                v[j] = low | high << 16;
+              }
+              asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + row * 128 + ((chunk ^ row % 8) << 4)), "r"(v[0]), "r"(v[1]),
+                           "r"(v[2]), "r"(v[3]) : "memory");
+            }
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            barrier_arrive(bar);
+          }
+          if (++slot == STAGES) slot = 0, phase ^= 1;
+        }
+      }
+    }
+  } else {                   // four consumer warpgroups, 64 rows and 128 columns each
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, quad = lane % 4;
+    const uint32_t mine = out + warp * OUT_BYTES;
+    const int row_half = warp / 4 % 2 * 64, column_half = warp / 8 * 128;
+    const uint32_t rows_at = row_half * BK * 2, columns_at = A_BYTES + column_half * BK * 2;
+    const bool teller = warp % 4 == 0;
+    // The block this lane tells: first those along m, then those beside it along n.
+    const int beside = lane - CLUSTER_M + (lane - CLUSTER_M >= rank_n);
+    const int peer = lane < CLUSTER_M ? rank_n * CLUSTER_M + lane : beside * CLUSTER_M + rank_m;
+    float d[64];
+#pragma unroll 1
+    for (int tile = first_tile; tile < tiles; tile += clusters) {
+      int m0, n0;
+      tile_origin(tile, tiles_m, tiles_n, m0, n0);
+      n0 += column_half;
+      // Lane 4 s + q keeps the bias pairs of column blocks 2 s and 2 s + 1 at the place of quad member q.
+      uint32_t bias_pair[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int column = n0 + (lane / 4 * 2 + r) * 8 + quad * 2;
+        if constexpr (WIDE) {
+          bias_pair[r] = column < N ? *reinterpret_cast<const uint32_t*>(bias + column) : 0;
+        } else {
+          const unsigned short* from = reinterpret_cast<const unsigned short*>(bias) + column;
+          const uint32_t low = column < N ? from[0] : 0, high = column + 1 < N ? from[1] : 0;
+          bias_pair[r] = low | high << 16;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 64; ++i) d[i] = 0.0f;
+      pin(d);
+      int before = 0;
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+        barrier_wait(full + slot * 8, phase);
+        const uint32_t at = slots + slot * SLOT_BYTES;
+        const uint64_t a = descriptor(at + rows_at), b = descriptor(at + columns_at);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int k = 0; k < BK / 16; ++k) wgmma(d, a + k * 2, b + k * 2);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");   // the step before is done: its slot may be filled again
+        if (step > 0 && teller) release_slot(empty + before * 8, lane, peer);
+        before = slot;
+        if (++slot == STAGES) slot = 0, phase ^= 1;
+      }
+      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      pin(d);
+      __syncwarp();
+      if (teller) release_slot(empty + before * 8, lane, peer);
+
+      const int row0 = m0 + row_half + warp % 4 * 16;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int jj = 0; jj < 8; jj += 2) {
+          uint32_t v[4];
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int j = c * 8 + jj + h;
+            const uint32_t pair = __shfl_sync(~0u, bias_pair[j % 2], j / 2 * 4 + quad);
+            const float b0 = __uint_as_float(pair << 16), b1 = __uint_as_float(pair & 0xFFFF0000u);
+            v[h * 2] = pack(gelu(d[j * 4] + b0), gelu(d[j * 4 + 1] + b1));
+            v[h * 2 + 1] = pack(gelu(d[j * 4 + 2] + b0), gelu(d[j * 4 + 3] + b1));
+          }
+          if constexpr (WIDE) {
+            const int row = lane % 16, block = jj + lane / 16;
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(mine + row * 128 + ((block ^ row % 8) << 4)),
+                         "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+          } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int row = row0 + lane / 4 + i % 2 * 8, column = n0 + c * 64 + (jj + i / 2) * 8 + quad * 2;
+              unsigned short* to = reinterpret_cast<unsigned short*>(y) + (long long)row * N + column;
+              if (row < M && column < N) to[0] = (unsigned short)v[i];
+              if (row < M && column + 1 < N) to[1] = (unsigned short)(v[i] >> 16);
+            }
+          }
+        }
+        if constexpr (WIDE) {
+          __syncwarp();
+#pragma unroll
+          for (int p = 0; p < 4; ++p) {
+            const int row = p * 4 + lane / 8, chunk = lane % 8, column = n0 + c * 64 + chunk * 8;
+            uint4 q;
+            asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
+                         : "r"(mine + row * 128 + ((chunk ^ row % 8) << 4)) : "memory");
+            if (row0 + row < M && column < N) *reinterpret_cast<uint4*>(y + (long long)(row0 + row) * N + column) = q;
+          }
+          __syncwarp();
+        }
+      }
+    }
+  }
+  cluster_sync();   // no block leaves while others may still arrive at its barriers
+}
