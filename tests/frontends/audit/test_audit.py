@@ -60,7 +60,7 @@ def test_one_record_four_ways(folder: Path) -> None:
     strided = next(one for one in audit.suggestions if one.what == "uncoalesced access")
     assert strided.line == 9
     assert strided.gain is not None
-    assert 1.3 < strided.gain < (audit.speed.most_gain or 0.0)  # no line can gain more than there is to gain
+    assert 1.05 < strided.gain < (audit.speed.most_gain or 0.0)  # no line can gain more than there is to gain
     assert isinstance(audit.speed.measurement, Modelled)
     assert any(one.what == f"bound by {audit.speed.bound_by}" for one in audit.suggestions)
     markdown, html = (folder / "a.md").read_text(), (folder / "a.html").read_text()
