@@ -20,6 +20,8 @@ from tilewright.kernel_file.evaluate import evaluate
 from tilewright.playbook.products.catalogue import product_ways
 from tilewright.playbook.products.finish_text import finish_text
 from tilewright.playbook.products.hopper import can_fuse, can_write, hopper_product
+from tilewright.playbook.products.hopper_form import Form
+from tilewright.playbook.products.hopper_store import epilogue
 from tilewright.playbook.products.program import Kept, Triangle
 from tilewright.records import BuildFailure, DType
 from tilewright.records.gpu import PROFILES
@@ -104,6 +106,8 @@ def test_hopper_comes_first_where_it_is_the_gpu() -> None:
     assert first(Product((1, 256, 256, 65536))) == "product-hopper-fused-pieces"
     assert first(Product((1, 256, 256, 65536), a_transposed=True)) == "product-hopper-parts-pieces"
     assert first(Product((1, 128, 32768, 32768), b_transposed=True)) == "product-hopper-fused"
+    assert first(Product((128, 512, 2048, 1024), batched=True)) == "product-hopper-fused"
+    assert first(Product((1, 1048576, 768, 256))) == "product-hopper-parts"
     assert first(Product((1, 4096, 4096, 4096), DType.BF16)) == "product-hopper"
     assert first(Product((1, 4096, 4096, 4100), DType.BF16)) == "product-tensor-cores"
     assert first(Product((1, 4096, 4096, 4096)), "sm_80") == "product-tensor-cores"
@@ -134,6 +138,38 @@ def test_the_gelu_of_sums_is_good_for_bf16(tmp_path: Path) -> None:
     assert ((found - truth).abs()[usual] <= 2.0**-9 * truth.abs()[usual]).all()
     assert ((found - truth).abs()[x.isfinite() & (x < 12)] < 1e-4).all()
     assert torch.equal(found[x >= 12], x[x >= 12])
+
+
+STORE = """\
+//! op      store(x) -> c
+//! out     c: f32[{m}, {n}]
+//! const   BN = 128
+//! launch  store_sums<<<1, 256>>>(c, {m}, {n}, 1, 1)
+
+struct Tile {{ int m0, n0, z, piece; }};
+__global__ void store_sums(float* __restrict__ c, int M, int N, int batch, int pieces) {{
+  constexpr int C_BYTES = 64 * 128;
+  __shared__ __align__(1024) char places[2 * C_BYTES];
+  const uint32_t c_buffers = (uint32_t)__cvta_generic_to_shared(places);
+  const Tile tile = {{0, 0, 0, 0}};
+  const int consumer = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  float sum[BN / 2];
+  for (int i = 0; i < BN / 2; ++i)
+    sum[i] = (consumer * 64 + warp * 16 + lane / 4 + i / 2 % 2 * 8) * 1000 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+{epilogue}
+}}
+"""
+
+
+@pytest.mark.parametrize(("m", "n"), [(77, 92), (3, 37)])
+def test_sums_are_stored_where_they_belong(m: int, n: int, tmp_path: Path) -> None:
+    """As wgmma leaves them in registers; what is beyond the result is not stored."""
+    product = Product((1, m, n, 64), DType.BF16, pieces=True).contraction
+    text = "\n".join(epilogue(Form(product, False, True, n % 4 == 0)))
+    path = tmp_path / "store.cu"
+    path.write_text(STORE.format(m=m, n=n, epilogue=text))
+    places = torch.arange(m)[:, None] * 1000.0 + torch.arange(n)
+    assert torch.equal(tilewright.load(str(path))(torch.zeros(1)), places)
 
 
 # -- what runs before and after the product --

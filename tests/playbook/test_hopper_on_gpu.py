@@ -118,6 +118,19 @@ def test_awkward_numbers_are_as_exact_as_in_f32(name: str, fused: bool, tmp_path
     assert _error(_run(other, turned, tmp_path), form.truth([a, b])) < ALLOWED[DType.F32]
 
 
+def test_a_number_that_keeps_few_bits_is_found_among_many_tiles(tmp_path: Path) -> None:
+    """It is all of two results: elsewhere it meets zeros, or numbers that it is nothing beside."""
+    form = Product((1, 4096, 4352, 64))
+    a, b = form.draw("cuda")
+    a[3000, 5], b[:, 77] = 1e-12, 0.0
+    a[7], b[5, 4300], b[5, 77] = 0.0, 1e-12, 1.0
+    a[7, 5] = 1.0
+    found, truth = _run(form, [a, b], tmp_path), form.truth([a, b])
+    assert _error(found, truth) < ALLOWED[DType.F32]
+    few = [(3000, 77), (7, 4300)]
+    assert all(abs(float(found[place]) / 1e-12 - 1.0) < 1e-6 for place in few)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_infinities_and_nan_come_out_where_f32_has_them(fused: bool, tmp_path: Path) -> None:
     """Small whole numbers, so that sums are exact; products of infinities with zeros among them."""

@@ -6,11 +6,11 @@ import re
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import MOST_32_BIT, Fragment, PlanLines, fragment, includes
-from tilewright.playbook.products.hopper_finish import PAIRED
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature
 from tilewright.playbook.products.hopper_fused import SMEM_BYTES, fused_text, fused_threads
 from tilewright.playbook.products.hopper_kernel import device_text
 from tilewright.playbook.products.hopper_split import f32_tiles_parameters, f32_tiles_text, splitting_text
+from tilewright.playbook.products.hopper_store import PAIRED
 from tilewright.playbook.products.program import Contraction, Operand
 from tilewright.records import DType
 
@@ -59,7 +59,7 @@ def can_write(product: Contraction) -> bool:
 def can_fuse(product: Contraction, pieces: bool) -> bool:
     """Whether f32 can be split where it is multiplied, as the operands lie; in pieces of k or as a whole."""
     fits = product.element is DType.F32 and not _is_shared(product) and _has_rows_of(product, 4)
-    whole = product.n.size * (DType.F32 if pieces else product.output.dtype).itemsize % 16 == 0
+    whole = product.n.size % 4 == 0 and (pieces or product.output.dtype is DType.F32)
     return fits and whole and product.a.along_k
 
 
@@ -136,16 +136,14 @@ class _Plan:
             "so that an int holds them",
         )
         if self._form.tma_store:
-            self._add("need", f"@n % {per_row} == 0", "TMA: rows of the result are multiples of 16 bytes")
+            self._add("need", f"@n % {per_row} == 0", "rows of the result are multiples of 16 bytes")
 
     def of_halves(self) -> None:
         form = self._form
         self._need_rows_of(8)
         self._add("tune", f"BN = {'' if form.pieces else '192 | '}256 | 128 | 64")
         self._add("tune", "STAGES = 8 | 6 | 4 | 3")
-        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
-        stores += " + 2 * BN * 4" if form.staged else ""
-        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{stores} + STAGES * 16")
+        self._add("let", f"@smem = STAGES * (128 + BN) * 64 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block")
         self._tiles("64")
         if not form.pieces:
@@ -205,11 +203,8 @@ class _Plan:
         form = self._form
         if form.pieces:
             self._add("scratch", "@c: f32[@pieces * @batch, @m, @n]")
-        if form.tma_store:
-            count = "@pieces * @batch" if form.pieces else "@batch"
-            self._add(
-                "map", f"@c_map = tiled(@c, shape=[{count}, @m, @n], box=[1, 64, {form.buffer_columns}], swizzle=128)"
-            )
+        if form.boxes:
+            self._add("map", "@c_map = tiled(@c, shape=[@batch, @m, @n], box=[1, 64, 64], swizzle=128)")
 
     def _product_launch(self, threads: str) -> None:
         form = self._form
@@ -231,10 +226,9 @@ class _Plan:
         self._add("const", "BLOCKS = 2 if @k <= 64 else 1", "short sums: one block stores while another multiplies")
         self._add("const", "THREADS = 384 if BLOCKS == 1 else 288")
         self._add("tune", "BN = 256 | 128")
-        self._add("tune", "STAGES = 6 | 4 | 2")
+        self._add("tune", "STAGES = 6 | 4 | 3 | 2")
         self._add("need", "BN == 128 or BLOCKS == 1")
-        stores = f" + {4 if form.tma_store else 2} * 64 * 128"
-        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{stores} + 2 * BN * 4 + STAGES * 16")
+        self._add("let", f"@smem = STAGES * 2 * (128 + BN) * 32 * 2{form.store_bytes}{form.column_bytes} + STAGES * 16")
         self._add("need", "@smem <= device.smem_block and (@smem + 1024) * BLOCKS <= device.smem_sm")
         self._tiles("128")
         if not form.pieces:

@@ -34,6 +34,16 @@ class Form:
         return self.parts and not self.fused
 
     @property
+    def boxes(self) -> bool:
+        """Whether TMA stores the results, which are of 16 bits then; others are stored from registers."""
+        return self.tma_store and self.stored.itemsize == 2
+
+    @property
+    def rows(self) -> bool:
+        """Whether rows of the results leave by bulk copies where sums are short, and storing is most of the work."""
+        return self.split_before and self.tma_store and not self.boxes and not self.pieces
+
+    @property
     def stored(self) -> DType:
         return DType.F32 if self.pieces else self.product.output.dtype
 
@@ -59,22 +69,42 @@ class Form:
 
     @cached_property
     def staged(self) -> FinishInput | None:
-        """What columns of 16-bit results are finished with, brought to shared memory while the products run."""
-        if self.parts or self.pieces or self.stored.itemsize != 2:
-            return None
-        return next((one for one in self.finish.inputs if one.place == "column"), None)
+        """What the tile's columns are finished with, where it goes to shared memory ahead: scales come first."""
+        wanted = (one for one in self.finish.inputs if one.place == "column")
+        return None if self.parts or self.pieces or not self.boxes else next(wanted, None)
 
     @property
-    def buffer_columns(self) -> int:
-        """Columns of 128 bytes of the result."""
-        return 128 // self.stored.itemsize
+    def of_columns(self) -> str:
+        """What column @n has in shared memory when sums are finished: its scale, or what is staged; "": nothing."""
+        if self.parts:
+            return f"b_scales[(size_t){matrix_text(self)} * N + @n]"
+        return self.staged.element("@n") if self.staged else ""
+
+    @property
+    def column_bytes(self) -> str:
+        """Shared memory for that, as something added."""
+        return f" + {4 if self.parts else 2} * BN * 4" if self.of_columns else ""
+
+    @property
+    def store_places(self) -> str:
+        """How many places for results there are in shared memory, of C_BYTES each; "": none."""
+        if not self.tma_store:
+            return "2"
+        return "2 * C_BUFFERS" if self.boxes else "8" if self.rows else ""
+
+    @property
+    def store_bytes(self) -> str:
+        """Shared memory in which results are put in order, as something added."""
+        if not self.tma_store:
+            return " + 2 * 64 * 128"
+        return " + 4 * 64 * 128" if self.boxes else " + (BLOCKS - 1) * 64 * (BN * 4 + 32)" if self.rows else ""
 
 
 def kernel_parameters(form: Form) -> list[tuple[str, str]]:
     """Declarations, and what the plan gives for them; a name that these files introduce begins with @."""
-    maps = ("a_map", "b_map", *(("c_map",) if form.tma_store else ()))
+    maps = ("a_map", "b_map", *(("c_map",) if form.boxes else ()))
     pairs = [(f"const __grid_constant__ CUtensorMap {name}", f"@{name}") for name in maps]
-    if not form.tma_store:
+    if not form.boxes:
         pairs.append((f"{form.stored.cpp}* __restrict__ c", "@c"))
     if form.fused:
         pairs += [("int* __restrict__ wide", "@wide")]

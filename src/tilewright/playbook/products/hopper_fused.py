@@ -10,26 +10,24 @@ from __future__ import annotations
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_finish import pair_functions
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, signature, walk_arguments
 from tilewright.playbook.products.hopper_kernel import walk
-from tilewright.playbook.products.hopper_store import epilogue, pack
-from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
+from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
+from tilewright.playbook.products.hopper_text import BARRIERS, SHOW, tma, wgmma
 from tilewright.records import DType
 
 SLOTS = 3
 PART_SLOTS = 2
-SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + 2 * 64 * 128 + 256 * 4 + 128
+SMEM_BYTES = SLOTS * (128 + 256) * 32 * 4 + PART_SLOTS * 2 * 256 * 32 * 2 + (128 + 256) * 12 + 256 * 4 + 128
 
 _CONSTANTS = f"""\
 constexpr int BM = 128, BN = 256, BK = 32;  // a tile of the result is BM x BN; a slot holds BK of k
 constexpr int A_BYTES = BM * BK * 4, B_BYTES = BN * BK * 4, SLOT_BYTES = A_BYTES + B_BYTES, SLOTS = {SLOTS};  // f32
 constexpr int PART_BYTES = BN * BK * 2, PART_SLOTS = {PART_SLOTS};  // b as two f16 parts; a is split in registers
 @boxes
-constexpr int C_BYTES = 64 * 128, C_BUFFERS = 1;  // per consumer
 constexpr int WIDTH = 128;  // columns of one wgmma
 constexpr int SPLITTERS = @splitters;  // threads
-constexpr int SPLITTER_REGISTERS = 40, CONSUMER_REGISTERS = @consumer_registers;
+constexpr int SPLITTER_REGISTERS = @splitter_registers, CONSUMER_REGISTERS = @consumer_registers;
 constexpr int TILE_GROUP = 8;  // rows of tiles walked together, so that blocks share operands in L2
 """
 
@@ -54,9 +52,16 @@ __device__ __forceinline__ void split(float x, float y, uint32_t& high, uint32_t
   const float2 held = __half22float2(*reinterpret_cast<const __half2*>(&high));
   low = pack(x - held.x, y - held.y);
 }
+constexpr float LOSING = 0x1p-5f, FEW = 0x1p-11f;
+// The least magnitude of high parts, of two rows of numbers side by side.
+__device__ __forceinline__ void take_least(__half2& least, uint32_t high) {
+  least = __hmin2(least, __habs2(*reinterpret_cast<const __half2*>(&high)));
+}
+__device__ __forceinline__ bool is_losing(__half2 least) {
+  return fminf(__low2float(least), __high2float(least)) < LOSING;
+}
 // What is known of a row: elements that lose bits, that keep few, and zeros. Only what is below LOSING is counted, and
 // ordinary rows have next to nothing there.
-constexpr float LOSING = 0x1p-5f, FEW = 0x1p-11f;
 struct Counts {
   int losing, few, zeros;
   __device__ __forceinline__ void add(float scaled) {
@@ -105,8 +110,7 @@ const int splitter = threadIdx.x - 256;
 if (splitter == 0)
   for (int step = 0; step < min(SLOTS - 1, tile.steps); ++step) load(step);
 
-// What is known of columns lies where results will, which consumers store after the last step.
-Counts* of_columns = reinterpret_cast<Counts*>(shared + (c_buffers - slots)) + 64;
+Counts* of_columns = reinterpret_cast<Counts*>(shared + (counts - slots)) + BM;
 for (int i = splitter; i < BN; i += SPLITTERS) of_columns[i] = {}, column_scales[i] = 0.f;
 splitters_sync();
 @place
@@ -131,23 +135,23 @@ for (int step = 0; step < tile.steps; ++step) {
 
 # The second operand as it lies: what a splitter does with a slot of it. Consumers hold k in an order of their own.
 _ALONG_N = {
-    "splitters": "128",  # 256 take 10 % longer here: 0.61 against 0.55 ms at 256 x 256 x 524288
-    "consumer_registers": "232",
+    "splitters": "128",
+    "splitter_registers": "56",  # 40 spill: 0.52 against 0.50 ms at 256 x 256 x 524288
+    "consumer_registers": "224",
     "k_step": "16 * 128",
     "strides": "BOX_BYTES, 1024, SWIZZLE_128",
     "width": "WIDTH / 64 * BOX_BYTES",
     "boxes": "constexpr int BOX_BYTES = BK * 64 * 2;  // of a part: BK rows of 64 columns",
     "place": """\
-// Four columns, and of k some fours.
-constexpr int FOURS = BN / 4 * (BK / 4) / SPLITTERS;
-const int column = splitter % (BN / 4) * 4, first = splitter / (BN / 4) * FOURS;
+// Four columns, and half of a slot's k.
+const int column = splitter % (BN / 4) * 4, first = splitter / (BN / 4) * 16;
 float4 scale;""",
-    "from": " + column * 4",
-    "to": " + column / 64 * BOX_BYTES + column % 8 * 2",
+    "from": " + (first * BN + column) * 4",
+    "to": " + column / 64 * BOX_BYTES + first * 128 + column % 64 * 2",
     "scales": """\
   if (step == 0) {  // the scales of the columns, by way of the place where the consumers will find them
     uint32_t* largest = reinterpret_cast<uint32_t*>(column_scales) + column;
-    for (int k = first * 4; k < (first + FOURS) * 4; ++k) {
+    for (int k = 0; k < 16; ++k) {
       const float4 x = shared_float4(from + k * BN * 4);
       atomicMax(largest, magnitude_bits(x.x)), atomicMax(largest + 1, magnitude_bits(x.y));
       atomicMax(largest + 2, magnitude_bits(x.z)), atomicMax(largest + 3, magnitude_bits(x.w));
@@ -159,9 +163,9 @@ float4 scale;""",
     if (first == 0) *inverse = make_float4(1.f / scale.x, 1.f / scale.y, 1.f / scale.z, 1.f / scale.w);
   }""",
     "split": """\
-  float least = LOSING;
+  __half2 least = __float2half2_rn(LOSING);
 #pragma unroll
-  for (int four = first; four < first + FOURS; ++four) {
+  for (int four = 0; four < 4; ++four) {
     float4 s[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[i] = shared_float4(from + (four * 4 + i) * BN * 4);
@@ -171,16 +175,16 @@ float4 scale;""",
       uint32_t high[2], low[2];
       split(s[i].x, s[i].y, high[0], low[0]);
       split(s[i].z, s[i].w, high[1], low[1]);
-      const int k = four / 4 * 16 + four % 4 * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
-      const uint32_t to = parts + k * 128 + ((column % 64 / 8) ^ k % 8) * 16;
+      const int k = four * 2 + i % 2 + i / 2 * 8;  // in the order in which lanes hold a
+      const uint32_t to = (parts ^ k % 8 * 16) + k * 128;  // the swizzle, with a register for each k % 8 at most
       store_pair(to, high[0], high[1]);
       store_pair(to + PART_BYTES, low[0], low[1]);
-      least = fminf(fminf(fminf(least, fabsf(s[i].x)), fminf(fabsf(s[i].y), fabsf(s[i].z))), fabsf(s[i].w));
+      take_least(least, high[0]), take_least(least, high[1]);
     }
   }
-  if (least < LOSING) {
+  if (is_losing(least)) {
 #pragma unroll 1
-    for (int k = first * 4; k < (first + FOURS) * 4; ++k) {
+    for (int k = 0; k < 16; ++k) {
       const float4 x = shared_float4(from + k * BN * 4);
       of_columns[column].add(x.x * scale.x), of_columns[column + 1].add(x.y * scale.y);
       of_columns[column + 2].add(x.z * scale.z), of_columns[column + 3].add(x.w * scale.w);
@@ -188,7 +192,8 @@ float4 scale;""",
   }""",
 }
 _ALONG_K = {
-    "splitters": "256",
+    "splitters": "256",  # 128 take 5 % longer at 128 x 32768 x 32768
+    "splitter_registers": "40",
     "consumer_registers": "216",
     "k_step": "32",
     "strides": "16, 8 * BK * 2, SWIZZLE_64",
@@ -197,44 +202,44 @@ _ALONG_K = {
     "place": """\
 constexpr int COLUMNS = BN / SPLITTERS;  // of a thread
 float scale[COLUMNS];""",
-    "from": " + splitter * BK * 4",
-    "to": " + splitter * BK * 2",
+    "from": " + splitter * BK * 4 + splitter % 8 * 16",
+    "to": " + splitter * BK * 2 + splitter / 2 % 4 * 16",
     "scales": """\
   if (step == 0) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
       uint32_t largest = 0;
       for (int i = 0; i < 8; ++i)
-        largest = max(largest, largest_of(shared_float4(from + c * SPLITTERS * BK * 4 + i * 16)));
+        largest = max(largest, largest_of(shared_float4((from ^ i * 16) + c * SPLITTERS * BK * 4)));
       scale[c] = scale_of(largest), column_scales[splitter + c * SPLITTERS] = 1.f / scale[c];
     }
   }""",
     "split": """\
 #pragma unroll
   for (int c = 0; c < COLUMNS; ++c) {
-    float least = LOSING;
+    __half2 least = __float2half2_rn(LOSING);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // 16 of k
       uint32_t high[8], low[8];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float4 x = shared_float4(from + c * SPLITTERS * BK * 4 + ((half * 4 + i) ^ splitter % 8) * 16);
+        float4 x = shared_float4((from ^ (half * 4 + i) * 16) + c * SPLITTERS * BK * 4);
         x = make_float4(x.x * scale[c], x.y * scale[c], x.z * scale[c], x.w * scale[c]);
         split(x.x, x.y, high[i], low[i]);  // in the order in which lanes hold a
         split(x.z, x.w, high[i + 4], low[i + 4]);
-        least = fminf(fminf(fminf(least, fabsf(x.x)), fminf(fabsf(x.y), fabsf(x.z))), fabsf(x.w));
+        take_least(least, high[i]), take_least(least, high[i + 4]);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t to = parts + c * SPLITTERS * BK * 2 + ((half * 2 + i) ^ splitter / 2 % 4) * 16;
+        const uint32_t to = (parts ^ (half * 2 + i) * 16) + c * SPLITTERS * BK * 2;  // as wgmma expects it
         store_four(to, high + i * 4);
         store_four(to + PART_BYTES, low + i * 4);
       }
     }
-    if (least < LOSING) {
+    if (is_losing(least)) {
 #pragma unroll 1
       for (int i = 0; i < 8; ++i) {
-        const float4 x = shared_float4(from + c * SPLITTERS * BK * 4 + i * 16);
+        const float4 x = shared_float4((from ^ i * 16) + c * SPLITTERS * BK * 4);
         Counts& mine = of_columns[splitter + c * SPLITTERS];
         mine.add(x.x * scale[c]), mine.add(x.y * scale[c]), mine.add(x.z * scale[c]), mine.add(x.w * scale[c]);
       }
@@ -249,9 +254,9 @@ const int consumer = warpgroup, lane = thread % 32, warp = thread / 32;
 // 0 4 1 5 2 6 3 7, and b has k in the order in which wgmma takes what lanes hold: so 16 bytes at a time are read, by
 // lanes that meet all banks.
 const int row = warp * 16 + lane / 8 + lane / 4 % 2 * 4;
-const uint32_t my_scales = scales;
+const uint32_t my_columns = scales;
 const uint64_t b_slots = descriptor(part_slots, @strides);
-Counts* of_rows = reinterpret_cast<Counts*>(shared + (c_buffers - slots) + consumer * C_BUFFERS * C_BYTES);
+Counts* of_rows = reinterpret_cast<Counts*>(shared + (counts - slots)) + consumer * 64;
 if (thread < 64) of_rows[thread] = {};
 consumer_sync(consumer);
 float sum[BN / 2] = {}, scale[2] = {};
@@ -271,17 +276,16 @@ for (int step = 0; step < tile.steps; ++step) {
     }
   }
   uint32_t high[2][4], low[2][4];  // for two times 16 of k: what wgmma takes of a
-  float least = LOSING;
+  __half2 least = __float2half2_rn(LOSING);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = i / 2, h = i % 2;
     x[r][h] = make_float4(x[r][h].x * scale[r], x[r][h].y * scale[r], x[r][h].z * scale[r], x[r][h].w * scale[r]);
     split(x[r][h].x, x[r][h].y, high[h][r], low[h][r]);
     split(x[r][h].z, x[r][h].w, high[h][r + 2], low[h][r + 2]);
-    least = fminf(fminf(least, fabsf(x[r][h].x)), fabsf(x[r][h].y));
-    least = fminf(fminf(least, fabsf(x[r][h].z)), fabsf(x[r][h].w));
+    take_least(least, high[h][r]), take_least(least, high[h][r + 2]);
   }
-  if (least < LOSING) {
+  if (is_losing(least)) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float4 s = x[i / 2][i % 2];
@@ -335,7 +339,7 @@ def fused_text(form: Form) -> list[str]:
     """All of the file's code that the product itself needs."""
     along_k = form.product.b.along_k
     code = [*_as_b_lies(form, _CONSTANTS), "", *BARRIERS.splitlines(), *_SYNC.splitlines()]
-    code += [*tma(form.tma_store).splitlines(), ""]
+    code += [*tma(boxes=False).splitlines(), *SHOW.splitlines(), ""]
     swizzles = (64,) if along_k else (128,)
     code += [*wgmma((128,), "f16", (False, not along_k), swizzles, in_registers=True).splitlines(), ""]
     code += [*pack(DType.F16), *_SPLITTING.splitlines(), *(_STORE_FOUR if along_k else _STORE_PAIR).splitlines(), ""]
@@ -357,15 +361,15 @@ def _kernel(form: Form) -> list[str]:
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared), part_slots = slots + SLOTS * SLOT_BYTES;",
-        "const uint32_t c_buffers = part_slots + PART_SLOTS * 2 * PART_BYTES;",
-        "const uint32_t scales = c_buffers + 2 * C_BUFFERS * C_BYTES;",
+        "const uint32_t counts = part_slots + PART_SLOTS * 2 * PART_BYTES;",
+        "const uint32_t scales = counts + (BM + BN) * sizeof(Counts);",
         "const uint32_t full = scales + BN * 4, empty = full + SLOTS * 8, split_done = empty + SLOTS * 8;",
         "const uint32_t used = split_done + PART_SLOTS * 8;",
         "float* column_scales = reinterpret_cast<float*>(shared + (scales - slots));",
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the splitter",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
-        f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.tma_store else ''};",
+        "  prefetch(&a_map), prefetch(&b_map);",
         "  for (int s = 0; s < SLOTS; ++s)",
         "    barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 8 + SPLITTERS / 32);",
         "  for (int s = 0; s < PART_SLOTS; ++s)",
@@ -382,7 +386,6 @@ def _kernel(form: Form) -> list[str]:
         *indented(_as_b_lies(form, _SPLITTER)),
         "} else {  // ---- consumers: split a, and multiply",
         *indented([*_as_b_lies(form, _CONSUMER), *epilogue(form)]),
-        *(["  if (thread == 0) wait_until_stored();"] if form.tma_store else []),
         "}",
     ]
     declared = [declaration for declaration, _ in kernel_parameters(form)]

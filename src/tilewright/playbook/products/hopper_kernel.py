@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.finish_text import skipped_tile
-from tilewright.playbook.products.hopper_finish import pair_functions
 from tilewright.playbook.products.hopper_form import Form, kernel_parameters, matrix_text, signature, walk_arguments
-from tilewright.playbook.products.hopper_store import epilogue, pack
+from tilewright.playbook.products.hopper_store import epilogue, pack, pair_functions
 from tilewright.playbook.products.hopper_text import BARRIERS, tma, wgmma
 from tilewright.playbook.products.program import Operand
 
@@ -24,7 +23,7 @@ def device_text(form: Form) -> list[str]:
         *_constants(form),
         "",
         *BARRIERS.splitlines(),
-        *tma(form.tma_store).splitlines(),
+        *tma(form.boxes, form.rows).splitlines(),
         "",
         *wgmma(widths, form.kind, (along_m, along_n), swizzles).splitlines(),
         "",
@@ -45,7 +44,10 @@ def _constants(form: Form) -> list[str]:
     ]
     if not (form.product.a.along_k and form.product.b.along_k):
         lines.append("constexpr int BOX_BYTES = BK * 64 * 2;  // of an operand contiguous along m or n: BK rows of 64")
-    lines.append(f"constexpr int C_BYTES = 64 * 128, C_BUFFERS = {2 if form.tma_store else 1};  // per consumer")
+    if form.boxes or not form.tma_store:
+        lines.append(f"constexpr int C_BYTES = 64 * 128{', C_BUFFERS = 2' if form.boxes else ''};  // per consumer")
+    if form.rows:
+        lines.append("constexpr int C_PITCH = BN * 4 + 32, C_BYTES = (BLOCKS - 1) * 8 * C_PITCH;  // eight rows")
     if form.parts:
         lines.append("constexpr int WIDTH = 128;  // columns of one wgmma")
     lines += [
@@ -102,23 +104,22 @@ def walk(form: Form) -> list[str]:
 def _kernel(form: Form) -> list[str]:
     bounds = "THREADS, BLOCKS" if form.parts else "384, 1"
     declared = [declaration for declaration, _ in kernel_parameters(form)]
-    stores = form.tma_store
-    after = "c_buffers + 2 * C_BUFFERS * C_BYTES"
+    places = form.store_places
+    after = f"c_buffers + {places} * C_BYTES" if places else "slots + STAGES * SLOT_BYTES"
     body = [
         "extern __shared__ __align__(1024) char shared[];  // swizzled tiles need 1024-byte bases",
         "const uint32_t slots = (uint32_t)__cvta_generic_to_shared(shared);",
     ]
-    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"]
-    if form.parts:
-        body += [f"const uint32_t scales = {after}, full = scales + 2 * BN * 4, empty = full + STAGES * 8;"]
+    body += ["const uint32_t c_buffers = slots + STAGES * SLOT_BYTES;"] if places else []
+    if form.of_columns:
+        body += [f"const uint32_t columns = {after}, full = columns{form.column_bytes}, empty = full + STAGES * 8;"]
     else:
-        staged = f"columns = {after}, full = columns + 2 * BN * 4" if form.staged else f"full = {after}"
-        body += [f"const uint32_t {staged}, empty = full + STAGES * 8;"]
+        body += [f"const uint32_t full = {after}, empty = full + STAGES * 8;"]
     body += [
         "const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128;  // two consumers, then the producer",
         "if (threadIdx.x == 0) {",
         "  if (slots % 1024) __trap();",
-        f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if stores else ''};",
+        f"  prefetch(&a_map), prefetch(&b_map){', prefetch(&c_map)' if form.boxes else ''};",
         "  for (int s = 0; s < STAGES; ++s) barrier_init(full + s * 8, 1), barrier_init(empty + s * 8, 2);",
         '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
         "}",
@@ -212,8 +213,8 @@ def _consumer(form: Form) -> list[str]:
         "  if (thread == 0) barrier_arrive(empty + s * 8);",
         "};",
         "uint32_t parity = 0;",
+        *(["uint32_t turn = 0;  // tiles take turns with two places for scales"] if form.parts else []),
         "while (tile.next()) {",
-        *indented(_scale_loads(form)),
         *indented(_column_loads(form)),
         *indented(_sums_of_parts(form) if form.parts else _sums(form)),
         *indented(_column_stores(form)),
@@ -221,8 +222,8 @@ def _consumer(form: Form) -> list[str]:
         *indented(epilogue(form)),
         "}",
     ]
-    if form.tma_store:
-        lines.append("if (thread == 0) wait_until_stored();")
+    if form.boxes or form.rows:
+        lines.append(f"if ({'thread == 0' if form.boxes else 'lane < 8'}) wait_until_stored();")
     return lines
 
 
@@ -296,40 +297,40 @@ def _sums_of_parts(form: Form) -> list[str]:
     ]
 
 
-def _scale_loads(form: Form) -> list[str]:
-    if not form.parts:
-        return []
-    return [
-        "// The scales of the tile's columns, by way of shared memory.",
-        "const uint32_t my_scales = scales + consumer * BN * 4;",
-        *([] if form.tma_store else ["consumer_sync(consumer);"]),
-        "for (int i = thread; i < BN; i += 128) {",
-        f"  const float scale = tile.n0 + i < N ? b_scales[(size_t){matrix_text(form)} * N + tile.n0 + i] : 0.f;",
-        '  asm volatile("st.shared.f32 [%0], %1;" ::"r"(my_scales + i * 4), "f"(scale) : "memory");',
-        "}",
-    ]
-
-
 def _column_loads(form: Form) -> list[str]:
-    if not form.staged:
-        return []
+    """What the tile's columns have one number of each, and the scales of its rows."""
+    lines: list[str] = []
+    if form.parts:
+        matrix = matrix_text(form)
+        lines += [
+            "const int row = warp * 16 + lane / 4;",
+            "const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};",
+            f"const float* row_scales = a_scales + (size_t){matrix} * M;",
+            "const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};",
+        ]
+    if not form.of_columns:
+        return lines
     return [
-        "// What the tile's columns are finished with is on its way while the products run.",
+        "// On its way while the products run: what the tile's columns have one number of each.",
+        *lines,
         "float of_column[(BN + 127) / 128];",
         "#pragma unroll",
         "for (int i = 0; i < (BN + 127) / 128; ++i)",
-        f"  of_column[i] = {form.staged.element('min(tile.n0 + thread + i * 128, N - 1)')};",
+        f"  of_column[i] = {form.of_columns.replace('@n', 'min(tile.n0 + thread + i * 128, N - 1)')};",
     ]
 
 
 def _column_stores(form: Form) -> list[str]:
-    if not form.staged:
+    """The same, for all threads of a consumer."""
+    if not form.of_columns:
         return []
+    place = "(consumer * 2 + turn)" if form.parts else "consumer"
     return [
-        "const uint32_t my_columns = columns + consumer * BN * 4;",
+        f"const uint32_t my_columns = columns + {place} * BN * 4;",
         "#pragma unroll",
         "for (int i = 0; i < (BN + 127) / 128; ++i)",
         "  if (thread + i * 128 < BN)",
         '    asm volatile("st.shared.f32 [%0], %1;"',
         '                 ::"r"(my_columns + (thread + i * 128) * 4), "f"(of_column[i]) : "memory");',
+        *(["turn ^= 1;", "consumer_sync(consumer);"] if form.parts else []),
     ]

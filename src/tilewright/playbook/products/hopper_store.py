@@ -1,13 +1,42 @@
-"""From the sums in registers to the result, as text: finished, put in order in shared memory, and stored by TMA."""
+"""From the sums in registers to the result, as text: finished, of neighbours two at once, and stored.
+
+Results of 16 bits are put in order in shared memory and stored by TMA. Those of f32 are stored from registers; where
+sums are short and storing is most of the work, rows are put in order and leave by bulk copies.
+"""
 
 from __future__ import annotations
 
 import re
 
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.products.hopper_finish import column_pair, finish_of_four, row_values
-from tilewright.playbook.products.hopper_form import Form, matrix_text
+from tilewright.playbook.products.finish_text import FinishText, kept_sum
+from tilewright.playbook.products.hopper_form import Form
 from tilewright.records import DType
+
+PAIRED = (DType.F32, DType.F16, DType.BF16)  # element types of which a kernel loads two neighbours at once
+
+_VECTOR_PAIRS = {
+    DType.F32: """\
+__device__ __forceinline__ float2 pair_at(const float* row, int n, int N) {
+  return n < N ? *reinterpret_cast<const float2*>(row + n) : make_float2(0.f, 0.f);
+}
+""",
+    DType.F16: """\
+__device__ __forceinline__ float2 pair_at(const __half* row, int n, int N) {
+  return n < N ? __half22float2(*reinterpret_cast<const __half2*>(row + n)) : make_float2(0.f, 0.f);
+}
+""",
+    DType.BF16: """\
+__device__ __forceinline__ float2 pair_at(const __nv_bfloat16* row, int n, int N) {
+  return n < N ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(row + n)) : make_float2(0.f, 0.f);
+}
+""",
+}
+_SINGLE_PAIR = """\
+template <typename T> __device__ __forceinline__ float2 pair_at(const T* row, int n, int N) {
+  return make_float2(n < N ? static_cast<float>(row[n]) : 0.f, n + 1 < N ? static_cast<float>(row[n + 1]) : 0.f);
+}
+"""
 
 
 def epilogue(form: Form) -> list[str]:
@@ -15,24 +44,21 @@ def epilogue(form: Form) -> list[str]:
     text = "\n".join(four)
     lines = ["// Sums 4j .. 4j+3 of a lane: columns 8j + 2(lane % 4) and the next, of rows `row` and `row` + 8."]
     of_rows = [] if form.pieces else row_values(form.finish)
-    needs_rows = "row_at" in text or "row_at" in "\n".join(of_rows)
+    needs_rows = (form.tma_store and not form.boxes) or "row_at" in text or "row_at" in "\n".join(of_rows)
     needs_m = "m[" in text or needs_rows or form.split_before
-    if not form.fused and (needs_m or form.stored.itemsize == 4 or not form.tma_store):
+    if not form.parts and (needs_m or not form.boxes):
         lines.append("const int row = warp * 16 + lane / 4;")
-    if needs_m:
+    if needs_m and not form.split_before:
         lines.append("const int m[2] = {tile.m0 + consumer * 64 + row, tile.m0 + consumer * 64 + row + 8};")
     if needs_rows:
         copy = "(size_t)(tile.piece * batch + tile.z)" if form.pieces else "(size_t)tile.z"
         places = ", ".join(f"{copy} * M + min(m[{row}], M - 1)" for row in range(2))
         lines.append(f"const size_t row_at[2] = {{{places}}};")
     lines += of_rows
-    if form.split_before:
-        lines.append(f"const float* row_scales = a_scales + (size_t){matrix_text(form)} * M;")
-        lines.append("const float row_scale[2] = {row_scales[min(m[0], M - 1)], row_scales[min(m[1], M - 1)]};")
     lines += ["auto four = [&](const float* s, int column, float (&v)[4]) {", *indented(four), "};"]
     if not form.tma_store:
-        return [*lines, *_plain_store(form)]
-    return [*lines, *(_store_16_bit() if form.stored.itemsize == 2 else _store_f32(form))]
+        return [*lines, *_store_plainly(form)]
+    return [*lines, *(_store_16_bit() if form.boxes else _store_fours(form))]
 
 
 def _four(form: Form) -> list[str]:
@@ -40,7 +66,7 @@ def _four(form: Form) -> list[str]:
     lines: list[str] = []
     values = [f"s[{index}]" for index in range(4)]
     if form.parts:
-        lines += column_pair("scale", "my_scales")
+        lines += column_pair("scale")
         values = [f"s[{index}] * (row_scale[{index // 2}] * scale.{'xy'[index % 2]})" for index in range(4)]
     if form.pieces:
         made = [f"v[{index}] = {value};" for index, value in enumerate(values)]
@@ -51,25 +77,93 @@ def _four(form: Form) -> list[str]:
     return [*lines, *made]
 
 
-def _z_of_store(form: Form) -> str:
-    return "tile.piece * batch + tile.z" if form.pieces else "tile.z"
+_FOURS = """\
+// Neighbouring lanes exchange two columns, so that each stores four.
+const bool odd = lane % 2;
+#pragma unroll
+for (int j = 0; j < BN / 16; ++j) {
+  float v[4], w[4];
+  four(sum + j * 8, j * 16 + lane % 4 * 2, v);
+  four(sum + j * 8 + 4, j * 16 + 8 + lane % 4 * 2, w);
+  const int n_of_lane = tile.n0 + j * 16 + lane % 2 * 8 + lane % 4 / 2 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float x = __shfl_xor_sync(~0u, odd ? v[r * 2] : w[r * 2], 1);
+    const float y = __shfl_xor_sync(~0u, odd ? v[r * 2 + 1] : w[r * 2 + 1], 1);
+    const float4 made = odd ? make_float4(x, y, w[r * 2], w[r * 2 + 1]) : make_float4(v[r * 2], v[r * 2 + 1], x, y);
+    if (m[r] < M && n_of_lane < N) *reinterpret_cast<float4*>(c + row_at[r] * N + n_of_lane) = made;
+  }
+}
+"""
+# Rows that are no whole numbers of 16 bytes.
+_PLAIN = """\
+const uint32_t buffer = c_buffers + consumer * C_BYTES;
+#pragma unroll
+for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    float v[4];
+    four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);
+    const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(v[2]), "f"(v[3]) : "memory");
+  }
+  __syncwarp();
+  const int n_of_lane = tile.n0 + q * 32 + lane;
+#pragma unroll
+  for (int r = warp * 16; r < warp * 16 + 16; ++r) {
+    float value;
+    const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+    const int m_of_row = tile.m0 + consumer * 64 + r;
+    if (m_of_row < M && n_of_lane < N) c[((size_t)@copy * M + m_of_row) * N + n_of_lane] = @castvalue;
+  }
+}
+"""
 
 
-def _store_f32(form: Form) -> list[str]:
+def _store_plainly(form: Form) -> list[str]:
+    cast = "" if form.stored is DType.F32 else f"({form.stored.cpp})"
+    copy = "(tile.piece * batch + tile.z)" if form.pieces else "tile.z"
+    return _PLAIN.replace("@copy", copy).replace("@cast", cast).splitlines()
+
+
+def _store_fours(form: Form) -> list[str]:
+    if not form.rows:
+        return _FOURS.splitlines()
     return [
-        "const uint32_t buffers = c_buffers + consumer * C_BUFFERS * C_BYTES;",
-        "#pragma unroll",
-        "for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time: rows of 128 bytes, swizzled as TMA expects",
-        "  const uint32_t buffer = buffers + q % C_BUFFERS * C_BYTES;",
-        "  if (thread == 0) wait_until_read<C_BUFFERS - 1>();",
-        "  consumer_sync(consumer);",
-        *indented(_to_buffer()),
-        "  show_to_tma();",
-        "  consumer_sync(consumer);",
-        "  if (thread == 0)",
-        f"    store_box(&c_map, buffer, tile.n0 + q * 32, tile.m0 + consumer * 64, {_z_of_store(form)});",
+        "if constexpr (BLOCKS > 1) {",
+        *indented(_ROWS.splitlines()),
+        "} else {",
+        *indented(_FOURS.splitlines()),
         "}",
     ]
+
+
+_ROWS = """\
+// Short sums: storing is most of the work. A warp puts eight rows in order in a place of its own, which meets all
+// banks, and they leave by bulk copies while it goes on.
+const uint32_t buffer = c_buffers + (consumer * 4 + warp) * C_BYTES;
+#pragma unroll
+for (int upper = 0; upper < 2; ++upper) {
+  if (lane < 8) wait_until_read<0>();
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < BN / 8; ++j) {
+    float v[4];
+    four(sum + j * 4, j * 8 + lane % 4 * 2, v);
+    const uint32_t to = buffer + lane / 4 * C_PITCH + j * 32 + lane % 4 * 8;
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};"
+                 ::"r"(to), "f"(v[upper * 2]), "f"(v[upper * 2 + 1]) : "memory");
+  }
+  show_to_tma();
+  __syncwarp();
+  const int at = tile.m0 + consumer * 64 + warp * 16 + upper * 8 + lane;
+  if (lane < 8 && at < M)
+    store_row(c + ((size_t)tile.z * M + at) * N + tile.n0, buffer + lane * C_PITCH, min(BN, N - tile.n0) * 4);
+}
+"""
 
 
 def _store_16_bit() -> list[str]:
@@ -98,45 +192,6 @@ def _store_16_bit() -> list[str]:
     ]
 
 
-def _plain_store(form: Form) -> list[str]:
-    cast = "" if form.stored is DType.F32 else f"({form.stored.cpp})"
-    copy = "(tile.piece * batch + tile.z)" if form.pieces else "tile.z"
-    return [
-        *(["consumer_sync(consumer);"] if form.parts else []),
-        "const uint32_t buffer = c_buffers + consumer * C_BYTES;",
-        "#pragma unroll",
-        "for (int q = 0; q < BN / 32; ++q) {  // 32 columns at a time, put in order in the warp's rows of the buffer",
-        "  __syncwarp();",
-        *indented(_to_buffer()),
-        "  __syncwarp();",
-        "  const int n_of_lane = tile.n0 + q * 32 + lane;",
-        "#pragma unroll",
-        "  for (int r = warp * 16; r < warp * 16 + 16; ++r) {",
-        "    float value;",
-        "    const uint32_t from = buffer + r * 128 + ((lane / 4) ^ r % 8) * 16 + lane % 4 * 4;",
-        '    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");',
-        "    const int m_of_row = tile.m0 + consumer * 64 + r;",
-        "    if (m_of_row < M && n_of_lane < N)",
-        f"      c[((size_t){copy} * M + m_of_row) * N + n_of_lane] = {cast}value;",
-        "  }",
-        "}",
-    ]
-
-
-def _to_buffer() -> list[str]:
-    """64 rows of 32 results, 128 bytes each, swizzled so that lanes meet all banks."""
-    return [
-        "#pragma unroll",
-        "for (int j = 0; j < 4; ++j) {",
-        "  float v[4];",
-        "  four(sum + q * 16 + j * 4, q * 32 + j * 8 + lane % 4 * 2, v);",
-        "  const uint32_t to = buffer + row * 128 + ((j * 2 + lane % 4 / 2) ^ row % 8) * 16 + lane % 2 * 8;",
-        '  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");',
-        '  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * 128), "f"(v[2]), "f"(v[3]) : "memory");',
-        "}",
-    ]
-
-
 def pack(dtype: DType) -> list[str]:
     kind = "f16" if dtype is DType.F16 else "bf16"
     return [
@@ -144,3 +199,60 @@ def pack(dtype: DType) -> list[str]:
         f'  uint32_t r; asm("cvt.rn.{kind}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r;',
         "}",
     ]
+
+
+def pair_functions(form: Form) -> list[str]:
+    """How neighbours are loaded: two at once where rows are whole numbers of pairs."""
+    vectors, inputs = form.tma_store, zip(form.product.finish_inputs, form.finish.inputs, strict=False)
+    kinds = [one.dtype for one, text in inputs if one.varies and text != form.staged]
+    if not kinds:
+        return []
+    texts = [_VECTOR_PAIRS[kind] for kind in PAIRED if kind in kinds] if vectors else [_SINGLE_PAIR]
+    note = "// Elements n and n + 1 of a row of N" + (", which are a whole number of pairs." if vectors else ".")
+    return [note, *"".join(texts).rstrip("\n").splitlines()]
+
+
+def column_pair(name: str) -> list[str]:
+    """What columns `column` and the next have in shared memory."""
+    return [
+        f"float2 {name};",
+        'asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"',
+        f'             : "=f"({name}.x), "=f"({name}.y) : "r"(my_columns + column * 4));',
+    ]
+
+
+def finish_of_four(form: Form, sums: list[str]) -> list[str]:
+    """Statements that make `v` of four sums: columns n and n + 1 of rows m[0] and m[1]."""
+    lines: list[str] = []
+    values: list[list[str]] = [[] for _ in sums]
+    for one in form.finish.inputs:
+        if one == form.staged:
+            lines += column_pair(one.value)
+        elif one.place == "column":
+            lines.append(f"const float2 {one.value} = pair_at({one.name}, n, N);")
+        if one.place == "at":
+            lines += [
+                f"const float2 {one.value}_{row} = pair_at({one.name} + row_at[{row}] * N, n, N);" for row in (0, 1)
+            ]
+        for index, known in enumerate(values):
+            row, side = index // 2, "xy"[index % 2]
+            known.append(
+                f"{one.value}_of_row[{row}]"
+                if one.place in ("row", "0")
+                else f"{one.value}{'' if one.place == 'column' else f'_{row}'}.{side}"
+            )
+    for index, (sum, known) in enumerate(zip(sums, values, strict=True)):
+        kept = kept_sum(form.product, sum, f"m[{index // 2}]", f"(n + {index % 2})")
+        lines.append(f"v[{index}] = {form.finish.of(kept, *known)};")
+    return lines
+
+
+def row_values(finish: FinishText) -> list[str]:
+    """Statements that load what rows m[0] and m[1] have one number of each."""
+    lines: list[str] = []
+    for one in finish.inputs:
+        if one.place in ("row", "0"):
+            places = ("0", "0") if one.place == "0" else ("row_at[0]", "row_at[1]")
+            read = ", ".join(f"static_cast<float>({one.name}[{place}])" for place in places)
+            lines.append(f"const float {one.value}_of_row[2] = {{{read}}};")
+    return lines

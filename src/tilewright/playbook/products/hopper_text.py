@@ -35,24 +35,39 @@ __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
 }
 """
 
-_TMA_STORE = """\
+_STORE_BOX = """\
 __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\\n"
                "cp.async.bulk.commit_group;"
                ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
 }
+"""
+# What is written first leaves L2 first: results that are more than it holds would take the operands' places.
+_STORE_ROW = """\
+__device__ __forceinline__ void store_row(float* to, uint32_t from, int bytes) {
+  uint64_t policy; asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\\n"
+               "cp.async.bulk.commit_group;"
+               ::"l"(to), "r"(from), "r"(bytes), "l"(policy) : "memory");
+}
+"""
+_WAIT = """\
 // Until all but PENDING stores have read what they store.
 template <int PENDING> __device__ __forceinline__ void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 __device__ __forceinline__ void wait_until_stored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// What threads wrote to shared memory, TMA may read.
+"""
+SHOW = """\
+// What threads wrote to shared memory, TMA and wgmma may read.
 __device__ __forceinline__ void show_to_tma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 """
 
 
-def tma(stores: bool) -> str:
-    return _TMA + (_TMA_STORE if stores else "")
+def tma(boxes: bool, rows: bool = False) -> str:
+    """What brings boxes of the operands, and stores boxes, or rows, of the results."""
+    store = _STORE_BOX if boxes else _STORE_ROW if rows else ""
+    return _TMA + (store + _WAIT + SHOW if store else "")
 
 
 _WGMMA = """\
