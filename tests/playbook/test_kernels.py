@@ -162,3 +162,18 @@ def test_sums_of_logarithms_are_right_at_both_ends_of_what_is_quick(tmp_path: Pa
     x = torch.tensor(given)[:, None]
     got, want = load_structure(structures["stream"], task, tmp_path)(x), x[:, 0].double().log()
     assert torch.allclose(got.double(), want, rtol=4e-7, atol=0, equal_nan=True)
+
+
+def test_softplus_is_right_in_its_last_places(tmp_path: Path) -> None:
+    """Its logarithm is a series of the playbook's own: where it is small, around zero, and beyond the threshold."""
+    function = Function("softened", "return F.softplus(x, 2.0, 15.0)")
+    task = task_of(function)
+    op = load_structure(every_structure(program_of(function, task))[1], task, tmp_path)
+    x = torch.cat(
+        (torch.linspace(-40, 10, 3001), torch.linspace(-0.01, 0.01, 995), torch.tensor([7.5, 7.6, 90.0, -90.0]))
+    )
+    want = function.callable(x.double())
+    assert ((op(x[None])[0] - want).abs() <= 3 * 2**-23 * want + 1e-38).all()
+    odd = op(torch.tensor([[math.inf, -math.inf, math.nan, 0.0]]))[0]
+    assert odd[:2].tolist() == [math.inf, 0.0]
+    assert odd[2].isnan()

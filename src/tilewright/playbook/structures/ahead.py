@@ -199,7 +199,7 @@ class _Ahead:
             *self._each_vector([f"{self._held(one)} = {kernel.name(one.name)}_next[place];" for one in streams]),
             *(f"const {one.dtype.cpp} {self._end(one)} = {self._end(one)}_next;" for one in streams if self.shifts),
             "const long long next = row + walks;",
-            *self._sent_for("next", "EARLY" if self.paced else "", "next_count"),
+            *(self._sent_for("next", "EARLY", "next_count") if self.paced else self._sent_for_if_any()),
             "__pipeline_commit();",
             "",
             *kernel.index_lines(*(one for one in self.program.inputs if one not in streams)),
@@ -226,6 +226,10 @@ class _Ahead:
         held = f"threadIdx.x < HOLDERS ? {held} : 0" if self.team is Team.GRID else held
         return [f"const Division {name}({row}, cols);", f"const int {count} = {held}, {end} = {column};"]
 
+    def _sent_for_if_any(self) -> list[str]:
+        """The next row where there is one: a branch for all, so that its copies ask what those of any row ask."""
+        return ["if (next < rows) {", *indented(self._sent_for("next", "", "count")), "}"]
+
     def _sent_for(self, row: str, early: str, count: str) -> list[str]:
         """A row's vectors, under way to shared memory; `row` is the variable with its number."""
         kernel, lines = self.kernel, self._divided("there", row, "there_count", "there_end")
@@ -238,9 +242,9 @@ class _Ahead:
                 f"const auto* {name}_ahead = reinterpret_cast<const Vector<{one.dtype.cpp}>*>({start}{head}) + first;"
             )
             if self.shifts:
-                exists = "there_end < cols" if row == "start" else "next < rows && there_end < cols"
+                exists = "next < rows && there_end < cols" if early else "there_end < cols"
                 lines.append(f"if ({exists}) {self._end(one)}_next = ({start})[there_end];")
-        if row != "start":
+        if early:
             lines.append(f"const int next_count = next < rows ? {'there_count' if self.shifts else 'count'} : 0;")
         elif self.shifts:
             count = "there_count"
