@@ -206,7 +206,7 @@ class _Ahead:
             *self._other_pointers(),
             *self._targets(),
             *self._steps(),
-            *self.exchange.turned(),
+            "turn ^= 1;",
         ]
         return [*lines, "for (long long row = start; row < rows; row += walks) {", *indented(inner), "}"]
 

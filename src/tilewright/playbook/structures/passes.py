@@ -268,7 +268,7 @@ class _Passes:
         chunks = plan.name("chunks")
         plan.add("let", f"{chunks} = ceil_div({self.vectors}, {_WRITING})")
         changed = tuple(one for one in program.inputs if one.in_place and one not in read)
-        sizes = [("long long rows", self.rows), ("unsigned chunks", chunks)]
+        sizes = [("long long rows", self.rows), ("int chunks", chunks)]
         signature = self._signature(kernel, ((*read, *changed), program.outputs_along), [], [], sizes)
         name = f"{program.name}_elements"
         plan.launch(name, f"{chunks} * ceil_div({self.rows}, TOGETHER)", str(_WRITING), signature.given)
@@ -300,9 +300,8 @@ class _Passes:
             *(f"{kernel.target(one)}[{self._at()}] = {name(one.name)}_made;" for one in program.outputs_along),
         ]
         return [
-            "const unsigned block = gridDim.x - 1 - blockIdx.x;",
-            f"const long long place = static_cast<long long>(block % chunks) * {_WRITING} + threadIdx.x;",
-            "const long long first_row = static_cast<long long>(block / chunks) * TOGETHER;",
+            f"const long long block = gridDim.x - 1 - blockIdx.x, place = block % chunks * {_WRITING} + threadIdx.x;",
+            "const long long first_row = block / chunks * TOGETHER;",
             "if (place >= cols / WIDTH) return;",
             *(
                 f"const auto {name(one.name)}_here = "

@@ -22,52 +22,6 @@ class Team(Enum):
     GRID = "grid_ahead"
 
 
-_CLUSTER_HELPERS = """\
-__device__ __forceinline__ unsigned shared_address(const void* at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned address_in(int block, const void* at) {
-  unsigned there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
-  return there;
-}
-
-// Sends a number to a block, whose barrier counts its bytes: unlike a barrier of the whole cluster, this does not wait
-// until the results of the row before have been stored.
-template <typename T>
-__device__ __forceinline__ void send(T* slot, T value, unsigned long long* barrier, int block) {
-  const unsigned to = address_in(block, slot), counted = address_in(block, barrier);
-  if constexpr (sizeof(T) == 4) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
-                 "r"(*reinterpret_cast<unsigned*>(&value)), "r"(counted)
-                 : "memory");
-  } else {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
-                 "l"(*reinterpret_cast<unsigned long long*>(&value)), "r"(counted)
-                 : "memory");
-  }
-}
-
-__device__ __forceinline__ void begin(unsigned long long* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void await(unsigned long long* barrier, int phase) {
-  asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;"
-               " @!p bra AGAIN; }" ::"r"(shared_address(barrier)),
-               "r"(phase)
-               : "memory");
-}
-"""
-
 _GRID_HELPERS = """\
 // Counts this block in, and waits until as many as `wanted` have been. What each wrote before can be read after.
 __device__ __forceinline__ void meet(int* arrived, int wanted) {
@@ -104,7 +58,7 @@ class Exchange:
 
     @property
     def helpers(self) -> list[str]:
-        return [_CLUSTER_HELPERS if self.team is Team.CLUSTER else _GRID_HELPERS, *self.corrections]
+        return [*([_GRID_HELPERS] if self.team is Team.GRID else []), *self.corrections]
 
     def scratches(self, plan: PlanLines, teams: str) -> tuple[list[str], list[str]]:
         """Parameters for what blocks of a grid leave to each other, and the arguments for them."""
@@ -136,23 +90,13 @@ class Exchange:
         lines = kernel.partials("2][WARPS")
         kinds = [(kernel.accumulator_type(index), self._of_blocks(index)) for index in kernel.all_reductions]
         if self.team is Team.CLUSTER:
-            count = 2 * len(self.passes)
             lines += [f"__shared__ {kind} {name}[2][BLOCKS];" for kind, name in kinds]
-            lines += [
-                f"__shared__ unsigned long long arrived[{len(self.passes)}][2];",
-                f"if (threadIdx.x < {count}) begin(arrived[0] + threadIdx.x);",
-                "cluster.sync();  // every block must have begun before another writes to its shared memory",
-                "int phase = 0;",
-            ]
+            lines += ["cluster.sync();  // every block must have begun before another writes to its shared memory"]
         if self.team is Team.GRID:
             lines += [f"__shared__ {kind} {name}_together[2];" for kind, name in kinds]
             lines += [f"{kind}* {name} = {name}_of_teams + start * 2 * BLOCKS;" for kind, name in kinds]
             lines += ["int* arrived = arrived_of_teams + start * 32;", "int wanted = 0;"]
         return lines
-
-    def turned(self) -> list[str]:
-        """After a row."""
-        return [*(["phase ^= turn;"] if self.team is Team.CLUSTER else []), "turn ^= 1;"]
 
     def own(self, level: int) -> list[str]:
         """The block's own mean or greatest element, in place of the row's."""
@@ -175,7 +119,7 @@ class Exchange:
                 combined += self._combined(index, level != levels[0])
             kernel.reduced(level, "")
         if self.team is Team.CLUSTER:
-            return [*self._told(own, number), *combined]
+            return [*self._told(own), *combined]
         for one in filter(None, (about(self.program, index) for index in own)):
             if one.value != one.first:
                 del kernel.row_known[one.value]  # the mean, which is known to the warp that exchanges alone
@@ -204,22 +148,11 @@ class Exchange:
         after = [f"{name} = {self._of_blocks(one)}_together[turn];" for one, name in zip(own, names, strict=True)]
         return ["wanted += BLOCKS;", "if (threadIdx.x >= HOLDERS) {", *indented(inner), "}", "__syncthreads();", *after]
 
-    def _told(self, own: list[int], number: int) -> list[str]:
-        """The exchange by messages between the blocks of a cluster."""
-        kernel = self.kernel
-        barrier = f"&arrived[{number}][turn]"
-        size = " + ".join(f"sizeof({kernel.namer.of(one)})" for one in own)
-        size = f"({size})" if len(own) > 1 else size
-        sends = [
-            f"send(&{self._of_blocks(one)}[turn][rank], {kernel.namer.of(one)}, {barrier}, threadIdx.x);" for one in own
-        ]
-        return [
-            f"if (threadIdx.x == 0) expect_bytes({barrier}, BLOCKS * {size});",
-            "if (threadIdx.x < BLOCKS) {",
-            *indented(sends),
-            "}",
-            f"await({barrier}, phase);",
-        ]
+    def _told(self, own: list[int]) -> list[str]:
+        """The exchange through the shared memory of the blocks of a cluster."""
+        slots = [(f"&{self._of_blocks(one)}[turn][rank]", self.kernel.namer.of(one)) for one in own]
+        sends = [f"*cluster.map_shared_rank({slot}, threadIdx.x) = {name};" for slot, name in slots]
+        return ["if (threadIdx.x < BLOCKS) {", *indented(sends), "}", "cluster.sync();"]
 
     def _of_blocks(self, index: int) -> str:
         return f"{self.kernel.namer.of(index)}_of_blocks"
