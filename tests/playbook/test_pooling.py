@@ -76,6 +76,7 @@ BY_NAME = {one.name: one for one in CASES}
     ("name", "id"),
     [
         ("overlapping", "draft-pool"),
+        ("overlapping", "pool-strips"),
         ("line_max", "pool-strips"),
         ("without_padding", "pool-strips"),
     ],

@@ -80,6 +80,18 @@ class PoolKernel(PlacedKernel):
         lines, text = self._divided(made)
         return [*lines, *self.store_each({self.pooled: text})]
 
+    def staged_lines(self, made: str, staged: str) -> list[str]:
+        """The same for the only result, with `staged` in place of its own element."""
+        (one,) = self.program.outputs
+        lines, text = self._divided(made)
+        inner, texts = self.write((one.value,), {self.pooled: text}, self.load_alone)
+        return [*lines, *inner, f"{staged} = {self.stored(one, texts[one.value])};"]
+
+    def result_address(self) -> str:
+        """Where the only result's element at the loop variables is."""
+        (one,) = self.program.outputs
+        return " + ".join(self.at(one.name, one.place, {}))
+
     def _divided(self, made: str) -> tuple[list[str], Text]:
         if not self.pool.is_mean:
             return [], Text(made)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.places.vectors import each_element, zero_of
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.row_program import Load
 
+_WIDEST_STAGED = 1024  # columns of which shared memory has room for two lines of every row
 _LONG_WINDOW = 6  # taps from which a thread slides along several results
 
 
@@ -14,6 +17,16 @@ def slides(kernel: PoolKernel) -> bool:
     """Whether windows along a row share so much that a thread makes several neighbours."""
     x = kernel.axes["X"]
     return "Y" not in kernel.axes and x.stride == 1 and x.kernel >= _LONG_WINDOW
+
+
+def stages(kernel: PoolKernel) -> bool:
+    """Whether results are put together in shared memory: rows of them begin anywhere in a 16-byte vector."""
+    x, outputs = kernel.axes["X"], kernel.program.outputs
+    if set(kernel.axes) != {"X", "Y"} or x.stride > 1 or len(outputs) > 1 or outputs[0].dtype.itemsize > 4:
+        return False
+    steps = [factor.text for atom, factor in outputs[0].place.terms if atom == x.outside]
+    fits = x.inside.size.own <= _WIDEST_STAGED
+    return steps == ["1"] and x.outside.size.own % kernel.width != 0 and fits
 
 
 def strip_body(kernel: PoolKernel) -> list[str]:
@@ -41,7 +54,8 @@ def strip_body(kernel: PoolKernel) -> list[str]:
         rest = [*_plane_function(kernel), *_walk(kernel)]
     else:
         rest = [*_entered(kernel), *_over_rows([*_combined_rows(kernel), *_cell_stores("line")])]
-        rest += ["wait_for_team();", *(_slide(kernel) if slides(kernel) else _rows(kernel, "line"))]
+        made = _slide(kernel) if slides(kernel) else _staged(kernel) if stages(kernel) else _rows(kernel, "line")
+        rest += ["wait_for_team();", *made]
     return [*lines, *kernel.plane_lines(), *_margins(kernel), *rest]
 
 
@@ -135,6 +149,11 @@ def _cell_stores(line: str) -> list[str]:
 
 def _rows(kernel: PoolKernel, line: str) -> list[str]:
     """The last combination: along the row, from shared memory."""
+    return _each_row(kernel, _along(kernel, line, kernel.result_lines("made")))
+
+
+def _along(kernel: PoolKernel, line: str, storing: list[str]) -> list[str]:
+    """A row of results, each of them stored."""
     axes, out_x = kernel.axes, kernel.variable(kernel.axes["X"].outside)
     row = "made_row * cells + " if "Y" in axes else ""
     each = [
@@ -142,24 +161,45 @@ def _rows(kernel: PoolKernel, line: str) -> list[str]:
         "float made = cell[0];",
         "#pragma unroll",
         "for (int tap = 1; tap < KERNEL_X; ++tap) made = combined(made, cell[tap * DILATION_X]);",
-        *kernel.result_lines("made"),
+        *storing,
     ]
-    lines = [
+    return [
         "#pragma unroll RESULTS",
         f"for (int {out_x} = first_x + threadIdx.x; {out_x} < end_x; {out_x} += LANES) {{",
         *indented(each),
         "}",
     ]
-    if "Y" not in axes:
+
+
+def _each_row(kernel: PoolKernel, lines: list[str]) -> list[str]:
+    """Something done for every row of the strip that there is."""
+    if "Y" not in kernel.axes:
         return lines
-    out_y = kernel.variable(axes["Y"].outside)
+    y = kernel.axes["Y"].outside
+    out_y = kernel.variable(y)
     return [
         "#pragma unroll",
         "for (int made_row = 0; made_row < ROWS; ++made_row) {",
         f"  const int {out_y} = first_y + made_row;",
-        f"  if ({out_y} >= {kernel.size(axes['Y'].outside.size, 'int')}) continue;",
+        f"  if ({out_y} >= {kernel.size(y.size, 'int')}) continue;",
         *indented(lines),
         "}",
+    ]
+
+
+def _staged(kernel: PoolKernel) -> list[str]:
+    """The same by way of shared memory, from where rows leave in whole vectors."""
+    out_x, kind = kernel.variable(kernel.axes["X"].outside), kernel.program.outputs[0].dtype.cpp
+    first = re.sub(rf"\b{out_x}\b", "first_x", kernel.result_address())
+    start = [
+        f"{kind}* row = {first};",
+        f"auto* staged = reinterpret_cast<{kind}*>(line + (ROWS + made_row) * cells) + into_vector(row);",
+    ]
+    storing = kernel.staged_lines("made", f"staged[{out_x} - first_x]")
+    return [
+        *_each_row(kernel, [*start, *_along(kernel, "line", storing)]),
+        "wait_for_team();",
+        *_each_row(kernel, [*start, "store_row(row, staged, end_x - first_x);"]),
     ]
 
 

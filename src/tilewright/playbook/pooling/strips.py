@@ -7,7 +7,7 @@ from tilewright.playbook.file_text import MOST_32_BIT, PlanLines, fragment, incl
 from tilewright.playbook.places.text import product_text, width_line
 from tilewright.playbook.pooling.draft import PoolKernel
 from tilewright.playbook.pooling.program import PoolProgram, Window
-from tilewright.playbook.pooling.strip_body import slides, strip_body
+from tilewright.playbook.pooling.strip_body import slides, stages, strip_body
 
 _TEAM = """\
 // Waits for the other threads of the team.
@@ -18,6 +18,27 @@ __device__ __forceinline__ void wait_for_team() {
     __syncwarp();
   } else {
     asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(LANES) : "memory");
+  }
+}
+"""
+_STORING = """\
+// How many elements after the beginning of a 16-byte vector of memory this one is.
+template <typename T>
+__device__ __forceinline__ int into_vector(const T* at) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(T));
+}
+
+// Stores results that lie together, in vectors but for those at both ends; `from` is as far into a vector as `to`.
+template <typename T>
+__device__ __forceinline__ void store_row(T* to, const T* from, int count) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const int head = max(min((SIZE - into_vector(to)) % SIZE, count), 0), vectors = max(count - head, 0) / SIZE;
+  for (int v = threadIdx.x; v < vectors; v += LANES) {
+    reinterpret_cast<uint4*>(to + head)[v] = reinterpret_cast<const uint4*>(from + head)[v];
+  }
+  for (int end = threadIdx.x; end < count - vectors * SIZE; end += LANES) {
+    const int place = end < head ? end : end + vectors * SIZE;
+    to[place] = from[place];
   }
 }
 """
@@ -50,12 +71,14 @@ def strips(program: PoolProgram, op_line: str, quick: bool = True) -> str:
         "strip needs before it computes anything, and combines them column by column in registers."
     )
     header += f"{deep} What the columns come to goes through shared memory, where the last combination, along the row, "
-    header += f"finds its neighbours.{slid} Cells outside the input hold what changes nothing."
+    staged = " Rows of results, which begin anywhere, leave from there in whole vectors." if stages(kernel) else ""
+    header += f"finds its neighbours.{slid}{staged} Cells outside the input hold what changes nothing."
     pieces = [
         [*kernel.constants(), *_more_constants(kernel)],
         [VECTOR],
         *kernel.pieces(),
         [_TEAM],
+        *([[_STORING]] if stages(kernel) else []),
         *_used_pieces(kernel),
     ]
     return fragment(header, plan, includes(program.placed.as_rows()), *pieces, text).file()
@@ -65,7 +88,7 @@ def _lines(kernel: PoolKernel) -> str:
     """How many lines of shared memory a team has."""
     if "Z" in kernel.axes:
         return "(2 * ROWS)"  # two sets in turn, so that one barrier a plane is enough
-    return "2" if slides(kernel) else "ROWS"
+    return "2" if slides(kernel) else "(2 * ROWS)" if stages(kernel) else "ROWS"
 
 
 def _more_constants(kernel: PoolKernel) -> list[str]:
@@ -136,7 +159,9 @@ def _strips_plan(kernel: PoolKernel, plan: PlanLines) -> tuple[list[tuple[str, s
     margin = f"round_up({x.padding}, WIDTH)"
     plan.add("let", f"{names['span']} = LANES * VECTORS * WIDTH", "columns that a team loads of a row")
     if not slides(kernel):
-        plan.add("let", f"{names['cells']} = {margin} + {names['span']} + round_up({x.reach}, WIDTH)", "of a line")
+        cells = f"{margin} + {names['span']} + round_up({x.reach}, WIDTH)"
+        cells = f"round_up({cells} + 7, 8)" if stages(kernel) else cells  # a row may begin late in a vector
+        plan.add("let", f"{names['cells']} = {cells}", "of a line")
     reach, stride = x.reach, x.stride
     plan.add(
         "let", f"{names['most']} = (max({names['span']} - {margin} + {x.padding}, {reach}) - {reach}) / {stride} + 1"
@@ -187,6 +212,7 @@ def _tunes(kernel: PoolKernel) -> list[tuple[str, str, str]]:
     blocks = (512, 256, 128) if deep else (128, 256, 512) if lanes >= 128 else (256, 128, 512)
     teams = dict.fromkeys(max(one // lanes, 1) for one in blocks)
     rows = _row_choices(kernel.axes["Y"], deep, kernel.width)
+    rows = sorted(rows) if stages(kernel) else rows
     found = [
         ("tune", f"LANES = {lanes}" + (f" | {lanes // 2}" if lanes >= 256 else ""), "threads of a team"),
         ("tune", f"TEAMS = {' | '.join(map(str, teams))}", "of a block"),
