@@ -52,6 +52,7 @@ FAR_BEHIND, FEWEST_ROUNDS = 1.25, 2  # as slow beside the best so far, that noth
 KERNEL, CONTROL = "kernel", "kernel again"
 DRIFT = 0.05  # between the first and the last round, that is worth a note
 CONTROL_ERROR = 0.01  # of the kernel beside itself, likewise
+DISTURBED, TRIES = 0.2, 3  # between the rounds of one contender: somebody else was at the GPU, so it is done again
 SCATTER_OF_ATOMICS = 1e-3  # of an output's size: by no more do sums differ that are added up in another order
 _JOB_SECONDS = 120.0
 _FIRST_BASELINE_SECONDS = 600.0  # torch.compile
@@ -111,6 +112,12 @@ class Rounds:
         """By what fraction the last round was slower (or faster) than the first."""
         rounds = self.samples[name]
         return statistics.median(rounds[-1]) / statistics.median(rounds[0]) - 1.0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether some round of a contender was far slower than another."""
+        medians = [[statistics.median(one) for one in rounds] for rounds in self.samples.values()]
+        return any(max(one) > (1.0 + DISTURBED) * min(one) for one in medians)
 
     def add_runs(self, name: str, runs: CandidateRuns, added_by_atomics: bool) -> None:
         """A round of the candidate, whose calls must all have answered as the very first did."""
@@ -177,8 +184,26 @@ def measure_on_gpu(
 ) -> Measured:
     """The candidate and its baselines, several rounds there and back. Raises `GpuFault`; a failing baseline is a note.
 
-    It ends early where a timed call answers otherwise: such a time is of no use.
+    Rounds that somebody else's work disturbed are done again, all of them, and where that does not help it is noted.
     """
+    for _ in range(TRIES):
+        rounds = _rounds(prepared, task, gpu, baselines, floor_us, contest, say)
+        if rounds.answered_otherwise or not rounds.is_disturbed:
+            break
+        say("timing again: something else was at the GPU")
+    return measured(rounds, task, gpu.profile.name, floor_us)
+
+
+def _rounds(
+    prepared: BuiltPlan,
+    task: Task,
+    gpu: Device,
+    baselines: AnyReference,
+    floor_us: float,
+    contest: Contest,
+    say: Say,
+) -> Rounds:
+    """All rounds. They end early where a timed call answers otherwise: such a time is of no use."""
     answer, contenders = contest.answer, contest.contenders
     rounds = Rounds(answer=answer.digest if answer is not None else None)
     inputs = case_inputs(task, answer.case) if answer is not None else None
@@ -202,7 +227,7 @@ def measure_on_gpu(
         if rounds.answered_otherwise:
             break
         number += 1
-    return measured(rounds, task, gpu.profile.name, floor_us)
+    return rounds
 
 
 def rounds_and_runs(floor_us: float) -> tuple[int, int]:
