@@ -294,6 +294,7 @@ def test_a_shared_run_that_is_given_up_is_begun_anew(
             said = ""
             while "waiting for it" not in said:
                 assert not made.done(), made.exception()
+                time.sleep(0.1)  # reading empties what is written meanwhile: in a tight loop the sentence can get lost
                 said += capsys.readouterr().err
                 time.sleep(0.02)
             assert f"run     {given_up.id}, which process" in said
@@ -336,6 +337,7 @@ def test_what_another_makes_for_the_same_task_is_taken_over(
             said = ""
             while "waiting for it" not in said:
                 assert not made.done(), made.exception()
+                time.sleep(0.1)  # reading empties what is written meanwhile: in a tight loop the sentence can get lost
                 said += capsys.readouterr().err
             folder.attempt(1).save_text("kernel.cu", kernel_text(RIGHT))
             folder.attempt(1).finish(replace(attempt(1, 5.0), tune=None))
