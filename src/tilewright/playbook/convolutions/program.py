@@ -1,0 +1,88 @@
+"""A convolution: the record from which every structure for convolutions is written.
+
+    y[n, f, p] = finish(sum over c and t of x[n, c, p * stride - padding + t * dilation] * w[f, c, t])
+
+where c runs over the channels of f's group; p and t have one to three dimensions, and elements outside x count as 0.
+A transposed convolution is the other way round: x[n, c, q] * w[c, f, t] is added to y at q * stride - padding + t *
+dilation. Tensors are row-major: x is [batch, groups * channels, lengths], y is [batch, groups * filters, results], w is
+[groups * filters, channels, taps], or where it is transposed [groups * channels, filters, taps].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.playbook.products.program import Extent
+from tilewright.playbook.row_program import Load, ProgramInput, ProgramOutput, RowProgram
+from tilewright.records import DType, Precision
+
+
+@dataclass(frozen=True)
+class Window:
+    """One dimension along which the window moves."""
+
+    length: Extent  # of x
+    results: Extent  # of y
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution with what is done to its sums.
+
+    The rows of `finish` are batch * groups * filters, its columns the positions of the result: an input of it is whole
+    (an element for every result), has an element for every row or for every channel of the result (one `RowPart` with
+    the channels as modulus, not varying), or is a single number. A bias is such an input.
+    """
+
+    batch: Extent
+    groups: int
+    channels: Extent  # of x, in each group
+    filters: Extent  # of y, in each group
+    windows: tuple[Window, ...]
+    x: str  # an input of the task, or a scratch tensor of the plan
+    weight: str
+    element: DType  # of both
+    transposed: bool
+    finish: RowProgram
+    sum_name: str  # the input of `finish` that stands for the sum
+    precision: Precision
+
+    @property
+    def output(self) -> ProgramOutput:
+        return self.finish.outputs[0]
+
+    @property
+    def sum_value(self) -> int:
+        """The value of `finish` that is the sum itself."""
+        return self.finish.values.index(Load(self.sum_name))
+
+    @property
+    def finish_inputs(self) -> tuple[ProgramInput, ...]:
+        """The tensors that `finish` reads besides the sum."""
+        return tuple(one for one in self.finish.inputs if one.name != self.sum_name)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every result is made from one channel."""
+        return self.channels.is_one
+
+    @property
+    def taps(self) -> int:
+        """Of the window in all its dimensions."""
+        return math.prod(one.taps for one in self.windows)
+
+    @property
+    def is_exact(self) -> bool:
+        """f32 operands that may not be rounded to TF32."""
+        return self.element is DType.F32 and self.precision is Precision.STRICT
+
+    @property
+    def multiplications(self) -> int:
+        """At the task's own sizes."""
+        ends = math.prod((one.length if self.transposed else one.results).size for one in self.windows)
+        return self.batch.size * self.groups * self.channels.size * self.filters.size * self.taps * ends
