@@ -16,6 +16,7 @@ from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, 
 from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
+SIZES |= {"three": 3, "five": 5, "two": 2, "one": 1}
 ARCHITECTURES = {"sm_80": "A100", "sm_89": "L4", "sm_90a": "H200"}
 
 
@@ -51,7 +52,7 @@ class Placed:
                     own = parsed.at({key: value.size for key, value in dimensions.items()})
                     dimensions.setdefault(name, Dimension(name, own, formula=parsed))
                 multiple = dict(self.multiples).get(name, 1)
-                dimensions.setdefault(name, Dimension(name, SIZES.get(name, 8), multiple_of=multiple))
+                dimensions.setdefault(name, Dimension(name, SIZES.get(name, 8), name != "one", multiple))
                 found.append(name)
             return tuple(found)
 

@@ -1,4 +1,4 @@
-"""From a traced task to its stages: products with what follows each sum, and what is left as rows.
+"""From a traced task to its stages: products and convolutions with what follows each sum, and what is left as rows.
 
 A product takes with it the longest run of pointwise work that follows it alone: that is done on the sums before they
 are stored. Whatever else there is becomes work on rows of tensors that earlier stages have stored.
@@ -7,16 +7,18 @@ are stored. Whatever else there is becomes work on rows of tensors that earlier 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tilewright.playbook.convolutions.program import Convolution
+from tilewright.playbook.convolutions.reading import Settings, part
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.products.algebra import simplified
-from tilewright.playbook.products.finishing import SUM, finish_program
-from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, normalised, taken
+from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
+from tilewright.playbook.products.graph import MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
 from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
 from tilewright.playbook.products.pooling import with_whole_windows
-from tilewright.playbook.products.program import Contraction, Extent, Kept, Triangle
+from tilewright.playbook.products.program import Contraction, Kept, Triangle
 from tilewright.playbook.products.rest import rest_program
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.reductions import REDUCTION_RULES
@@ -35,20 +37,22 @@ class RowsStage:
     program: RowProgram
 
 
+Stage = Contraction | Convolution | RowsStage
+
+
 @dataclass(frozen=True)
 class Chain:
     """The whole task: stages in order, each of which may read what earlier ones have stored."""
 
     task: Task
-    stages: tuple[Contraction | RowsStage, ...]
+    stages: tuple[Stage, ...]
     scratch: tuple[Tensor, ...]  # what is stored on the way
     notes: tuple[str, ...]  # what algebra made disappear
 
     @property
-    def contraction(self) -> Contraction | None:
-        """The only stage, where that is a product."""
-        first = self.stages[0]
-        return first if len(self.stages) == 1 and isinstance(first, Contraction) else None
+    def sums(self) -> tuple[Contraction | Convolution, ...]:
+        """The products and convolutions."""
+        return tuple(one for one in self.stages if not isinstance(one, RowsStage))
 
 
 def read(traced: TracedTask) -> Chain:
@@ -64,13 +68,14 @@ def read(traced: TracedTask) -> Chain:
 
 @dataclass
 class _Reader(TensorTable):
-    stages: list[Contraction | RowsStage] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
 
-    def read(self) -> tuple[Contraction | RowsStage, ...]:
+    def read(self) -> tuple[Stage, ...]:
         wanted = set[int]().union(*(self.graph.ancestors(one) for one in self.graph.outputs))
         for index in sorted(wanted):
-            if self.graph.nodes[index].target == PRODUCT and index not in self.tensors:
-                self.stages.append(self._product(index))
+            if self.graph.nodes[index].target in MADE and index not in self.tensors:
+                product = self.graph.nodes[index].target == PRODUCT
+                self.stages.append(self._product(index) if product else self._convolution(index))
         left = tuple(dict.fromkeys(one for one in self.graph.outputs if one not in self.tensors))
         if left:
             self._rows(left)
@@ -98,8 +103,7 @@ class _Reader(TensorTable):
         if k.is_one:
             k = tensor_b.extent(axes_b.k)
         place, kept = self._kept(self._seen_as(index), index)
-        name, finish, stored = self._finish(place, n)
-        self.keep(stored, self.tensor_of(stored, name))
+        finish = self._finish(place, columns_of(self, place, n), by_channel=False)
         return Contraction(
             batch,
             m,
@@ -112,6 +116,50 @@ class _Reader(TensorTable):
             self.task.precision,
             kept,
         )
+
+    # -- convolutions --
+
+    def _convolution(self, index: int) -> Convolution:
+        nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
+        x, weight = (self._whole_tensor(one) for one in nodes[0].arguments[:2])
+        settings = Settings.of(nodes)
+        taken_sizes = self.graph.sizes(taken(nodes[0])[1])
+        if any(len(set(one)) > 1 for one in taken_sizes[2:]):
+            raise NotSupported("the playbook writes convolutions for windows of given sizes")
+        windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
+        for sizes, window in zip(self.graph.sizes(index)[2:], windows, strict=True):
+            self.made_sizes.setdefault(sizes, window.results)
+        own, inner = part(weight.extents[0], taken_sizes[0], settings.groups), weight.extents[1]
+        channels, filters = (own, inner) if settings.transposed else (inner, own)
+        finish = self._finish(index, len(windows), by_channel=True)
+        return Convolution(
+            x.extents[0],
+            settings.groups,
+            channels,
+            filters,
+            windows,
+            x.name,
+            weight.name,
+            x.dtype,
+            settings.transposed,
+            finish,
+            SUM,
+            self.task.precision,
+        )
+
+    def _whole_tensor(self, given: object) -> Tensor:
+        """A tensor in memory, in its own order; one that is computed is stored first."""
+        assert isinstance(given, Node)
+        base = given.index
+        while base not in self.tensors and self._keeps_order(base):
+            (base,) = taken(self.graph.nodes[base])
+        if base not in self.tensors:
+            base = given.index
+            self._rows((base,))
+        found = self.tensors[base]
+        if base == given.index:
+            return found
+        return replace(found, extents=tuple(self.extent(one) for one in self.graph.sizes(given.index)))
 
     def _operand_view(self, given: object) -> View:
         """An operand as it lies in memory; one that is computed is stored first."""
@@ -172,15 +220,18 @@ class _Reader(TensorTable):
 
     # -- what follows the sums --
 
-    def _finish(self, start: int, n: Extent) -> tuple[str, RowProgram, int]:
-        """The work on the sums that goes farthest: the name of what is stored, the program, and the node stored."""
+    def _finish(self, start: int, columns: int, by_channel: bool) -> RowProgram:
+        """The work on the sums that goes farthest; what it makes is stored."""
         for cut in self._cuts(start):
             name = self.name_of(cut)
             try:
-                return name, finish_program(self, start, cut, name, n), cut
+                finish = finish_program(self, start, cut, name, columns, by_channel)
             except NotSupported:
                 if cut == start:
                     raise
+                continue
+            self.keep(cut, self.tensor_of(cut, name))
+            return finish
         raise AssertionError("the product itself can always be stored")
 
     def _cuts(self, start: int) -> list[int]:
@@ -220,7 +271,7 @@ class _Reader(TensorTable):
         """Whether a node can be had for a finish; what needs no product is made first where it must be stored."""
         if self.is_at_hand(index):
             return True
-        if any(self.graph.nodes[one].target == PRODUCT for one in self.graph.ancestors(index, self.tensors)):
+        if any(self.graph.nodes[one].target in MADE for one in self.graph.ancestors(index, self.tensors)):
             return False
         try:
             self._rows((index,))
@@ -278,7 +329,7 @@ class _Reader(TensorTable):
                 found.append(index)
         return found
 
-    def _forget(self, stage: Contraction | RowsStage) -> None:
+    def _forget(self, stage: Stage) -> None:
         names = {one.name for one in (stage.program.outputs if isinstance(stage, RowsStage) else ())}
         self.scratch = [one for one in self.scratch if one.name not in names]
         self.tensors = {index: one for index, one in self.tensors.items() if one.name not in names}

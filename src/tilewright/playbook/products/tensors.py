@@ -27,6 +27,7 @@ class TensorTable:
     graph: Graph
     tensors: dict[int, Tensor] = field(default_factory=dict)  # in memory, by node
     scratch: list[Tensor] = field(default_factory=list)  # those that are neither inputs nor results
+    made_sizes: dict[tuple[int, ...], Extent] = field(default_factory=dict)  # of windows, by their values at the probes
 
     def __post_init__(self) -> None:
         self.task = self.traced.task
@@ -54,6 +55,8 @@ class TensorTable:
             if node.target == "input":
                 for one, extent in zip(self.graph.sizes(index), self.tensors[index].extents, strict=True):
                     known.setdefault(one, extent)
+        for made, extent in self.made_sizes.items():
+            known.setdefault(made, extent)
         for count in (1, 2, 3):
             for chosen in itertools.combinations(known, count):
                 if tuple(math.prod(column) for column in zip(*chosen, strict=True)) == sizes:
