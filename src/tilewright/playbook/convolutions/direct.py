@@ -24,11 +24,9 @@ def can_write(convolution: Convolution) -> bool:
     return math.prod(one.taps for one in convolution.windows[-2:]) <= _MOST_TAPS
 
 
-def direct_convolution(
-    convolution: Convolution, op_line: str, quick: bool = True, choices: Choices = Choices.ALL
-) -> Fragment:
+def direct_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """FILTERS x ROWS x COLUMNS results of a thread; many small blocks in the order of addresses."""
-    text = ConvolutionText(convolution, op_line, quick, choices)
+    text = ConvolutionText(convolution, op_line, choices)
     given = _plan(text)
     signature = text.signature([*text.parameters("channels", "filters", *text.lengths), *given])
     name = f"{text.name}_direct"

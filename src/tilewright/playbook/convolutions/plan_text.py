@@ -29,7 +29,6 @@ class ConvolutionText(SumsText):
 
     convolution: Convolution
     op_line: str
-    quick: bool = True
     choices: Choices = Choices.ALL
 
     def __post_init__(self) -> None:
@@ -51,7 +50,7 @@ class ConvolutionText(SumsText):
 
     @cached_property
     def finish(self) -> FinishText:
-        return finish_text(self.convolution, self.quick, reserved=_RESERVED)
+        return finish_text(self.convolution, reserved=_RESERVED)
 
     @property
     def elements(self) -> tuple[DType, ...]:

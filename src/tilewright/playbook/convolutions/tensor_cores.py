@@ -64,11 +64,9 @@ def can_write(convolution: Convolution) -> bool:
     return bits <= _MOST_BITS and convolution.element in (DType.F32, DType.F16, DType.BF16)
 
 
-def tensor_core_convolution(
-    convolution: Convolution, op_line: str, quick: bool = True, choices: Choices = Choices.ALL
-) -> Fragment:
+def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Choices = Choices.ALL) -> Fragment:
     """BM filters x BN positions of a block; STAGES steps along channels and taps are under way at once."""
-    text = ConvolutionText(convolution, op_line, quick, choices)
+    text = ConvolutionText(convolution, op_line, choices)
     wide = convolution.element is DType.F32
     sides = _sides(convolution)
     packed, tiles, shared = _plan(text)
