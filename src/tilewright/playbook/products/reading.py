@@ -245,6 +245,8 @@ class _Reader(TensorTable):
     def _finish(self, start: int, columns: int, by_channel: bool) -> RowProgram:
         """The work on the sums that goes farthest; what it makes is stored."""
         for cut in self._cuts(start):
+            if by_channel and self.graph.nodes[cut].target in RESHAPES and cut not in self.graph.outputs:
+                continue  # in its own shape it tells more of the sizes of what follows
             name = self.name_of(cut)
             try:
                 finish = finish_program(self, start, cut, name, columns, by_channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.playbook.families import TracedTask
@@ -23,7 +24,8 @@ def between(traced: TracedTask, graph: Graph, given: tuple[Tensor, ...], made: t
         own.get(one.name) or TensorInput(one.name, one.dtype, tuple(sizes.name(size) for size in one.extents))
         for one in given
     ]
-    outputs = [TaskOutput(one.name, one.dtype, tuple(sizes.known(size) for size in one.extents)) for one in made]
+    seen = {name for one in inputs for name in one.dimensions}
+    outputs = [TaskOutput(one.name, one.dtype, tuple(sizes.known(size, seen) for size in one.extents)) for one in made]
     part = replace(
         task,
         inputs=(*inputs, *task.numbers),
@@ -56,9 +58,10 @@ class _Sizes:
         self._taken = {one.name for one in task.dimensions}
         self.more: list[Dimension] = []
 
-    def known(self, extent: Extent) -> str | int:
+    def known(self, extent: Extent, seen: Collection[str]) -> str | int:
         """Of a result, whose plan line the whole file has."""
-        return self._names.get(extent.expression, extent.size)
+        name = self._names.get(extent.expression)
+        return extent.size if name is None or name not in seen else name
 
     def name(self, extent: Extent) -> str:
         if extent.expression not in self._names:
