@@ -59,7 +59,8 @@ CASES = (
     ),
     _case(
         "mean_of_all",
-        "return torch.logsumexp(F.conv_transpose2d(x, t, b, 2, 1, 1).mul(0.5).mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
+        "y = F.conv_transpose2d(x, t, b, 2, 1, 1) * 0.5\n"
+        "    return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
         "f32[batch, 1, 1]",
         "; t: f32[heads, filters, three, five]",
     ),
