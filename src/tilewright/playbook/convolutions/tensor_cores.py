@@ -13,6 +13,7 @@ import math
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.tensor_cores_kernel import (
+    is_rounded,
     kernel_body,
     pair_lines,
     phase_lines,
@@ -110,7 +111,7 @@ def tensor_core_convolution(convolution: Convolution, op_line: str, choices: Cho
             f"using ACopy = TileCopy<BM, BK, {4 if wide else 8}, {16 // convolution.element.itemsize}>;",
             "using BCopy = TileCopy<BK, BN, 8, 1>;",
         ],
-        *fragment_pieces(convolution.element, convolution.is_exact),
+        *fragment_pieces(convolution.element, convolution.is_exact, is_rounded(convolution)),
         text.finish.function,
         pack.kernel("__launch_bounds__(256)", f"{text.name}_pack", _pack_body(text)),
         signature.kernel("__launch_bounds__(THREADS)", name, kernel_body(text, sides)),
@@ -229,6 +230,9 @@ def _pack_body(text: ConvolutionText) -> list[str]:
     row = "(group * filters + f) * static_cast<long long>(channels) + c"
     if text.convolution.transposed:
         row = "(group * channels + c) * static_cast<long long>(filters) + f"
+    rounded = f"weight[({row}) * TAPS + tap]"
+    if is_rounded(text.convolution):
+        rounded = f"__uint_as_float(tf32({rounded}))"
     tap = ""
     for axis in reversed(text.axes):
         number = f"taps_{axis}.first + i_{axis} * taps_{axis}.step"
@@ -244,7 +248,7 @@ def _pack_body(text: ConvolutionText) -> list[str]:
         "if (k < channels * taps) {",
         *indented(pair_lines(text)),
         f"  const int tap = {tap};",
-        f"  made = weight[({row}) * TAPS + tap];",
+        f"  made = {rounded};",
         "}",
         "packed[static_cast<long long>(blockIdx.y) * filters * k_pitch + at] = made;",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.convolutions.plan_text import ConvolutionText
+from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.products.tensor_cores import Side, half_step, wide_step
 from tilewright.records import DType
@@ -11,6 +12,11 @@ from tilewright.records import DType
 def phases(text: ConvolutionText, axis: str) -> int:
     """Parts of the result along an axis that have taps of their own."""
     return text.axes[axis].stride if text.convolution.transposed else 1
+
+
+def is_rounded(convolution: Convolution) -> bool:
+    """Whether the packed weights are TF32 numbers."""
+    return convolution.element is DType.F32 and not convolution.is_exact
 
 
 # -- pieces that the packing of weights has too --
@@ -78,7 +84,11 @@ def kernel_body(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
 def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
     """The product of one phase, up to its sums in shared memory."""
     one = text.convolution
-    step = wide_step(sides, one.is_exact) if one.element is DType.F32 else half_step(sides)
+    step = wide_step(sides, one.is_exact, is_rounded(one)) if one.element is DType.F32 else half_step(sides)
+    held = one.element.itemsize == 2
+    first = ["for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);"]
+    if held:
+        first = [first[0].replace("copy_step(stage);", "{"), "  copy_step(stage);", "  keep_step(stage);", "}"]
     return [
         taps_line(text, "x"),
         taps_count(text),
@@ -87,10 +97,10 @@ def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
         "const Element* weights = packed + matrix * filters * k_pitch;",
         *_have_lines(text),
         *_table_lines(text),
-        *_copy_lines(),
+        *_copy_lines(text),
         "for (int stage = 0; stage < STAGES; ++stage) write_table(stage);",
         "__syncthreads();",
-        "for (int stage = 0; stage < STAGES - 1; ++stage) copy_step(stage);",
+        *first,
         "",
         "float sums[BLOCKS_M][BLOCKS_N][4] = {};",
         "for (int step = 0; step < steps; ++step) {",
@@ -101,6 +111,7 @@ def _phase(text: ConvolutionText, sides: tuple[Side, Side]) -> list[str]:
         "  const Element* a_tile = slots + step % STAGES * SLOT;",
         "  const Element* b_tile = a_tile + ACopy::ELEMENTS;",
         *indented(step),
+        *(["  keep_step(step + STAGES - 1);"] if held else []),
         "}",
         "",
         "wait<0>();",
@@ -186,22 +197,42 @@ def _table_lines(text: ConvolutionText) -> list[str]:
     ]
 
 
-def _copy_lines() -> list[str]:
-    return [
+def _copy_lines(text: ConvolutionText) -> list[str]:
+    """Copies of a step. There is no asynchronous one of two bytes: such elements go through registers."""
+    held = text.convolution.element.itemsize == 2
+    moved = "copy_async<sizeof(Element)>(column + line * BCopy::PITCH, inside ? stands + entry.place : x, inside);"
+    if held:
+        moved = "held[i] = inside ? reinterpret_cast<const unsigned short*>(stands)[entry.place] : 0;"
+    lines = [
         "auto copy_step = [&](int step) {",
         "  if (step < steps) {",
         "    Element* slot = slots + step % STAGES * SLOT;",
         "    ACopy::start(slot, weights, k_pitch, m0, step * BK, filters, k_pitch);",
-        "    Element* column = slot + ACopy::ELEMENTS + threadIdx.x % BN;",
+        *([] if held else ["    Element* column = slot + ACopy::ELEMENTS + threadIdx.x % BN;"]),
         "#pragma unroll",
-        "    for (int i = 0; i < BK * BN / THREADS; ++i) {",
+        "    for (int i = 0; i < COPIES; ++i) {",
         "      const int line = threadIdx.x / BN + i * (THREADS / BN);",
         "      const Entry entry = table[step % STAGES][line];",
         "      const bool inside = (have & entry.needs) == entry.needs;",
-        "      copy_async<sizeof(Element)>(column + line * BCopy::PITCH, inside ? stands + entry.place : x, inside);",
+        f"      {moved}",
         "    }",
         "  }",
         "  commit();  // even when empty, so that the count of pending groups stays in step with the loop",
+        "};",
+    ]
+    if not held:
+        return ["constexpr int COPIES = BK * BN / THREADS;", *lines]
+    return [
+        "constexpr int COPIES = BK * BN / THREADS;",
+        "unsigned short held[COPIES];  // elements on their way, for there is no asynchronous copy of two bytes",
+        *lines,
+        "auto keep_step = [&](int step) {",
+        "  Element* column = slots + step % STAGES * SLOT + ACopy::ELEMENTS + threadIdx.x % BN;",
+        "#pragma unroll",
+        "  for (int i = 0; i < COPIES; ++i) {",
+        "    const int line = threadIdx.x / BN + i * (THREADS / BN);",
+        "    if (step < steps) reinterpret_cast<unsigned short*>(column)[line * BCopy::PITCH] = held[i];",
+        "  }",
         "};",
     ]
 
