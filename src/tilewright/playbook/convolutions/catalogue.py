@@ -25,6 +25,7 @@ class ConvolutionWay:
     id: str
     summary: str
     write: WriteConvolution
+    resort: bool = False  # as a structure has it
 
 
 DRAFT = ConvolutionWay("draft-convolution", "first version: one thread per result", draft_convolution)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.playbook import catalogue as rows
@@ -29,6 +29,7 @@ _TURING = "sm_75"  # without asynchronous copies
 _FEW_TILES = 132  # of 128 x 128 sums
 _LONG_K = 2048
 _FEW_ROWS = 256  # of the first operand: each of the second is multiplied once or twice
+_MUCH_WORK = 1 << 34  # multiplications: there wgmma has always won
 _LITTLE_WORK = 450  # products for each number of the operands: splitting them first takes longer than it saves
 
 
@@ -39,6 +40,7 @@ class ProductWay:
     id: str
     summary: str
     write: WriteProduct
+    resort: bool = False  # as a structure has it
 
 
 def answer(traced: TracedTask) -> Answer:
@@ -66,6 +68,7 @@ class SumsWay:
     id: str
     summary: str
     write: WriteSums
+    resort: bool
 
 
 def _sums_way(product: ProductWay | None, convolution: ConvolutionWay | None) -> SumsWay:
@@ -78,7 +81,8 @@ def _sums_way(product: ProductWay | None, convolution: ConvolutionWay | None) ->
         assert product is not None
         return product.write(stage, op_line, choices)
 
-    return SumsWay("-and-".join(one.id for one in both), "; ".join(one.summary for one in both), write)
+    id, summary = "-and-".join(one.id for one in both), "; ".join(one.summary for one in both)
+    return SumsWay(id, summary, write, any(one.resort for one in both))
 
 
 def _sums_ways(
@@ -109,12 +113,15 @@ def product_ways(products: list[Contraction], arch: str) -> tuple[ProductWay, ..
         summary = "a matrix times a vector: its bytes read once"
         return (ProductWay("product-vector", summary, partial(_either, vector_product)),)
     cut = any(_is_long(one) for one in products)
-    found = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    hopper = _hopper_ways(products, cut) if arch == "sm_90a" else []
+    found = [*hopper]
     if arch != _TURING and all(one.has_one_element_type or is_vector_product(one) for one in products):
         strict = any(one.is_strict for one in products)
         summary = f"tensor cores by mma.sync{', f32 as two TF32 parts' if strict else ''}, tiles copied asynchronously"
         found += _with_pieces("product-tensor-cores", summary, tensor_core_product, cut)
     found += _with_pieces("product-tiles", "eight by eight sums of a thread in registers", tiled_product, cut)
+    if hopper and sum(one.multiplications for one in products) >= _MUCH_WORK:
+        found[len(hopper) :] = [replace(one, resort=True) for one in found[len(hopper) :]]
     return tuple(found)
 
 
@@ -173,4 +180,4 @@ def _structure(chain: Chain, way: SumsWay, chosen: tuple[Way, ...]) -> Structure
     summary = "; then ".join([way.summary, *(one.summary for one in chosen)])
     id = "-then-".join([way.id, *(one.id for one in chosen)])
     write = partial(chain_text, chain, way.write, chosen)
-    return Structure(id, summary, write)
+    return Structure(id, summary, write, resort=way.resort)
