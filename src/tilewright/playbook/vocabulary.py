@@ -5,12 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 
+from tilewright.playbook.convolution_words import CONVOLUTIONS
 from tilewright.playbook.named_operation import NamedOperation
 from tilewright.playbook.product_words import PRODUCT_OPERATIONS
 from tilewright.playbook.row_words import ROW_OPERATIONS
 from tilewright.playbook.tensor_words import TENSOR_OPERATIONS
 
-NAMED_OPERATIONS: tuple[NamedOperation, ...] = (*ROW_OPERATIONS, *PRODUCT_OPERATIONS, *TENSOR_OPERATIONS)
+NAMED_OPERATIONS: tuple[NamedOperation, ...] = (
+    *ROW_OPERATIONS,
+    *PRODUCT_OPERATIONS,
+    *TENSOR_OPERATIONS,
+    *CONVOLUTIONS,
+)
 
 _ALIKE = 0.6
 _COMMON = frozenset(("with", "over", "the", "each", "all", "and", "for", "then"))
@@ -30,6 +36,8 @@ EXAMPLES = (
     "top 8 of each row",
     "cumulative sum along dim 1",
     "max pooling 2x2",
+    "2d convolution 3x3 with padding 1 then relu",
+    "depthwise convolution",
     "matmul with bias and GELU",
     "a @ b.T",
     "batched matmul",
@@ -47,7 +55,6 @@ EXAMPLES = (
 # Known, and not in words: what it is called, and the request nearest to it that works.
 _ABSENT: tuple[tuple[str, str, str], ...] = (
     (r"\battention\b|\bsdpa\b", "attention", "softmax with temperature 0.7"),
-    (r"\bconv(?:olution(?:al)?|olve|\dd)?\b|\bdepthwise\b", "convolutions", "matmul with bias and GELU"),
     (r"\b(?:lstm|gru|rnn|recurrent)\b", "recurrent networks", "linear layer then relu"),
     (r"\b(?:sort(?:ed|ing)?|median|unique)\b", "sorting", "top 8 of each row"),
     (r"\b(?:dropout|random|randn|bernoulli|sampl(?:e|ing))\b", "random numbers", "layernorm then gelu"),
