@@ -70,7 +70,9 @@ def _convolution(places: int, kind: str, bias: bool) -> NamedOperation:
     inner = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}[places]
     depth, back = "depth" in kind, "back" in kind
     taps = ("{0}",) * places
-    sizes: tuple[DimensionOf, ...] = (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
+    sizes: tuple[DimensionOf, ...] = (
+        (1, "1", *taps) if depth else (1, "filters", *taps) if back else ("filters", 1, *taps)
+    )
     channels: DimensionOf = 1 if depth else "filters"
     extras = (Tensor("weight", sizes), *((Tensor("bias", (channels,)),) if bias else ()))
     call = f"F.conv{'_transpose' * back}{places}d({{v}}, {{weight}}, {'{bias}' if bias else 'None'}"

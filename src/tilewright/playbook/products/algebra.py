@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.playbook.convolutions.algebra import mean_of_convolution
+from tilewright.playbook.convolutions.pooled import pooled_convolution
+from tilewright.playbook.pooling.program import MEANS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
 from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
 from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
@@ -37,6 +39,8 @@ def _found(graph: Graph, index: int) -> Rewrite | None:
         return _diagonal(graph, index)
     if node.target in ("sum", "mean"):
         return _column_sum(graph, index) or mean_of_convolution(graph, index)
+    if node.target in MEANS:
+        return pooled_convolution(graph, index)
     return None
 
 
