@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.class_loss_family import CLASS_LOSSES
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import Answer, Family, TracedTask
@@ -20,7 +21,16 @@ from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
 # In the order in which they are asked; the last takes what nobody claims.
-FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, TOP_K, MOVES_FAMILY, ROWS)
+FAMILIES: tuple[Family, ...] = (
+    ATTENTION,
+    PRODUCTS,
+    SCANS_FAMILY,
+    POOLING_FAMILY,
+    CLASS_LOSSES,
+    TOP_K,
+    MOVES_FAMILY,
+    ROWS,
+)
 
 _TRACE_SECONDS = 120.0
 
