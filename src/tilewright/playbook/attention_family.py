@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilewright.playbook.attention import flash, hopper
 from tilewright.playbook.attention.draft import draft
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX, attention_program
 from tilewright.playbook.errors import NotSupported
@@ -27,8 +28,14 @@ def _claims(traced: TracedTask) -> bool:
 def _answer(traced: TracedTask) -> Answer:
     made = attention_program(traced)
     first = Structure("draft-attention", "first version: a warp goes through the keys of its row", partial(draft, made))
-    later: tuple[Structure, ...] = ()
-    return Answer(first, later, (first, *later))
+    later: list[Structure] = []
+    if hopper.can_write(made):
+        summary = "TMA and wgmma: scores and weights in registers, warpgroups that take turns"
+        later.append(Structure("attention-hopper", summary, partial(hopper.hopper, made)))
+    if flash.can_write(made):
+        summary = "tensor cores: scores and weights in registers, the next tile of keys and values under way"
+        later.append(Structure("attention-flash", summary, partial(flash.flash, made)))
+    return Answer(first, tuple(later), (first, *later))
 
 
 ATTENTION = Family("attention", frozenset(), _claims, _answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.playbook.attention.program import Attention
-from tilewright.playbook.attention.text import LOG2_E, POWER, AttentionKernel, is_kept, plan_sizes, scale_argument
+from tilewright.playbook.attention.text import LOG2_E, POWER, AttentionKernel, inverse_line, plan_sizes, scale_argument
 from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import PlanLines, fragment, includes
 
@@ -45,7 +45,7 @@ def _kernel(kernel: AttentionKernel, names: dict[str, str]) -> list[str]:
         f"for (int {key} = 0; {key} < {_end(kernel, row)}; ++{key}) {{",
         *indented(_step(kernel, row, key)),
         "}",
-        *_result(made),
+        inverse_line(made, "weights"),
         "#pragma unroll",
         "for (int i = 0; i < COLUMNS; ++i) {",
         f"  const int {column} = lane + i * 32;",
@@ -99,12 +99,3 @@ def _step(kernel: AttentionKernel, row: str, key: str) -> list[str]:
         "  if (lane + i * 32 < columns)",
         f"    sum[i] = sum[i] * less + weight * static_cast<float>(v_rows[{v_pitch} * {key} + lane + i * 32]);",
     ]
-
-
-def _result(made: Attention) -> list[str]:
-    if made.zero_where_masked:
-        return ["const float inverse = weights == 0.0f ? 0.0f : 1.0f / weights;  // a row without keys gives zeros"]
-    return ["const float inverse = 1.0f / weights;  // a row without keys gives NaN, as softmax does"]
-
-
-__all__ = ["draft", "is_kept"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.playbook.attention.program import Attention
 from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
@@ -16,6 +18,13 @@ __device__ __forceinline__ float power_of_two(float v) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
   return power;
+}
+"""
+PAIR = """\
+// Two numbers in a register, the first in its lower half.
+__device__ __forceinline__ uint32_t pair(float x, float y) {
+  @type both = __floats2@kind2_rn(x, y);
+  return *reinterpret_cast<uint32_t*>(&both);
 }
 """
 
@@ -54,9 +63,85 @@ class AttentionKernel(PlacedKernel):
             "};",
         ]
 
+    def places(self) -> list[tuple[str, str, str]]:
+        """Of queries, keys and values: where this head's begin, and how far apart rows are."""
+        made = self.made
+        found = []
+        for name, read, along in (
+            ("q", made.query, made.row),
+            ("k", made.key, made.along),
+            ("v", made.value, made.along),
+        ):
+            found.append((name, "first", f"{self.pointer(read.tensor)} + {self.first(read.place)}"))
+            found.append((name, "pitch", self.pitch(read.place, along)))
+        return found
+
+    @property
+    def _shift(self) -> str:
+        offset = self.made.scores.causal
+        return "" if offset is None or offset.is_always(0) else f" + {self.size(offset, 'int')}"
+
+    def ends(self, row: str) -> str:
+        """The number of keys that any row before this one looks at; one at least, so that there is a tile."""
+        return "keys" if self.made.scores.causal is None else f"max(1, min(keys, {row}{self._shift}))"
+
+    def outside(self, row: str, key: str) -> str:
+        """The test for a key that is not there, or that the row does not look at."""
+        causal = "" if self.made.scores.causal is None else f" || {key} > {row}{self._shift}"
+        return f"{key} >= keys{causal}"
+
+    def any_outside(self, end: str, row: str) -> str:
+        """The test for keys before `end` of which this row or a later one may not look at some."""
+        causal = "" if self.made.scores.causal is None else f" || {end} > {row}{self._shift} + 1"
+        return f"{end} > keys{causal}"
+
+    def stored_pair(self, first: str, second: str) -> list[str]:
+        """A store of two neighbours of 16 bits; nothing where the result is more than the sums, or lies otherwise."""
+        made = self.made
+        (output,) = made.placed.outputs
+        factor = output.place.factor(made.column)
+        others = [one for atom, one in output.place.terms if atom != made.column] + [output.place.constant]
+        even = all(one.literal is None or one.literal % 2 == 0 for one in others) and made.column.size.own % 2 == 0
+        if not (made.is_plain and output.dtype is made.element and factor is not None and factor.is_always(1) and even):
+            return []
+        pointer, place = self.at(output.name, output.place, {})
+        return [f"*reinterpret_cast<uint32_t*>({pointer} + {place}) =", f"    pair({first}, {second});"]
+
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""
         return self.store_each({self.value_of(self.made.result_leaf): Text(sum)})
+
+
+def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
+    """The lines of a text; a line that is @name gives way to several, and @name inside a line to one."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare.startswith("@") and bare[1:] in parts:
+            lines += [" " * (len(line) - len(line.lstrip())) + one for one in parts[bare[1:]]]
+            continue
+        lines.append(re.sub(r"@(\w+)", lambda found: parts[found[1]][0] if parts[found[1]] else "", line))
+    return lines
+
+
+def row_needs(made: Attention, names: dict[str, str], elements: int) -> list[str]:
+    """What the plan asks for so that rows of queries, keys and values begin at whole numbers of so many elements."""
+    sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
+    texts = dict.fromkeys(one.text for one in sizes if one.literal is None or one.literal % elements)
+    lengths = dict.fromkeys((names["depth"], names["columns"]))
+    return [" and ".join(f"{text} % {elements} == 0" for text in lengths)] + [
+        f"({text}) % {elements} == 0" for text in texts
+    ]
+
+
+def is_whole(made: Attention, elements: int) -> bool:
+    """Whether they do at the task's own sizes."""
+    sizes = [one for read in (made.query, made.key, made.value) for one in _apart(read.place, made)]
+    return all(one.own % elements == 0 for one in (*sizes, made.depth.size, made.column.size))
+
+
+def _apart(place: Index, made: Attention) -> list[Size]:
+    return [factor for atom, factor in place.terms if atom not in (made.depth, made.column)] + [place.constant]
 
 
 def plan_sizes(made: Attention, plan: PlanLines) -> dict[str, str]:
@@ -82,14 +167,8 @@ def scale_argument(made: Attention) -> tuple[str, str]:
     return "float scale", f"{LOG2_E} * {scale}" if "/" not in scale else f"{LOG2_E} * ({scale})"
 
 
-def is_kept(made: Attention, kernel: AttentionKernel, row: str, key: str) -> str:
-    """The test for a key that a row looks at; every key is one without a causal mask."""
-    offset = made.scores.causal
-    if offset is None:
-        return ""
-    shift = "" if offset.is_always(0) else f" + {kernel.size(offset, 'int')}"
-    return f"{key} <= {row}{shift}"
-
-
-def literal(size: Size) -> int | None:
-    return size.literal
+def inverse_line(made: Attention, total: str) -> str:
+    """What sums are multiplied by at the end."""
+    if made.zero_where_masked:
+        return f"const float inverse = {total} == 0.0f ? 0.0f : 1.0f / {total};  // a row without keys gives zeros"
+    return f"const float inverse = 1.0f / {total};  // a row without keys gives NaN, as softmax does"
