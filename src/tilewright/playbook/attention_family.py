@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.playbook.attention import flash, hopper
+from tilewright.playbook.attention import decode, flash, hopper
 from tilewright.playbook.attention.draft import draft
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX, attention_program
 from tilewright.playbook.errors import NotSupported
@@ -29,6 +29,9 @@ def _answer(traced: TracedTask) -> Answer:
     made = attention_program(traced)
     first = Structure("draft-attention", "first version: a warp goes through the keys of its row", partial(draft, made))
     later: list[Structure] = []
+    if decode.can_write(made):
+        summary = "few rows: blocks share the keys of a head, heads that share keys read them together"
+        later.append(Structure("attention-split-keys", summary, partial(decode.decode, made)))
     if hopper.can_write(made):
         summary = "TMA and wgmma: scores and weights in registers, warpgroups that take turns"
         later.append(Structure("attention-hopper", summary, partial(hopper.hopper, made)))

@@ -9,7 +9,7 @@ from tilewright.playbook.cpp_text import Text, indented
 from tilewright.playbook.file_text import MOST_32_BIT, PlanLines
 from tilewright.playbook.places.indices import Index, Variable
 from tilewright.playbook.places.sizes import Size
-from tilewright.playbook.places.text import PlacedKernel, product_text
+from tilewright.playbook.places.text import PlacedKernel, kernel_lines, product_text
 
 LOG2_E = "1.4426950408889634"
 
@@ -48,18 +48,22 @@ class AttentionKernel(PlacedKernel):
         factor = place.factor(variable)
         return "0ll" if factor is None else self.size(factor)
 
-    def scored(self, row: str = "at_row", key: str = "at_key") -> list[str]:
-        """The function from a product, scaled, to a score; nothing where they are the same."""
+    def scored(self, split: list[str] | None = None) -> list[str]:
+        """The function from a product, scaled, to a score; nothing where they are the same.
+
+        `split` finds the row, and the head that has it, from the number of a row among those that share keys.
+        """
         made = self.made
         if made.scores.value is None:
             return []
-        names = f"int {self.variable(made.row)}, int {self.variable(made.along)}"
+        row = self.variable(made.row) if split is None else "shared_row"
+        names = f"int {row}, int {self.variable(made.along)}"
         known = {self.value_of(made.score_leaf): Text("product")}
         lines, texts = self.write((made.scores.value,), known, self.load_alone)
         return [
             "// What is made of the product of a query and a key.",
             f"auto scored = [&](float product, {names}) -> float {{",
-            *indented([*lines, f"return {texts[made.scores.value].text};"]),
+            *indented([*(split or []), *lines, f"return {texts[made.scores.value].text};"]),
             "};",
         ]
 
@@ -106,6 +110,24 @@ class AttentionKernel(PlacedKernel):
             return []
         pointer, place = self.at(output.name, output.place, {})
         return [f"*reinterpret_cast<uint32_t*>({pointer} + {place}) =", f"    pair({first}, {second});"]
+
+    def launched(
+        self,
+        suffix: str,
+        grid: str,
+        block: str,
+        bounds: str,
+        body: list[str],
+        more: list[tuple[str, str]],
+        outputs: tuple[str, ...] | None = None,
+    ) -> list[str]:
+        """As everywhere; `outputs` where the kernel writes other tensors than the results."""
+        if outputs is None:
+            return super().launched(suffix, grid, block, bounds, body, more)
+        signature = self.signature(outputs, more)
+        name = f"{self.program.name}_{suffix}"
+        self.plan.launch(name, grid, block, signature.given)
+        return kernel_lines(signature, f"__launch_bounds__({bounds})", name, body)
 
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""
