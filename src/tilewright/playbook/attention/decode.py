@@ -15,8 +15,8 @@ from tilewright.playbook.attention.text import (
     row_needs,
     scale_argument,
 )
-from tilewright.playbook.cpp_text import indented
 from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.places.indices import Variable
 from tilewright.playbook.places.text import product_text
 from tilewright.records import DType
 
@@ -266,10 +266,8 @@ if (threadIdx.x < live) {
 """
 
 _TOGETHER = """\
-const int unit = blockIdx.x / shared_rows, shared_row = blockIdx.x % shared_rows;
 const float* stats = stat + (long long)blockIdx.x * pieces * 2;
 const float* parts = part + (long long)blockIdx.x * pieces * E;
-@units
 @split
 float top = -INFINITY;
 for (int p = 0; p < pieces; ++p) top = fmaxf(top, stats[2 * p]);
@@ -290,10 +288,9 @@ for (int @column = threadIdx.x; @column < E; @column += 128) {
 
 def _pieces_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
     made = kernel.made
-    shared = (*made.sharing, made.row)
     query = kernel.at(made.query.tensor, made.query.place, {})
     depth = f" + {kernel.variable(made.depth)}"
-    split = kernel.split(shared, "shared_row")
+    split = _rows_of(kernel, (), "shared_row")
     parts = {
         "type": [made.element.cpp],
         "units": kernel.split(made.units, "unit"),
@@ -311,6 +308,14 @@ def _pieces_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, st
     more.append(scale_argument(made))
     grid = f"{plan.name('units')} * {plan.name('tiles')} * {plan.name('pieces')}"
     return kernel.launched("pieces", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more, ())
+
+
+def _rows_of(kernel: AttentionKernel, units: tuple[Variable, ...], number: str) -> list[str]:
+    """The row and the head that has it, and the unit's variables too where they are asked for, from a number."""
+    made = kernel.made
+    if not made.row.size.is_always(1):
+        return kernel.split((*units, *made.sharing, made.row), number)
+    return [f"const int {kernel.variable(made.row)} = 0;", *kernel.split((*units, *made.sharing), number)]
 
 
 def _without(place: str, more: str, alone: str) -> str:
@@ -333,17 +338,13 @@ def _masked(kernel: AttentionKernel, split: list[str]) -> list[str]:
 def _together_kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
     made = kernel.made
     parts = {
-        "units": kernel.split(made.units, "unit"),
-        "split": kernel.split((*made.sharing, made.row), "shared_row"),
+        "split": _rows_of(kernel, made.units, "blockIdx.x"),
         "column": [kernel.variable(made.column)],
         "inverse": [inverse_line(made, "total")],
-        "store": kernel.stored_lines("(sum * inverse)"),
+        "store": kernel.stored_lines("sum * inverse"),
     }
     body = filled(_TOGETHER, parts)
     more = [(f"const float* __restrict__ {name}", plan.name(name)) for name in ("part", "stat")]
-    more += [("int shared_rows", plan.name("shared_rows")), ("int pieces", plan.name("pieces"))]
+    more.append(("int pieces", plan.name("pieces")))
     grid = f"{plan.name('units')} * {plan.name('shared_rows')}"
     return kernel.launched("together", grid, "128", "128", body, more)
-
-
-__all__ = ["can_write", "decode", "indented"]

@@ -50,7 +50,7 @@ def _kernel(kernel: AttentionKernel, names: dict[str, str]) -> list[str]:
         "for (int i = 0; i < COLUMNS; ++i) {",
         f"  const int {column} = lane + i * 32;",
         f"  if ({column} >= columns) break;",
-        *indented(kernel.stored_lines("(sum[i] * inverse)")),
+        *indented(kernel.stored_lines("sum[i] * inverse")),
         "}",
     ]
     more = [(f"int {word}", names[word]) for word in ("heads", "rows", "keys", "depth", "columns")]

@@ -159,7 +159,6 @@ for (int n = count - 1; n >= 0; --n) {
   const int key0 = n * KEYS + lane % 4 * 2;
 #pragma unroll
   for (int h = 0; h < HALVES; ++h) {
-    const int row = row0 + warp_row + h * 16 + lane / 4;
     @masked
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -242,14 +241,17 @@ def _masked(kernel: AttentionKernel) -> list[str]:
     """Scores of keys that are not there or not looked at; in tiles that have none nothing is asked."""
     made = kernel.made
     outside = kernel.outside("row + e / 2 * 8", "key")
-    loop = [
+    general = made.scores.value is not None
+    needs_row = general or made.scores.causal is not None
+    loop = ["const int row = row0 + warp_row + h * 16 + lane / 4;"] if needs_row else []
+    loop += [
         "#pragma unroll",
         "for (int j = 0; j < KEYS / 8; ++j)",
         "#pragma unroll",
         "  for (int e = 0; e < 4; ++e) {",
         "    const int key = key0 + j * 8 + e % 2;",
     ]
-    if made.scores.value is not None:
+    if general:
         scored = f"{LOG2_E}f * scored(score[h][j][e] * scale, row + e / 2 * 8, key)"
         return [*loop, f"    score[h][j][e] = row + e / 2 * 8 < rows && !({outside}) ? {scored} : -INFINITY;", "  }"]
     tests = kernel.any_outside("(n + 1) * KEYS", "row0 + warp_row + h * 16")
@@ -264,5 +266,5 @@ def _store(kernel: AttentionKernel) -> list[str]:
         first = [f"const int {column} = j * 8 + lane % 4 * 2;", f"if ({column} >= E) break;"]
         return [*loop, *indented([*first, *pair]), "}"]
     inner = [f"const int {column} = j * 8 + lane % 4 * 2 + e;", f"if ({column} >= E) break;"]
-    inner += kernel.stored_lines("(sum[h][j][2 * r + e] * inverse)")
+    inner += kernel.stored_lines("sum[h][j][2 * r + e] * inverse")
     return [*loop, "#pragma unroll", "  for (int e = 0; e < 2; ++e) {", *indented(inner, 2), "  }", "}"]

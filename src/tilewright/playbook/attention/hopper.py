@@ -363,7 +363,7 @@ def _store(kernel: AttentionKernel) -> list[str]:
         inner = [f"const int {column} = j * 8 + lane % 4 * 2;", *inner]
     else:
         each = [f"const int {column} = j * 8 + lane % 4 * 2 + e;"]
-        each += kernel.stored_lines("(sum[j * 4 + r * 2 + e] * inverse)")
+        each += kernel.stored_lines("sum[j * 4 + r * 2 + e] * inverse")
         inner = ["#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indented(each), "}"]
     lines = [f"const int {row} = row + r * 8;", f"if ({row} < rows) {{"]
     return [*lines, *indented([*loop, *indented(inner), "}"]), "}"]

@@ -131,7 +131,8 @@ class AttentionKernel(PlacedKernel):
 
     def stored_lines(self, sum: str) -> list[str]:
         """Statements that store the result at the row and the column, made of the weighted sum."""
-        return self.store_each({self.value_of(self.made.result_leaf): Text(sum)})
+        result = self.namer.fresh("result")
+        return [f"const float {result} = {sum};", *self.store_each({self.value_of(self.made.result_leaf): Text(result)})]
 
 
 def filled(text: str, parts: dict[str, list[str]]) -> list[str]:
