@@ -113,8 +113,16 @@ COPIES = (
     Copy("tiled_copy_if", "tiled_copy_if", "copy_if_kernel(source, target, block, threads)", True),
     Copy("tiled_copy_if_vectorized", "tiled_copy_if", "copy_if_kernel_vectorized(source, target, block, wide)", True),
 )
-TUTORIALS = ("sgemm_1", "sgemm_2", "sgemm_sm70", "sgemm_sm80", "tiled_copy", "tiled_copy_if",
-             "hopper/wgmma_sm90", "hopper/wgmma_tma_sm90")
+TUTORIALS = (
+    "sgemm_1",
+    "sgemm_2",
+    "sgemm_sm70",
+    "sgemm_sm80",
+    "tiled_copy",
+    "tiled_copy_if",
+    "hopper/wgmma_sm90",
+    "hopper/wgmma_tma_sm90",
+)
 
 
 def tutorial_folder() -> Path | None:
@@ -149,6 +157,10 @@ def _wrapper(program: Gemm | Copy) -> str:
     if isinstance(program, Copy):
         return _COPY.replace("NAME", program.name).replace("CALL", program.call)
     element = "cute::half_t" if program.half else "float"
-    wrapper = (_GEMM_OF_MAPS if program.maps else _GEMM).replace("NAME", program.name).replace("THREADS", str(program.threads))
+    wrapper = (
+        (_GEMM_OF_MAPS if program.maps else _GEMM)
+        .replace("NAME", program.name)
+        .replace("THREADS", str(program.threads))
+    )
     wrapper = wrapper.replace("FUNCTION", "gemm_tn" if program.transposed else "gemm_nt")
     return re.sub(r"\bT[ABC]\b", element, wrapper)

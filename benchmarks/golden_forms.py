@@ -21,7 +21,9 @@ __global__ void fill(int* y, int value, int count) {{
 
 def _form(name: str, count: int, launch: str, code: str, start: int = -1) -> CopyProbe:
     launches = f"//! launch  fill<<<1, 128>>>(y, {start}, {count})\n//! launch  {launch}"
-    return CopyProbe(f"form_{name}", _FILE.format(count=count, launches=launches, head=HEAD, code=code), (256,), "int32")
+    return CopyProbe(
+        f"form_{name}", _FILE.format(count=count, launches=launches, head=HEAD, code=code), (256,), "int32"
+    )
 
 
 # -- inside a block --
@@ -54,7 +56,8 @@ __global__ void probe(const int* x, int* y) {
     int all, any;
     asm volatile("{ .reg .pred p, q; setp.gt.s32 p, %1, -126; barrier.red.and.pred q, 6, 96, p; selp.s32 %0, 1, 0, q; }"
                  : "=r"(all) : "r"(x[t]));
-    asm volatile("{ .reg .pred p, q; setp.gt.s32 p, %1, 126; barrier.cta.red.or.pred q, 7, 96, p; selp.s32 %0, 1, 0, q; }"
+    asm volatile("{ .reg .pred p, q; setp.gt.s32 p, %1, 126; barrier.cta.red.or.pred q, 7, 96, p;"
+                 " selp.s32 %0, 1, 0, q; }"
                  : "=r"(any) : "r"(x[t]));
     y[256 + t] = all * 2 + any;
   }
@@ -164,7 +167,8 @@ __global__ void __cluster_dims__(4) probe(int* y) {{
   int* out = y + blockIdx.x * 96;
   out[threadIdx.x] = there;
   out[32 + threadIdx.x] = ((int*)far)[31 - threadIdx.x];
-  const int said[8] = {{(int)rank, (int)size, (int)id, (int)generic_rank, (int)window_rank, in_cluster, in_block, peer_in_block}};
+  const int said[8] = {{(int)rank, (int)size, (int)id, (int)generic_rank, (int)window_rank,
+                       in_cluster, in_block, peer_in_block}};
   if (threadIdx.x < 8) out[64 + threadIdx.x] = said[threadIdx.x];
   {_MEET}
 }}
@@ -178,7 +182,8 @@ __global__ void __cluster_dims__(2) probe(const int* x, int* y) {{
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   held[threadIdx.x] = x[threadIdx.x + 32 * rank];
   if (threadIdx.x == 0) {{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.mbarrier_init.release.cluster;" ::"r"(at(&barrier)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.mbarrier_init.release.cluster;"
+                 ::"r"(at(&barrier)) : "memory");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 92;" ::"r"(at(&barrier)) : "memory");
   }}
   {_MEET}
@@ -216,11 +221,13 @@ __global__ void __cluster_dims__(2) probe(const int* x, int* y) {{
   if (threadIdx.x < 8) held[threadIdx.x] = x[threadIdx.x];
   {_MEET}
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at(held)), "r"(rank ^ 1));
-  asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;" : "=r"(old[0]) : "r"(to + 4), "r"(x[threadIdx.x]) : "memory");
+  asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
+               : "=r"(old[0]) : "r"(to + 4), "r"(x[threadIdx.x]) : "memory");
   asm volatile("red.release.cluster.shared::cluster.max.s32 [%0], %1;" ::"r"(to + 8), "r"(x[threadIdx.x]) : "memory");
   asm volatile("red.shared::cluster.and.b32 [%0], %1;" ::"r"(to + 12), "r"(x[threadIdx.x] | 0x0f) : "memory");
   if (threadIdx.x == 0) {{
-    asm volatile("atom.acq_rel.cluster.shared::cluster.cas.b32 %0, [%1], %2, 99;" : "=r"(old[1]) : "r"(to + 16), "r"(x[4]) : "memory");
+    asm volatile("atom.acq_rel.cluster.shared::cluster.cas.b32 %0, [%1], %2, 99;"
+                 : "=r"(old[1]) : "r"(to + 16), "r"(x[4]) : "memory");
     asm volatile("atom.shared::cluster.exch.b32 %0, [%1], 77;" : "=r"(old[2]) : "r"(to + 20) : "memory");
     y[rank * 16 + 8] = old[1], y[rank * 16 + 9] = old[2];
   }}
@@ -231,7 +238,9 @@ __global__ void __cluster_dims__(2) probe(const int* x, int* y) {{
 
 
 def forms() -> list[CopyProbe]:
-    dependent = _form("griddepcontrol", 256, "first<<<1, 128>>>(x, y)\n//! launch  probe<<<1, 128>>>(y) pdl", _DEPENDENT)
+    dependent = _form(
+        "griddepcontrol", 256, "first<<<1, 128>>>(x, y)\n//! launch  probe<<<1, 128>>>(y) pdl", _DEPENDENT
+    )
     return [
         _form("elect", 128, "probe<<<1, 128>>>(y)", _ELECT),
         _form("named_barriers", 384, "probe<<<1, 128>>>(x, y)", _NAMED_BARRIERS),

@@ -167,7 +167,9 @@ def _map(memory: GlobalMemory, name: str, mapped: Mapped) -> bytes:
     address = _add(memory, name, tensor, _bytes(tensor), False)
     strides = tuple(stride * tensor.element_size() for stride in tensor.stride()[-2::-1])
     shape, box = tuple(tensor.shape)[::-1], mapped.box[::-1]
-    record = TensorMap(name, name, DTYPE_OF_TORCH[tensor.dtype], shape, strides, box, (1,) * len(box), mapped.swizzle, False, 0)
+    record = TensorMap(
+        name, name, DTYPE_OF_TORCH[tensor.dtype], shape, strides, box, (1,) * len(box), mapped.swizzle, False, 0
+    )
     return encoded_map(record, address)
 
 

@@ -337,7 +337,7 @@ static bool answers(tw_cta_races* cta, tw_known* known, uint32_t limit, const tw
 }
 
 bool tw_knows(tw_cta_races* cta, int warp, int lane, uint32_t ordinal, uint32_t thread, uint32_t clock) {
-  enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 16, LIMIT_THREAD = 1 << 15 };
+  enum { LIMIT_CTA = 1 << 20, LIMIT_WARP = 1 << 19, LIMIT_THREAD = 1 << 17 };
   if (atomic_load_explicit(&cta->launch->clocks_exhausted, memory_order_relaxed)) {
     tw_miss(cta->launch, TW_MISSED_ORDER);
     return true;
