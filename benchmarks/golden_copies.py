@@ -449,7 +449,9 @@ def clusters() -> list[CopyProbe]:
 
 
 def probes() -> list[CopyProbe]:
-    return [*loads(), *stores(), *plains(), *barriers(), *clusters()]
+    from benchmarks.golden_forms import forms  # made of what is here
+
+    return [*loads(), *stores(), *plains(), *barriers(), *clusters(), *forms()]
 
 
 # -- recording --
