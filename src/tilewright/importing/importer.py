@@ -116,7 +116,7 @@ def import_launcher(
         raise ImportProblem(f"{function} launches no kernel at these sizes")
     plan = PlanFitter(name or function, source, function, calls, runs)
     fitted = plan.fit()
-    device = device_text(source, {launch.kernel for launch in runs[0].launches})
+    device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
     notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
     return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
@@ -181,7 +181,7 @@ def _evaluation(source: Source, text: str, device: DeviceText, first: CallSpec, 
     plan_lines = text.count("\n") - device.text.count("\n")
     try:
         file = parse(autofix(text).text, source.name)
-        arguments = {one.name: one.argument() for one in first.arguments if one.kind != "stream"}
+        arguments = {one.name: one.argument() for one in first.arguments if one.is_passed}
         return evaluate(file, arguments, gpu)
     except KernelFileError as error:
         problem = error.problems[0]

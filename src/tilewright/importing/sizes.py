@@ -61,7 +61,7 @@ def small_arguments(
         sizes = list(dict.fromkeys(v for one in call if (v := _size_of(one)) > _SMALL))
     for most, way in itertools.product(_MOST_THREADS, ways):
         smaller = {size: min(way(number, size), size) for number, size in enumerate(sizes)}
-        arguments = {one.name: _argument(one, smaller) for one in call if one.kind != "stream"}
+        arguments = {one.name: _argument(one, smaller) for one in call if one.is_passed}
         shaped = {one.name for one in call if one.has_shape}
         elements = sum(math.prod(v.shape) for n, v in arguments.items() if isinstance(v, TensorSpec) and n in shaped)
         if elements > _MOST_ELEMENTS:

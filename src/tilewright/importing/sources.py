@@ -119,7 +119,28 @@ def parsed(name: str, text: str) -> Source:
     expanded = expand_definitions(cpp)
     if expanded != text:
         text, cpp = expanded, tokenize_cpp(expanded)
-    return Source(name, text, tuple(_Items(cpp).all()), cpp)
+    return Source(name, text, tuple(_one_of_each(_Items(cpp).all())), cpp)
+
+
+_SAME_TYPES = {"Half": "__half", "half": "__half", "BFloat16": "__nv_bfloat16", "nv_bfloat16": "__nv_bfloat16"}
+
+
+def _one_of_each(items: Sequence[Item]) -> Iterator[Item]:
+    """Without specialisations for torch's `Half` and `BFloat16` where there is one for CUDA's own, which they are here."""
+    special = {id(item): key for item in items if (key := _specialised(item))}
+    own = {special[id(item)] for item in items if id(item) in special and not item.mentions & TENSOR_WORDS}
+    for item in items:
+        if not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
+            yield item
+
+
+def _specialised(item: Item) -> tuple[str, ...]:
+    """`template <> struct A<Half>` as its words, types under one name."""
+    words = [token.text for token in item.tokens]
+    if words[:3] != ["template", "<", ">"] or "{" not in words:
+        return ()
+    head = [word for word in words[3 : words.index("{")] if word not in TENSOR_WORDS | {"::", "headeronly"}]
+    return tuple(_SAME_TYPES.get(word, word) for word in head)
 
 
 class _Items:
@@ -246,7 +267,7 @@ def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | Non
         elif depth == 0 and text == ";":
             return index + 1, None
         elif depth == 0 and text == "{":
-            close = _closing(tokens, index)
+            close = closing(tokens, index)
             if not is_type and not has_value and seen_paren:
                 return close + 1, index
             index = close
@@ -281,7 +302,8 @@ def _end_of_template(tokens: Sequence[CppToken], first: int) -> int:
     return index
 
 
-def _closing(tokens: Sequence[CppToken], index: int) -> int:
+def closing(tokens: Sequence[CppToken], index: int) -> int:
+    """The brace that closes the one at `index`."""
     depth = 0
     for position in range(index, len(tokens)):
         depth += {"{": 1, "}": -1}.get(tokens[position].text, 0)
@@ -321,10 +343,14 @@ def _other_name(head: Sequence[CppToken]) -> str:
     start = _end_of_template(head, 0) if words[0] == "template" else 0
     for index in range(start, len(head)):
         if words[index] in _TYPE_WORDS:
-            rest = [
-                t.text for t in head[index + 1 : index + 9] if t.is_identifier and t.text not in (*_NO_NAMES, "class")
-            ]
-            return rest[0] if rest else ""
+            depth = 0
+            for token in head[index + 1 :]:  # `alignas(16)` and its like come before the name
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+                if depth == 0 and token.is_identifier and token.text not in (*_NO_NAMES, "class"):
+                    return token.text
+                if token.text in ("{", ";", ":"):
+                    return ""
+            return ""
     stop = next((i for i in range(start, len(words)) if words[i] in ("=", "[", ";", "{")), len(words))
     names = [t.text for t in head[start:stop] if t.is_identifier]
     return names[-1] if len(names) > 1 else ""
@@ -350,6 +376,14 @@ def template_parameters(item: Item) -> list[list[CppToken]]:
     if not item.tokens or item.tokens[0].text != "template":
         return []
     return split_commas(item.tokens[2 : _end_of_template(item.tokens, 0) - 1])
+
+
+def template_name(part: Sequence[CppToken]) -> str:
+    """The name of a template parameter: `T`, `N` of `int N = 4`, `f` of `float (*f)(float)`."""
+    texts = [token.text for token in part]
+    texts = texts[: texts.index("=")] if "=" in texts else texts
+    pointed = texts.index("*") if texts[-1] == ")" and "*" in texts else None
+    return texts[pointed + 1] if pointed is not None else texts[-1]
 
 
 def parameters(item: Item) -> list[list[CppToken]]:
