@@ -157,7 +157,7 @@ def _bracket(item: Item) -> str:
 
 
 def _with_cub(text: str, headers: set[str], edits: list[str]) -> str:
-    """CUB's parts of a block or a warp, which are kernel code, by their own headers; and what its sums are called now."""
+    """CUB's parts of a block or a warp, which are kernel code, by their own headers; and its operators."""
     for part, name in set(re.findall(r"\bcub::(Block|Warp)([A-Z]\w*)", text)):
         snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         headers.add(f"cub/{part.lower()}/{part.lower()}_{snake}.cuh")

@@ -1,7 +1,7 @@
 """Kernels of a kernel file's own for launches that a plan cannot write: functions and types as template arguments.
 
-A plan passes dtypes, numbers and flags. A kernel that is launched with more becomes a device function, word for word, and
-a kernel with the rest of its parameters calls it.
+A plan passes dtypes, numbers and flags. A kernel that is launched with more becomes a device function, word for word,
+and a kernel with the rest of its parameters calls it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.importing.recording import Launched
-from tilewright.importing.sources import (
-    Item,
-    Kind,
-    Source,
-    parameter_name,
-    parameters,
-    template_name,
-    template_parameters,
-)
+from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
+from tilewright.importing.sources import Item, Kind, Source
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 

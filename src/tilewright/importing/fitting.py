@@ -128,6 +128,8 @@ class Fitter:
                 rows = list(zip(term.values, divisors, target, strict=True))
                 if all(-(-n // c) == t for n, c, t in rows):
                     return Term(f"ceil_div({term.text}, {text})", target)
+                if factor == 1 and all(-(-32 * n // c) == t for n, c, t in rows):  # a warp for each
+                    return Term(f"ceil_div({term.factor} * 32, {text})", target)
                 if all(n // c == t for n, c, t in rows):
                     return Term(f"{_dividend(term)} / {text if factor == 1 else f'({text})'}", target, False)
                 if all(-(-n // c) * c == t for n, c, t in rows):

@@ -13,16 +13,8 @@ from functools import cache
 from importlib import resources
 
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import (
-    Item,
-    Kind,
-    Source,
-    closing,
-    parameter_name,
-    parameters,
-    template_name,
-    template_parameters,
-)
+from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
+from tilewright.importing.sources import Item, Kind, Source, closing
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _STANDARD = re.compile(

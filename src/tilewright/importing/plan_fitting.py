@@ -8,51 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from tilewright.importing.calls import CallSpec, Given
+from tilewright.importing.calls import CallSpec
 from tilewright.importing.entries import entries
 from tilewright.importing.fitting import Fitter, Term
+from tilewright.importing.plan_text import PlanText
 from tilewright.importing.recording import Pointer, Run, TemplateType
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Kind, Source, parameter_name, parameters
+from tilewright.importing.signatures import parameter_name, parameters
+from tilewright.importing.sources import Kind, Source
 from tilewright.kernel_file.cpp_tokens import CppToken
 from tilewright.kernel_file.words import TAKEN
-
-
-@dataclass
-class PlanText:
-    """The parts of a plan, before it is known which tensors are written."""
-
-    name: str
-    parameters: list[Given]
-    results: list[str] = field(default_factory=list)
-    needs: list[str] = field(default_factory=list)
-    lets: list[tuple[str, str]] = field(default_factory=list)
-    buffers: list[str] = field(default_factory=list)
-    launches: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the plan does not carry
-
-    def text(self, written: frozenset[str] | None = None) -> str:
-        """The plan; `written`: the tensors changed in place (None: not known yet, so all might be)."""
-        names = []
-        for one in self.parameters:
-            if not one.is_passed:  # a plan's launches are on the caller's stream
-                continue
-            if one.kind in ("int", "float", "bool"):
-                names.append(f"{one.name}: {one.kind}")
-            elif one.value is None:
-                names.append(f"{one.name}?")
-            else:
-                names.append(one.name + ("!" if written is None or one.name in written else ""))
-        results = f" -> {', '.join(self.results)}" if self.results else ""
-        lines = [f"op      {self.name}({', '.join(names)}){results}"]
-        lines += [f"need    {need}" for need in self.needs]
-        for start in range(0, len(self.lets), 4):
-            lines.append("let     " + ", ".join(f"{name} = {text}" for name, text in self.lets[start : start + 4]))
-        lines += self.buffers
-        lines += self.launches
-        return "".join(f"//! {line}\n" for line in lines)
 
 
 class PlanFitter:
@@ -72,6 +38,7 @@ class PlanFitter:
         self.plan = PlanText(name, list(self.given))
         self.names: dict[int, str] = {}  # of tensors by number
         self.pinned = False
+        self.aliases: dict[str, str] = {}  # parameters of kernels to what the plan passes for them
         self._named: list[Term] = []  # sizes that have a name of their own
         self._literals = literals(source)
         self._edges = edges(source, entry)
@@ -235,6 +202,9 @@ class PlanFitter:
         smem = self._number(f"{place}: its shared memory", lambda run: run.launches[index].smem)
         config = f"{grid}, {block}" + (f", {smem}" if smem != "0" else "")
         arguments = [self._argument(place, index, i) for i in range(len(launch.arguments))]
+        for position, text in enumerate(arguments):
+            if text.isidentifier():
+                self.aliases.setdefault(self.kernel_parameters(launch.kernel, position), text)
         entry = self.entries[index]
         name = f"{self.source.scope(launch.kernel)}{entry.name if entry is not None else launch.kernel}"
         line = f"launch  {name}{shown}<<<{config}>>>({', '.join(arguments)})"

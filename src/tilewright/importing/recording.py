@@ -179,8 +179,7 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
     elif word == "TYPE":
         launches[-1].template.append(TemplateType(rest[0], _spelled(rest[1])))
     elif word == "CONSTANT":
-        number = {"bool": lambda: bool(int(rest[1])), "int": lambda: int(rest[1])}.get(rest[0])
-        launches[-1].template.append(number() if number is not None else TemplateName(_spelled(rest[1])))
+        launches[-1].template.append(_constant(rest[0], rest[1]))
     elif word == "ARG":
         launches[-1].arguments.append(_argument(rest))
     elif word == "ALLOC":
@@ -194,8 +193,14 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
         run.error = rest[0]
 
 
+def _constant(kind: str, text: str) -> TemplateName | int | bool:
+    if kind == "other":
+        return TemplateName(_spelled(text))
+    return bool(int(text)) if kind == "bool" else int(text)
+
+
 def _spelled(function: str) -> str:
-    """What stands for the parameter in the compiler's name of a function: `void f() [with auto value = ns::g<float>]`."""
+    """What stands for the parameter in the compiler's name of a function: `f() [with auto value = ns::g<float>]`."""
     text = function.rpartition("[")[2] if "[with " not in function else function.partition("[with ")[2]
     text = text.partition(" = ")[2].rpartition("]")[0].split("; ")[0]
     return re.sub(r"\{anonymous\}::|\(anonymous namespace\)::", "", text).removeprefix("&")

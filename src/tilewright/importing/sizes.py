@@ -67,7 +67,7 @@ def small_arguments(
         if elements > _MOST_ELEMENTS:
             continue
         try:
-            if 0 < _threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
+            if 0 < threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
                 return arguments
         except (DoesNotApply, KernelFileError):
             continue
@@ -86,5 +86,5 @@ def _size_of(one: Given) -> int:
     return one.value if one.kind == "int" and isinstance(one.value, int) and not is_block(one.name) else 0
 
 
-def _threads(evaluation: Evaluation) -> int:
+def threads(evaluation: Evaluation) -> int:
     return sum(math.prod(step.grid) * math.prod(step.block) for step in evaluation.steps if isinstance(step, Launch))

@@ -6,6 +6,7 @@ shows it. Everything it knows of the code that the plan's rules need comes back 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -258,7 +259,7 @@ def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) 
 
 def _is_own(tokens: Sequence[CppToken], name: str) -> bool:
     """Whether the file defines a function of that name: `void cuScale(`."""
-    pairs = zip(tokens, tokens[1:], strict=False)
+    pairs = itertools.pairwise(tokens)
     return any(
         two.text == name and one.kind == "ident" and one.text not in ("return", "else", "case") for one, two in pairs
     )
