@@ -26,7 +26,7 @@ def f(x, w):
     ("body", "said"),
     [
         ("F.conv_transpose2d(x, w)", "convolutions, and f calls conv_transpose2d"),
-        ("F.scaled_dot_product_attention(x, w, w)", "attention"),
+        ("F.multi_head_attention_forward(x, w, w)", "whole attention layers"),
         ("torch.sort(x)[0]", "sorting"),
         ("x.argsort()", "sorting"),
     ],

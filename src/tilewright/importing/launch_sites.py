@@ -12,16 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import (
-    Item,
-    Kind,
-    Source,
-    parameter_name,
-    parameters,
-    parsed,
-    split_commas,
-    template_parameters,
-)
+from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
+from tilewright.importing.sources import Item, Kind, Source, parsed
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _NUMBERS = frozenset((
