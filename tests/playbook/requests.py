@@ -263,6 +263,21 @@ REQUESTS: tuple[Request, ...] = (
         *("hinge loss", lambda prediction, target: torch.relu(1 - prediction * target).mean(), _LOSS),
     ),
     Request(
+        "dropout-free attention",
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
+        {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "flash attention with a causal mask",
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=True),
+        {"query": "1x2x7x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
+        "decode attention",
+        lambda query, key, value: F.scaled_dot_product_attention(query[:, :, None], key, value)[:, :, 0],
+        {"query": "1x2x16:f32", "key": "1x2x9x16:f32"},
+    ),
+    Request(
         "KL divergence",
         lambda prediction, target: (
             (target.softmax(-1) * (target.log_softmax(-1) - prediction.log_softmax(-1))).sum() / len(target)
@@ -273,9 +288,9 @@ REQUESTS: tuple[Request, ...] = (
 
 # What is refused, and a word of the sentence that helps.
 REFUSED: tuple[tuple[str, str], ...] = (
-    ("attention", "attention"),
-    ("dropout-free attention", "attention"),
-    ("flash attention with a causal mask", "attention"),
+    ("multi-head attention", "attention layers"),
+    ("sliding window attention", "attention of chosen keys"),
+    ("attention with dropout", "random"),
     ("depthwise separable convolution", "separable"),
     ("3x3 convolution groups 4", "groups"),
     ("sort each row", "sorting"),

@@ -6,7 +6,7 @@ from tilewright.playbook.errors import NotSupported
 from tilewright.tasks import called_names
 
 _ABSENT: tuple[tuple[str, frozenset[str]], ...] = (
-    ("attention", frozenset(("scaled_dot_product_attention", "multi_head_attention_forward", "multiheadattention"))),
+    ("whole attention layers", frozenset(("multi_head_attention_forward", "multiheadattention"))),
     ("recurrent networks", frozenset(("lstm", "gru", "rnn", "lstmcell", "grucell", "rnncell"))),
     ("sorting", frozenset(("sort", "argsort", "msort", "median", "unique"))),
 )
