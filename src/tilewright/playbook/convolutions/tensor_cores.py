@@ -60,7 +60,7 @@ _SPREAD_TAPS = """\
 """
 _STEP = """\
 // Where a channel's tap lies in x from where a position stands, and the bits of a position for which that is inside.
-struct Entry {
+struct alignas(8) Entry {
   int place;
   unsigned needs;
 };
