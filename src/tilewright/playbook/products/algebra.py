@@ -16,6 +16,7 @@ from tilewright.playbook.convolutions.reading import pool_settings
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.pooling.program import MEANS, POOLS
 from tilewright.playbook.products.graph import PRODUCT, RESHAPES, TURNS, Graph, taken
+from tilewright.playbook.products.norms import split_norm
 from tilewright.playbook.products.rewriting import Builder, Rewrite, rewritten, shape_at
 from tilewright.playbook.tracing import Items, Node, Scalar, TracedArgument
 
@@ -42,6 +43,8 @@ def _found(graph: Graph, index: int) -> Rewrite | None:
         return _diagonal(graph, index)
     if node.target in ("sum", "mean"):
         return _column_sum(graph, index) or mean_of_convolution(graph, index)
+    if node.target == "getitem":
+        return split_norm(graph, index)
     if node.target in POOLS:
         return _one_pool(graph, index) or (pooled_convolution(graph, index) if node.target in MEANS else None)
     return None
