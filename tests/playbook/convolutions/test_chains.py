@@ -120,7 +120,7 @@ def test_work_that_algebra_made_disappear_is_said(name: str, said: str) -> None:
 
 
 def test_a_chain_is_right(tmp_path: Path) -> None:
-    case = BY_NAME["batch_norm_pool"]
+    case = BY_NAME["softmax_pool"]
     check_structure(case, case.answer.draft, tmp_path, only=1)
 
 
