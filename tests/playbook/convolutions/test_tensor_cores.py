@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.playbook.convolutions.written import Written
 
 from tilewright.playbook.convolutions.tensor_cores import can_write, tensor_core_convolution
+from tilewright.playbook.products.plan_text import Choices
 from tilewright.records import DType, Precision
 
 _TF32 = 3e-3
@@ -82,6 +84,17 @@ def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, int, int], 
     case = (QUICK | REST)[name]
     rows, columns, stages = choices
     case.check(tensor_core_convolution, tmp_path, _allowed(case), BM=rows, BN=columns, STAGES=stages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
+def test_what_leaves_no_choice_fits_a_small_gpu(
+    stride: int, dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_EMULATE", "L4")
+    case = Written((9,), (3,), channels=3, filters=99, stride=(stride,), transposed=True, dtype=dtype, precision=_EXACT)
+    case.check(partial(tensor_core_convolution, choices=Choices.NONE), tmp_path, _allowed(case))
 
 
 def test_a_window_of_too_many_taps_is_not_written() -> None:

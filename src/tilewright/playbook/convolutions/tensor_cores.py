@@ -192,7 +192,7 @@ def _plan(text: ConvolutionText) -> tuple[tuple[str, str], str, str]:
 def _tiles(text: ConvolutionText) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """As many filters as there are, where they are few; as many positions as shared memory has room for."""
     filters, several = text.convolution.filters.size, phases(text, "x")
-    rows = (32, 64) if filters <= 32 or several > 4 else (64, 128) if filters <= 64 or several > 1 else (128, 64)
+    rows = (32, 64) if filters <= 32 or several > 2 else (64, 128) if filters <= 64 or several > 1 else (128, 64)
     columns = (128, 64) if several == 1 else (64, 32, 128) if several <= 4 else (32, 64)
     if text.choices is Choices.NONE:
         return rows[:1], (64,) if several <= 4 else (32,)
