@@ -78,12 +78,12 @@ def test_convolutions_on_tensor_cores_are_right_everywhere(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", [(128, 64, 2), (64, 128, 4), (32, 32, 3), (64, 32, 2)])
+@pytest.mark.parametrize("choices", [(128, 64, 2, 2), (64, 128, 2, 4), (32, 32, 2, 3), (64, 64, 1, 2), (32, 128, 1, 3)])
 @pytest.mark.parametrize("name", ["many_channels", "half_spread", "spread", "long_window_of_halves"])
-def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, int, int], tmp_path: Path) -> None:
+def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, ...], tmp_path: Path) -> None:
     case = (QUICK | REST)[name]
-    rows, columns, stages = choices
-    case.check(tensor_core_convolution, tmp_path, _allowed(case), BM=rows, BN=columns, STAGES=stages)
+    constants = dict(zip(("BM", "BN", "WARPS_M", "STAGES"), choices, strict=True))
+    case.check(tensor_core_convolution, tmp_path, _allowed(case), **constants)
 
 
 @pytest.mark.slow
