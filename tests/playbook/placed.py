@@ -12,7 +12,7 @@ from tests.playbook.functions import Function
 from tilewright.playbook.families import Answer, Structure
 from tilewright.playbook.tracing import TraceRequest, Traces, trace
 from tilewright.playbook.understanding import answer
-from tilewright.records import Dimension, DType, SizeFormula, Task, TaskOutput, TensorInput
+from tilewright.records import Dimension, DType, Precision, SizeFormula, Task, TaskOutput, TensorInput
 from tilewright.reference import ReferenceProblem
 
 SIZES = {"rows": 64, "cols": 256, "batch": 3, "heads": 2, "words": 20, "depth": 12, "height": 32, "width": 64}
@@ -30,6 +30,7 @@ class Placed:
     results: str
     at: tuple[dict[str, int], ...]  # sizes to check at, beside the task's own for the rest
     multiples: tuple[tuple[str, int], ...] = ()
+    precision: Precision = Precision.DTYPE
 
     @property
     def function(self) -> Function:
@@ -66,7 +67,13 @@ class Placed:
             kind, shape = _parsed(text.strip())
             outputs.append(TaskOutput(f"y{place}", DType(kind), sizes(shape)))
         return Task(
-            self.name, self.function.source, self.name, tuple(inputs), tuple(outputs), tuple(dimensions.values())
+            self.name,
+            self.function.source,
+            self.name,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(dimensions.values()),
+            precision=self.precision,
         )
 
     @property

@@ -13,6 +13,8 @@ from tilewright.playbook.tracing import Items, Node, TracedArgument, TracedNode
 
 _STRIDE, _PADDING, _DILATION, _TRANSPOSED, _MORE, _GROUPS = range(3, 9)  # the places among the arguments
 
+_POOL = ((2, "stride"), (3, "padding"))
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -55,6 +57,21 @@ class Settings:
                 results = stepped(length, 2 * padding - reach, stride)
             found.append(Window(length, results, wide, stride, padding, dilation))
         return tuple(found)
+
+
+def pool_settings(node: TracedNode) -> tuple[Settings, tuple[int, ...]]:
+    """The same of a pooling, and the sizes of its windows."""
+    assert isinstance(node.arguments[1], Items)
+    rank, mean = len(node.arguments[1].values), node.target.startswith("avg")
+    if node.given(4 if mean else 5, "ceil_mode"):
+        raise NotSupported(
+            "the playbook cannot tell how many windows there are where the last may reach beyond the end"
+        )
+    taps = _numbers(node.arguments[1], rank)
+    strides, paddings = (_numbers(node.given(place, word) or Items(()), rank) for place, word in _POOL)
+    dilations = () if mean else _numbers(node.given(4, "dilation") or Items(()), rank)
+    ones, zeros = (1,) * rank, (0,) * rank
+    return Settings(strides or taps, paddings or zeros, dilations or ones, zeros, False, 1), taps
 
 
 def stepped(length: Extent, more: int, stride: int) -> Extent:

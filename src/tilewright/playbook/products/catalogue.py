@@ -100,10 +100,10 @@ def _sums_ways(
 
 def _only_rows(chain: Chain) -> Answer:
     """Where algebra has left no product."""
-    stages = [one for one in chain.stages if isinstance(one, RowsStage)]
-    if len(stages) > 1:
+    (first, *more) = chain.rest
+    if more or not isinstance(first, RowsStage):
         raise NotSupported("the playbook does not write several stages of rows without a product")
-    program = stages[0].program
+    program = first.program
     return Answer(rows.draft(program), rows.structures(program), rows.every_structure(program), chain.notes)
 
 

@@ -9,24 +9,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from tilewright.playbook.analysis import row_program
+from tilewright.playbook.catalogue import Way, draft_way, ways
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.convolutions.reading import Settings, part
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
+from tilewright.playbook.places.program import Written
+from tilewright.playbook.pooling.program import POOLS, PoolProgram
 from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
 from tilewright.playbook.products.graph import MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
 from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
+from tilewright.playbook.products.placed import MoveStage, PoolStage, placed_stage
 from tilewright.playbook.products.pooling import with_whole_windows
 from tilewright.playbook.products.program import Contraction, Kept, Triangle
-from tilewright.playbook.products.rest import rest_program
+from tilewright.playbook.products.rest import between
 from tilewright.playbook.products.tensors import FINISH_RULES, TensorTable
 from tilewright.playbook.reductions import REDUCTION_RULES
-from tilewright.playbook.row_program import RowProgram
+from tilewright.playbook.row_program import ProgramOutput, RowProgram
 from tilewright.playbook.tracing import Node, TracedNode
 from tilewright.records import DType, Task
 
 _TRIANGLES = {"triu": Triangle.UPPER, "tril": Triangle.LOWER}
+_REDUCED = REDUCTION_RULES.keys() | POOLS
 _MOVES = RESHAPES | TURNS | {"expand"}
 
 
@@ -36,8 +42,22 @@ class RowsStage:
 
     program: RowProgram
 
+    @property
+    def draft(self) -> Way:
+        return draft_way(self.program)
 
-Stage = Contraction | Convolution | RowsStage
+    @property
+    def best(self) -> Way:
+        """What the emulator can run too."""
+        return next(iter(ways(self.program)), self.draft)
+
+    @property
+    def elements(self) -> int:
+        """At the task's own sizes."""
+        return self.program.task_rows * self.program.task_cols
+
+
+Stage = Contraction | Convolution | RowsStage | PoolStage | MoveStage
 
 
 @dataclass(frozen=True)
@@ -52,7 +72,11 @@ class Chain:
     @property
     def sums(self) -> tuple[Contraction | Convolution, ...]:
         """The products and convolutions."""
-        return tuple(one for one in self.stages if not isinstance(one, RowsStage))
+        return tuple(one for one in self.stages if isinstance(one, (Contraction, Convolution)))
+
+    @property
+    def rest(self) -> tuple[RowsStage | PoolStage | MoveStage, ...]:
+        return tuple(one for one in self.stages if not isinstance(one, (Contraction, Convolution)))
 
 
 def read(traced: TracedTask) -> Chain:
@@ -127,8 +151,6 @@ class _Reader(TensorTable):
         if any(len(set(one)) > 1 for one in taken_sizes[2:]):
             raise NotSupported("the playbook writes convolutions for windows of given sizes")
         windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
-        for sizes, window in zip(self.graph.sizes(index)[2:], windows, strict=True):
-            self.made_sizes.setdefault(sizes, window.results)
         own, inner = part(weight.extents[0], taken_sizes[0], settings.groups), weight.extents[1]
         channels, filters = (own, inner) if settings.transposed else (inner, own)
         finish = self._finish(index, len(windows), by_channel=True)
@@ -223,6 +245,8 @@ class _Reader(TensorTable):
     def _finish(self, start: int, columns: int, by_channel: bool) -> RowProgram:
         """The work on the sums that goes farthest; what it makes is stored."""
         for cut in self._cuts(start):
+            if by_channel and self.graph.nodes[cut].target in RESHAPES and cut not in self.graph.outputs:
+                continue  # in its own shape it tells more of the sizes of what follows
             name = self.name_of(cut)
             try:
                 finish = finish_program(self, start, cut, name, columns, by_channel)
@@ -307,10 +331,10 @@ class _Reader(TensorTable):
         for one in outputs:
             named[one] = self.tensor_of(one, self.name_of(one, {tensor.name for tensor in named.values()}))
         graph = self.graph.extracted(outputs, {index: tensor.name for index, tensor in given.items()})
-        program = rest_program(self.traced, graph, tuple(given.values()), tuple(named.values()))
+        stage = _rest_stage(between(self.traced, graph, tuple(given.values()), tuple(named.values())))
         for index, tensor in named.items():
             self.keep(index, tensor)
-        self.stages.append(RowsStage(program))
+        self.stages.append(stage)
 
     def _borders(self, outputs: tuple[int, ...]) -> list[int]:
         """Nodes on the way at which other rows may begin: what is reduced, and what has become less by that."""
@@ -323,16 +347,34 @@ class _Reader(TensorTable):
                 above = taken(self.graph.nodes[above[0]])
             sizes = [math.prod(self.graph.shape(one)) for one in above]
             less = bool(sizes) and max(sizes) > math.prod(self.graph.shape(index))
-            reduced = any(self.graph.nodes[one].target in REDUCTION_RULES for one in self.graph.users[index])
+            reduced = any(self.graph.nodes[one].target in _REDUCED for one in self.graph.users[index])
             stored = len(node.results) == 1 and index not in self.graph.outputs and node.target not in _MOVES
             if (less or reduced) and stored:
                 found.append(index)
         return found
 
     def _forget(self, stage: Stage) -> None:
-        names = {one.name for one in (stage.program.outputs if isinstance(stage, RowsStage) else ())}
+        names = {one.name for one in _written(stage)}
         self.scratch = [one for one in self.scratch if one.name not in names]
         self.tensors = {index: one for index, one in self.tensors.items() if one.name not in names}
+
+
+def _written(stage: Stage) -> tuple[ProgramOutput | Written, ...]:
+    if isinstance(stage, (Contraction, Convolution)):
+        return ()  # what was multiplied stays
+    program = stage.program
+    return program.placed.outputs if isinstance(program, PoolProgram) else program.outputs
+
+
+def _rest_stage(traced: TracedTask) -> RowsStage | PoolStage | MoveStage:
+    """A part of a graph as rows where it can be arranged so, and else as what reads places of its own."""
+    try:
+        return RowsStage(row_program(traced))
+    except NotSupported as problem:
+        try:
+            return placed_stage(traced)
+        except NotSupported:
+            raise problem from None
 
 
 def _diagonal(node: TracedNode) -> int:
