@@ -163,7 +163,7 @@ class _Plan:
             self._add("const", "STEPS = ceil_div(ceil_div(@channels, 16), ceil_div(@channels, 64))", "of 16 channels")
             self._add("let", "@channel_blocks = ceil_div(@channels, STEPS * 16)")
             self._add("let", f"@chunks = {one.groups} * ceil_div(@channels, 8)", "of 16 bytes")
-            self._add("const", "CHUNKS = min(8, @chunks)")
+            self._add("const", "CHUNKS = min(8, next_pow2(@chunks))")
         tail = f"{geometry.tail_depth} * @height + {geometry.tail_height}"
         if geometry.planes:
             tail += f" + ceil_div({geometry.axes[2].reach // geometry.axes[2].modulus} + 1024, @width)"
@@ -208,7 +208,7 @@ class _Plan:
         geometry = self._geometry
         kind = geometry.copied.value
         if geometry.planes:
-            self._add("scratch", f"@copied: {kind}[{geometry.planes} * @rows * 8]")
+            self._add("scratch", f"@copied: {kind}[{geometry.planes * geometry.convolution.groups} * @rows * 8]")
         else:
             self._add("scratch", f"@copied: {kind}[@rows, @chunks * 8]")
             self._add(

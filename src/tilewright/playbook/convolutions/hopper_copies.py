@@ -32,8 +32,7 @@ def copy_text(geometry: Geometry) -> list[str]:
     """The kernel that copies the input."""
     declared = [declaration for declaration, _ in copy_parameters(geometry)]
     text = _PLANES if geometry.planes else _ROWS
-    channel = "i" if geometry.planes and geometry.fold == 1 else "i % 4"
-    of_channel = "plane * 8 + " + channel
+    of_channel = "plane % @planes * 8 + " + ("i" if geometry.fold == 1 else "i % 4")
     text = (
         text.replace("@sizes", SIZES)
         .replace("@channel", of_channel)
@@ -45,6 +44,7 @@ def copy_text(geometry: Geometry) -> list[str]:
     helper = _NOTING_F32 if f32 else _NOTING_16.replace("@type", one_type(geometry))
     return [
         f"constexpr int NOTE_ROWS = {NOTE_ROWS};  // rows that are noted together",
+        *_MARK.splitlines(),
         *helper.splitlines(),
         *_PLACE.splitlines(),
         *signature("__launch_bounds__(256) ", "copy_input", declared),
@@ -57,6 +57,12 @@ def one_type(geometry: Geometry) -> str:
     return geometry.convolution.element.cpp
 
 
+_MARK = """\
+__device__ __forceinline__ void mark(long long row, int* noted) {
+  cudaGridDependencySynchronize();  // the launch before notes too
+  noted[0] = 1, noted[2 + row / NOTE_ROWS] = 1;
+}
+"""
 _NOTING_F32 = """\
 // Eight channels of a position, as the tensor cores take them; and what f16 makes of them.
 struct Eight {
@@ -85,7 +91,7 @@ __device__ __forceinline__ void note(const Eight& some, const float (&v)[8], lon
     for (int i = 0; i < 8; ++i) losing += v[i] != 0.f && fabsf(v[i]) < 0x1p-14f, used += v[i] != 0.f;
     bad |= __reduce_add_sync(~0u, losing) * 16 > __reduce_add_sync(~0u, used);
   }
-  if (bad && inside) noted[0] = 1, noted[2 + row / NOTE_ROWS] = 1;
+  if (bad && inside) mark(row, noted);
 }
 """
 _NOTING_16 = """\
@@ -101,7 +107,7 @@ struct Eight {
   }
 };
 __device__ __forceinline__ void note(const Eight& some, const float (&)[8], long long row, bool inside, int* noted) {
-  if (some.beyond && inside) noted[0] = 1, noted[2 + row / NOTE_ROWS] = 1;
+  if (some.beyond && inside) mark(row, noted);
 }
 """
 _PLACE = """\
@@ -137,13 +143,13 @@ const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COP
 const bool inside = flat < (long long)copy_rows * WIDTH_COPIES;
 const Element at(inside ? flat : 0, copy, s, x_depth, x_height, x_width);
 #pragma unroll
-for (int plane = 0; plane < @planes; ++plane) {
+for (int plane = 0; plane < GROUPS * @planes; ++plane) {
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int channel = @channel, column = at.column + (FOLD == 2 ? i / 4 : 0);
     const bool given = inside && at.from >= 0 && channel < channels && (unsigned)column < x_width;
-    v[i] = given ? static_cast<float>(x[at.from + channel * plane_size + column]) : 0.f;
+    v[i] = given ? static_cast<float>(x[at.from + (plane / @planes * channels + channel) * plane_size + column]) : 0.f;
   }
   const Eight some(v);
   note(some, v, at.row, inside, noted);

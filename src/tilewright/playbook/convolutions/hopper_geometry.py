@@ -107,10 +107,9 @@ class Geometry:
 
     @property
     def planes(self) -> int:
-        """Channels are so few that eight of them, or twice eight, lie side by side; 0: rows of all channels."""
+        """Channels of a group are so few that eight, or twice eight, lie side by side; 0: rows of all channels."""
         channels = self.convolution.channels.size
-        few = channels <= 16 and self.convolution.groups == 1
-        return 0 if not few else 1 if channels <= 8 else 2
+        return 0 if channels > 16 else 1 if channels <= 8 else 2
 
     @property
     def copied(self) -> DType:

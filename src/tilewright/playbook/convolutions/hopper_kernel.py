@@ -238,7 +238,7 @@ for (int box = 0; box < BOXES; ++box)
 _LOAD_OF_PLANES = """\
 for (int plane = 0; plane < PLANES; ++plane) {
   const long long all_rows = (long long)DEPTH_MODULUS * HEIGHT_MODULUS * WIDTH_COPIES * copy_rows;
-  const long long row = plane * all_rows + here.position + row_of(pair, slot, s);
+  const long long row = (here.group * PLANES + plane) * all_rows + here.position + row_of(pair, slot, s);
   load_bytes(copied + row * 8, arrived, to + plane * PLANE_BYTES, PLANE_BYTES);
 }
 """

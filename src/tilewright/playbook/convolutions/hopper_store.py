@@ -102,7 +102,7 @@ for (int unit0 = 0; unit0 < units; unit0 += 32) {
       // Every store begins where a line of the cache does, because pieces of lines are dear: a lane stores results
       // `begin`, `begin` + 32 and so on of the run, as far as there are such.
       if (32 % WIDTH_PHASES == 0 && (run.count <= run.left || gap == 0)) {
-#pragma unroll 4
+#pragma unroll 2
         for (int r = 0; r < rows; r += ROWS_OF_FILTER) {
           const int channel = here.group * filters + (row0 + r) / ROWS_OF_FILTER;
           const long long first_at = run.place + channel * s.plane(), begin_at = first_at / 32 * 32 + lane;
