@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from tilewright.playbook.attention_family import ATTENTION
 from tilewright.playbook.class_loss_family import CLASS_LOSSES
 from tilewright.playbook.convolutions.reading import held_dimensions
 from tilewright.playbook.errors import NotSupported
@@ -22,7 +23,16 @@ from tilewright.records import Task
 from tilewright.reference import Reference, ReferenceProblem
 
 # In the order in which they are asked; the last takes what nobody claims.
-FAMILIES: tuple[Family, ...] = (PRODUCTS, SCANS_FAMILY, POOLING_FAMILY, CLASS_LOSSES, TOP_K, MOVES_FAMILY, ROWS)
+FAMILIES: tuple[Family, ...] = (
+    ATTENTION,
+    PRODUCTS,
+    SCANS_FAMILY,
+    POOLING_FAMILY,
+    CLASS_LOSSES,
+    TOP_K,
+    MOVES_FAMILY,
+    ROWS,
+)
 
 _TRACE_SECONDS = 120.0
 

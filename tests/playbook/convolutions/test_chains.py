@@ -57,6 +57,29 @@ CASES = (
         "f32[batch, heads]",
         "; u: f32[five, filters, three, three]; p: f32[five, heads]",
     ),
+    _case(
+        "mean_of_all",
+        "y = F.conv_transpose2d(x, t, b, 2, 1, 1) * 0.5\n"
+        "    return torch.logsumexp(y.mean((2, 3), keepdim=True) + b.view(-1, 1, 1), 1)",
+        "f32[batch, 1, 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
+    _case(
+        "mean_of_strided",
+        "return F.conv2d(x, w, b, stride=2, padding=2, dilation=2).mean((2, 3))",
+        "f32[batch, filters]",
+    ),
+    _case(
+        "mean_of_rows",
+        "return torch.tanh(F.conv2d(x, w, b, padding=1).mean(2, keepdim=True))",
+        "f32[batch, filters, 1, width]",
+    ),
+    _case(
+        "mean_of_columns",
+        "return F.conv_transpose2d(x, t, b, 2, 1).mean(3)",
+        "f32[batch, filters, h = height * 2 - 1]",
+        "; t: f32[heads, filters, three, five]",
+    ),
 )
 BY_NAME = {one.name: one for one in CASES}
 

@@ -55,6 +55,15 @@ def test_direct_convolutions_are_right_everywhere(
     case.check(direct_convolution, tmp_path, _ALLOWED[case.dtype])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", [(4, 4, 1), (2, 6, 2), (8, 2, 4)])
+@pytest.mark.parametrize("name", ["depthwise", "few_channels", "turned", "far_apart"])
+def test_every_size_of_patches_is_right(name: str, choices: tuple[int, int, int], tmp_path: Path) -> None:
+    case = (QUICK | REST)[name]
+    columns, rows, filters = choices
+    case.check(direct_convolution, tmp_path, _ALLOWED[case.dtype], COLUMNS=columns, ROWS=rows, FILTERS=filters)
+
+
 def test_long_windows_are_not_written() -> None:
     assert can_write(Written((200,), (128,)).convolution)
     assert not can_write(Written((30, 30), (12, 11)).convolution)

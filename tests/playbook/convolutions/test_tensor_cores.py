@@ -75,6 +75,15 @@ def test_convolutions_on_tensor_cores_are_right_everywhere(
     case.check(tensor_core_convolution, tmp_path, _allowed(case))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", [(128, 64, 2), (64, 128, 4), (32, 32, 3), (64, 32, 2)])
+@pytest.mark.parametrize("name", ["many_channels", "half_spread", "spread", "long_window_of_halves"])
+def test_every_size_of_tiles_is_right(name: str, choices: tuple[int, int, int], tmp_path: Path) -> None:
+    case = (QUICK | REST)[name]
+    rows, columns, stages = choices
+    case.check(tensor_core_convolution, tmp_path, _allowed(case), BM=rows, BN=columns, STAGES=stages)
+
+
 def test_a_window_of_too_many_taps_is_not_written() -> None:
     assert can_write(Written((99,), (31,)).convolution)
     assert not can_write(Written((99, 99), (16, 16)).convolution)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,10 +141,13 @@ class Written:
             found = found + (one.reshape(1, -1, *[1] * len(self.lengths)) if one.ndim == 1 else one)
         return getattr(torch.nn.functional, self.activation)(found) if self.activation else found
 
-    def check(self, write: Write, folder: Path, allowed: float) -> None:
-        """Run what a structure writes, and compare every result with f64."""
+    def check(self, write: Write, folder: Path, allowed: float, **choices: int) -> None:
+        """Run what a structure writes, with these choices of its constants, and compare every result with f64."""
         path = folder / "conv.cu"
-        path.write_text(write(self.convolution, self.op_line).file())
+        text = write(self.convolution, self.op_line).file()
+        for name, chosen in choices.items():
+            text = re.sub(rf"//! (?:tune |const)   {name} = [\d| ]+", f"//! const   {name} = {chosen} ", text)
+        path.write_text(text)
         tensors = self.draw()
         found = tilewright.load(str(path))(*tensors)
         expected = self.truth(tensors)

@@ -100,7 +100,7 @@ def _columns(text: ConvolutionText) -> tuple[int, ...]:
 def _rows(text: ConvolutionText) -> tuple[int, ...]:
     window = text.axes["y"]
     taps = window.taps * text.axes["x"].taps
-    wanted = (8, 4, 6) if taps <= 16 else (6, 8, 4) if taps <= 32 else (4, 2, 8)
+    wanted: tuple[int, ...] = (8, 4, 6) if taps <= 16 else (6, 8, 4) if taps <= 32 else (4, 2, 8)
     if not text.convolution.is_depthwise:
         wanted = (4, 2)
     return _of_whole_phases(text, window, wanted)

@@ -28,12 +28,11 @@ class Settings:
     groups: int
 
     @classmethod
-    def of(cls, nodes: tuple[TracedNode, ...]) -> Settings:
-        """Those of a convolution, which are the same at every probe."""
+    def of(cls, nodes: tuple[TracedNode, ...], rank: int) -> Settings:
+        """Those of a convolution over so many dimensions, which are the same at every probe."""
         if len({node.arguments[_STRIDE:] for node in nodes}) > 1:
             raise NotSupported("the playbook writes convolutions whose settings do not follow from sizes")
         node = nodes[0]
-        rank = len(node.result.shape) - 2
         groups = node.arguments[_GROUPS]
         assert isinstance(groups, int)
         return cls(
@@ -44,6 +43,21 @@ class Settings:
             bool(node.arguments[_TRANSPOSED]),
             groups,
         )
+
+    def only(self, places: tuple[int, ...]) -> Settings:
+        """The same over some of the dimensions."""
+        strides, paddings, dilations, more = (
+            tuple(one[place] for place in places) for one in (self.strides, self.paddings, self.dilations, self.more)
+        )
+        return Settings(strides, paddings, dilations, more, self.transposed, self.groups)
+
+    @property
+    def arguments(self) -> tuple[TracedArgument, ...]:
+        """As a node has them."""
+        strides, paddings, dilations, more = (
+            Items(one) for one in (self.strides, self.paddings, self.dilations, self.more)
+        )
+        return strides, paddings, dilations, self.transposed, more, self.groups
 
     def windows(self, lengths: tuple[Extent, ...], taps: tuple[int, ...]) -> tuple[Window, ...]:
         """With the lengths of the input."""
@@ -108,9 +122,14 @@ def part(extent: Extent, sizes: tuple[int, ...], groups: int) -> Extent:
     return Extent(f"{extent.expression} / {groups}", extent.size // groups)
 
 
-def _numbers(given: TracedArgument, rank: int) -> tuple[int, ...]:
+def numbers(given: TracedArgument) -> tuple[int, ...]:
+    """A list of whole numbers."""
     assert isinstance(given, Items)
-    found = tuple(one for one in given.values if isinstance(one, int))
+    return tuple(one for one in given.values if isinstance(one, int))
+
+
+def _numbers(given: TracedArgument, rank: int) -> tuple[int, ...]:
+    found = numbers(given)
     return found if len(found) == rank else found * rank
 
 

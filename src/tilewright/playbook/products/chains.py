@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from tilewright.playbook.catalogue import Way
+from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
 from tilewright.playbook.file_text import Entry, Fragment, PlanLines, joined_file
 from tilewright.playbook.products.placed import MoveStage, PoolStage
@@ -22,6 +23,7 @@ _KINDS = {
     RowsStage: "rows",
     PoolStage: "windows",
     MoveStage: "places",
+    MeansStage: "means",
 }
 _SMALL_STAGE = 65536  # elements: what is less takes no time however it is written
 

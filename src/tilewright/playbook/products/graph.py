@@ -14,7 +14,8 @@ from tilewright.playbook.tracing import Items, Node, Trace, TracedArgument, Trac
 
 PRODUCT = "product"
 CONVOLUTION = "convolution"  # of two tensors and its settings; a bias is an addition of its own
-MADE = frozenset((PRODUCT, CONVOLUTION))  # what has a stage of its own
+TAP_MEANS = "tap_means"  # of a convolution's input: see `convolutions.means`
+MADE = frozenset((PRODUCT, CONVOLUTION, TAP_MEANS))  # what has a stage of its own
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"))
 WITH_SUM = frozenset(("addmm", "baddbmm", "addmv"))
 FACTORS = {"alpha": 4, "beta": 3}  # by their places among the arguments

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.playbook.analysis import row_program
 from tilewright.playbook.catalogue import Way, draft_way, ways
+from tilewright.playbook.convolutions.means import MeansStage
 from tilewright.playbook.convolutions.program import Convolution
-from tilewright.playbook.convolutions.reading import Settings, part
+from tilewright.playbook.convolutions.reading import Settings, numbers, part
 from tilewright.playbook.errors import NotSupported
 from tilewright.playbook.families import TracedTask
 from tilewright.playbook.places.program import Written
 from tilewright.playbook.pooling.program import POOLS, PoolProgram
 from tilewright.playbook.products.algebra import simplified
 from tilewright.playbook.products.finishing import SUM, columns_of, finish_program
-from tilewright.playbook.products.graph import MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
+from tilewright.playbook.products.graph import CONVOLUTION, MADE, PRODUCT, RESHAPES, TURNS, normalised, taken
 from tilewright.playbook.products.layouts import Axes, Tensor, View, operand, view_of
 from tilewright.playbook.products.placed import MoveStage, PoolStage, placed_stage
 from tilewright.playbook.products.pooling import with_whole_windows
@@ -57,7 +58,8 @@ class RowsStage:
         return self.program.task_rows * self.program.task_cols
 
 
-Stage = Contraction | Convolution | RowsStage | PoolStage | MoveStage
+RestStage = RowsStage | PoolStage | MoveStage | MeansStage
+Stage = Contraction | Convolution | RestStage
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Chain:
         return tuple(one for one in self.stages if isinstance(one, (Contraction, Convolution)))
 
     @property
-    def rest(self) -> tuple[RowsStage | PoolStage | MoveStage, ...]:
+    def rest(self) -> tuple[RestStage, ...]:
         return tuple(one for one in self.stages if not isinstance(one, (Contraction, Convolution)))
 
 
@@ -98,12 +100,17 @@ class _Reader(TensorTable):
         wanted = set[int]().union(*(self.graph.ancestors(one) for one in self.graph.outputs))
         for index in sorted(wanted):
             if self.graph.nodes[index].target in MADE and index not in self.tensors:
-                product = self.graph.nodes[index].target == PRODUCT
-                self.stages.append(self._product(index) if product else self._convolution(index))
+                self.stages.append(self._made_by(index))
         left = tuple(dict.fromkeys(one for one in self.graph.outputs if one not in self.tensors))
         if left:
             self._rows(left)
         return tuple(self.stages)
+
+    def _made_by(self, index: int) -> Stage:
+        target = self.graph.nodes[index].target
+        if target == PRODUCT:
+            return self._product(index)
+        return self._convolution(index) if target == CONVOLUTION else self._tap_means(index)
 
     # -- products --
 
@@ -146,8 +153,8 @@ class _Reader(TensorTable):
     def _convolution(self, index: int) -> Convolution:
         nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
         x, weight = (self._whole_tensor(one) for one in nodes[0].arguments[:2])
-        settings = Settings.of(nodes)
         taken_sizes = self.graph.sizes(taken(nodes[0])[1])
+        settings = Settings.of(nodes, len(taken_sizes) - 2)
         if any(len(set(one)) > 1 for one in taken_sizes[2:]):
             raise NotSupported("the playbook writes convolutions for windows of given sizes")
         windows = settings.windows(x.extents[2:], tuple(one[0] for one in taken_sizes[2:]))
@@ -168,6 +175,18 @@ class _Reader(TensorTable):
             SUM,
             self.task.precision,
         )
+
+    def _tap_means(self, index: int) -> MeansStage:
+        nodes = tuple(trace.nodes[index] for trace in self.graph.traces)
+        x = self._whole_tensor(nodes[0].arguments[0])
+        dims, taps = (numbers(one) for one in nodes[0].arguments[1:3])
+        settings = Settings.of(nodes, len(taps))
+        windows = settings.windows(tuple(x.extents[one] for one in dims), taps)
+        outer, inner = (x.extent(tuple(one)) for one in (range(dims[0]), range(dims[-1] + 1, len(x.extents))))
+        sizes = self.graph.sizes(index)
+        made = Tensor(self.name_of(index), DType.F32, tuple(self.extent(one) for one in sizes))
+        self.keep(index, made)
+        return MeansStage(x, made, outer, inner, windows, settings.transposed, self.task.name)
 
     def _whole_tensor(self, given: object) -> Tensor:
         """A tensor in memory, in its own order; one that is computed is stored first."""
@@ -192,7 +211,7 @@ class _Reader(TensorTable):
         computed = given.index
         while self.graph.nodes[computed].target in _MOVES:
             (computed,) = taken(self.graph.nodes[computed])
-        self._rows((computed,))
+        self._rows((given.index if computed in self.tensors else computed,))
         view = view_of(self.graph, given.index, self.tensors)
         if view is None:
             raise NotSupported("the playbook cannot follow how an operand of a product lies in memory")
@@ -362,6 +381,8 @@ class _Reader(TensorTable):
 def _written(stage: Stage) -> tuple[ProgramOutput | Written, ...]:
     if isinstance(stage, (Contraction, Convolution)):
         return ()  # what was multiplied stays
+    if isinstance(stage, MeansStage):
+        return stage.outputs
     program = stage.program
     return program.placed.outputs if isinstance(program, PoolProgram) else program.outputs
 

@@ -47,7 +47,8 @@ class TensorTable:
         given = taken(nodes[0])
         try:
             if nodes[0].target == CONVOLUTION:
-                settings, taps = Settings.of(nodes), self.graph.shape(given[1])[2:]
+                taps = self.graph.shape(given[1])[2:]
+                settings = Settings.of(nodes, len(taps))
             elif nodes[0].target in POOLS:
                 settings, taps = pool_settings(nodes[0])
             else:
