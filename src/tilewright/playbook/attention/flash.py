@@ -42,7 +42,7 @@ def flash(made: Attention, op_line: str) -> str:
     device = [
         POWER,
         PAIR.replace("@kind", "bfloat16" if kind == "bf16" else "half").replace("@type", made.element.cpp + "2"),
-        _DEVICE.replace("@type", made.element.cpp).replace("@kind", kind),
+        *(one.replace("@type", made.element.cpp).replace("@kind", kind) for one in (PITCHES, _DEVICE, MATRICES)),
         *kernel.forms.helpers(),
     ]
     pieces = [one.splitlines() for one in device]
@@ -67,10 +67,12 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
     plan.add("need", f"{plan.name('tiles')} * {names['heads']} <= 2000000000")
 
 
-_DEVICE = """\
-constexpr int THREADS = WARPS * 32, ROWS = WARPS * HALVES * 16;
+PITCHES = """\
 constexpr int D_VECTORS = (D + 15) / 16 * 2, E_VECTORS = (E + 15) / 16 * 2;  // of 16 bytes, in a row with zeros at its end
 constexpr int D_PITCH = D_VECTORS * 8 + 8, E_PITCH = E_VECTORS * 8 + 8;      // 8 more: ldmatrix meets no bank twice
+"""
+_DEVICE = """\
+constexpr int THREADS = WARPS * 32, ROWS = WARPS * HALVES * 16;
 
 // Rows on their way to shared memory; zeros where there are none.
 template <int COUNT, int LENGTH, int VECTORS>
@@ -89,6 +91,8 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
   __syncthreads();
 }
+"""
+MATRICES = """\
 // Four 8 x 8 matrices from rows of shared memory, one of whose addresses each lane gives; or their transposes.
 __device__ __forceinline__ void load4(uint32_t (&r)[4], const @type* at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
