@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.playbook.attention import decode, flash, flash_f32, hopper
+from tilewright.playbook.attention import decode, flash, flash_f32, hopper, hopper_parts
 from tilewright.playbook.attention.draft import draft
 from tilewright.playbook.attention.program import PRODUCTS, SOFTMAX, attention_program
 from tilewright.playbook.errors import NotSupported
@@ -38,6 +38,9 @@ def _answer(traced: TracedTask) -> Answer:
     if flash.can_write(made):
         summary = "tensor cores: scores and weights in registers, the next tile of keys and values under way"
         later.append(Structure("attention-flash", summary, partial(flash.flash, made)))
+    if hopper_parts.can_write(made):
+        summary = "TMA and wgmma with f32 as two f16 parts: scores and weights in registers"
+        later.append(Structure("attention-hopper-parts", summary, partial(hopper_parts.hopper_parts, made)))
     if flash_f32.can_write(made):
         summary = "tensor cores with f32 as two TF32 parts: scores and weights in registers"
         later.append(Structure("attention-flash-parts", summary, partial(flash_f32.flash_f32, made)))

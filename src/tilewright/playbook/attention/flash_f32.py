@@ -15,7 +15,7 @@ from tilewright.playbook.attention.text import (
     scale_argument,
 )
 from tilewright.playbook.cpp_text import indented
-from tilewright.playbook.file_text import PlanLines, fragment, includes
+from tilewright.playbook.file_text import Fragment, PlanLines, fragment, includes
 from tilewright.records import DType
 
 _HEADER = """
@@ -34,24 +34,32 @@ def can_write(made: Attention) -> bool:
 
 
 def flash_f32(made: Attention, op_line: str) -> str:
+    return flash_fragment(made, op_line).file()
+
+
+def flash_fragment(made: Attention, op_line: str, flagged: bool = False) -> Fragment:
+    """`flagged`: it makes only heads for which there is a flag in `wide`, and has no constants to tune."""
     plan = PlanLines(made.placed.as_rows(), op_line)
     names = plan_sizes(made, plan)
     kernel = AttentionKernel(made, plan)
-    _plan(made, plan, names)
-    text = _kernel(kernel, plan, names)
+    _plan(made, plan, names, flagged)
+    text = _kernel(kernel, plan, names, flagged)
     pieces = [one.splitlines() for one in (POWER, _DEVICE, *kernel.forms.helpers())]
-    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text).file()
+    return fragment(_HEADER.format(name=made.placed.name), plan, includes(made.placed.as_rows()), *pieces, text)
 
 
-def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
+def _plan(made: Attention, plan: PlanLines, names: dict[str, str], flagged: bool) -> None:
     depth, columns = names["depth"], names["columns"]
     plan.add("need", f"device.cc >= 80 and {depth} <= 256 and {columns} <= 256")
     for need in row_needs(made, names, 4):
         plan.add("need", need, "rows are whole vectors of 16 bytes")
     plan.add("const", f"D = {depth}, E = {columns}", "elements of a query and of a result")
-    plan.add("tune", "WARPS = 4 | 8")
-    plan.add("tune", "KEYS = 32 | 64", "of a tile")
-    plan.add("tune", "SLOTS = 2 | 1", "tiles in shared memory: the one that is worked on, and the next")
+    if flagged:
+        plan.add("const", "WARPS = 4, KEYS = 32, SLOTS = 1")
+    else:
+        plan.add("tune", "WARPS = 8 | 4")
+        plan.add("tune", "KEYS = 64 | 32", "of a tile")
+        plan.add("tune", "SLOTS = 2 | 1", "tiles in shared memory: the one that is worked on, and the next")
     rows = "WARPS * 16 * (round_up(D, 32) + 4)"
     tiles = "SLOTS * KEYS * (round_up(D, 32) + round_up(E, 8) + 8)"
     plan.add("let", f"{plan.name('smem')} = ({rows} + {tiles}) * 4")
@@ -214,7 +222,7 @@ for (int r = 0; r < 2; ++r) {
 """
 
 
-def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> list[str]:
+def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str], flagged: bool) -> list[str]:
     made = kernel.made
     parts = {
         "heads": kernel.split(made.heads, "head"),
@@ -228,8 +236,10 @@ def _kernel(kernel: AttentionKernel, plan: PlanLines, names: dict[str, str]) -> 
         "column": [kernel.variable(made.column)],
         "store": kernel.stored_lines("sum[j][2 * r + e] * inverse"),
     }
-    body = filled(_BODY, parts)
-    more = [(f"int {word}", names[word]) for word in ("rows", "keys")]
+    body = ["if (!wide[blockIdx.x / tiles]) return;"] if flagged else []
+    body += filled(_BODY, parts)
+    more = [("const int* __restrict__ wide", "wide")] if flagged else []
+    more += [(f"int {word}", names[word]) for word in ("rows", "keys")]
     more += [("int tiles", plan.name("tiles")), scale_argument(made)]
     grid = f"{plan.name('tiles')} * {names['heads']}"
     return kernel.launched("flash", grid, f"WARPS * 32, {plan.name('smem')}", "WARPS * 32", body, more)
