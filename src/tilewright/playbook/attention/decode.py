@@ -169,7 +169,7 @@ for (int step = 0; step < steps; ++step) {
   for (int n = 0; n < STEP / 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int key = key0 + n * 8 + e % 2, shared_row = first_row + g + e / 2 * 8;
+      const int key = key0 + n * 8 + e % 2;
       @masked
       top[e / 2] = fmaxf(top[e / 2], score[n][e]);
     }
@@ -301,7 +301,8 @@ def _rows_of(kernel: AttentionKernel, units: tuple[Variable, ...], number: str) 
     made = kernel.made
     if not made.row.size.is_always(1):
         return kernel.split((*units, *made.sharing, made.row), number)
-    return [f"const int {kernel.variable(made.row)} = 0;", *kernel.split((*units, *made.sharing), number)]
+    only = [f"const int {kernel.variable(made.row)} = 0;"] if made.scores.causal is not None else []
+    return [*only, *kernel.split((*units, *made.sharing), number)]
 
 
 def _without(place: str, more: str, alone: str) -> str:
@@ -312,11 +313,12 @@ def _without(place: str, more: str, alone: str) -> str:
 def _masked(kernel: AttentionKernel, split: list[str]) -> list[str]:
     made = kernel.made
     row = kernel.variable(made.row)
+    found = "const int shared_row = first_row + g + e / 2 * 8;"
     if made.scores.value is not None:
         scored = f"{LOG2_E}f * scored(score[n][e] * scale, shared_row, key)"
-        return [f"score[n][e] = shared_row < shared_rows && key < end ? {scored} : -INFINITY;"]
+        return [found, f"score[n][e] = shared_row < shared_rows && key < end ? {scored} : -INFINITY;"]
     causal = kernel.outside(row, "key").partition(" || ")[2]
-    lines = split if causal else []
+    lines = [found, *split] if causal else []
     test = f"key < end && !({causal})" if causal else "key < end"
     return [*lines, f"score[n][e] = {test} ? score[n][e] * scale : -INFINITY;"]
 

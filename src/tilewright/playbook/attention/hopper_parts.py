@@ -117,10 +117,11 @@ __device__ __forceinline__ float high_half(uint32_t both) { return __high2float(
 
 constexpr float RAISED = 10.0f;  // weights are so many powers of two greater, so that their small parts are normal numbers
 
-// The power of two that brings numbers up to the one with these bits below 2^15.
+// The power of two that brings numbers up to the one with these bits below 2^15; at most 2^50, so that two of them can be
+// multiplied.
 __device__ __forceinline__ float scale_of(unsigned peak) {
-  const int exponent = max(static_cast<int>(peak >> 23), 20);
-  return exponent >= 255 ? 1.0f : __uint_as_float(min(127 + 14 + 127 - exponent, 254) << 23);
+  const int exponent = max(static_cast<int>(peak >> 23), 127 + 14 - 50);
+  return exponent >= 255 ? 1.0f : __uint_as_float((127 + 14 + 127 - exponent) << 23);
 }
 """
 
