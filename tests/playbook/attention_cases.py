@@ -58,15 +58,17 @@ CASES = {
         ),
         _case(
             "side_by_side",
-            "a = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)\n"
-            "return a.transpose(1, 2).reshape(q.shape[0], q.shape[1], -1)",
+            "q, k, v = (one.transpose(1, 2) for one in (q, k, v))\n"
+            "a = F.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+            "return a.transpose(1, 2).reshape(a.shape[0], a.shape[2], -1)",
             "f16",
             _ROWS,
             "{t}[batch, rows, all = heads * size]",
         ),
         _case(
             "einsum",
-            "a = torch.einsum('bqhd,bkhd->bhqk', q, k) * 0.125\nreturn torch.einsum('bhqk,bkhd->bqhd', a.softmax(-1), v)",
+            "a = torch.einsum('bqhd,bkhd->bhqk', q, k) * 0.125\n"
+            "return torch.einsum('bhqk,bkhd->bqhd', a.softmax(-1), v)",
             "f16",
             _ROWS,
             "{t}[batch, rows, heads, size]",

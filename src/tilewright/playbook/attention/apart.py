@@ -1,8 +1,8 @@
 """Attention whose heads are too long for one kernel: the same graph, as the products and the softmax that it is.
 
 PyTorch's own decomposition scales queries and keys before they are multiplied, asks every row whether it is masked as a
-whole, and turns the result round for nothing. Here the scale comes after the product, where it costs nothing, and what has
-no effect is left out; then the families of products and rows can write it.
+whole, and turns the result round for nothing. Here the scale comes after the product, where it costs nothing, and what
+has no effect is left out; then the families of products and rows can write it.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from tilewright.playbook.file_text import PlanLines, fragment, includes
 from tilewright.records import DType
 
 _HEADER = """
-{name} with tensor cores. A block has the rows of a tile of queries, 16 or 32 for every warp, and walks the keys in tiles
-that asynchronous copies bring to shared memory, the next while this one is worked on.
+{name} with tensor cores. A block has the rows of a tile of queries, 16 or 32 for every warp, and walks the keys in
+tiles that asynchronous copies bring to shared memory, the next while this one is worked on.
 
 Scores, weights and sums stay in registers: what comes out of the first product is what the second takes in.
 """
@@ -68,7 +68,7 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
 
 
 PITCHES = """\
-constexpr int D_VECTORS = (D + 15) / 16 * 2, E_VECTORS = (E + 15) / 16 * 2;  // of 16 bytes, in a row with zeros at its end
+constexpr int D_VECTORS = (D + 15) / 16 * 2, E_VECTORS = (E + 15) / 16 * 2;  // of 16 bytes; a row has zeros after it
 constexpr int D_PITCH = D_VECTORS * 8 + 8, E_PITCH = E_VECTORS * 8 + 8;      // 8 more: ldmatrix meets no bank twice
 """
 _DEVICE = """\
@@ -106,7 +106,8 @@ __device__ __forceinline__ void load4_transposed(uint32_t (&r)[4], const @type* 
 }
 // d (16 x 8) += a (16 x 16) * b (16 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.@kind.@kind.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.@kind.@kind.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -19,12 +19,12 @@ from tilewright.playbook.file_text import Fragment, PlanLines, fragment, include
 from tilewright.records import DType
 
 _HEADER = """
-{name} in f32, as exact as f32 arithmetic, on tensor cores. Every number is two TF32 numbers, a big and a small part, and
-three products of parts give what one of f32 would. Tensor cores cut off bits where they add: they sum 32 products at a
-time, and f32 registers add those sums up.
+{name} in f32, as exact as f32 arithmetic, on tensor cores. Every number is two TF32 numbers, a big and a small part,
+and three products of parts give what one of f32 would. Tensor cores cut off bits where they add: they sum 32 products
+at a time, and f32 registers add those sums up.
 
-A block has the rows of a tile of queries, 16 for every warp, and walks the keys in tiles that asynchronous copies bring to
-shared memory, the next while this one is worked on. Scores, weights and sums stay in registers.
+A block has the rows of a tile of queries, 16 for every warp, and walks the keys in tiles that asynchronous copies bring
+to shared memory, the next while this one is worked on. Scores, weights and sums stay in registers.
 """
 
 
@@ -97,7 +97,8 @@ __device__ __forceinline__ void split(float v, unsigned& big, unsigned& small) {
 }
 // d (16 x 8) += a (16 x 8) * b (8 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -149,8 +150,10 @@ for (int n = count - 1; n >= 0; --n) {
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        split(q_tile[(warp_row + g + i % 2 * 8) * D_PITCH + d + s * 8 + t + i / 2 * 4], query[s].big[i], query[s].small[i]);
+      for (int i = 0; i < 4; ++i) {
+        const float* from = q_tile + (warp_row + g + i % 2 * 8) * D_PITCH + d + s * 8 + t + i / 2 * 4;
+        split(*from, query[s].big[i], query[s].small[i]);
+      }
 #pragma unroll
     for (int j = 0; j < KEYS / 8; ++j) {
       const float* key = k_tile + (j * 8 + g) * D_PITCH + d + t;

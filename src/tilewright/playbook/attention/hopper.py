@@ -12,9 +12,9 @@ from tilewright.playbook.products.hopper_text import BARRIERS, wgmma, wgmma_of
 from tilewright.records import DType
 
 _HEADER = """
-{name} for Hopper. One thread of a producer warpgroup brings queries, keys and values into slots of shared memory by TMA.
-Each consumer warpgroup has 64 rows of queries: it multiplies them with a tile of keys by wgmma, makes weights of the
-scores in registers, and multiplies those, still in registers, with the tile of values.
+{name} for Hopper. One thread of a producer warpgroup brings queries, keys and values into slots of shared memory by
+TMA. Each consumer warpgroup has 64 rows of queries: it multiplies them with a tile of keys by wgmma, makes weights of
+the scores in registers, and multiplies those, still in registers, with the tile of values.
 
 The scores of the next tile are multiplied while this tile's values are, and consumers take turns, so that tensor cores
 work for one while another makes its weights. Scores are never stored. Blocks stay and take tile after tile.

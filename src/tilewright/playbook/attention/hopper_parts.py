@@ -13,20 +13,20 @@ from tilewright.playbook.products.hopper_text import BARRIERS, wgmma, wgmma_of
 from tilewright.records import DType
 
 _WHOLE = """
-{name} in f32, as exact as f32 arithmetic, on Hopper's f16 tensor cores. Queries and keys of a head, and every column of its
-values, are scaled by a power of two and split into two f16 parts, which together have 22 bits; the product of two numbers
-is then three products of parts.
+{name} in f32, as exact as f32 arithmetic, on Hopper's f16 tensor cores. Queries and keys of a head, and every column of
+its values, are scaled by a power of two and split into two f16 parts, which together have 22 bits; the product of two
+numbers is then three products of parts.
 
-What parts do not hold is made otherwise: where scores may be large, a number is not finite, or many of a column's numbers
-lie far below its greatest, a flag is set, and the last kernel makes that head again from f32 itself. On ordinary data it
-finds no flag and ends.
+What parts do not hold is made otherwise: where scores may be large, a number is not finite, or many numbers of a column
+lie far below its greatest, a flag is set, and the last kernel makes that head again from f32 itself. On ordinary data
+it finds no flag and ends.
 """
 _HEADER = """
 First the greatest number of each head's queries and keys and of each column of its values is found, then the parts are
-made. One thread of a producer warpgroup brings parts into slots of shared memory by TMA. Each consumer warpgroup has 64 rows
-of queries: it multiplies them with a tile of keys by wgmma, makes weights of the scores in registers, splits those too, and
-multiplies them with the tile of values. Tensor cores cut off bits where they add, so f32 registers add up what each tile
-comes to.
+made. One thread of a producer warpgroup brings parts into slots of shared memory by TMA. Each consumer warpgroup has 64
+rows of queries: it multiplies them with a tile of keys by wgmma, makes weights of the scores in registers, splits those
+too, and multiplies them with the tile of values. Tensor cores cut off bits where they add, so f32 registers add up what
+each tile comes to.
 """
 _WIDTHS = (64, 128)
 
@@ -106,19 +106,18 @@ def _plan(made: Attention, plan: PlanLines, names: dict[str, str]) -> None:
         plan.add("scratch", f"{plan.name(name + '_parts')}: f16[2 * {count}, {rows}, {length}]")
         plan.add("scratch", f"{plan.name(name + '_peaks')}: i32[{count}{columns_too}] zeroed", "greatest, as bits")
         box = "64" if name == "q" else "KEYS"
-        plan.add(
-            "map", f"{plan.name(name + '_map')} = tiled({plan.name(name + '_parts')}, box=[1, {box}, 64], swizzle=128, l2=256)"
-        )
+        tiled = f"tiled({plan.name(name + '_parts')}, box=[1, {box}, 64], swizzle=128, l2=256)"
+        plan.add("map", f"{plan.name(name + '_map')} = {tiled}")
 
 
 _HALVES = """\
 __device__ __forceinline__ float low_half(uint32_t both) { return __low2float(*reinterpret_cast<__half2*>(&both)); }
 __device__ __forceinline__ float high_half(uint32_t both) { return __high2float(*reinterpret_cast<__half2*>(&both)); }
 
-constexpr float RAISED = 10.0f;  // weights are so many powers of two greater, so that their small parts are normal numbers
+constexpr float RAISED = 10.0f;  // weights are so many powers of two greater: their small parts are normal numbers
 
-// The power of two that brings numbers up to the one with these bits below 2^15; at most 2^50, so that two of them can be
-// multiplied.
+// The power of two that brings numbers up to the one with these bits below 2^15; at most 2^50, so that two of them can
+// be multiplied.
 __device__ __forceinline__ float scale_of(unsigned peak) {
   const int exponent = max(static_cast<int>(peak >> 23), 127 + 14 - 50);
   return exponent >= 255 ? 1.0f : __uint_as_float((127 + 14 + 127 - exponent) << 23);
