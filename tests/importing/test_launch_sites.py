@@ -120,10 +120,7 @@ def test_headers_are_looked_for_where_one_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_program_comes_in_and_is_right(tmp_path: Path) -> None:
     (tmp_path / "program.cu").write_text(PROGRAM)
-    (tmp_path / "reference.py").write_text(
-        "import torch\ndef transpose(in_, out, rows, cols):\n    out = out.clone()\n"
-        "    out[: rows * cols] = in_[: rows * cols].view(rows, cols).T.reshape(-1)\n    return out\n"
-    )
+    (tmp_path / "reference.py").write_text("def transpose(in_, out):\n    return in_.T\n")
     asked = ["import", str(tmp_path / "program.cu"), "-o", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, [*asked, "--reference", f"{tmp_path / 'reference.py'}:transpose"])
     report = json.loads(done.stdout)

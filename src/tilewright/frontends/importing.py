@@ -5,15 +5,26 @@ Sources are read here; their host code and Python run in limited children (`tile
 
 from __future__ import annotations
 
-import ast
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.text import Text
 
-from tilewright.frontends.check import CheckOptions, CheckOutcome, CheckReport, check_file
+from tilewright.devices.emulated_device import EmulatedDevice
+from tilewright.frontends.check import CheckOutcome
+from tilewright.frontends.emulated_reach import reach
+from tilewright.frontends.imported_checks import (
+    ADAPTED,
+    GPU,
+    OriginalReference,
+    adapter,
+    at_odd_sizes,
+    checked,
+    stand_ins,
+    with_stand_ins,
+    without_extension,
+)
 from tilewright.frontends.kernel_arguments import BadArgument, pairs
 from tilewright.frontends.terminal import print_json, progress, stdout_console
 from tilewright.importing.calls import Given
@@ -21,20 +32,18 @@ from tilewright.importing.importer import Imported, given_of, import_function, l
 from tilewright.importing.models import ExtensionCall, ModelAnswer, ModelRequest
 from tilewright.importing.recording import HostChild
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sizes import ODD, small_arguments
+from tilewright.importing.shapes import Outside
+from tilewright.importing.sizes import small_arguments
 from tilewright.importing.sources import Source, read_source
-from tilewright.kernel_file import ArgumentValue, KernelFile, KernelFileError, parse
-from tilewright.records import PROFILES, Emulation, TensorSpec
+from tilewright.kernel_file import KernelFile, parse
+from tilewright.records import TensorSpec
 from tilewright.reference import Reference, ReferenceProblem
 
-_GPU = PROFILES["H200"]
 _MODEL_SECONDS = 180.0
-_CHECK_SECONDS = 60.0
 _MOST_FILES = 200
 _GUESSED = (
     "its sizes and numbers were guessed, and indices drawn: say them with --shape and --set before you believe that"
 )
-ADAPTED = "imported_reference"
 
 
 @dataclass(frozen=True)
@@ -104,13 +113,13 @@ def import_command(wanted: Wanted, as_json: bool) -> int:
 
 
 def import_files(wanted: Wanted, say: Callable[[str], None]) -> ImportReport:
-    with HostChild() as child:
-        return _Importer(wanted, child, say).run()
+    with HostChild() as child, EmulatedDevice(GPU) as emulator:
+        return _Importer(wanted, child, reach(emulator), say).run()
 
 
 class _Importer:
-    def __init__(self, wanted: Wanted, child: HostChild, say: object) -> None:
-        self.wanted, self.child = wanted, child
+    def __init__(self, wanted: Wanted, child: HostChild, outside: Outside, say: object) -> None:
+        self.wanted, self.child, self.outside = wanted, child, outside
         self.say = say if callable(say) else print
         self.said = _said(wanted)
         self.include = _include(wanted)
@@ -171,7 +180,7 @@ class _Importer:
     def _recorded(self, path: Path, text: str) -> ModelAnswer:
         name = "ModelNew" if "class ModelNew" in text else "Model"
         try:
-            with Reference(_with_stand_ins(text, path), name, folder=path.parent) as reference:
+            with Reference(with_stand_ins(text, path), name, folder=path.parent) as reference:
                 handler = "tilewright.importing.models:record_model"
                 answer: ModelAnswer = reference.call(handler, ModelRequest(), ModelAnswer, _MODEL_SECONDS)
                 return answer
@@ -184,10 +193,10 @@ class _Importer:
         source: Source,
         name: str,
         said: Mapping[str, Given] | Sequence[Given],
-        reference: tuple[str, str, Path] | None,
+        reference: OriginalReference | None,
     ) -> None:
         self.say(f"importing {name} of {path.name}")
-        found, problems = import_function(source, name, said, self.child, _GPU)
+        found, problems = import_function(source, name, said, self.child, GPU, self.outside)
         lacks = f"; not found: {', '.join(source.missing)} (give -I FOLDER)" if source.missing else ""
         self.refused += [Refused(str(path), name, f"{problem}{lacks}") for problem in problems]
         self._one_output(len(found), [made.function for made in found])
@@ -199,49 +208,32 @@ class _Importer:
             self.imported.append(self._checked(path, made, parse(made.text, str(output)), reference))
 
     def _checked(
-        self, path: Path, made: Imported, file: KernelFile, reference: tuple[str, str, Path] | None
+        self, path: Path, made: Imported, file: KernelFile, reference: OriginalReference | None
     ) -> ImportedFile:
-        arguments = small_arguments(file, made.arguments, _GPU)
+        arguments = small_arguments(file, made.arguments, GPU)
         outcome, reason, compared = "not checked", "no sizes small enough to emulate fit it", False
         if arguments is not None:
-            outcome, reason, compared = _check(file, arguments, reference)
+            outcome, reason, compared = checked(file, arguments, reference)
         at = tuple(f"{name} = {value}" for name, value in (arguments or {}).items())
         is_guessed = outcome == CheckOutcome.FINDINGS.value and not (self.said or compared)
-        odd = self._at_odd_sizes(made, file, arguments, reference if compared else None)
+        odd = at_odd_sizes(file, made.arguments, arguments, reference if compared else None)
         notes = (*made.notes, *((_GUESSED,) if is_guessed else ()), *odd)
         op = made.text.splitlines()[0].removeprefix("//!").strip().removeprefix("op").strip()
         done = (str(path), made.function, file.name, op, notes, made.pinned, outcome, reason, at, compared)
         bare = any(one.is_bare for one in made.arguments)
         return ImportedFile(*done, *_call_words(made), bare, self._kept(path, file, reference if compared else None))
 
-    def _kept(self, made_from: Path, file: KernelFile, reference: tuple[str, str, Path] | None) -> str:
+    def _kept(self, made_from: Path, file: KernelFile, reference: OriginalReference | None) -> str:
         """The source's own reference, once it has been compared with, without what loads the extension."""
         if reference is None or not self.wanted.keep_references or reference[1] != ADAPTED:
             return ""
         place = Path(file.name).with_suffix(".reference.py")
-        place.write_text(_without_extension(reference[0].removeprefix(_stand_ins(made_from))), "utf-8")
+        place.write_text(without_extension(reference[0].removeprefix(stand_ins(made_from))), "utf-8")
         return str(place)
-
-    def _at_odd_sizes(
-        self,
-        made: Imported,
-        file: KernelFile,
-        usual: Mapping[str, ArgumentValue] | None,
-        reference: tuple[str, str, Path] | None,
-    ) -> list[str]:
-        """What the kernel counts on without saying so."""
-        odd = small_arguments(file, made.arguments, _GPU, ODD)
-        if odd is None or odd == usual:
-            return []
-        outcome, reason, _ = _check(file, odd, reference)
-        if outcome == CheckOutcome.CLEAN.value:
-            return []
-        sizes = ", ".join(f"{name} = {value}" for name, value in odd.items())
-        return [f"at odd sizes ({sizes}) it is not right: {outcome}: {reason}"]
 
     # -- references --
 
-    def _reference_function(self) -> tuple[str, str, Path] | None:
+    def _reference_function(self) -> OriginalReference | None:
         if self.wanted.reference is None:
             return None
         path, function = self.wanted.reference
@@ -249,7 +241,7 @@ class _Importer:
 
     def _model_reference(
         self, path: Path, text: str, call: ExtensionCall, inputs: Sequence[str]
-    ) -> tuple[str, str, Path] | None:
+    ) -> OriginalReference | None:
         """The model that the extension replaces, as a function of the extension's arguments."""
         given = self.wanted.reference
         if given is not None:
@@ -259,7 +251,7 @@ class _Importer:
             name = "Model"
         if f"class {name}" not in text:
             return self._reference_function()
-        return _with_stand_ins(text, path) + _adapter(name, call, inputs), ADAPTED, path.parent
+        return with_stand_ins(text, path) + adapter(name, call, inputs), ADAPTED, path.parent
 
     # -- where files go --
 
@@ -288,81 +280,6 @@ def _call_words(made: Imported) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not one.is_tensor
     )
     return shapes, numbers
-
-
-def _without_extension(text: str) -> str:
-    """The module without the statements that build its extension, so that it needs neither compiler nor stand-ins."""
-
-    def builds(node: ast.AST) -> bool:
-        called = node.func if isinstance(node, ast.Call) else None
-        name = getattr(called, "attr", getattr(called, "id", ""))
-        return name in ("load_inline", "load")
-
-    tree = ast.parse(text)
-    definitions = (ast.FunctionDef, ast.ClassDef)
-    body = [one for one in tree.body if isinstance(one, definitions) or not any(map(builds, ast.walk(one)))]
-    return ast.unparse(ast.Module(body, []))
-
-
-def _with_stand_ins(text: str, path: Path) -> str:
-    """The file with the stand-ins in front: they must be there before it loads its extension."""
-    return _stand_ins(path) + text
-
-
-def _stand_ins(path: Path) -> str:
-    folder = str(path.parent.resolve())
-    return f"import tilewright.importing.models as _stand_ins; _stand_ins.install({folder!r})\n"
-
-
-def _adapter(name: str, call: ExtensionCall, inputs: Sequence[str]) -> str:
-    """Python that calls the model with the arguments of the extension's function."""
-    named = {origin: n for n, origin in zip(call.names, call.origins, strict=True) if origin}
-    given = [named.get(one, "None") if one.startswith("input:") else one for one in inputs]
-    first = next(n for origin, n in named.items() if origin.startswith("input:"))
-    weights = {
-        origin.partition(":")[2]: n
-        for n, origin in zip(call.names, call.origins, strict=True)
-        if origin.startswith("parameter:")
-    }
-    mapping = ", ".join(f"{key!r}: {value}" for key, value in weights.items())
-    return f"""
-
-def {ADAPTED}({", ".join(call.names)}):
-    import torch as _torch
-    _model = {name}(*(get_init_inputs() if "get_init_inputs" in globals() else ())).to({first}.dtype)
-    return _torch.func.functional_call(_model, {{{mapping}}}, ({", ".join(given)},))
-"""
-
-
-def _check(
-    file: KernelFile, arguments: Mapping[str, ArgumentValue], reference: tuple[str, str, Path] | None
-) -> tuple[str, str, bool]:
-    """What `check` says, whether it compared, and against what it could not."""
-    emulation = Emulation(schedules=1)
-    if reference is None:
-        return _said_by(
-            check_file(file, arguments, True, CheckOptions(_GPU, emulation, seconds=_CHECK_SECONDS), _quiet)
-        )
-    text, function, _ = reference
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "reference.py")
-        path.write_text(text, "utf-8")
-        options = CheckOptions(_GPU, emulation, (path, function), seconds=_CHECK_SECONDS)
-        try:
-            return _said_by(check_file(file, arguments, True, options, _quiet))
-        except (BadArgument, KernelFileError) as error:
-            why = str(error).replace(str(path), "the reference")
-    outcome, reason, _ = _check(file, arguments, None)
-    return outcome, f"{reason}; not compared: {why}".lstrip("; "), False
-
-
-def _said_by(report: CheckReport) -> tuple[str, str, bool]:
-    reason = report.reason or "; ".join(str(one) for one in report.findings[:2])
-    return report.outcome.value, reason, report.compared
-
-
-def _quiet(text: str) -> None:
-    """Progress is told here, not by the check."""
 
 
 def _text(path: Path) -> str:

@@ -35,6 +35,11 @@ class Given:
         return self.kind == "tensor"
 
     @property
+    def is_passed(self) -> bool:
+        """Whether it is a parameter of the op: no stream, no list, and no number that was left out."""
+        return self.kind not in ("stream", "ints") and (self.is_tensor or self.value is not None)
+
+    @property
     def has_shape(self) -> bool:
         return self.is_tensor and self.value is not None and not self.is_bare
 
@@ -205,6 +210,9 @@ def guesses(names: Sequence[str], kinds: Sequence[str], said: Mapping[str, Given
                     for i, (n, k) in enumerate(zip(names, kinds, strict=True))
                 )
             )
+    left_out = [i for i in open_tensors if kinds[i].startswith("optional")]
+    if left_out:
+        made += [tuple(replace(g, value=None) if i in left_out else g for i, g in enumerate(one)) for one in made]
     return made
 
 
@@ -222,6 +230,7 @@ def _mixtures(names: Sequence[str]) -> list[tuple[tuple[int, ...], ...]]:
         made.append((shape,) * count)
         if count > 1:
             rest = count - 1
+            made.append((shape[:1], *(shape,) * rest))  # positions of rows
             for other in (last, (*last, 96), (96, *last), shape[:1], (96, *shape[1:])):
                 made.append((shape, *(other,) * rest))
                 made.append((*(shape,) * rest, other))
@@ -257,6 +266,8 @@ def _int_guess(name: str, times: int) -> int:
     if is_block(name):
         return 256 // times
     lowered = name.lower()
+    if "offset" in lowered:
+        return 0
     return times * {"b": 3, "t": 40, "c": 96, "nh": 6, "oc": 192, "v": 320, "vp": 384, "n": 960, "m": 128, "k": 64}.get(
         lowered, 64
     )

@@ -6,9 +6,10 @@ A few spellings that only nvcc knows are put into those of a kernel file; each s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tilewright.importing.entries import Entry, with_entries
 from tilewright.importing.sources import Item, Kind, Source
 from tilewright.kernel_file.source_scan import is_allowed_header
 
@@ -19,6 +20,7 @@ _STANDARD = {  # where libcu++ has what device code takes from the standard libr
         *("is_same", "is_same_v", "enable_if", "enable_if_t", "conditional", "conditional_t", "is_floating_point"),
         *("is_floating_point_v", "is_integral", "is_integral_v", "remove_const", "decay_t", "true_type", "false_type"),
         *("integral_constant", "remove_reference_t", "remove_cv_t", "void_t", "is_signed", "make_unsigned_t"),
+        *("is_pod", "is_pod_v", "is_trivially_copyable", "is_trivially_copyable_v"),
     ),
     "cuda/std/utility": ("move", "forward", "swap", "pair", "index_sequence", "make_index_sequence", "declval"),
     "cuda/std/array": ("array",),
@@ -49,9 +51,31 @@ _STD = re.compile(r"\bstd::(\w+)")
 _HOST_NAMESPACES = frozenset(("std", "torch", "at", "c10"))
 _OTHER_NAMES = {
     r"\b__log1pf\b": "log1pf",
-    r"\b(?:at|c10|torch)::Half\b": "__half",
-    r"\b(?:at|c10|torch)::BFloat16\b": "__nv_bfloat16",
+    r"\b(?:at|c10|torch|torch::headeronly)::Half\b": "__half",
+    r"\b(?:at|c10|torch|torch::headeronly)::BFloat16\b": "__nv_bfloat16",
+    r"\b(?:at|c10|torch|torch::headeronly)::Float8_e4m3fn\b": "__nv_fp8_e4m3",
+    r"\b(?:at|c10|torch|torch::headeronly)::Float8_e5m2\b": "__nv_fp8_e5m2",
 }
+_SHUFFLE = (
+    "template <class T> __device__ __forceinline__ T {}(T value, {} by, int width = 32, unsigned mask = 0xffffffffu) "
+    "{{ return __shfl{}_sync(mask, value, by, width); }}"
+)
+_OF_TORCH = {  # what torch's headers give device code, as one line each
+    "WARP_SHFL": _SHUFFLE.format("WARP_SHFL", "int", ""),
+    "WARP_SHFL_XOR": _SHUFFLE.format("WARP_SHFL_XOR", "int", "_xor"),
+    "WARP_SHFL_UP": _SHUFFLE.format("WARP_SHFL_UP", "unsigned", "_up"),
+    "WARP_SHFL_DOWN": _SHUFFLE.format("WARP_SHFL_DOWN", "unsigned", "_down"),
+    "gpuAtomicAdd": "template <class T> __device__ __forceinline__ T gpuAtomicAdd(T* at, T value) "
+    "{ return atomicAdd(at, value); }",
+    "C10_WARP_SIZE": "#define C10_WARP_SIZE 32",
+    "C10_DEVICE": "#define C10_DEVICE __device__",
+    "C10_HOST_DEVICE": "#define C10_HOST_DEVICE __host__ __device__",
+}
+_CUB_OPERATORS = (
+    (r"\bcub::Sum\b", "cuda::std::plus<>", "cuda/std/functional"),
+    (r"\bcub::Max\b", "cuda::maximum<>", "cuda/functional"),
+    (r"\bcub::Min\b", "cuda::minimum<>", "cuda/functional"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +88,11 @@ class DeviceText:
         return self.lines[number - 1] if 0 < number <= len(self.lines) else 0
 
 
-def device_text(source: Source, kernels: Iterable[str]) -> DeviceText:
-    """What the kernels need of the source."""
+def device_text(source: Source, kernels: Iterable[str], added: Sequence[Entry | None] = ()) -> DeviceText:
+    """What the kernels need of the source, and the entries that were made for them."""
+    named = re.findall(r"[A-Za-z_]\w*", " ".join(one.text for one in added if one is not None))
     usable = [item for item in source.items if item.kind in (Kind.KERNEL, Kind.DEVICE, Kind.SHARED, Kind.MACRO)]
-    wanted = source.reachable(kernels, usable)
+    wanted = source.reachable([*kernels, *named], usable)
     kept = _without_empty_conditions([item for item in source.items if _is_kept(source, item, wanted)], source)
     lines: list[str] = []
     origins: list[int] = []
@@ -82,7 +107,7 @@ def device_text(source: Source, kernels: Iterable[str]) -> DeviceText:
         for number, line in enumerate(text[blank:].split("\n")):
             lines.append(line.rstrip())
             origins.append(first + number)
-    return _spelled("\n".join(lines), tuple(origins))
+    return _spelled(with_entries("\n".join(lines), added), tuple(origins))
 
 
 def _is_kept(source: Source, item: Item, wanted: set[Item]) -> bool:
@@ -131,6 +156,20 @@ def _bracket(item: Item) -> str:
     return item.tokens[-1].text if item.kind is Kind.SCOPE else ""
 
 
+def _with_cub(text: str, headers: set[str], edits: list[str]) -> str:
+    """CUB's parts of a block or a warp, which are kernel code, by their own headers; and its operators."""
+    for part, name in set(re.findall(r"\bcub::(Block|Warp)([A-Z]\w*)", text)):
+        snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        headers.add(f"cub/{part.lower()}/{part.lower()}_{snake}.cuh")
+    for pattern, name, header in _CUB_OPERATORS:
+        text, count = re.subn(pattern, name, text)
+        if count:
+            edits.append(f"cub's operator -> {name}")
+        if name in text:
+            headers.add(header)
+    return text
+
+
 def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
     edits: list[str] = []
     headers: set[str] = set()
@@ -153,10 +192,16 @@ def _spelled(text: str, origins: tuple[int, ...]) -> DeviceText:
         text = re.sub(r"\b__builtin_prefetch\b", "prefetch_hint", text)
         added.append("__device__ __forceinline__ void prefetch_hint(const void*, int = 0, int = 3) {}")
         edits.append("__builtin_prefetch -> prefetch_hint, which does nothing")
+    for name, line in _OF_TORCH.items():
+        own = rf"(?:#\s*define|\b(?!return\b|else\b)[A-Za-z_]\w*[>*&]*)\s+{name}\b"
+        if re.search(rf"\b{name}\b", text) and not re.search(own, text):
+            added.append(line)
+            edits.append(f"{name} of torch's headers, written out")
     for pattern, name in _OTHER_NAMES.items():
         text, count = re.subn(pattern, name, text)
         if count:
             edits.append(f"another name -> {name}")
+    text = _with_cub(text, headers, edits)
     if re.search(r"\bhalf2?\b", text) and "cuda_fp16.h" not in text:
         headers.add("cuda_fp16.h")
     wmma = re.search(r"\bnvcuda\b", text)

@@ -17,6 +17,7 @@ _MOST_FACTORS = 4
 _FEW_SYMBOLS = 7
 _SPLIT_SECONDS = 5.0  # that a number which may be no expression at all can take
 _MOST_STEPS = 6
+_WIDTHS = (4, 8, 2, 16, 32)  # of vectors
 _TILES = (8, 16, 32, 64, 128, 256)
 _LARGEST_WINDOW = 64
 _FEWEST_ON_A_SIDE = 6
@@ -127,6 +128,8 @@ class Fitter:
                 rows = list(zip(term.values, divisors, target, strict=True))
                 if all(-(-n // c) == t for n, c, t in rows):
                     return Term(f"ceil_div({term.text}, {text})", target)
+                if factor == 1 and all(-(-32 * n // c) == t for n, c, t in rows):  # a warp for each
+                    return Term(f"ceil_div({term.factor} * 32, {text})", target)
                 if all(n // c == t for n, c, t in rows):
                     return Term(f"{_dividend(term)} / {text if factor == 1 else f'({text})'}", target, False)
                 if all(-(-n // c) * c == t for n, c, t in rows):
@@ -156,7 +159,7 @@ class Fitter:
         one_less = [t - 1 for t in target]
         count = range(len(target))
         none, ones = (0,) * len(target), (1,) * len(target)
-        for n, k, s in itertools.product(self.symbols, small, small):
+        for n, k, s in itertools.product(self.symbols, small, [one for one in small if min(one.values) > 0]):
             for p in (None, *small):
                 for d in (None, *small):
                     pads = p.values if p else none
@@ -223,27 +226,33 @@ class Fitter:
     def _split(self, target: Values) -> Term | None:
         """`a if n <= c else b`, each side an expression of its own."""
         started = time.monotonic()
-        for term in self.products[:24]:
-            for edge in self.edges:
-                if time.monotonic() - started > _SPLIT_SECONDS:
-                    return None
-                sides = [[i for i, v in enumerate(term.values) if (v <= edge) is below] for below in (True, False)]
-                if min(map(len, sides)) < _FEWEST_ON_A_SIDE:
-                    continue
-                texts = []
-                for side in sides:
-                    found = self._part(side)._simple(tuple(target[i] for i in side))
-                    if found is None:
-                        break
-                    texts.append(found.text)
-                else:
-                    return Term(f"{texts[0]} if {term.text} <= {edge} else {texts[1]}", target, False)
+        for condition, holds in self._conditions():
+            if time.monotonic() - started > _SPLIT_SECONDS:
+                return None
+            sides = [[i for i, one in enumerate(holds) if one is side] for side in (True, False)]
+            if min(map(len, sides)) < _FEWEST_ON_A_SIDE:
+                continue
+            texts = []
+            for side in sides:
+                found = self._part(side)._simple(tuple(target[i] for i in side))
+                if found is None:
+                    break
+                texts.append(found.text)
+            else:
+                return Term(f"{texts[0]} if {condition} else {texts[1]}", target, False)
         return None
+
+    def _conditions(self) -> Iterator[tuple[str, list[bool]]]:
+        """What a launcher may turn on: whether a size is a multiple, as for wide loads, or up to an edge."""
+        for term, c in itertools.product(self.symbols, _WIDTHS):
+            yield f"{term.factor} % {c} == 0", [v % c == 0 for v in term.values]
+        for term, edge in itertools.product(self.products[:24], self.edges):
+            yield f"{term.text} <= {edge}", [v <= edge for v in term.values]
 
     def _simple(self, target: Values) -> Term | None:
         if len(set(target)) == 1:
             return Term(str(target[0]), target)
-        ways = (self._plain, self._scaled, self._divided, self._by_symbol)
+        ways = (self._plain, self._scaled, self._divided, self._by_symbol, self._bounded)
         return next((term for way in ways if (term := way(target)) is not None), None)
 
     def _part(self, side: list[int]) -> Fitter:

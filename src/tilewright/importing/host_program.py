@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import (
-    Item,
-    Kind,
-    Source,
-    parameter_name,
-    parameters,
-    template_parameters,
-)
+from tilewright.importing.signatures import parameter_name, parameters, template_name, template_parameters
+from tilewright.importing.sources import Item, Kind, Source, closing
+from tilewright.kernel_file.cpp_tokens import CppToken
 
 _STANDARD = re.compile(
     r"#\s*include\s*<(?:(?!cassert)[a-z_]+|(?:stdint|stdlib|stdio|string|math|float|limits|time|sys/time)\.h)>"
@@ -30,8 +27,7 @@ _FOREIGN_NAMESPACES = frozenset(("nvcuda", "cooperative_groups", "cute", "cub", 
 
 def host_program(source: Source, entry: str) -> str:
     """C++ that serves calls of `entry` from standard input. Raises `ImportProblem` for what it cannot express."""
-    usable = [item for item in source.items if item.kind is not Kind.DEVICE]
-    wanted = source.reachable([entry], usable)
+    wanted = {_key(item) for item in source.reachable([entry], [_declared(source, item) for item in source.items])}
     parts = ['#include "recording_host.hpp"']
     for item in source.items:
         text = source.text[item.code_start : item.end]
@@ -40,7 +36,10 @@ def host_program(source: Source, entry: str) -> str:
             parts.append("" if text == ";" else text)
         elif item.kind is Kind.DIRECTIVE:
             parts.append(_directive(text))
-        elif item in wanted or (not item.name and _is_worth_keeping(item)):
+        elif item.kind is Kind.DEVICE:
+            if _key(item) in wanted and item.body is not None and _is_free(item):  # what a template argument names
+                parts.append(f"{_bare(source.text[item.code_start : item.body[0]])};")
+        elif _key(item) in wanted or (not item.name and _is_worth_keeping(item)):
             if item.kind is Kind.MACRO and item.name in _OF_THE_HEADER:
                 continue
             if item.tokens[0].text == "namespace" and item.mentions & _FOREIGN_NAMESPACES:
@@ -52,8 +51,28 @@ def host_program(source: Source, entry: str) -> str:
                 continue
             if item.kind is Kind.HOST and item.name == entry and item.body is not None:
                 text = _renamed(source, item)
+            elif item.kind is Kind.SHARED and item.body is None:
+                text = _without_device_bodies(source, item)
             parts.append(rewrite_launches(_bare(text)))
     return "\n".join([*parts, "int main() { ::tw::serve(&tw_entry); }", ""])
+
+
+def _key(item: Item) -> tuple[Kind, str, int]:
+    return item.kind, item.name, item.code_start
+
+
+def _declared(source: Source, item: Item) -> Item:
+    """Of device code the host knows no bodies, and needs nothing that they mention."""
+    if item.kind not in (Kind.KERNEL, Kind.DEVICE) or item.body is None:
+        return item
+    head = (token for token in item.tokens if source.cpp.original(token.start) < item.body[0])
+    return replace(item, mentions=frozenset(token.text for token in head if token.is_identifier))
+
+
+def _is_free(item: Item) -> bool:
+    """Not a member that is defined outside of its class."""
+    texts = [token.text for token in item.tokens]
+    return texts[texts.index(item.name) - 1] != "::"
 
 
 def _renamed(source: Source, item: Item) -> str:
@@ -69,6 +88,32 @@ def _is_worth_keeping(item: Item) -> bool:
     if words[:2] == ["using", "namespace"]:
         return words[2] not in _FOREIGN_NAMESPACES
     return words[:1] == ["using"] and not (set(_FOREIGN_NAMESPACES) & item.mentions)
+
+
+def _without_device_bodies(source: Source, item: Item) -> str:
+    """A type whose device functions fail: the host only names them, and lacks much of what they call."""
+    tokens, pieces, done, index = item.tokens, [], item.code_start, 0
+    while index < len(tokens):
+        around = {token.text for token in tokens[max(index - 2, 0) : index + 3]}
+        opened = _body(tokens, index) if tokens[index].text == "__device__" and "__host__" not in around else None
+        if opened is not None and "constexpr" not in around:
+            index = closing(tokens, opened)
+            start, end = (source.cpp.original(tokens[at].start) for at in (opened, index))
+            lines = "\n" * source.text.count("\n", start, end)
+            pieces += [source.text[done:start], f'{{ ::tw::fail("device code is called"); {lines}']
+            done = end
+        index += 1
+    return "".join([*pieces, source.text[done : item.end]])
+
+
+def _body(tokens: Sequence[CppToken], index: int) -> int | None:
+    """The brace that opens the body of the function whose words begin here."""
+    depth = 0
+    for position in range(index, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[position].text, 0)
+        if depth == 0 and tokens[position].text in (";", "{", "="):
+            return position if tokens[position].text == "{" else None
+    return None
 
 
 def _directive(text: str) -> str:
@@ -103,13 +148,13 @@ def _kernel(source: Source, item: Item) -> str:
         texts = [token.text for token in part]
         if "." in texts:
             raise ImportProblem(f"{source.at(item.line)}: {item.name} has a template parameter pack")
-        name = texts[texts.index("=") - 1] if "=" in texts else texts[-1]
+        name = template_name(part)
         if texts[0] in ("typename", "class"):
             notes.append(f"tw_note.type<{name}>();")
         elif texts[0] == "template":
             raise ImportProblem(f"{source.at(item.line)}: {item.name} takes a template as a template argument")
         else:
-            notes.append(f"tw_note.constant({name});")
+            notes.append(f"tw_note.constant<{name}>();")
     notes += [f"tw_note.argument({parameter_name(part) or f'tw_{number}'});" for number, part in enumerate(declared)]
     head = re.sub(r"\bstatic\b", "", _bare(head))
     return f'{head}{{ ::tw::Launched tw_note("{item.name}"); {" ".join(notes)} }}'

@@ -11,10 +11,13 @@ from tilewright.importing.device_text import DeviceText, device_text
 from tilewright.importing.host_program import host_program
 from tilewright.importing.launch_sites import cut_out, launch_sites
 from tilewright.importing.models import ExtensionCall
-from tilewright.importing.plan_fitting import PlanFitter, PlanText, edges
+from tilewright.importing.plan_fitting import PlanFitter, edges
+from tilewright.importing.plan_text import PlanText
 from tilewright.importing.recording import HostChild, Pointer, Recording, Run
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import TENSOR_WORDS, Item, Kind, Source, plan_names
+from tilewright.importing.shapes import Outside, extents, in_order
+from tilewright.importing.signatures import plan_names
+from tilewright.importing.sources import TENSOR_WORDS, Item, Kind, Source
 from tilewright.kernel_file import KernelFileError, autofix, parse
 from tilewright.kernel_file.calls import CallError
 from tilewright.kernel_file.evaluate import Evaluation, evaluate
@@ -71,13 +74,18 @@ def _launches(source: Source, item: Item) -> bool:
 
 
 def import_function(
-    source: Source, function: str, said: Mapping[str, Given] | Sequence[Given], child: HostChild, gpu: GpuProfile
+    source: Source,
+    function: str,
+    said: Mapping[str, Given] | Sequence[Given],
+    child: HostChild,
+    gpu: GpuProfile,
+    outside: Outside | None = None,
 ) -> tuple[list[Imported], list[str]]:
     """The kernel file of a launcher, or, where its host code cannot be run or is `main`, those of its launches alone;
     and what could not be carried."""
     try:
         if function != "main":
-            return [import_launcher(source, function, said, child, gpu)], []
+            return [import_launcher(source, function, said, child, gpu, "", outside)], []
         why = "it is a whole program"
     except ImportProblem as problem:
         why = str(problem)
@@ -88,7 +96,7 @@ def import_function(
         try:
             cut, entry = cut_out(source, site)
             given = said if isinstance(said, Mapping) else {}
-            one = import_launcher(cut, entry, given, child, gpu, site.name)
+            one = import_launcher(cut, entry, given, child, gpu, site.name, outside)
             note = f"only the launch at {source.at(site.line)}, without the rest of {function}: {why}"
             made.append(replace(one, function=site.name, notes=(note, *one.notes)))
         except ImportProblem as problem:
@@ -103,8 +111,10 @@ def import_launcher(
     child: HostChild,
     gpu: GpuProfile,
     name: str = "",
+    outside: Outside | None = None,
 ) -> Imported:
-    """The kernel file of one launcher. Raises `ImportProblem`, which names what could not be carried."""
+    """The kernel file of one launcher; `outside` runs it, to see how much lies behind plain pointers. Raises
+    `ImportProblem`, which names what could not be carried."""
     program = host_program(source, function)
     first = _first_call(source, function, program, said, child)
     calls = variations(first, edges(source, function))
@@ -116,8 +126,19 @@ def import_launcher(
         raise ImportProblem(f"{function} launches no kernel at these sizes")
     plan = PlanFitter(name or function, source, function, calls, runs)
     fitted = plan.fit()
-    device = device_text(source, {launch.kernel for launch in runs[0].launches})
+    device = device_text(source, {launch.kernel for launch in runs[0].launches}, plan.entries)
     text, pinned = _finished(source, fitted, device, first, gpu), plan.pinned
+    if outside is not None and not pinned:
+        flat = parse(text, source.name)
+        found, unknown = extents(flat, first.arguments, gpu, outside)
+        shapes = {one: in_order(extent, one, device.text, plan.aliases) for one, extent in found.items()}
+        if shapes and not unknown:
+            fitted = fitted.with_shapes(shapes)
+            first = replace(first, arguments=tuple(fitted.parameters))
+            text = _finished(source, fitted, device, first, gpu)
+        else:
+            fitted.needs += [f"{one}.numel >= {' * '.join(shape)}" for one, shape in shapes.items()]
+            text = _finished(source, fitted, device, first, gpu) if shapes else text
     notes = [*fitted.notes, *(f"rewritten: {edit}" for edit in device.edits)]
     return Imported(function, text, first.arguments, tuple(dict.fromkeys(notes)), pinned)
 
@@ -181,7 +202,7 @@ def _evaluation(source: Source, text: str, device: DeviceText, first: CallSpec, 
     plan_lines = text.count("\n") - device.text.count("\n")
     try:
         file = parse(autofix(text).text, source.name)
-        arguments = {one.name: one.argument() for one in first.arguments if one.kind != "stream"}
+        arguments = {one.name: one.argument() for one in first.arguments if one.is_passed}
         return evaluate(file, arguments, gpu)
     except KernelFileError as error:
         problem = error.problems[0]

@@ -12,16 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.importing.local_definitions import Definition, definitions, spelled, split_declarators
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import (
-    Item,
-    Kind,
-    Source,
-    parameter_name,
-    parameters,
-    parsed,
-    split_commas,
-    template_parameters,
-)
+from tilewright.importing.signatures import parameter_name, parameters, split_commas, template_parameters
+from tilewright.importing.sources import Item, Kind, Source, parsed
 from tilewright.kernel_file.cpp_tokens import CppToken
 
 _NUMBERS = frozenset((
@@ -112,6 +104,7 @@ class _Cut:
     kept: dict[str, Definition] = field(default_factory=dict)  # definitions carried along
     types: dict[str, str] = field(default_factory=dict)  # aliases: what a dispatch or a template would choose
 
+    constants: dict[str, str] = field(default_factory=dict)  # template arguments of the host function, as definitions
     renamed: dict[str, str] = field(default_factory=dict)  # macros that became parameters
 
     def __post_init__(self) -> None:
@@ -149,6 +142,7 @@ class _Cut:
         made = [self._argument(part, declared[i], i) for i, part in enumerate(arguments)]
         shape = [self._expression(part, lift=True) for part in configuration]
         lines = [f"using {alias} = {type_};" for alias, type_ in self.types.items()]
+        lines += self.constants.values()
         lines += [one.text for one in sorted(self.kept.values(), key=lambda one: one.order)]
         head = f"void {name}({', '.join(self.taken.values())}) {{ {''.join(f'{line} ' for line in lines)}"
         return f"{head}\n{template}<<<{', '.join(shape)}>>>({', '.join(made)}); }}"
@@ -221,7 +215,7 @@ class _Cut:
 
     def _resolves(self, name: str, fixed: bool = False) -> bool:
         """Makes a name available in the function, if that can be."""
-        if name in self.taken or name in self.kept or name in self.types or name in self.renamed:
+        if any(name in known for known in (self.taken, self.kept, self.types, self.constants, self.renamed)):
             return True
         if name in self.local:
             return self._define(self.local[name], fixed)
@@ -258,9 +252,25 @@ class _Cut:
     def _instance(self, name: str) -> bool:
         part = [t.text for t in self.host_template[name]]
         if part[0] not in ("typename", "class"):
-            raise ImportProblem(f"{self.place} needs {name}, a template argument of {self.site.host.name}")
+            if (chosen := self._chosen(name)) is None:
+                raise ImportProblem(f"{self.place} needs {name}, a template argument of {self.site.host.name}")
+            self.constants[name] = f"constexpr {' '.join(part[:-1])} {name} = {chosen};"
+            return True
         self.types[name] = "float"
         return True
+
+    def _chosen(self, name: str) -> str | None:
+        """The first number that a call of the host function gives for one of its template parameters."""
+        position = list(self.host_template).index(name)
+        for item in self.source.of_kind(Kind.HOST, Kind.MACRO):
+            texts = [token.text for token in item.tokens]
+            for at in range(len(texts) - 1):
+                if texts[at : at + 2] == [self.site.host.name, "<"] and ">" in texts[at:]:
+                    parts = split_commas(item.tokens[at + 2 : texts.index(">", at)])
+                    given = parts[position][0] if position < len(parts) and len(parts[position]) == 1 else None
+                    if given is not None and (given.kind == "number" or given.text in ("true", "false")):
+                        return given.text
+        return None
 
     def _define(self, one: Definition, fixed: bool) -> bool:
         is_number = set(one.type_.split()) <= _NUMBERS

@@ -17,7 +17,8 @@ from tilewright.importing.host_child import compile_program, run_program
 from tilewright.importing.host_program import host_program
 from tilewright.importing.recording import first_complaint, read_recording
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Kind, Source, plan_names, read_source
+from tilewright.importing.signatures import plan_names
+from tilewright.importing.sources import Kind, Source, read_source
 
 _SECONDS = 60.0
 _BOUND = re.compile(r"\bm\s*\.\s*(?:def|impl)\s*\(\s*\"(\w+)[^\"]*\"\s*,[^&;]*?&?\s*([A-Za-z_]\w*(?:::\w+)*)\s*[,)]")

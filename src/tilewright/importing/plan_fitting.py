@@ -8,50 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from tilewright.importing.calls import CallSpec, Given
+from tilewright.importing.calls import CallSpec
+from tilewright.importing.entries import entries
 from tilewright.importing.fitting import Fitter, Term
+from tilewright.importing.plan_text import PlanText
 from tilewright.importing.recording import Pointer, Run, TemplateType
 from tilewright.importing.records import ImportProblem
-from tilewright.importing.sources import Kind, Source, parameter_name, parameters
+from tilewright.importing.signatures import parameter_name, parameters
+from tilewright.importing.sources import Kind, Source
 from tilewright.kernel_file.cpp_tokens import CppToken
 from tilewright.kernel_file.words import TAKEN
-
-
-@dataclass
-class PlanText:
-    """The parts of a plan, before it is known which tensors are written."""
-
-    name: str
-    parameters: list[Given]
-    results: list[str] = field(default_factory=list)
-    needs: list[str] = field(default_factory=list)
-    lets: list[tuple[str, str]] = field(default_factory=list)
-    buffers: list[str] = field(default_factory=list)
-    launches: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the plan does not carry
-
-    def text(self, written: frozenset[str] | None = None) -> str:
-        """The plan; `written`: the tensors changed in place (None: not known yet, so all might be)."""
-        names = []
-        for one in self.parameters:
-            if one.kind == "stream":  # a plan's launches are on the caller's
-                continue
-            if one.kind in ("int", "float", "bool"):
-                names.append(f"{one.name}: {one.kind}")
-            elif one.value is None:
-                names.append(f"{one.name}?")
-            else:
-                names.append(one.name + ("!" if written is None or one.name in written else ""))
-        results = f" -> {', '.join(self.results)}" if self.results else ""
-        lines = [f"op      {self.name}({', '.join(names)}){results}"]
-        lines += [f"need    {need}" for need in self.needs]
-        for start in range(0, len(self.lets), 4):
-            lines.append("let     " + ", ".join(f"{name} = {text}" for name, text in self.lets[start : start + 4]))
-        lines += self.buffers
-        lines += self.launches
-        return "".join(f"//! {line}\n" for line in lines)
 
 
 class PlanFitter:
@@ -60,6 +27,7 @@ class PlanFitter:
     def __init__(self, name: str, source: Source, entry: str, calls: Sequence[CallSpec], runs: Sequence[Run]) -> None:
         self.source = source
         self.first = runs[0]
+        self.entries = entries(source, self.first.launches)
         alike = [i for i, run in enumerate(runs) if not run.error and run.structure == self.first.structure]
         self.runs = [runs[i] for i in alike]
         self.calls = [calls[i] for i in alike]
@@ -70,9 +38,12 @@ class PlanFitter:
         self.plan = PlanText(name, list(self.given))
         self.names: dict[int, str] = {}  # of tensors by number
         self.pinned = False
+        self.aliases: dict[str, str] = {}  # parameters of kernels to what the plan passes for them
         self._named: list[Term] = []  # sizes that have a name of their own
         self._literals = literals(source)
         self._edges = edges(source, entry)
+        lists = [f"{one.name} = {one.value}" for one in self.given if one.kind == "ints"]
+        self.plan.notes += [f"it holds for {one} only: a plan takes no lists" for one in lists]
         self._name_tensors()
 
     def _name_tensors(self) -> None:
@@ -223,24 +194,26 @@ class PlanFitter:
     def _launch(self, index: int) -> str:
         launch = self.first.launches[index]
         place = f"{self.source.name}:{launch.line}: the launch of {launch.kernel}"
-        template = [self._template(place, index, i) for i in range(len(launch.template))]
+        own = launch.own_names
+        template = [self._template(place, index, i) for i in range(len(launch.template)) if i not in own]
         shown = f"<{', '.join(template)}>" if template else ""
         grid = self._dim3(f"{place}: its grid", lambda run: run.launches[index].grid)
         block = self._dim3(f"{place}: its block", lambda run: run.launches[index].block)
         smem = self._number(f"{place}: its shared memory", lambda run: run.launches[index].smem)
         config = f"{grid}, {block}" + (f", {smem}" if smem != "0" else "")
         arguments = [self._argument(place, index, i) for i in range(len(launch.arguments))]
-        line = f"launch  {self.source.scope(launch.kernel)}{launch.kernel}{shown}<<<{config}>>>({', '.join(arguments)})"
+        for position, text in enumerate(arguments):
+            if text.isidentifier():
+                self.aliases.setdefault(self.kernel_parameters(launch.kernel, position), text)
+        entry = self.entries[index]
+        name = f"{self.source.scope(launch.kernel)}{entry.name if entry is not None else launch.kernel}"
+        line = f"launch  {name}{shown}<<<{config}>>>({', '.join(arguments)})"
         return line if len(line) < 110 else line.replace(">>>(", ">>>(\n//!             ", 1)
 
     def _template(self, place: str, index: int, position: int) -> str:
         value = self.first.launches[index].template[position]
         if isinstance(value, TemplateType):
-            if not value.name:
-                raise ImportProblem(f"{place} has a template argument that is a type of the source's own")
             return value.name
-        if value is None:
-            raise ImportProblem(f"{place} has a template argument that is neither a number nor a type")
         if isinstance(value, bool):
             return self._bool(place, lambda run: run.launches[index].template[position])
         text = self._number(f"{place}: a template argument", lambda run: run.launches[index].template[position])
@@ -260,6 +233,9 @@ class PlanFitter:
         for position, one in enumerate(self.given):
             if one.kind == "bool" and [call.arguments[position].value for call in self.calls] == values:
                 return one.name
+        found = condition(self._fitter.products, [bool(one) for one in values], self._literals)
+        if found is not None:
+            return f"({found})"
         self.pinned = True
         self.plan.notes.append(f"{what}: a bool was not recovered")
         return "true" if values[0] else "false"
@@ -379,10 +355,14 @@ def symbols_of(calls: Sequence[CallSpec]) -> list[Term]:
 
 def separating_need(inside: Sequence[CallSpec], outside: Sequence[CallSpec], literals: Sequence[int]) -> str | None:
     """A condition that holds in all of some calls and in none of others."""
-    both = [*inside, *outside]
-    count = len(inside)
-    for term in Fitter(symbols_of(both)).products[:200]:
-        ins, outs = term.values[:count], term.values[count:]
+    flags = [True] * len(inside) + [False] * len(outside)
+    return condition(Fitter(symbols_of([*inside, *outside])).products, flags, literals)
+
+
+def condition(terms: Sequence[Term], flags: Sequence[bool], literals: Sequence[int]) -> str | None:
+    """What the terms say where a flag is set, and only there."""
+    for term in terms[:200]:
+        ins, outs = ([v for v, flag in zip(term.values, flags, strict=True) if flag is side] for side in (True, False))
         for c in sorted({2, 4, 8, 16, 32, 64, 128, *literals}):
             if all(v % c == 0 for v in ins) and all(v % c for v in outs):
                 return f"{term.factor} % {c} == 0"

@@ -29,6 +29,14 @@ Argument = Pointer | int | float | bool | None
 @dataclass(frozen=True)
 class TemplateType:
     name: str  # a dtype of the plan; "" for any other type
+    spelled: str  # as C++ writes it
+
+
+@dataclass(frozen=True)
+class TemplateName:
+    """A template argument that is neither a type nor a number: a function, an enumerator."""
+
+    spelled: str
 
 
 @dataclass
@@ -38,8 +46,17 @@ class Launched:
     block: tuple[int, ...]
     smem: int
     kernel: str = ""
-    template: list[TemplateType | int | bool | None] = field(default_factory=list)  # None: of another kind
+    template: list[TemplateType | TemplateName | int | bool] = field(default_factory=list)
     arguments: list[Argument | str] = field(default_factory=list)  # "struct": of a type that cannot be carried
+
+    @property
+    def own_names(self) -> dict[int, str]:
+        """The template arguments that a plan cannot say, by their place, as C++ writes them."""
+        return {i: one.spelled for i, one in enumerate(self.template) if _is_own(one)}  # type: ignore[union-attr]
+
+
+def _is_own(one: TemplateType | TemplateName | int | bool) -> bool:
+    return isinstance(one, TemplateName) or (isinstance(one, TemplateType) and not one.name)
 
 
 @dataclass
@@ -72,7 +89,7 @@ class Run:
     def structure(self) -> tuple[object, ...]:
         """What must be the same for two calls to be one plan."""
         return (
-            tuple((one.kernel, len(one.template)) for one in self.launches),
+            tuple((one.kernel, len(one.template), one.own_names) for one in self.launches),
             tuple((one.dtype, one.is_zero, len(one.shape)) for one in self.allocated.values()),
             tuple(one and (one.tensor, one.dtype, len(one.shape)) for one in self.results),
         )
@@ -160,10 +177,9 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
     elif word == "KERNEL" and launches:
         launches[-1].kernel = rest[0]
     elif word == "TYPE":
-        launches[-1].template.append(TemplateType(rest[0]))
+        launches[-1].template.append(TemplateType(rest[0], _spelled(rest[1])))
     elif word == "CONSTANT":
-        value = None if rest[0] == "other" else int(rest[1])
-        launches[-1].template.append(bool(value) if rest[0] == "bool" else value)
+        launches[-1].template.append(_constant(rest[0], rest[1]))
     elif word == "ARG":
         launches[-1].arguments.append(_argument(rest))
     elif word == "ALLOC":
@@ -175,6 +191,19 @@ def _note(run: Run, word: str, rest: list[str]) -> None:
         run.results.append(_result(rest))
     elif word == "ERROR":
         run.error = rest[0]
+
+
+def _constant(kind: str, text: str) -> TemplateName | int | bool:
+    if kind == "other":
+        return TemplateName(_spelled(text))
+    return bool(int(text)) if kind == "bool" else int(text)
+
+
+def _spelled(function: str) -> str:
+    """What stands for the parameter in the compiler's name of a function: `f() [with auto value = ns::g<float>]`."""
+    text = function.rpartition("[")[2] if "[with " not in function else function.partition("[with ")[2]
+    text = text.partition(" = ")[2].rpartition("]")[0].split("; ")[0]
+    return re.sub(r"\{anonymous\}::|\(anonymous namespace\)::", "", text).removeprefix("&")
 
 
 def _zeroed(run: Run, number: int) -> None:

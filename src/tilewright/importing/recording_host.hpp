@@ -11,8 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <iostream>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -35,6 +40,8 @@
 #define __cluster_dims__(...)
 #define __align__(n) alignas(n)
 #define __CUDACC__ 1
+#define CUDA_VERSION 13000
+#define CUDART_VERSION 13000
 
 typedef unsigned int uint;
 typedef unsigned char uchar;
@@ -85,6 +92,7 @@ template <> struct tw::lane<__half2> { using type = __half; };
 template <> struct tw::lane<__nv_bfloat162> { using type = __nv_bfloat16; };
 struct __nv_fp8_e4m3 { unsigned char bits; };
 struct __nv_fp8_e5m2 { unsigned char bits; };
+namespace tw { struct fp8_e4m3fnuz { unsigned char bits; }; struct fp8_e5m2fnuz { unsigned char bits; }; }
 typedef __half half;
 typedef __half2 half2;
 typedef __nv_bfloat16 nv_bfloat16;
@@ -103,10 +111,17 @@ template <class T> void __stcs(T* at, T value) { *at = value; }
 template <class T> void __stcg(T* at, T value) { *at = value; }
 
 namespace c10 {
-enum class ScalarType { Float, Double, Half, BFloat16, Long, Int, Short, Char, Byte, Bool };
+enum class ScalarType {
+  Float, Double, Half, BFloat16, Long, Int, Short, Char, Byte, Bool, Float8_e4m3fn, Float8_e5m2, UInt16, UInt32, UInt64,
+  Float8_e4m3fnuz, Float8_e5m2fnuz, ComplexHalf, ComplexFloat, Undefined
+};
 enum class DeviceType { CPU, CUDA };
 using Half = __half;
 using BFloat16 = __nv_bfloat16;
+using Float8_e4m3fn = __nv_fp8_e4m3;
+using Float8_e5m2 = __nv_fp8_e5m2;
+using Float8_e4m3fnuz = tw::fp8_e4m3fnuz;
+using Float8_e5m2fnuz = tw::fp8_e5m2fnuz;
 }  // namespace c10
 
 namespace tw {
@@ -115,10 +130,11 @@ template <class... P> std::string text(const P&... parts) {
   ((out << parts), ...);
   return out.str();
 }
-inline const char* const names[] = {"f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"};
-inline const int sizes[] = {4, 8, 2, 2, 8, 4, 2, 1, 1, 1};
+inline const char* const names[] = {"f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "f8e4m3", "f8e5m2",
+                                    "u16", "u32", "u64", "f8e4m3fnuz", "f8e5m2fnuz", "c16", "c32", "undefined"};
+inline const int sizes[] = {4, 8, 2, 2, 8, 4, 2, 1, 1, 1, 1, 1, 2, 4, 8, 1, 1, 4, 8, 0};
 inline c10::ScalarType dtype_named(const std::string& name) {
-  for (int i = 0; i < 10; ++i)
+  for (int i = 0; i < 12; ++i)
     if (name == names[i]) return c10::ScalarType(i);
   fail("no dtype " + name);
 }
@@ -128,10 +144,29 @@ template <class T> constexpr const char* type_name() {
   else if constexpr (std::is_same_v<U, double>) return "f64";
   else if constexpr (std::is_same_v<U, __half>) return "f16";
   else if constexpr (std::is_same_v<U, __nv_bfloat16>) return "bf16";
+  else if constexpr (std::is_same_v<U, __nv_fp8_e4m3>) return "f8e4m3";
+  else if constexpr (std::is_same_v<U, __nv_fp8_e5m2>) return "f8e5m2";
   else if constexpr (std::is_same_v<U, bool>) return "bool";
   else if constexpr (std::is_integral_v<U>)
     return sizeof(U) == 8 ? "i64" : sizeof(U) == 4 ? "i32" : sizeof(U) == 2 ? "i16" : std::is_signed_v<U> ? "i8" : "u8";
   else return "";
+}
+template <c10::ScalarType tag> constexpr auto of_dtype() {
+  using c10::ScalarType;
+  if constexpr (tag == ScalarType::Float) return float();
+  else if constexpr (tag == ScalarType::Double) return double();
+  else if constexpr (tag == ScalarType::Half) return __half();
+  else if constexpr (tag == ScalarType::BFloat16) return __nv_bfloat16();
+  else if constexpr (tag == ScalarType::Long || tag == ScalarType::UInt64) return int64_t();
+  else if constexpr (tag == ScalarType::Int || tag == ScalarType::UInt32) return int();
+  else if constexpr (tag == ScalarType::Short || tag == ScalarType::UInt16) return int16_t();
+  else if constexpr (tag == ScalarType::Char) return int8_t();
+  else if constexpr (tag == ScalarType::Byte) return uint8_t();
+  else if constexpr (tag == ScalarType::Float8_e5m2) return __nv_fp8_e5m2();
+  else if constexpr (tag == ScalarType::Float8_e4m3fn) return __nv_fp8_e4m3();
+  else if constexpr (tag == ScalarType::Float8_e4m3fnuz) return tw::fp8_e4m3fnuz();
+  else if constexpr (tag == ScalarType::Float8_e5m2fnuz) return tw::fp8_e5m2fnuz();
+  else return bool();
 }
 // Every tensor's memory is an address nobody may touch: its number, shifted.
 constexpr int shift = 40;
@@ -157,11 +192,13 @@ template <class S> void configure(int line, dim3 grid, dim3 block, size_t smem, 
 inline void configure(int line, dim3 grid, dim3 block, size_t smem = 0) { configure(line, grid, block, smem, 0); }
 struct Launched {
   explicit Launched(const char* name) { said << "KERNEL\t" << name << '\n'; }
-  template <class T> void type() { said << "TYPE\t" << type_name<T>() << '\n'; }
-  template <class T> void constant(T value) {
-    if constexpr (std::is_same_v<T, bool>) said << "CONSTANT\tbool\t" << value << '\n';
+  // The compiler's own name of this function says what stands for T: `... [with T = ns::Sum<float>]`.
+  template <class T> void type() { said << "TYPE\t" << type_name<T>() << '\t' << __PRETTY_FUNCTION__ << '\n'; }
+  template <auto value> void constant() {
+    using T = decltype(value);
+    if constexpr (std::is_same_v<T, const bool> || std::is_same_v<T, bool>) said << "CONSTANT\tbool\t" << value << '\n';
     else if constexpr (std::is_integral_v<T>) said << "CONSTANT\tint\t" << (long long)value << '\n';
-    else said << "CONSTANT\tother\n";
+    else said << "CONSTANT\tother\t" << __PRETTY_FUNCTION__ << '\n';
   }
   template <class T> void argument(const T& value) {
     if constexpr (std::is_pointer_v<T>) {
@@ -220,6 +257,7 @@ TW_NOTHING(cudaEventSynchronize) TW_NOTHING(cudaStreamWaitEvent) TW_NOTHING(cuda
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) { *milliseconds = 1; return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
 inline cudaError_t cudaFree(const void*) { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) { *p = cudaDeviceProp(); return cudaSuccess; }
@@ -339,6 +377,7 @@ class Tensor {
   bool is_floating_point() const { return (int)scalar < 4; }
   Device device() const { return {}; }
   int get_device() const { return 0; }
+  int get_device_index() const { return 0; }
   TensorOptions options() const { return TensorOptions(scalar); }
   bool is_contiguous(MemoryFormat = MemoryFormat::Contiguous) const {
     int64_t want = 1;
@@ -460,6 +499,9 @@ inline cudaDeviceProp* getCurrentDeviceProperties() { static cudaDeviceProp p; p
 inline cudaDeviceProp* getDeviceProperties(int) { return getCurrentDeviceProperties(); }
 }  // namespace cuda
 template <class A, class B> auto ceil_div(A a, B b) { return (a + b - 1) / b; }
+// What sums of a type are made in.
+template <class T> using opmath_type = std::conditional_t<std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, float, T>;
+template <class T, bool = true> using acc_type = opmath_type<T>;
 }  // namespace at
 namespace c10 { namespace cuda { using namespace at::cuda; } }
 namespace torch {
@@ -469,7 +511,28 @@ inline TensorOptions dtype(ScalarType t) { return TensorOptions(t); }
 inline TensorOptions device(Device) { return {}; }
 inline TensorOptions device(DeviceType) { return {}; }
 namespace cuda { using namespace at::cuda; inline bool is_available() { return true; } }
+namespace headeronly { using namespace c10; using IntHeaderOnlyArrayRef = IntArrayRef; }
+// The ABI that stays the same between releases: the same tensors, operations as functions.
+namespace stable {
+using namespace at;
+namespace accelerator { struct DeviceGuard { explicit DeviceGuard(int) {} }; using DeviceIndex = int; }
+template <class... A> Tensor empty(std::vector<int64_t> shape, std::optional<ScalarType> type, A&&...) { return at::empty(std::move(shape), type.value_or(ScalarType::Float)); }
+inline Tensor new_empty(const Tensor& x, std::vector<int64_t> shape, std::optional<ScalarType> type = {}) { return at::empty(std::move(shape), type.value_or(x.scalar)); }
+inline Tensor new_zeros(const Tensor& x, std::vector<int64_t> shape, std::optional<ScalarType> type = {}) { return at::zeros(std::move(shape), type.value_or(x.scalar)); }
+inline Tensor view(const Tensor& x, std::vector<int64_t> shape) { return x.view(std::move(shape)); }
+inline Tensor reshape(const Tensor& x, std::vector<int64_t> shape) { return x.reshape(std::move(shape)); }
+inline Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1) { return x.flatten(first, last); }
+inline Tensor transpose(const Tensor& x, int64_t a, int64_t b) { return x.transpose(a, b); }
+inline Tensor contiguous(const Tensor& x) { return x.contiguous(); }
+inline Tensor zero_(Tensor& x) { return x.zero_(); }
+}  // namespace stable
 }  // namespace torch
+inline int aoti_torch_get_current_cuda_stream(int, void** stream) { *stream = nullptr; return 0; }
+inline int torch_get_current_cuda_blas_handle(void** handle) { *handle = nullptr; return 0; }
+#define TORCH_ERROR_CODE_CHECK(what) ((void)(what))
+#define STD_TORCH_CHECK(...) TORCH_CHECK(__VA_ARGS__)
+#define STD_CUDA_CHECK(what) ((void)(what))
+#define STD_CUDA_KERNEL_LAUNCH_CHECK() ((void)0)
 
 #define TORCH_CHECK(condition, ...) do { if (!(condition)) ::tw::fail(::tw::text("the check `" #condition "` failed")); } while (0)
 #define assert(...) TORCH_CHECK((__VA_ARGS__))
@@ -482,20 +545,30 @@ namespace cuda { using namespace at::cuda; inline bool is_available() { return t
 #define AT_CUDA_CHECK(what) ((void)(what))
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() ((void)0)
 #define CHECK_CUDA_ERROR(what) ((void)(what))
-#define TW_CASE(tag, T, ...) case c10::ScalarType::tag: { using scalar_t [[maybe_unused]] = T; __VA_ARGS__(); break; }
-#define TW_DISPATCH(type, ...) [&] { switch (type) { __VA_ARGS__ default: ::tw::fail("a dtype its dispatch lacks"); } }()
-#define TW_FLOATS(...) TW_CASE(Float, float, __VA_ARGS__) TW_CASE(Double, double, __VA_ARGS__)
-#define TW_HALF(...) TW_CASE(Half, __half, __VA_ARGS__)
-#define TW_BRAIN(...) TW_CASE(BFloat16, __nv_bfloat16, __VA_ARGS__)
-#define TW_INTS(...) TW_CASE(Long, int64_t, __VA_ARGS__) TW_CASE(Int, int, __VA_ARGS__) TW_CASE(Short, int16_t, __VA_ARGS__) \
-  TW_CASE(Char, int8_t, __VA_ARGS__) TW_CASE(Byte, uint8_t, __VA_ARGS__)
-#define AT_DISPATCH_FLOATING_TYPES(type, name, ...) TW_DISPATCH(type, TW_FLOATS(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) TW_DISPATCH(type, TW_FLOATS(__VA_ARGS__) TW_HALF(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND(one, type, name, ...) TW_DISPATCH(type, TW_FLOATS(__VA_ARGS__) TW_HALF(__VA_ARGS__) TW_BRAIN(__VA_ARGS__))
+#define AT_PRIVATE_CASE_TYPE_USING_HINT(tag, name, ...) \
+  case tag: { using name [[maybe_unused]] = decltype(::tw::of_dtype<tag>()); __VA_ARGS__(); break; }
+#define AT_DISPATCH_CASE(tag, ...) AT_PRIVATE_CASE_TYPE_USING_HINT(tag, scalar_t, __VA_ARGS__)
+#define AT_DISPATCH_SWITCH(type, name, ...) [&] { switch (type) { __VA_ARGS__ default: ::tw::fail("a dtype its dispatch lacks"); } }()
+#define THO_PRIVATE_CASE_TYPE_USING_HINT AT_PRIVATE_CASE_TYPE_USING_HINT
+#define THO_DISPATCH_CASE AT_DISPATCH_CASE
+#define THO_DISPATCH_SWITCH AT_DISPATCH_SWITCH
+#define TW_CASE(tag, ...) AT_DISPATCH_CASE(c10::ScalarType::tag, __VA_ARGS__)
+#define AT_DISPATCH_CASE_FLOATING_TYPES(...) TW_CASE(Float, __VA_ARGS__) TW_CASE(Double, __VA_ARGS__)
+#define AT_DISPATCH_CASE_INTEGRAL_TYPES(...) TW_CASE(Long, __VA_ARGS__) TW_CASE(Int, __VA_ARGS__) TW_CASE(Short, __VA_ARGS__) \
+  TW_CASE(Char, __VA_ARGS__) TW_CASE(Byte, __VA_ARGS__)
+#define TW_HALVES(...) TW_CASE(Half, __VA_ARGS__) TW_CASE(BFloat16, __VA_ARGS__)
+#define AT_DISPATCH_FLOATING_TYPES(type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) TW_CASE(Half, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND(one, type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) TW_HALVES(__VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND2(one, two, type, name, ...) AT_DISPATCH_FLOATING_TYPES_AND(one, type, name, __VA_ARGS__)
-#define AT_DISPATCH_INTEGRAL_TYPES(type, name, ...) TW_DISPATCH(type, TW_INTS(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES(type, name, ...) TW_DISPATCH(type, TW_FLOATS(__VA_ARGS__) TW_INTS(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES_AND_HALF(type, name, ...) TW_DISPATCH(type, TW_FLOATS(__VA_ARGS__) TW_INTS(__VA_ARGS__) TW_HALF(__VA_ARGS__))
+#define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) AT_DISPATCH_SWITCH(type, name, TW_HALVES(__VA_ARGS__))
+#define AT_DISPATCH_INTEGRAL_TYPES(type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__))
+#define AT_DISPATCH_INDEX_TYPES(type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_PRIVATE_CASE_TYPE_USING_HINT(c10::ScalarType::Int, index_t, __VA_ARGS__) \
+  AT_PRIVATE_CASE_TYPE_USING_HINT(c10::ScalarType::Long, index_t, __VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES(type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND(one, type, name, ...) AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__) TW_HALVES(__VA_ARGS__))
+#define AT_DISPATCH_ALL_TYPES_AND_HALF(type, name, ...) AT_DISPATCH_ALL_TYPES_AND(0, type, name, __VA_ARGS__)
+#define AT_DISPATCH_ALL_TYPES_AND2(one, two, type, name, ...) AT_DISPATCH_ALL_TYPES_AND(one, type, name, __VA_ARGS__)
 
 // -- calling a function with what is read from standard input --
 namespace tw {

@@ -61,13 +61,13 @@ def small_arguments(
         sizes = list(dict.fromkeys(v for one in call if (v := _size_of(one)) > _SMALL))
     for most, way in itertools.product(_MOST_THREADS, ways):
         smaller = {size: min(way(number, size), size) for number, size in enumerate(sizes)}
-        arguments = {one.name: _argument(one, smaller) for one in call if one.kind != "stream"}
+        arguments = {one.name: _argument(one, smaller) for one in call if one.is_passed}
         shaped = {one.name for one in call if one.has_shape}
         elements = sum(math.prod(v.shape) for n, v in arguments.items() if isinstance(v, TensorSpec) and n in shaped)
         if elements > _MOST_ELEMENTS:
             continue
         try:
-            if 0 < _threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
+            if 0 < threads(evaluate(file, arguments, gpu)) <= most:  # without a thread all is well, and nothing seen
                 return arguments
         except (DoesNotApply, KernelFileError):
             continue
@@ -86,5 +86,5 @@ def _size_of(one: Given) -> int:
     return one.value if one.kind == "int" and isinstance(one.value, int) and not is_block(one.name) else 0
 
 
-def _threads(evaluation: Evaluation) -> int:
+def threads(evaluation: Evaluation) -> int:
     return sum(math.prod(step.grid) * math.prod(step.block) for step in evaluation.steps if isinstance(step, Launch))

@@ -14,7 +14,6 @@ from tilewright.importing.includes import Includes
 from tilewright.importing.macros import expand_definitions
 from tilewright.importing.records import ImportProblem
 from tilewright.kernel_file.cpp_tokens import CppText, CppToken, tokenize_cpp
-from tilewright.kernel_file.words import TAKEN
 
 _TYPE_WORDS = frozenset(("struct", "class", "union", "enum"))
 _NO_NAMES = frozenset(("__launch_bounds__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "decltype"))
@@ -119,7 +118,28 @@ def parsed(name: str, text: str) -> Source:
     expanded = expand_definitions(cpp)
     if expanded != text:
         text, cpp = expanded, tokenize_cpp(expanded)
-    return Source(name, text, tuple(_Items(cpp).all()), cpp)
+    return Source(name, text, tuple(_one_of_each(_Items(cpp).all())), cpp)
+
+
+_SAME_TYPES = {"Half": "__half", "half": "__half", "BFloat16": "__nv_bfloat16", "nv_bfloat16": "__nv_bfloat16"}
+
+
+def _one_of_each(items: Sequence[Item]) -> Iterator[Item]:
+    """Without specialisations for torch's `Half` where there is one for CUDA's own, which is the same type here."""
+    special = {id(item): key for item in items if (key := _specialised(item))}
+    own = {special[id(item)] for item in items if id(item) in special and not item.mentions & TENSOR_WORDS}
+    for item in items:
+        if not (item.mentions & TENSOR_WORDS and special.get(id(item)) in own):
+            yield item
+
+
+def _specialised(item: Item) -> tuple[str, ...]:
+    """`template <> struct A<Half>` as its words, types under one name."""
+    words = [token.text for token in item.tokens]
+    if words[:3] != ["template", "<", ">"] or "{" not in words:
+        return ()
+    head = [word for word in words[3 : words.index("{")] if word not in TENSOR_WORDS | {"::", "headeronly"}]
+    return tuple(_SAME_TYPES.get(word, word) for word in head)
 
 
 class _Items:
@@ -207,7 +227,7 @@ class _Items:
         head = tokens[: body if body is not None else len(tokens)]
         words = {t.text for t in head}
         is_function = body is not None or _is_prototype(head)
-        if any(t.text in _TYPE_WORDS for t in head[: _end_of_template(head, 0) + 2][-2:]) and not is_function:
+        if any(t.text in _TYPE_WORDS for t in head[: end_of_template(head, 0) + 2][-2:]) and not is_function:
             kind = Kind.SHARED
         elif "__global__" in words:
             kind = Kind.KERNEL
@@ -246,7 +266,7 @@ def _end_of_item(tokens: Sequence[CppToken], index: int) -> tuple[int, int | Non
         elif depth == 0 and text == ";":
             return index + 1, None
         elif depth == 0 and text == "{":
-            close = _closing(tokens, index)
+            close = closing(tokens, index)
             if not is_type and not has_value and seen_paren:
                 return close + 1, index
             index = close
@@ -260,10 +280,10 @@ def _in_template(tokens: Sequence[CppToken], first: int, index: int) -> bool:
     """Whether a token stands inside the `template <...>` that the item begins with."""
     if tokens[first].text != "template":
         return False
-    return index < _end_of_template(tokens, first)
+    return index < end_of_template(tokens, first)
 
 
-def _end_of_template(tokens: Sequence[CppToken], first: int) -> int:
+def end_of_template(tokens: Sequence[CppToken], first: int) -> int:
     """The index behind `template <...>` (several too)."""
     index = first
     while index < len(tokens) and tokens[index].text == "template":
@@ -281,7 +301,8 @@ def _end_of_template(tokens: Sequence[CppToken], first: int) -> int:
     return index
 
 
-def _closing(tokens: Sequence[CppToken], index: int) -> int:
+def closing(tokens: Sequence[CppToken], index: int) -> int:
+    """The brace that closes the one at `index`."""
     depth = 0
     for position in range(index, len(tokens)):
         depth += {"{": 1, "}": -1}.get(tokens[position].text, 0)
@@ -301,7 +322,7 @@ def _is_prototype(tokens: Sequence[CppToken]) -> bool:
 
 
 def _function_name(head: Sequence[CppToken]) -> str:
-    start = _end_of_template(head, 0) if head and head[0].text == "template" else 0
+    start = end_of_template(head, 0) if head and head[0].text == "template" else 0
     depth = 0
     for index in range(start, len(head) - 1):
         text = head[index].text
@@ -318,74 +339,17 @@ def _other_name(head: Sequence[CppToken]) -> str:
     if words[0] == "typedef":
         names = [t.text for t in head if t.is_identifier]
         return names[-1] if names else ""
-    start = _end_of_template(head, 0) if words[0] == "template" else 0
+    start = end_of_template(head, 0) if words[0] == "template" else 0
     for index in range(start, len(head)):
         if words[index] in _TYPE_WORDS:
-            rest = [
-                t.text for t in head[index + 1 : index + 9] if t.is_identifier and t.text not in (*_NO_NAMES, "class")
-            ]
-            return rest[0] if rest else ""
+            depth = 0
+            for token in head[index + 1 :]:  # `alignas(16)` and its like come before the name
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+                if depth == 0 and token.is_identifier and token.text not in (*_NO_NAMES, "class"):
+                    return token.text
+                if token.text in ("{", ";", ":"):
+                    return ""
+            return ""
     stop = next((i for i in range(start, len(words)) if words[i] in ("=", "[", ";", "{")), len(words))
     names = [t.text for t in head[start:stop] if t.is_identifier]
     return names[-1] if len(names) > 1 else ""
-
-
-# -- parts of a function --
-
-
-def split_commas(tokens: Sequence[CppToken]) -> list[list[CppToken]]:
-    """A list of parameters, each its tokens."""
-    parts: list[list[CppToken]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(token.text, 0)
-        if token.text == "," and depth == 0:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return [part for part in parts if part]
-
-
-def template_parameters(item: Item) -> list[list[CppToken]]:
-    if not item.tokens or item.tokens[0].text != "template":
-        return []
-    return split_commas(item.tokens[2 : _end_of_template(item.tokens, 0) - 1])
-
-
-def parameters(item: Item) -> list[list[CppToken]]:
-    """The parameters of a function, each its tokens, without what follows an `=`."""
-    tokens = item.tokens
-    start = _end_of_template(tokens, 0) if tokens and tokens[0].text == "template" else 0
-    opened = next(
-        i + 1 for i in range(start, len(tokens) - 1) if tokens[i].text == item.name and tokens[i + 1].text == "("
-    )
-    depth, close = 0, opened
-    for close in range(opened, len(tokens)):
-        depth += {"(": 1, ")": -1}.get(tokens[close].text, 0)
-        if depth == 0:
-            break
-    return [part for part in map(_without_default, split_commas(tokens[opened + 1 : close])) if part]
-
-
-def _without_default(part: list[CppToken]) -> list[CppToken]:
-    texts = [t.text for t in part]
-    part = part[: texts.index("=")] if "=" in texts else part
-    return [] if [t.text for t in part] == ["void"] else part
-
-
-def parameter_name(part: Sequence[CppToken]) -> str:
-    """The name a parameter declares; "" where it declares none."""
-    texts = [t.text for t in part]
-    while texts and texts[-1] == "]":  # float x[]
-        texts = texts[: len(texts) - 1 - texts[::-1].index("[")]
-    bare = list(part[: len(texts)])
-    if len(bare) < 2 or not bare[-1].is_identifier or bare[-2].text == "::" or texts[:-1] == ["const"]:
-        return ""
-    return bare[-1].text if bare[-1].text not in ("int", "float", "__restrict__") else ""
-
-
-def plan_names(item: Item) -> list[str]:
-    """The names of a function's parameters as a plan may have them."""
-    names = [parameter_name(part).lstrip("_") or f"a{number}" for number, part in enumerate(parameters(item))]
-    names = [f"{name}{number}" if name in names[:number] else name for number, name in enumerate(names)]
-    return [f"{name}_" if name in TAKEN else name for name in names]

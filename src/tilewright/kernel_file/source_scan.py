@@ -6,6 +6,7 @@ shows it. Everything it knows of the code that the plan's rules need comes back 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -246,9 +247,22 @@ def _api(cpp: CppText, tokens: Sequence[CppToken], index: int, token: CppToken) 
     elif _RUNTIME_API.match(text):
         if text not in _DEVICE_RUNTIME_API:
             cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", "delete it; the runner owns memory and streams")
-    elif _DRIVER_API.match(text) and _following(tokens, index) == "(" and not _is_member(tokens, index):
+    elif (
+        _DRIVER_API.match(text)
+        and _following(tokens, index) == "("
+        and not _is_member(tokens, index)
+        and not _is_own(tokens, text)
+    ):
         remedy = "delete it; a TMA descriptor is a //! map line, a vendor call a //! library line"
         cpp.report(Code.HOST_CODE, token, f"the host API `{text}`", remedy)
+
+
+def _is_own(tokens: Sequence[CppToken], name: str) -> bool:
+    """Whether the file defines a function of that name: `void cuScale(`."""
+    pairs = itertools.pairwise(tokens)
+    return any(
+        two.text == name and one.kind == "ident" and one.text not in ("return", "else", "case") for one, two in pairs
+    )
 
 
 def _heap_or_print(cpp: CppText, tokens: Sequence[CppToken], index: int) -> None:

@@ -21,7 +21,7 @@ from tilewright.frontends.audit.subject import Asked, Subject, read_subject
 from tilewright.frontends.build_report import describe_argument
 from tilewright.frontends.choices import ChosenDevice, open_devices
 from tilewright.frontends.file_task import task_of_file, task_of_reference
-from tilewright.frontends.importing import ADAPTED
+from tilewright.frontends.imported_checks import ADAPTED
 from tilewright.frontends.judging import judges
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.kernel_file import ArgumentValue, DoesNotApply

@@ -16,7 +16,7 @@ from tilewright.frontends.audit.words import hint_words, show_audit
 from tilewright.frontends.choices import choose_device
 from tilewright.frontends.explain.command import check_page, write_page
 from tilewright.frontends.file_task import argument_words
-from tilewright.frontends.importing import ADAPTED
+from tilewright.frontends.imported_checks import ADAPTED
 from tilewright.frontends.kernel_arguments import BadArgument
 from tilewright.frontends.make import Delivery, check_output, make_run
 from tilewright.frontends.terminal import print_json, progress, stdout_console

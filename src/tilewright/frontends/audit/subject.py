@@ -88,7 +88,7 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
         text = Path(one.file).read_text("utf-8")
         reference = Path(one.reference).read_text("utf-8") if one.reference else ""
     file = parse(text, f"{one.function}.cu")
-    subject = _sized(file, _only_of(asked, file), gpu, one)
+    subject = _sized(file, _only_of(asked, file), gpu, one, any_said=bool(asked.shapes or asked.numbers))
     refused = tuple(f"not imported: {other.function or asked.file.name}: {other.reason}" for other in report.refused)
     pinned = ("it holds only at the sizes it was imported at",) if one.only_at_these_sizes else ()
     compared = f"the import compared it with the source's own reference: {one.check}" if one.compared else ""
@@ -97,15 +97,15 @@ def _imported(asked: Asked, gpu: GpuProfile, say: Say) -> Subject:
     return replace(subject, imported_from=str(asked.file), notes=notes, reference=reference)
 
 
-def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile) -> Subject:
+def _sized(file: KernelFile, asked: Asked, gpu: GpuProfile, one: ImportedFile, any_said: bool) -> Subject:
     """At the sizes that the source's own call has; where those were tried out, rather at some of usual size."""
     recorded = asked.file.suffix == ".py"
     told = any(parameter.scalar is ScalarType.INT for parameter in file.plan.op.parameters)
-    if not recorded and not asked.shapes and not told:
+    if not recorded and not any_said and not told:
         with contextlib.suppress(BadArgument):
             return _with_arguments(file, asked, gpu, (), one.call_numbers)
     subject = _with_arguments(file, asked, gpu, one.call_shapes, one.call_numbers)
-    return replace(subject, guessed=not recorded and not asked.shapes)
+    return replace(subject, guessed=not recorded and not any_said)
 
 
 def _only(asked: Asked, report: ImportReport) -> ImportedFile:

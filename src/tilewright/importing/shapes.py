@@ -1,0 +1,154 @@
+"""How much lies behind plain pointers: found by running the kernel on tensors that are too small.
+
+A tensor that a kernel reaches in all of `rows * cols` elements, and in not one more, at two sets of sizes, has that
+shape; the numbers are then sizes of the tensor. What indices from memory reach is not known; they are let be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.importing.calls import Given, is_block
+from tilewright.importing.sizes import threads
+from tilewright.kernel_file import ArgumentValue, DoesNotApply, KernelFile, KernelFileError, evaluate
+from tilewright.records import DType, GpuProfile
+
+# Which tensors a run accesses outside of; None where it does not come to an end.
+Outside = Callable[[KernelFile, Mapping[str, ArgumentValue]], frozenset[str] | None]
+_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
+_UNITS = (16, 128, 11)  # sizes are these times primes: most kernels count on multiples
+_MOST_THREADS = 1 << 15
+_MOST_ELEMENTS = 1 << 22
+_SMALL = 8  # numbers up to this are kept
+_MOST_FACTORS = 4
+_TIMES = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """So many elements: a product of numbers of the op."""
+
+    times: int
+    factors: tuple[str, ...]
+
+    def at(self, numbers: Mapping[str, int]) -> int:
+        return self.times * math.prod(numbers[name] for name in self.factors)
+
+
+def extents(
+    file: KernelFile, call: Sequence[Given], gpu: GpuProfile, outside: Outside
+) -> tuple[dict[str, Extent], frozenset[str]]:
+    """The tensors behind plain pointers whose extent was found, and those of which nothing is known."""
+    bare = [one for one in call if one.is_bare and one.value is not None]
+    numbers = {one.name: one.value for one in call if one.kind == "int" and isinstance(one.value, int)}
+    sizes = [name for name, value in numbers.items() if value > 1 and not is_block(name)]
+    unknown = frozenset(one.name for one in bare)
+    if not sizes or not bare or any(not DType(one.dtype).is_float for one in bare):
+        return {}, unknown
+    for unit in _UNITS:
+        sets = [_other(numbers, sizes, unit, turn) for turn in (0, 1)]
+        searches = [_Search(file, call, one, outside) for one in sets]
+        if all(_runs(file, search.arguments({}), gpu) for search in searches):
+            found, untouched = _found(searches, [one.name for one in bare], sizes)
+            if found:
+                return found, unknown - found.keys() - untouched
+    return {}, unknown
+
+
+def _other(numbers: Mapping[str, int], sizes: Sequence[str], unit: int, turn: int) -> dict[str, int]:
+    """The numbers at other sizes whose products are all different."""
+    large = [name for name in sizes if numbers[name] > _SMALL]
+    primes = _PRIMES[turn:] + _PRIMES[:turn]
+    made = {name: unit * primes[place % len(primes)] for place, name in enumerate(large)}
+    return {name: made.get(name, value) for name, value in numbers.items()}
+
+
+def _runs(file: KernelFile, arguments: Mapping[str, ArgumentValue], gpu: GpuProfile) -> bool:
+    try:
+        return 0 < threads(evaluate(file, arguments, gpu)) <= _MOST_THREADS
+    except (DoesNotApply, KernelFileError):
+        return False
+
+
+@dataclass(frozen=True)
+class _Search:
+    file: KernelFile
+    call: Sequence[Given]
+    numbers: Mapping[str, int]
+    outside: Outside
+
+    def arguments(self, lengths: Mapping[str, int]) -> dict[str, ArgumentValue]:
+        made: dict[str, ArgumentValue] = {}
+        for one in self.call:
+            if one.is_bare:
+                one = replace(one, shape=(lengths.get(one.name, 1),))
+            elif one.name in self.numbers:
+                one = replace(one, value=self.numbers[one.name])
+            if one.is_passed:
+                made[one.name] = one.argument()
+        return made
+
+    def too_short(self, lengths: Mapping[str, int]) -> frozenset[str] | None:
+        return self.outside(self.file, self.arguments(lengths))
+
+    def enough(self, names: Sequence[str], lengths: Sequence[int]) -> dict[str, int] | None:
+        """For each tensor the place of the least length that it is never left in; None where a run fails."""
+        low, high = dict.fromkeys(names, 0), dict.fromkeys(names, len(lengths) - 1)
+        while any(low[name] < high[name] for name in names):
+            middle = {name: (low[name] + high[name]) // 2 for name in names}
+            short = self.too_short({name: lengths[place] for name, place in middle.items()})
+            if short is None:
+                return None
+            for name in names:
+                if name in short:
+                    low[name] = min(middle[name] + 1, high[name])
+                else:
+                    high[name] = middle[name]
+        return low
+
+
+def _found(
+    searches: Sequence[_Search], names: Sequence[str], sizes: Sequence[str]
+) -> tuple[dict[str, Extent], frozenset[str]]:
+    first, second = searches
+    candidates = [
+        Extent(times, chosen)
+        for count in range(min(len(sizes), _MOST_FACTORS) + 1)
+        for chosen in itertools.combinations(sizes, count)
+        for times in _TIMES
+    ]
+    lengths = sorted({n for one in candidates if (n := one.at(first.numbers)) <= _MOST_ELEMENTS})
+    enough = first.enough(names, lengths)
+    if enough is None:
+        return {}, frozenset()
+    untouched = frozenset(name for name in names if enough[name] == 0)
+    likely = {
+        name: [one for one in candidates if one.factors and one.at(first.numbers) == lengths[enough[name]]]
+        for name in names
+        if name not in untouched
+    }
+    found = {name: min(ones, key=lambda one: (one.times, len(one.factors))) for name, ones in likely.items() if ones}
+    for search in (first, second):
+        exact = {name: found[name].at(search.numbers) if name in found else _MOST_ELEMENTS for name in names}
+        fits, less = (search.too_short({name: n - by for name, n in exact.items()}) for by in (0, 1))
+        if fits is None or less is None:
+            return {}, untouched
+        found = {name: one for name, one in found.items() if name not in fits and name in less}
+    return found, untouched
+
+
+def in_order(extent: Extent, tensor: str, device_code: str, aliases: Mapping[str, str]) -> list[str]:
+    """The sizes of a tensor, slowest first: those that an index is multiplied by lie further in. `aliases`: what the
+    parameters of kernels stand for."""
+    pointers = "|".join(re.escape(name) for name, text in aliases.items() if name and text == tensor) or re.escape(
+        tensor
+    )
+    used = re.findall(rf"\b(?:{pointers})\s*(?:\[|\+)([^;]*?)(?:\]|;)", device_code)
+    named = [name for text in used for name in re.findall(r"\*\s*\(?\s*([A-Za-z_]\w*)", text)]
+    inner = {aliases.get(name, name) for name in named}
+    names = sorted(extent.factors, key=lambda name: name in inner)
+    return [*names[:-1], names[-1] if extent.times == 1 else f"{names[-1]} * {extent.times}"]
