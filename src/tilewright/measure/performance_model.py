@@ -150,6 +150,7 @@ def model_plan(counted: CountedPlan, task: Task, floor_us: float) -> PlanModel:
         launches=len(launches),
         reachable_us=max(floor_us, _reachable_us(task, gpu)),
         uncertainty=_uncertainty(launches),
+        registers=heaviest.facts.counted.kernel.resources.registers if heaviest else 0,
     )
     return PlanModel(counted, launches, modelled)
 
